@@ -180,7 +180,7 @@ def optimize(run: AnyPath, *, precision: "Precision | None" = None, quiet: bool 
 
 
 def quicken(run: AnyPath, *, precision: "Precision | None" = None, quiet: bool = False) -> "Mapping[Precision, float]":
-    """Call `optimize`, under its old and deprecated name."""
+    """Call `optimize` under its old, deprecated name."""
     from warnings import warn
 
     from penwright.errors import PenwrightWarning

@@ -29,10 +29,10 @@ class RotaryScaling(Settings):
     """Scaling of rotary positions, for contexts longer than in the original training (Llama 3.1)."""
 
     factor: PositiveFloat  # divisor of the low frequencies
-    low_freq_factor: PositiveFloat = 1.0  # frequencies with fewer rotations per original context are low
-    high_freq_factor: PositiveFloat = 4.0  # frequencies with more rotations are not scaled; in between, interpolate
+    low_freq_factor: PositiveFloat = 1.0  # frequencies with fewer rotations within the original context count as low
+    high_freq_factor: PositiveFloat = 4.0  # more rotations: not scaled; between the two factors: interpolated
     original_context: PositiveInt | None = (
-        None  # context length before scaling, in tokens; None: all frequencies are low (linear scaling)
+        None  # context length before scaling, in tokens; None: all frequencies count as low (linear scaling)
     )
 
 

@@ -64,7 +64,7 @@ class TokenizerSettings(Settings):
 
     type: Literal["characters", "bytes", "bpe", "unigram", "imported"] = "bpe"  # imported: `penwright import` sets it
     vocab_size: PositiveInt | None = None  # size with special tokens; a maximum for characters, ignored for bytes
-    prefix_space: bool = False  # put a space before a text: its first word is encoded like the others; for classifiers
+    prefix_space: bool = False  # put a space before each text: its first word is encoded as elsewhere; for classifiers
 
     @model_validator(mode="after")
     def _check(self) -> "TokenizerSettings":

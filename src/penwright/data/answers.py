@@ -12,8 +12,8 @@ from penwright.data.store import Column
 class AnswerBatches(Bucketed[TextBatch]):
     """Batches of conversations of similar length. The targets are the answers, each with an end token.
 
-    Each conversation begins with a start token, unless its template begins with one or the model has none. Of a
-    conversation that is longer than the context, only the end is read.
+    Each conversation begins with a start token, unless its template begins with one or the model has none. If a
+    conversation is longer than the context, only its end is read.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class AnswerBatches(Bucketed[TextBatch]):
     ):
         """Group the rows by conversation. `turn` is the number of a row in its conversation, from 0."""
         self.prompt, self.answer, self.markers, self.most = prompt, answer, markers, context_length + 1
-        self.begins = np.flatnonzero(np.append(turn, 0) == 0)  # first row of each conversation, and the end
+        self.begins = np.flatnonzero(np.append(turn, 0) == 0)  # first row of each conversation, then the number of rows
         ends = np.concatenate([[0], np.cumsum(prompt.lengths + answer.lengths + 1)])
         firsts = (prompt[row][:1].tolist() for row in self.begins[:-1].tolist())
         self.n_added = np.array([markers.begins and first != [markers.start] for first in firsts])

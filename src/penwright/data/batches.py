@@ -87,23 +87,23 @@ Batch = TextBatch | PairBatch | LabelledBatch
 
 @dataclass(frozen=True)
 class Markers:
-    """The ids of the special tokens that batches need, and where the model was trained to have them."""
+    """The ids of the special tokens, and the places where the model expects these tokens."""
 
     pad: int
     start: int
     end: int
     begins: bool = True  # whether each text of a writer begins with the start token
-    source_prefix: tuple[int, ...] = ()  # before each source of a translator, such as its language
-    target_prefix: tuple[int, ...] = ()  # between the start token and each target of a translator
+    source_prefix: tuple[int, ...] = ()  # tokens before each source of a translator, for example its language
+    target_prefix: tuple[int, ...] = ()  # tokens between the start token and each target of a translator
 
 
 class Batches(ABC, Generic[AnyBatch]):
     """The batches of one part of a corpus, numbered from the start of training."""
 
-    per_epoch: float  # batches in one pass over the part
-    tokens_per_epoch: int  # target tokens; for labelled texts, the tokens of the texts
-    n_left_out: int = 0  # examples dropped because they are too long for the model
-    n_cut: int = 0  # texts longer than the context; a batch holds one part of each
+    per_epoch: float  # number of batches in one pass over the part
+    tokens_per_epoch: int  # number of target tokens; for labelled texts, of all tokens
+    n_left_out: int = 0  # number of examples that are dropped because they are too long for the model
+    n_cut: int = 0  # number of texts longer than the context; a batch holds one part of each
 
     @abstractmethod
     def batch(self, number: int) -> AnyBatch:
@@ -111,7 +111,7 @@ class Batches(ABC, Generic[AnyBatch]):
 
     @abstractmethod
     def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:
-        """Yield all examples once in a fixed order, for evaluation. Skip all but every `one_in`-th batch."""
+        """Yield all examples once in a fixed order, for evaluation; with `one_in`, only every `one_in`-th batch."""
 
     def for_step(self, step: int, accumulate: int) -> list[AnyBatch]:
         """Return the `accumulate` batches of one optimizer step. Steps count from 0."""
@@ -121,8 +121,9 @@ class Batches(ABC, Generic[AnyBatch]):
 class TextBatches(Batches[TextBatch]):
     """Windows of `context_length` tokens over the concatenated documents, each with a start and an end token.
 
-    Every epoch cuts at other places and shuffles the windows anew. A batch with windows that cross document boundaries
-    has `segments`. The first token of a document is never a target: it is the start token, if the model has one.
+    Each epoch cuts the text at other positions and shuffles the windows again. A batch has `segments` if one of its
+    windows crosses a document boundary. The first token of a document is never a target: it is the start token, if the
+    model has one.
 
     One window per epoch wraps around from the end of the text to its beginning. In a single document, the wrap does not
     count as a boundary: `segments` would have to be compiled just for that window.
@@ -131,7 +132,8 @@ class TextBatches(Batches[TextBatch]):
     def __init__(self, text: Column, context_length: int, batch_tokens: int, markers: Markers, seed: int = 0):
         self.text, self.markers, self.seed = text, markers, seed
         n_markers = 1 + markers.begins
-        self.begins = text.offsets + n_markers * np.arange(len(text.offsets))  # each document with its markers
+        # Start of each document in the text with its markers, then the total length.
+        self.begins = text.offsets + n_markers * np.arange(len(text.offsets))
         self.total = int(self.begins[-1])
         self.length = max(1, min(context_length, self.total - 1))
         self.rows = max(1, batch_tokens // self.length)
@@ -166,7 +168,7 @@ class TextBatches(Batches[TextBatch]):
         """Return the tokens at these positions as a batch. Positions past the last document wrap around."""
         places = places % self.total
         documents = np.searchsorted(self.begins, places, side="right") - 1
-        first = -int(self.markers.begins)  # -1 at the start token, the document's length at the end token
+        first = -int(self.markers.begins)  # `inside` is -1 at a start token, and the document's length at an end token
         inside = places - self.begins[documents] + first
         lengths = self.text.lengths[documents]
         at = np.clip(self.text.offsets[documents] + inside, 0, max(0, len(self.text.tokens) - 1))

@@ -1,4 +1,4 @@
-"""Files read in blocks, as bytes (.gz files are unpacked, pipes are copied) or as text (corrections are counted)."""
+"""Reading of files in blocks, as bytes or as text: .gz files are unpacked, pipes copied, and corrections counted."""
 
 import atexit
 import codecs
@@ -27,7 +27,7 @@ MOST_COPIED = 16 << 30  # maximum size of a temporary copy, in bytes
 _copies: dict[object, Path] = {}
 MARK = "\ufeff"  # the byte-order mark; dropped only at the start of a file
 REPLACEMENT = "\ufffd"
-OLD_MAC = 10  # with this many bare carriage returns per newline, a bare one ends a line
+OLD_MAC = 10  # minimum number of bare carriage returns per newline in a file whose lines end in them
 
 
 def stored_file(path: str | Path) -> Path:
@@ -135,7 +135,7 @@ def _folder() -> Path:
 
 @dataclass
 class TextCounts:
-    """The counts of one pass over a file."""
+    """The counts of characters, line ends and corrections in one pass over a file."""
 
     characters: int = 0
     utf8_bytes: int = 0

@@ -32,7 +32,7 @@ MOST_HIDDEN = 0.9  # highest share of hidden tokens in a text, unless the mean i
 
 
 class Bucketed(Batches[AnyBatch]):
-    """Batches of examples with similar lengths. Each epoch shuffles the batches, and the examples of equal lengths."""
+    """Batches of examples with similar lengths. Each epoch shuffles the batches, and examples of equal length."""
 
     def __init__(
         self,
@@ -47,11 +47,12 @@ class Bucketed(Batches[AnyBatch]):
 
         Args:
             lengths: The lengths of each side of all examples, the targets first.
-            batch_tokens: The maximum of rows times the longest row; with `alike`, the average tokens per batch.
+            batch_tokens: The maximum number of rows times the length of the longest row. With `alike`, the average
+                number of tokens per batch.
             seed: The seed of the shuffling.
             longest: Examples with a longer side are left out.
-            alike: Give all batches the same number of examples. Batches of very long ones are divided:
-                none holds more than four times `batch_tokens`.
+            alike: Give all batches the same number of examples. Batches of very long examples are
+                divided: none holds more than four times `batch_tokens`.
         """
         self.seed, self.longest = seed, longest
         rounded = [-(-side // LENGTH_STEP) * LENGTH_STEP for side in lengths]
@@ -82,7 +83,7 @@ class Bucketed(Batches[AnyBatch]):
         for batch in range(0, len(self.borders) - 1, one_in):
             yield self.examples(self.order[self._rows(batch)])
 
-    @lru_cache(maxsize=2)  # noqa: B019 - the two epochs that a step may touch; batches live as long as the process
+    @lru_cache(maxsize=2)  # noqa: B019 - a step may need two epochs; batches live as long as the process
     def _epoch(self, epoch: int) -> tuple[Indices, Indices]:
         """Return the order of batches and the order of examples in this epoch."""
         random = np.random.default_rng((self.seed, epoch))
@@ -97,7 +98,7 @@ class Bucketed(Batches[AnyBatch]):
 class PairBatches(Bucketed[PairBatch]):
     """Batches of sentence pairs. Sources end with an end token; decoder inputs begin with a start token.
 
-    Between the start token and the target are the tokens that the model is given there, such as the language.
+    Tokens that the model is given, for example the language, come between the start token and the target.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class PairBatches(Bucketed[PairBatch]):
         seed: int = 0,
         longest: int | None = None,
     ):
-        """`longest` bounds the length of a side with its markers, for a model that cannot read longer ones."""
+        """Batch the pairs. `longest` limits each side, markers included, to the length that the model can read."""
         self.source, self.target, self.markers = source, target, markers
         lengths = target.lengths + 1 + len(markers.target_prefix), source.lengths + 1 + len(markers.source_prefix)
         super().__init__(lengths, batch_tokens, seed, longest)
@@ -142,7 +143,7 @@ class TokenDropout:
         return slice(0 if self.keeps_start else 1, 2)
 
     def draw_lengths(self, lengths: NDArray[np.int64], random: Generator) -> NDArray[np.int64]:
-        """Draw the number of tokens to keep of each text. `lengths` includes the start and end tokens."""
+        """Draw the number of tokens to keep in each text. `lengths` includes the start and end tokens."""
         spread = min(self.mean, max(0.0, MOST_HIDDEN - self.mean))
         shares = random.uniform(self.mean - spread, self.mean + spread, len(lengths))
         always = self._never_hidden.stop - self._never_hidden.start
@@ -151,7 +152,7 @@ class TokenDropout:
     def shown(self, batch: LabelledBatch, numbers: NDArray[np.int64], random: Generator) -> LabelledBatch:
         """Return the batch with only `numbers[i]` random tokens of text i, in order and with their positions."""
         whole = batch.tokens.shape[1]
-        keys = np.where(batch.padding.numpy(), random.random(batch.tokens.shape), 2.0)  # keep the smallest
+        keys = np.where(batch.padding.numpy(), random.random(batch.tokens.shape), 2.0)  # the smallest are kept
         keys[:, self._never_hidden] = -1.0
         width = min(whole, -(-int(numbers.max()) // LENGTH_STEP) * LENGTH_STEP)
         drawn = keys.argsort(1)[:, :width]
@@ -184,7 +185,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         """Batch the texts. `batch_tokens` is the number of tokens before token dropout."""
         self.text, self.labels, self.markers, self.token_dropout = text, labels, markers, token_dropout
         self.cut = max(1, context_length - 2)
-        self.beyond = np.maximum(text.lengths - self.cut, 0)  # tokens of a text that do not fit into the context
+        self.beyond = np.maximum(text.lengths - self.cut, 0)  # number of tokens beyond the context, for each text
         self.n_cut = int((self.beyond > 0).sum())
         self.lengths = np.minimum(text.lengths, self.cut) + 2
         super().__init__([self.lengths], batch_tokens, seed, longest=self.cut + 2, alike=True)
@@ -200,9 +201,9 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         rows = self._rows(int(batches[place]))
         return self.token_dropout.shown(self.examples(order[rows], random), n_shown[rows], random)
 
-    @lru_cache(maxsize=2)  # noqa: B019 - as for _epoch
+    @lru_cache(maxsize=2)  # noqa: B019 - the same reason as for _epoch()
     def _epoch_of_parts(self, epoch: int, token_dropout: TokenDropout) -> tuple[Indices, Indices, Indices]:
-        """Return the order of batches, the order of texts, and the number of tokens to keep of each text."""
+        """Return the order of batches, the order of texts, and the number of tokens to keep in each text."""
         random = np.random.default_rng((self.seed, epoch))
         n_shown = token_dropout.draw_lengths(self.lengths[self.order], random)
         mixed = np.lexsort((random.random(len(self.order)), -(-n_shown // LENGTH_STEP)))
@@ -235,7 +236,7 @@ def _borders(lengths: Indices, batch_tokens: int) -> list[int]:
 
 
 def _even_borders(lengths: Indices, batch_tokens: int) -> list[int]:
-    """Return the borders of batches with equally many examples, and with `batch_tokens` on average.
+    """Return the borders of batches that have the same number of examples, and `batch_tokens` tokens on average.
 
     Batches of more than _LONGEST_BATCH times `batch_tokens` are divided.
     """

@@ -32,14 +32,14 @@ class ColumnChoice(NamedTuple):
     profiles: Sequence[Profile]
 
     def roles(self, table: Table) -> Roles:
-        """Return the choice as a run stores it: column names, and numbers from 1."""
+        """Return the choice as a run stores it: the name and the number (counted from 1) of each column."""
         return {
             key: tuple((table.columns[place], place + 1) for place in places) for key, places in self.places.items()
         }
 
 
 def names_in(columns: Columns) -> list[str]:
-    """Return the columns known by name, from settings or from training. A first row with one of them is a header."""
+    """Return the columns known by name, from settings or from training. A first row that contains one is a header."""
     requested = [name for key in KEYS for name in requested_columns(columns, key)]
     trained = [name for each in columns.as_trained.values() for name, _ in each]
     return [name for name in (*requested, *trained) if isinstance(name, str) and not name.isdecimal()]

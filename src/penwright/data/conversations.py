@@ -111,7 +111,7 @@ def _source(table: Table, columns: Columns) -> RowSource:
 
 
 def _rows(table: Table, places: Sequence[int]) -> Iterator[TwoSides | Broken]:
-    """Yield each conversation as JSON without its last answer, and that answer."""
+    """Yield two sides of each conversation: the messages before its last answer, as JSON, and the last answer."""
     for row in table.rows(places):
         messages = row if isinstance(row, Broken) else _messages(row)
         if isinstance(messages, Broken):
@@ -134,7 +134,7 @@ def _messages(row: Sequence[str]) -> list[Message] | Broken:
 
 
 def _parsed(text: str) -> list[Message] | Broken:
-    """Parse a list of messages with role and content, or with from and value."""
+    """Parse a JSON list of messages with the keys `role` and `content`, or `from` and `value`."""
     try:
         given = json.loads(text)
         return [Message(_role(each.get("role", each.get("from"))), _content(each)) for each in given]

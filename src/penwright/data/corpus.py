@@ -18,7 +18,7 @@ from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate
 
 FORMAT_VERSION = 1  # increased whenever the same files are read differently
 UNKNOWN = "broken"
-Roles = Mapping[str, Sequence[tuple[str, int]]]  # column names, and numbers from 1, for each role (like "text")
+Roles = Mapping[str, Sequence[tuple[str, int]]]  # the columns of each role (like "text"): name and number from 1
 Row = tuple[str, ...]  # the cells of a row of a table
 Item = TypeVar("Item")
 Example = TypeVar("Example")
@@ -59,10 +59,10 @@ class Columns:
 
 @dataclass(frozen=True)
 class Cleaning:
-    """Rules for dropping examples. Documents are only deduplicated."""
+    """Rules for dropping examples. Only `deduplicate` applies to documents."""
 
     max_characters: int = 5000  # maximum length of a side of a pair, or of a labelled text
-    max_ratio: float | None = 9.0  # largest ratio of the lengths of the sides; checked if one exceeds 30 characters
+    max_ratio: float | None = 9.0  # largest ratio of the lengths of the sides; checked if a side exceeds 30 characters
     deduplicate: bool = True
 
 
@@ -76,7 +76,7 @@ class ReadingOptions:
 
     columns: Columns = ALL_COLUMNS
     validation: Sequence[str | Path] = ()  # separate held-out files
-    held_out: float | None = None  # share to hold out if there are no such files; None: chosen by size
+    held_out: float | None = None  # share to hold out if `validation` is empty; None: chosen by size
     seed: int = 0
     encoding: str | None = None  # encoding of text files; None: detect it
     cleaning: Cleaning = STANDARD
@@ -184,7 +184,7 @@ class Source(Generic[Item]):
     """The documents or rows of one file, folder or table, or of two aligned files."""
 
     files: tuple[SourceFile, ...]
-    read: Callable[[], Iterator[Item | Broken | None]]  # None: unreadable for an unknown reason
+    read: Callable[[], Iterator[Item | Broken | None]]  # yields None if an item is unreadable for an unknown reason
     place: Callable[[int], str]  # describes the location of an item
     choice: str = ""  # description of the chosen columns; part of the fingerprint
     names: tuple[str, ...] = ()  # names of the two sides: columns or languages
@@ -235,18 +235,18 @@ class Sources(Generic[Item]):
         raise IndexError(number)
 
 
-Rule = tuple[str, Callable[[Mask], Mask]]  # the reason, and a function from the items still kept to those to drop
+Rule = tuple[str, Callable[[Mask], Mask]]  # the reason, and a function that maps the kept items to those to drop
 
 
 def number_reason(item: object, reasons: dict[str, int]) -> int:
-    """Return the number of the reason why an item is broken, or 0 if it is not. Adds new reasons to `reasons`."""
+    """Return the number of the reason why an item is broken; 0 if it is not. Add a new reason to `reasons`."""
     if item is not None and not isinstance(item, Broken):
         return 0
     return reasons.setdefault(UNKNOWN if item is None else item.reason, len(reasons) + 1)
 
 
 def broken_rules(numbers: NDArray[np.integer[Any]], reasons: Mapping[str, int]) -> list[Rule]:
-    """Return one rule for each reason. It drops the items with the number of the reason."""
+    """Return one rule for each reason, which drops the items that are broken for this reason."""
 
     def rule(number: int) -> Callable[[Mask], Mask]:
         return lambda _: numbers == number
@@ -255,7 +255,7 @@ def broken_rules(numbers: NDArray[np.integer[Any]], reasons: Mapping[str, int]) 
 
 
 def leave_out(rules: Sequence[Rule], keep: Mask, place: Callable[[int], str]) -> list[Dropped]:
-    """Apply the rules in order, removing items from `keep` in place. Return the number that each rule drops."""
+    """Apply the rules in order, removing items from `keep`. Return the number of items that each rule drops."""
     dropped = []
     for reason, rule in rules:
         fails = rule(keep) & keep

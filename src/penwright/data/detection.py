@@ -34,7 +34,7 @@ from penwright.data.readers.tables import Table, find_table
 from penwright.errors import Option, PenwrightError, Undecided
 from penwright.languages import side_names
 
-LOPSIDED = 4  # with a larger median ratio of lengths, two columns are hardly translations
+LOPSIDED = 4  # maximum median ratio of lengths between a text and its translation
 SHOWN = 10  # class names listed in a message
 WRITE, TRANSLATE = (
     Option(("task=generate",), "learn to write like these texts"),
@@ -104,8 +104,9 @@ def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None
 
 
 def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
-    """Return `translate` for files named like sides, or with unlike suffixes and equally many lines; else `generate`.
+    """Return `translate` or `generate` for several files, and the reason.
 
+    The task is `translate` if the files are named like sides, or have different suffixes and the same number of lines.
     Raises Undecided if the lines of two files look like translations, but their names do not.
     """
     running_text = "generate", f"{first.path} and the others are running text"
@@ -223,7 +224,7 @@ def _task_by_values(table: Table, profiles: Sequence[Profile]) -> tuple[str, str
 
 
 def _refuse_scored_pairs(table: Table, profiles: Sequence[Profile], texts: Sequence[Profile]) -> None:
-    """Raise Undecided for two texts with a score: the model should probably learn the score."""
+    """Raise Undecided for two texts with a score: the task is probably to predict the score."""
     scale = next((column for column in profiles if column.is_scale), None)
     if pair_of_texts(texts) is not None and scale is not None:
         raise Undecided(

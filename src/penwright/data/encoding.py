@@ -68,7 +68,7 @@ STRAY_BYTES = 3  # up to this many invalid sequences do not suggest another enco
 
 
 def check_encoding(name: str) -> str:
-    """Return Python's name of an encoding. Raises PenwrightError with the nearest name if there is none."""
+    """Return Python's name for an encoding. Raises PenwrightError with the nearest name if there is none."""
     try:
         codec = codecs.lookup(name)
         "".encode(name)  # LookupError for codecs that are not text encodings, such as "hex"
@@ -229,7 +229,7 @@ def _is_turkish(sample: bytes) -> bool:
 
 
 def known_encoding(name: str) -> str | None:
-    """Return Python's name of an encoding, or None if there is none."""
+    """Return Python's name for an encoding, or None if there is none."""
     try:
         return check_encoding(name)
     except PenwrightError:

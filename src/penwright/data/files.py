@@ -41,8 +41,8 @@ from penwright.data.readers.spreadsheets import sheet_lines, sheets_read
 from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20  # bytes read at a time, and about the length of the longest piece of text
-HEAD = 4 * BLOCK  # characters in which first_lines() finds lines
-PARQUET = "parquet"  # takes the place of an encoding
+HEAD = 4 * BLOCK  # number of characters that first_lines() searches for lines
+PARQUET = "parquet"  # used in place of the encoding of a Parquet table
 MOST_MARKUP = 256 << 20  # maximum length in characters: web pages and RTF documents are read into memory whole
 FROM_BYTES: dict[str, Callable[[BufferedIOBase, str], Iterator[str]]] = {
     "docx": docx_lines,
@@ -65,13 +65,13 @@ class SourceFile:
     n_bytes: int  # size of the file as stored
     sha256: str  # hash of the file as stored
     encoding: str = "utf-8"
-    guessed: bool = False  # whether the encoding was guessed from the letters
+    guessed: bool = False  # whether the encoding was guessed from the letters in the text
     n_lines: int = 0
     n_characters: int = 0
     n_utf8_bytes: int = 0  # size of the decoded text
     text_sha256: str = ""  # hash of the decoded text in UTF-8; independent of encoding and compression
     n_replaced: int = 0  # invalid byte sequences, each replaced by U+FFFD
-    first_replaced: int | None = None  # offset of the first one in the unpacked bytes
+    first_replaced: int | None = None  # offset of the first invalid sequence in the unpacked bytes
     n_nul: int = 0  # NUL characters, which are removed
     n_crlf: int = 0  # lines that ended in CRLF
     n_cr: int = 0  # lines that ended in a bare CR

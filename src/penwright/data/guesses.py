@@ -28,7 +28,7 @@ from penwright.languages import LANGUAGE_NAMES
 FEW = 20  # identifiers such as class1 may be labels if there are at most this many
 CLEARLY_FEWER = 5  # a column with this many times fewer values than any other is the label
 CLEARLY_LONGER = 2  # a column with this many times more characters than any other is the text
-ENOUGH_TO_TELL = 20  # fewest rows from which the values of a column are judged
+ENOUGH_TO_TELL = 20  # minimum number of rows needed to judge the values of a column
 MOST_OPTIONS = 8  # columns or choices listed in a message
 Profiles = Sequence[Profile]
 
@@ -174,7 +174,10 @@ def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -
 
 
 def named_text(profiles: Profiles) -> Profile | None:
-    """Return the column named like a text (review, or else headline_text), or None. Of several, return the longest."""
+    """Return the column named like a text (review, or else headline_text), or None.
+
+    If several columns are, return the one with the most characters.
+    """
     exact = [column for column in profiles if column.key in TEXT_NAMES]
     partly = [column for column in profiles if not {*TEXT_NAMES}.isdisjoint(re.split(r"[\W_]+", column.key))]
     return max(exact or partly, key=lambda column: column.n_characters, default=None)

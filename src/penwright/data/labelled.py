@@ -31,8 +31,8 @@ from penwright.errors import PenwrightError
 
 MOST_HELD_OUT = 2000  # maximum number of held-out rows, unless the settings give a share
 MOST_LABELS = 1000  # maximum number of different labels
-MOST_LABELS_PER_TEXT = 0.5  # limit instead of MOST_LABELS, if larger and the settings name the label column
-FEWEST_LINES = 2  # fewest labelled lines in a file that is read as labelled lines
+MOST_LABELS_PER_TEXT = 0.5  # labels per text; raises MOST_LABELS for large corpora if the settings name the column
+FEWEST_LINES = 2  # minimum number of lines in a file of labelled lines
 SPLITS = {"train", "training", "test", "testing", "dev", "valid", "val", "validation", "eval"}
 UNLABELLED = ("unsup", "unlabeled", "unlabelled")
 TRAINING = ("train", "training")
@@ -130,7 +130,7 @@ def _with_tidy_labels(
 
 
 def _check_rows(rows: Rows, keep: Mask, reading: ReadingOptions) -> list[str]:
-    """Check the number of labels, and return a note if texts have several."""
+    """Check the number of labels, and return a note if some texts have several labels."""
     _check_number_of_labels(rows, keep, is_requested=reading.columns.label is not None)
     n_texts, n_rows = len(np.unique(rows.first_hashes[keep])), len(np.unique(rows.hashes[keep]))
     return [f"{count(n_rows - n_texts, 'text')} with more than one label"] if n_rows > n_texts else []
@@ -139,7 +139,7 @@ def _check_rows(rows: Rows, keep: Mask, reading: ReadingOptions) -> list[str]:
 def _check_number_of_labels(rows: Rows, keep: Mask, *, is_requested: bool) -> None:
     """Raise PenwrightError if there are more than MOST_LABELS labels.
 
-    If the label `is_requested` by the settings, MOST_LABELS_PER_TEXT allows more labels in large corpora.
+    If the settings name the label column (`is_requested`), MOST_LABELS_PER_TEXT allows more labels in large corpora.
     """
     n_labels, n_rows = len(np.unique(rows.second_hashes[keep])), int(keep.sum())
     if n_labels <= MOST_LABELS or (is_requested and n_labels <= n_rows * MOST_LABELS_PER_TEXT):

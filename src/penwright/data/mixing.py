@@ -6,7 +6,7 @@ from penwright.data.batches import AnyBatch, Batches
 
 
 class MixedBatches(Batches[AnyBatch]):
-    """Batches of two corpora: a fixed share comes from the old one, spread evenly. Epochs count only the new corpus."""
+    """Batches of two corpora. A fixed share, spread evenly, is from the old one. Epochs count only the new corpus."""
 
     def __init__(self, new: Batches[AnyBatch], old: Batches[AnyBatch], share: float):
         self.new, self.old, self.share = new, old, share
@@ -15,7 +15,7 @@ class MixedBatches(Batches[AnyBatch]):
         self.n_left_out, self.n_cut = new.n_left_out, new.n_cut
 
     def batch(self, number: int) -> AnyBatch:
-        """Return the batch with this number, of the new or of the old corpus."""
+        """Return the batch with this number, from the new or the old corpus."""
         n_old = int(number * self.share)  # batches of the old corpus before this one
         return self.old.batch(n_old) if int((number + 1) * self.share) > n_old else self.new.batch(number - n_old)
 

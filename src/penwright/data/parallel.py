@@ -34,7 +34,7 @@ CONVINCING = 0.6  # skipping a gap must reduce the mismatch of line lengths to t
 SAMPLE = 2000  # lines compared to see whether two files are translations
 FEWEST = 20  # fewest pairs of lines for a decision
 ALIKE = 0.4  # two files may be translations if their line lengths correlate more than this
-MOST_LINES = 5_000_000  # no search for a gap in files with more lines
+MOST_LINES = 5_000_000  # longer files are not searched for a gap
 
 
 def open_pairs(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
@@ -73,7 +73,7 @@ def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
 def _in_one_direction(sources: Sequence[RowSource], openers: Sequence[Opener], columns: Columns) -> Iterator[RowSource]:
     """Yield the sources, all in the language direction of the first one.
 
-    A remark is added to each source that is reversed, and to each one in other languages.
+    A source that is reversed gets a remark, and so does a source in other languages.
     """
     known = next((source for source in sources if languages_between(source.names)), sources[0])
     wanted = languages_between(known.names)
@@ -254,7 +254,7 @@ def check_alignment(first: SourceFile, second: SourceFile) -> None:
 def first_gap(longer: NDArray[np.float64], shorter: NDArray[np.float64]) -> int | None:
     """Return the line (from 0) at which extra lines begin in `longer`, or None if line lengths do not show it.
 
-    The gap is where the line lengths mismatch least: unshifted before it, shifted after it.
+    Lines are paired unshifted before the gap and shifted after it. The gap is where their lengths differ least.
     """
     missing, n = len(longer) - len(shorter), len(shorter)
     if n < 10 or missing > n // 2:

@@ -48,7 +48,7 @@ def existing_file(path: str | Path) -> Path:
 
 
 def text_files(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the files named, the text files in folders, and the matches of patterns (code/**/*.py), each once."""
+    """Return the named files, the text files in folders, and the matches of patterns (code/**/*.py), each once."""
     return list(dict.fromkeys(file for path in paths for file in _files_of(path)))
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 from penwright.data.corpus import Broken, Row
 from penwright.data.readers.tables import Table
 
-SAMPLE = 1000  # fewest rows in a profile, except for smaller tables
+SAMPLE = 1000  # minimum number of rows in a profile, except for smaller tables
 MOST_ROWS = 50_000  # the sample is spread over this many rows: files are often sorted by label
 MOSTLY = 0.9  # a column is not text if this share of its values is numbers, links, ...
 LONGEST_EXAMPLE = 40  # maximum length of an example, in characters

@@ -30,7 +30,7 @@ class Dropped:
 
     reason: str
     count: int
-    first: str = ""  # location of the first one
+    first: str = ""  # location of the first dropped example
 
 
 @dataclass(frozen=True)

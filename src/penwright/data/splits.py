@@ -11,7 +11,7 @@ Mask = NDArray[np.bool_]
 
 DEFAULT_FRACTION = 0.1
 TOO_MANY = 2  # if a choice is more than this many times too large, groups are chosen one by one
-ENOUGH_FOR_ONE = 0.3  # rows; a class gets a held-out row if its share is at least this (at 10 %: 3 rows)
+ENOUGH_FOR_ONE = 0.3  # minimum size of a class, times the held-out fraction, for one held-out row (at 10 %: 3 rows)
 
 
 def shuffled(hashes: Hashes, seed: int) -> Hashes:
@@ -102,7 +102,7 @@ class Cut(NamedTuple):
 def tail_start(chunks: Iterable[str], n_characters: int, fraction: float) -> Cut:
     """Return where the last `fraction` of a document begins, moved forward to the start of a line.
 
-    If no line starts in the first half of that part, it begins in the middle of a line.
+    If no line starts in the first half of this part, the part begins in the middle of a line.
     """
     position = min(max(1, int(n_characters * (1 - fraction))), n_characters)
     latest = position + (n_characters - position) // 2

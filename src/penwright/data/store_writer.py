@@ -112,7 +112,7 @@ class _TextColumn:
             if self._n_waiting >= _BATCH_CHARACTERS:
                 self._flush()
         self._row_ends.append(len(self._chunks))
-        self._n_waiting += 1  # empty texts count too, or they would pile up
+        self._n_waiting += 1  # empty texts count too: otherwise, they would accumulate
 
     def finish(self) -> tuple[_File, ...]:
         self._flush()

@@ -27,7 +27,7 @@ from penwright.data.report import Dropped, Report, count, reasons
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_documents, repeats, tail_start
 from penwright.errors import PenwrightError
 
-MANY = 20  # from this many different documents on, hold out whole ones; otherwise, the end of each
+MANY = 20  # minimum number of different documents for holding out whole ones; with fewer, the end of each
 ENOUGH = 0.5  # minimum share of the requested characters in whole documents
 MOST_HELD_OUT = 500_000  # maximum number of held-out characters, unless the settings give a share
 Parts = tuple[CorpusPart[Document], CorpusPart[Document]]
@@ -93,7 +93,7 @@ def _kept_documents(documents: Documents, held_out: Documents | None, cleaning: 
 
 
 def _also_in(documents: Documents, held_out: Documents | None) -> Mask:
-    """Return which documents are also held out."""
+    """Return a mask of the documents that are also held out."""
     return np.isin(documents.hashes, np.zeros(0, dtype=np.uint64) if held_out is None else held_out.hashes)
 
 

@@ -39,7 +39,7 @@ def save_as(
 
 
 def write_card(metadata: ModelMetadata, folder: Path) -> None:
-    """Write README.md, which states where an imported model comes from, if it was imported."""
+    """Write README.md, which states the origin of an imported model. Other models get no README.md."""
     if metadata.card:
         (folder / "README.md").write_text(metadata.card, encoding="utf-8")
 

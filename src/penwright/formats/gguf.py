@@ -45,7 +45,7 @@ KEYS = {  # our setting: the key that follows the name of the architecture
     "norm.eps": "attention.layer_norm_rms_epsilon",
     "positions.base": "rope.freq_base",
 }
-ROPE_FACTORS = "rope_freqs.weight"  # numbers that divide the frequencies of rotary positions
+ROPE_FACTORS = "rope_freqs.weight"  # divisors of the frequencies of rotary positions
 VARIANTS: dict[str, Table] = {"llama": {}, "qwen2": {"qkv_bias": True}, "qwen3": {"qk_norm": True}}
 LIMITS: dict[str, tuple[object, ...]] = {
     "positions.type": ("rotary",),
@@ -110,7 +110,7 @@ def _describe_model(writer: Any, settings: ModelSettings, vocab_size: int) -> No
 
 
 def _rope_factors(settings: ModelSettings) -> Tensor | None:
-    """Return the numbers that divide the frequencies of rotary positions; None without scaling."""
+    """Return the divisors of the frequencies of rotary positions; None without scaling."""
     assert settings.positions.type == "rotary"
     scaling, base = settings.positions.scaling, settings.positions.base
     frequencies = rotary_frequencies(settings.d_head, base)

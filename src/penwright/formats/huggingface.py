@@ -47,7 +47,7 @@ class TensorSource(NamedTuple):
 
 
 def settings_from_huggingface(config: Config) -> Outline:
-    """Convert a config.json to our settings; raise PenwrightError for an unsupported key, and name it."""
+    """Convert a config.json to our settings; raise PenwrightError, naming the key, if one is unsupported."""
     architecture = architecture_of(config)
     config = {**architecture.defaults, **_flat(config)}
     for key, values in architecture.supported.items():
@@ -76,7 +76,7 @@ def labels_in(config: Config) -> tuple[str, ...]:
 
 
 def weights_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> tuple[Outline, Tensors]:
-    """Return the outline of the model of a config.json, and the tensors as weights under our names."""
+    """Return the outline of the model that config.json describes, and its weights under our names."""
     architecture, outline = architecture_of(config), settings_from_huggingface(config)
     if not architecture.has_head and not any(name.endswith("pooler.dense.weight") for name in tensors):
         outline = outline._replace(settings=outline.settings.model_copy(update={"pooler": False}))
@@ -89,7 +89,7 @@ def weights_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> t
 
 
 def model_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> Model:
-    """Build the model of a config.json with these weights, in evaluation mode."""
+    """Build the model that config.json describes, with these weights, in evaluation mode."""
     outline, weights = weights_from_huggingface(config, tensors)
     model = make_model(*outline)
     load_weights(model, weights, "the checkpoint")

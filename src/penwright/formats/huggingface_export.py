@@ -57,8 +57,8 @@ def save_huggingface(
 ) -> None:
     """Write a model for the Auto classes of transformers into an empty folder.
 
-    Raises PenwrightError if no known class of transformers can hold the model, with the settings that the closest
-    class lacks.
+    Raises PenwrightError if no known class of transformers can hold the model. The message lists the settings that the
+    closest class lacks.
     """
     if precision == "int8":
         raise PenwrightError("huggingface weights are float32 or bfloat16. For int8, export to ctranslate2 or gguf")
@@ -186,8 +186,8 @@ def _save_tokenizer(tokenizer: Tokenizer, folder: Path, model: Model, chat: Chat
     settings["model_max_length"] = model.settings.context_length
     settings |= {"clean_up_tokenization_spaces": False}
     if chat is None:
-        settings["split_special_tokens"] = True  # "</s>" in a text is text
-    else:  # transformers cannot tell the text of the template from that of messages
+        settings["split_special_tokens"] = True  # "</s>" in a text is not a special token
+    else:  # transformers cannot distinguish the text of the template from that of messages
         settings["chat_template"] = chat.template
     _write(folder / "tokenizer_config.json", {**settings, **special})
 

@@ -39,7 +39,7 @@ def read_optional(folder: Path, name: str, most: int = MOST_IN_SMALL) -> dict[st
 
 
 def read_content(folder: Path, name: str, most: int = MAX_BYTES) -> bytes | None:
-    """Read a file of the folder; None if there is none."""
+    """Read a file of the folder; return None if it does not exist."""
     try:
         return read_bytes(inside(folder, name), most)
     except FileNotFoundError:

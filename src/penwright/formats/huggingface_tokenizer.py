@@ -136,7 +136,7 @@ def _with_conventions(
 
 
 def _model_ids(folder: Path, file: Table) -> tuple[tuple[int, ...] | None, Table]:
-    """Return the model's id of each SentencePiece if vocab.json has different ids, and further conventions."""
+    """Return the model's id for each piece if vocab.json has different ids, otherwise None; and further conventions."""
     names = {path.name for path in folder.iterdir()}
     if "tokenizer.json" in names or "vocab.json" not in names or file["decoder"]["type"] != "Metaspace":
         return None, {}
@@ -154,7 +154,7 @@ def _model_ids(folder: Path, file: Table) -> tuple[tuple[int, ...] | None, Table
 
 
 def _numbered(file: Table, numbers: Mapping[str, int]) -> tuple[tuple[int, ...], dict[str, int]]:
-    """Return the model's ids of the pieces of a tokenizer.json, and the model's other tokens by name."""
+    """Return the model's id for each piece of a tokenizer.json, and the ids of the model's other tokens by name."""
     vocabulary, unknown = file["model"]["vocab"], numbers.get("<unk>", 0)
     is_list = isinstance(vocabulary, list)
     pieces = [piece for piece, _ in vocabulary] if is_list else sorted(vocabulary, key=vocabulary.__getitem__)
@@ -164,7 +164,7 @@ def _numbered(file: Table, numbers: Mapping[str, int]) -> tuple[tuple[int, ...],
 
 
 def read_template(folder: Path) -> Any:
-    """Return the chat template of a model, or None. Of several, it is the one that is named default."""
+    """Return the chat template of a model, or None. If there are several, return the one named `default`."""
     if (content := read_content(folder, "chat_template.jinja", MOST_IN_SMALL)) is not None:
         return content.decode("utf-8", "replace")
     found = read_optional(folder, "tokenizer_config.json").get("chat_template")

@@ -1,4 +1,4 @@
-"""Helpers for exports: import of an engine's package, a check of the settings it supports, copies of tensors."""
+"""Helpers for exports: import an engine's package, check that it supports the settings, and copy tensors."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -12,7 +12,7 @@ from penwright.errors import PenwrightError
 
 
 class ModelMetadata(NamedTuple):
-    """What a model's files state besides its weights and tokenizer."""
+    """Facts about a model that its files state, besides its weights and tokenizer."""
 
     labels: tuple[str, ...] = ()
     licence: str | None = None

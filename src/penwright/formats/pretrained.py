@@ -79,7 +79,7 @@ def memory_bytes() -> int:
 
 
 def fit_vocabulary(outline: Outline, weights: Tensors, tokenizer: Tokenizer) -> Outline:
-    """Remove the embeddings without a token, which many models have to round up the number of embeddings.
+    """Remove embeddings without a token, which exist in many models because their number is rounded up.
 
     Raises PenwrightError if the tokenizer belongs to another model.
     """

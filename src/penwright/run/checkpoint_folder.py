@@ -65,12 +65,12 @@ class CheckpointFolder:
         return self.read_best(_identity)
 
     def read_best(self, read: Callable[[Checkpoint], T]) -> tuple[T, list[str]]:
-        """Call `read` with the best checkpoint; return the result and the warnings. Training may delete checkpoints."""
+        """Call `read` with the best checkpoint; return the result and the warnings. Training may continue meanwhile."""
         return self._read_first(self._best_first, read)
 
     def _best_first(self, listed: Sequence[Checkpoint]) -> list[Checkpoint]:
         newest_first = _newest_first(listed)
-        bests = map(self._best_known_to, newest_first)  # if one is damaged, older ones still name the best
+        bests = map(self._best_known_to, newest_first)  # if a checkpoint is damaged, an older one still names the best
         return list(dict.fromkeys([*bests, *newest_first]))
 
     def _best_known_to(self, checkpoint: Checkpoint) -> Checkpoint:

@@ -29,7 +29,7 @@ class Message(NamedTuple):
 
 
 class Markup(str):
-    """Text of a template. Names of special tokens in it become these tokens. Messages are never Markup."""
+    """Text of a chat template, in which names of special tokens are recognized. Messages are never Markup."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ class ChatTemplate:
 
     source: str = PLAIN
     start_token: str = ""  # text that the template calls bos_token
-    end_token: str = ""  # text that the template calls eos_token; dropped after an answer, which has its own
+    end_token: str = ""  # text that the template calls eos_token; dropped after an answer, which has an end token
 
     def turns(self, messages: Sequence[Message]) -> tuple[list[Turn], tuple[str, ...]]:
         """Return the turns of a conversation, and the pieces after the last answer.

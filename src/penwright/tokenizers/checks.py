@@ -7,7 +7,7 @@ from penwright.tokenizers.kinds import MARKED_WORDS
 
 Table = Mapping[str, Any]
 MOST_PIECES = 1 << 22  # maximum size of a vocabulary, far above that of any real one
-FOREIGN = "penwright"  # key of a tokenizer.json from another project: how Penwright uses it
+FOREIGN = "penwright"  # key in the tokenizer.json of another project; its value tells Penwright how to use the file
 LONGEST_PATTERN = 2_000  # maximum length of a regular expression, in characters
 PLAIN = ("truncation", "padding")  # parts of a tokenizer.json that Penwright never writes
 

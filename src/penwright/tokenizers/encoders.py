@@ -151,7 +151,7 @@ def _concatenated(all_ids: Sequence[Ragged]) -> Ragged:
 Encoder = Callable[[Sequence[str]], Ragged]
 
 _N_CODE_POINTS = 0x110000
-_SMALL = 10_000  # characters; with fewer, encoding word by word is faster
+_SMALL = 10_000  # number of characters; encoding word by word is faster for fewer
 
 
 def character_encoder(characters: Mapping[int, str], unknown_id: int, dtype: IdType) -> Encoder:
@@ -182,7 +182,7 @@ class WordEncoder:
     The cache is cleared when it grows too large.
     """
 
-    max_characters = 3_000_000  # maximum in the cache: about 100 MB, with the overhead of Python objects
+    max_characters = 3_000_000  # maximum number of characters in the cache: about 100 MB, with Python's overhead
 
     def __init__(self, library: LibraryTokenizer, dtype: IdType) -> None:
         self._library = library

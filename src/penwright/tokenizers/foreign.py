@@ -32,7 +32,7 @@ class Conventions(BaseModel):
     target_prefix: TokenIds = ()  # tokens between the start token and each target of a translator
     ids: TokenIds | None = None  # the model's id for each id of the library; None: the same ids
     extra: dict[str, TokenId] = {}  # ids of tokens that only the model has, by name
-    target: dict[str, Any] | None = None  # tokenizer.json of the target, with ids and extra; None: the same
+    target: dict[str, Any] | None = None  # tokenizer.json of the target, with ids and extra; None: as for the source
 
 
 class ForeignTokenizer(Tokenizer):
@@ -101,7 +101,7 @@ class ForeignTokenizer(Tokenizer):
         return self.conventions.begins
 
     def source(self, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens of a translator's source, with those that the model expects around it."""
+        """Return the tokens of a translator's source, with the special tokens that the model expects around it."""
         return [*self.conventions.source_prefix, *tokens, self.end_id]
 
     @property

@@ -23,7 +23,7 @@ _N_CODE_POINTS = 0x110000
 _MIN_VOCAB_SIZE = len(SPELLING) + len(SPECIALS)
 _DEFAULT_VOCAB_SIZE = 8_000
 _SAMPLE = 1_000_000  # characters that are searched for combining marks
-_MANY_MARKS = 0.01  # if the share of combining marks is larger, words are split by MARKED_WORDS
+_MANY_MARKS = 0.01  # with a larger share of combining marks, words are split by MARKED_WORDS
 MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 # GPT-2's pattern, except that a combining mark (an accent, or a vowel sign of Hebrew, Arabic, Hindi or Thai) does not
 # end a word.
@@ -158,8 +158,9 @@ def _shortfall(library: LibraryTokenizer, size: int) -> tuple[str, ...]:
 def _deterministic_scores(vocabulary: Mapping[str, float | None]) -> list[tuple[str, float]]:
     """Return the trainer's pieces and scores without their randomness.
 
-    The trainer adds floats in any order, so scores are rounded. It gives bytes without evidence
-    random scores within 256 * 0.0001 of the lowest score, or none in a very short text; here they get the lowest score.
+    The trainer adds floats in any order, so scores are rounded. Bytes without evidence in the
+    text get random scores within 256 * 0.0001 of the lowest score, or no scores if the text is very short. Here they
+    get the lowest score.
     """
     floor = round(min((score for score in vocabulary.values() if score is not None), default=0.0), 6)
 

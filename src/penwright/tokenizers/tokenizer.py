@@ -113,12 +113,12 @@ class Tokenizer:
         return list(tokens) if is_whole else [self.start_id, *tokens]
 
     def source(self, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens of a translator's source, with those that the model expects around it."""
+        """Return the tokens of a translator's source, with the special tokens that the model expects around it."""
         return [*tokens, self.end_id]
 
     @property
     def begins(self) -> bool:
-        """Whether each text begins with the start token; not those of some imported writers."""
+        """Whether each text begins with the start token, which some imported writers do without."""
         return True
 
     @property
@@ -172,7 +172,7 @@ class Tokenizer:
 
     @property
     def user_defined(self) -> frozenset[int]:
-        """The tokens that stand for text and are never split; only imported tokenizers have some."""
+        """The tokens that stand for text and are never split; only imported tokenizers have any."""
         return frozenset()
 
     @property
@@ -281,7 +281,8 @@ class TextStream:
 def never_generated(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the special tokens that stand for no text, except the end token, which may be generated."""
     ids = (tokenizer.pad_id, tokenizer.start_id, tokenizer.unknown_id)
-    return tuple(token for token in ids if token is not None and token != tokenizer.end_id)  # GPT-2 has only one
+    # GPT-2 has a single special token, which is also the end token.
+    return tuple(token for token in ids if token is not None and token != tokenizer.end_id)
 
 
 def controls(tokenizer: Tokenizer) -> tuple[int, ...]:

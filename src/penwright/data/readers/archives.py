@@ -59,7 +59,8 @@ def members(archive: str | Path) -> list[Path]:
     """Return the paths of the visible files in an archive, sorted by name."""
     with open_zip(archive) as opened:
         names = [PurePosixPath(entry.filename) for entry in opened.infolist() if not entry.is_dir()]
-    visible = [name for name in names if not any(part.startswith((".", "__MACOSX")) for part in name.parts)]  # not ".."
+    # Hidden files are left out, and so are paths that contain "..".
+    visible = [name for name in names if not any(part.startswith((".", "__MACOSX")) for part in name.parts)]
     return [Path(archive) / name.relative_to(name.anchor) for name in sorted(set(visible))]
 
 
@@ -166,7 +167,7 @@ class _Paragraphs:
         elif tag == self.text_in:
             self.is_text = True
         elif self.open and tag == f"{W}pStyle" and attributes.get(f"{W}val", "").upper().startswith("TOC"):
-            self.inside = [each for each in self.inside if each is not self.open[-1]]  # a line in the table of contents
+            self.inside = [each for each in self.inside if each is not self.open[-1]]  # omit the table of contents
 
     def data(self, text: str) -> None:
         """Add text to the innermost paragraph."""
@@ -219,7 +220,7 @@ def _damaged(name: str, part: str, error: Exception) -> PenwrightError:
 
 
 def _reading_order(opened: zipfile.ZipFile, name: str) -> list[str]:
-    """Return the chapters of a book in the order of its spine; without a spine, all its pages by name."""
+    """Return the chapters of a book in the order of its spine; without a spine, all its pages sorted by name."""
     container = _tree(opened, "META-INF/container.xml", name)
     package = next((each.get("full-path", "") for each in container.iter() if _local(each) == "rootfile"), "")
     items, order = {}, []

@@ -20,7 +20,7 @@ UNSURE = Broken("without a translation, or marked as fuzzy")
 ALONE = Broken("without a counterpart in the other file")
 ENOUGH = 0.5  # minimum share of matching segments in two files
 LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-LONGEST = 4 << 20  # characters; anything longer is damage, not a unit
+LONGEST = 4 << 20  # maximum length of a unit, in characters; a longer one is damaged
 NAMES = {  # elements that contain translations
     "tmx": ("tu",),
     "xliff": ("trans-unit", "unit"),
@@ -112,7 +112,7 @@ def _primary(language: str) -> str:
 
 
 def _find_language(file: SourceFile, name: str, counts: Counter[str]) -> str:
-    """Return a requested language as the file names it, with its region only if the file has several.
+    """Return the file's name for a requested language, with the region only if the file has several regions.
 
     Raises PenwrightError if the file does not have the language.
     """
@@ -152,7 +152,7 @@ def _po_pairs(file: SourceFile, *, is_swapped: bool) -> Pairs:
 
 
 def read_units(file: SourceFile) -> Iterator[Texts]:
-    """Yield the texts of each unit by language; an empty table for a damaged unit."""
+    """Yield the texts of each unit by language; an empty dictionary for a damaged unit."""
     languages = {"source": "source", "target": "target"}
     for is_unit, text in _pieces(file):
         if not is_unit:

@@ -12,16 +12,16 @@ from penwright.errors import PenwrightError
 Cells = list[str]
 SEPARATOR_LINE = re.compile(r'"?sep=(..?)"?', re.IGNORECASE)  # the first line of some Excel exports
 STAND_IN = "\ue000"  # replaces a multi-character delimiter, which the csv module does not support
-MOST_LINES = 100_000  # maximum lines per row; a quote mark still open after these is an ordinary character
+MOST_LINES = 100_000  # maximum number of lines per row; a quote mark open for longer is an ordinary character
 SWALLOWED = 4  # a quote mark is stray if it joins this many lines, each a complete row by itself
 LONGEST_CELL = 2**31 - 1
 BACKSLASH = re.compile(r'\\(["\\])|\\')
 COPY_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 COPY_CODES = {"n": "\n", "t": "\t", "r": "\r", "N": ""}
 PREFIX = "__label__"
-SAMPLE = 1000  # lines that are examined
+SAMPLE = 1000  # number of lines that are examined
 MOST = 0.98  # share of lines that must match the expected form
-FEWEST = 20  # fewest lines for detecting labels before or after a comma; also fewest lines per label
+FEWEST = 20  # minimum number of lines for detecting labels beside a comma; also minimum per label
 LONGEST_LABEL = 30  # maximum length of a label, in characters
 MOST_WORDS = 3  # maximum number of words in a label
 SENTENCE_ENDS = tuple(".!?…。！？।؟")

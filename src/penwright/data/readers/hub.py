@@ -65,7 +65,7 @@ def _load(name: str) -> "Dataset | DatasetDict":
             if folder.is_dir():
                 return datasets.load_dataset(str(folder))
             return _download(name)
-    except Exception as error:  # the libraries below raise many kinds of errors
+    except Exception as error:  # the libraries that `datasets` uses raise many kinds of errors
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise PenwrightError(
             f"the data set {HUB}{name} cannot be loaded: {reason}. Check the name (hub:name/config or "

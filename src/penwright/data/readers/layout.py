@@ -10,13 +10,13 @@ from penwright.languages import LANGUAGE_NAMES, split_words
 
 SAMPLE = 1000  # rows from which a layout is detected
 DELIMITERS = ("\t", ";", "|", ",", "^", "~", "::", "||", "|||")
-FEW_FIT = 0.3  # minimum share of rows that fit, if the first row is a header
+FEW_FIT = 0.3  # minimum share of rows of the usual width, if the first row is a header
 TABBED = 0.95  # minimum share of lines with the same number of tabs, if nothing else suggests a table
-MANY_FIT = 0.6  # minimum share of rows that fit, if there is no header
+MANY_FIT = 0.6  # minimum share of rows of the usual width, if there is no header
 LONGEST_KNOWN = 30  # maximum length of a common name, in characters
 LONGEST_NAME = 100  # maximum length of a column name, in characters; surveys use whole questions
 MOST_BEFORE = 20  # maximum number of rows before a header: titles and comments
-ENOUGH = 3  # fewest values from which the length of the texts in a column is judged
+ENOUGH = 3  # minimum number of values needed to judge the length of a column's texts
 LONG = 20  # characters; shorter values are not texts
 REPEATS = 0.05  # maximum share of rows that repeat the header
 ALIKE = 0.9  # minimum share of values of one kind, for example numbers
@@ -69,7 +69,7 @@ class Fit:
     def rank(self, text: str) -> tuple[float, float, bool, int, float, int]:
         """Return a sort key that compares delimiters. The best fit sorts last."""
         mark = self.dialect.delimiter
-        n_prose = text.count(f"{mark} ") / text.count(mark)  # punctuation is followed by a space
+        n_prose = text.count(f"{mark} ") / text.count(mark)  # a space follows a mark that is punctuation
         known = self.is_named, len(mark), -round(n_prose, 1), -DELIMITERS.index(mark)
         return round(self.share, 3), round(self.proper, 1), *known
 
@@ -80,7 +80,7 @@ class Fit:
 
 
 def find_dialect(lines: Sequence[str], delimiter: str | None = None, *, is_cut: bool = False) -> Dialect:
-    """Return the dialect that splits these lines into rows of the most equal width.
+    """Return the dialect that splits the largest share of these lines into rows of the same width.
 
     If a `delimiter` is given, only the quoting is detected. `is_cut` means that the file continues after these lines.
     """

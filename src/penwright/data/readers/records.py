@@ -137,7 +137,7 @@ def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
         try:
             value, place = decoder.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            n_more = 1 + (len(text) - place) // BLOCK  # double the text, so a long value is not parsed too often
+            n_more = 1 + (len(text) - place) // BLOCK  # doubles the text: a long value must not be parsed too often
             if more := "".join(islice(blocks, n_more)):
                 text, place = text[place:] + more, 0
                 continue

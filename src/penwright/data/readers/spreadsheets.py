@@ -14,7 +14,7 @@ from penwright.data.readers.formats import require_library
 from penwright.errors import PenwrightError
 
 BLOCK = 1 << 18
-MOST_REPEATED = 1000  # most repetitions of a cell or row in an OpenDocument spreadsheet
+MOST_REPEATED = 1000  # maximum repetitions of a cell or row in an OpenDocument spreadsheet
 TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
 OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -37,7 +37,7 @@ def sheet_lines(file: BufferedIOBase, name: str, format_name: str) -> Iterator[s
 
 
 def sheets_read(last_line: str) -> str:
-    """Return a remark on the sheet that is read, and on the others."""
+    """Return a remark that names the sheet that is read, and the other sheets."""
     first, *others = json.loads(last_line)["sheets"]
     return f"sheet '{first}'" + (f" (not read: {', '.join(others)})" if others else "")
 

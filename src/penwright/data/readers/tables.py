@@ -114,7 +114,7 @@ class Grid:
     columns: tuple[str, ...]
     header: tuple[str, ...] | None = None
     n_before: int = 0  # rows before the header
-    fewest: int = 1  # fewest cells of a complete row; empty cells at the end may be missing
+    fewest: int = 1  # minimum number of cells in a complete row; empty cells at the end may be missing
     unit: str = "row"
     n_skipped: int = 0  # lines before the first row
 
@@ -201,7 +201,7 @@ def _layout(
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None, int, int]:
     """Return the column names, the header, the number of rows before it, and the fewest cells of a complete row.
 
-    `strays` means that a row wider than usual has extra columns. Otherwise, its texts contain an unquoted delimiter.
+    With `strays`, a row wider than usual has extra columns. Otherwise, one of its texts contains an unquoted delimiter.
     """
     widths = Counter(len(row) for row in sample if any(map(str.strip, row)))
     if not widths:

@@ -35,8 +35,8 @@ class Architecture:
     block: Table  # our settings that reproduce the blocks
     supported: Mapping[str, tuple[object, ...]]  # values of other keys that we support, the default first
     defaults: Config = field(default_factory=dict)  # defaults of optional keys of config.json; None: our default
-    prepare: Callable[[Tensors], Tensors] = _unchanged  # changes to the tensors beyond their names, on import
-    restore: Callable[[Tensors], Tensors] = _unchanged  # the inverse, on export
+    prepare: Callable[[Tensors], Tensors] = _unchanged  # function that changes the tensors on import, besides renaming
+    restore: Callable[[Tensors], Tensors] = _unchanged  # inverse of `prepare`, used on export
     offset: int = 0  # rows of learned positions that no text uses; max_position_embeddings counts them
     has_head: bool = True  # whether an encoder scores labels
     ignored: tuple[str, ...] = ()  # prefixes of the names of tensors that we do not need
@@ -56,7 +56,7 @@ VALUE_NAMES: dict[str, dict[object, object]] = {  # our setting: {value in trans
 
 
 def first_of(*names: str) -> Callable[[Tensors], Tensors]:
-    """Return a `prepare` that stores a shared tensor under the first of its names; files may have any one of them."""
+    """Return a `prepare` that stores a shared tensor under the first of its names; a file may have any one of them."""
 
     def prepare(tensors: Tensors) -> Tensors:
         found = next((name for name in names if name in tensors), None)

@@ -72,7 +72,8 @@ def _modules(prefix: str, layers: str, layer: tuple[Rename, ...], head: tuple[Re
 def _reading(prefix: str, offset: int = 0, *, types: bool = True) -> Callable[[Tensors], Tensors]:
     """Return a `prepare` that adds the vector of token type 0 to every position, and drops unused positions.
 
-    All tokens of a text in one part have type 0, so our model needs no token types. RoBERTa numbers positions from 2.
+    All tokens of a text have type 0 (only pairs of texts have two types), so our model needs no token types. RoBERTa
+    numbers positions from 2.
     """
 
     def prepare(tensors: Tensors) -> Tensors:
