@@ -59,7 +59,7 @@ def keep_epsilon(logits: Logits, epsilon: float) -> Logits:
 
 
 def keep_eta(logits: Logits, epsilon: float) -> Logits:
-    """Keep tokens at or above a threshold that falls with rising entropy (Hewitt et al. 2022, eta sampling, equation 5)."""
+    """Keep tokens at or above a threshold that falls as entropy rises (Hewitt et al. 2022, eta sampling, eq. 5)."""
     _, entropy = _log_probs_and_entropy(logits)
     return _keep_above(logits, torch.clamp(sqrt(epsilon) * torch.exp(-entropy), max=epsilon))
 
