@@ -73,7 +73,7 @@ def _checksum(path: Path) -> Path:
 
 
 def _why_not_loaded(path: Path) -> str:
-    """Return why the compiled file is not safe to run: others could have written it, or it has changed; else ""."""
+    """Return why the compiled file is not safe to run (others could write to it, or it has changed); else ""."""
     danger = toolchain.why_not_trusted(path)
     if danger:
         return danger

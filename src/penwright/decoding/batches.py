@@ -73,10 +73,10 @@ def in_view(prompt: Sequence[int], context_length: int) -> Sequence[int]:
 
 
 class _DecoderRows:
-    """Rows of a decoder-only model: the tokens in view of each row, their numbers, and the cache.
+    """Rows of a decoder-only model: the tokens in view, their number in each row, and the cache.
 
     When a row exceeds context_length tokens, its newest half context is read again from position 0, and older tokens
-    go out of view. So no position exceeds those of training, and the text depends on the tokens alone, not on the
+    go out of view. So positions never exceed those of training, and the text depends only on the tokens, not on the
     batch.
     """
 
@@ -213,8 +213,8 @@ class TargetBatch:
     ):
         """Encode sources that include their end tokens; max_new_tokens is at most the model's context_length.
 
-        Each target begins with the start token and `target_prefix`. `hidden`, if given, has one range per source: the
-        model does not see the tokens in it.
+        Each target begins with the start token and `target_prefix`. `hidden` may give one range of tokens
+        per source that the model does not see.
         """
         self._start, self._stepper = (start_id, *target_prefix), stepper or DecodeEngine(model)
         read = right_padded(sources, model.source_embedding.tokens.weight.device, SHORTEST)

@@ -32,7 +32,7 @@ from penwright.decoding.sampling.filters import NEG_INF
 from penwright.decoding.sampling.topk import MAX_K, Choose, MaskedTopK, TokenSelector
 from penwright.decoding.sampling.utf8 import FREE, Situations, States, Utf8Rules
 
-MIN_PATIENCE = 4  # fewest further tokens that the search waits for, even if beams are short
+MIN_PATIENCE = 4  # the search waits for at least this many further tokens, even if beams are short
 
 
 def _unmasked(best: MaskedTopK, n: int) -> list[list[int]]:
@@ -234,7 +234,7 @@ class _Search:
             logits[rows, tokens] = NEG_INF
         values, found = logits.gather(1, best.places), best.places
         short = ((values > NEG_INF).sum(1) < n_best).nonzero()[:, 0]
-        if len(short):  # rows with too few best tokens that are not banned
+        if len(short):  # rows in which too few of the best tokens are allowed
             others = self.choose(logits[short], self.spelling, situations[short.cpu().numpy()], values.shape[1])
             values[short], found[short] = others.values, others.places
         return MaskedTopK(values, found, best.normalisers)  # the normalizers include banned tokens

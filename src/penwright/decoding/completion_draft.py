@@ -49,12 +49,12 @@ class StopFilter:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest suffix of the text that a stop string begins with."""
+    """Return the length of the longest suffix of the text that the stop string begins with."""
     lengths = range(min(len(text), len(stop) - 1), 0, -1)
     return next((n for n in lengths if text.endswith(stop[:n])), 0)
 
 
-MAX_NEW_TOKENS = 400  # default without a setting
+MAX_NEW_TOKENS = 400  # default of max_new_tokens
 # These settings do not affect how a token is drawn. Rows that differ only in them are sampled together.
 PER_ROW_SETTINGS = {"seed", "stop", "max_new_tokens", "min_new_tokens", "pattern", "banned_words", "required_words"}
 
@@ -76,7 +76,7 @@ def plan_of(
     biases: Mapping[int, float] | None = None,
     check: Callable[[], None] = never_end,
 ) -> DecodingPlan:
-    """Return the plan for completing these prompts with these settings; `biases` are for single tokens.
+    """Return the plan for completing these prompts with these settings; `biases` apply to single tokens.
 
     `check` is called often while constraints are built, and may raise an exception to end the work. Raises UsageError
     if no completion of one of the prompts can meet the settings.

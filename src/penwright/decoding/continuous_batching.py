@@ -1,8 +1,8 @@
 """Continuous batching: completions are generated together, and can be added or removed at any time.
 
 After Yu et al. (2022, "Orca", section 3): the unit of scheduling is one token of each row, not a whole batch. Each
-request has its own random numbers and sees only its own past. So the batch does not change the text of a request,
-except for ties within rounding error.
+request has its own random numbers and sees only its own tokens. So the batch does not change the text of a request,
+except when candidates tie within rounding error.
 """
 
 from collections import deque

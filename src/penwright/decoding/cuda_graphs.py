@@ -19,7 +19,7 @@ from penwright.decoding.exported import DecodeStep
 from penwright.errors import PenwrightWarning
 
 DEVICES = ("cuda",)
-STEPS_BEFORE = 2  # steps of a kind to run before its capture, which takes longer than a step
+STEPS_BEFORE = 2  # steps of one kind to run before capturing it; a capture takes longer than a step
 MOST_GRAPHS = 4  # most graphs in memory
 
 Replay = Callable[[], None]

@@ -42,7 +42,7 @@ WORTH_THREADS: dict[Part, float] = {  # fewest parameters for several threads; i
     "best": inf,
 }
 
-KINDS: dict[Part, type[ModelPart]] = {  # modules of the parts other than DecodeStep
+KINDS: dict[Part, type[ModelPart]] = {  # the module of each part, except for DecodeStep
     "prompt": PromptStep,
     "sources": EncodeStep,
     "best": TopKStep,
@@ -179,7 +179,7 @@ def _do_nothing() -> None:
 
 
 def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -> None:
-    """Compile the decoding steps for models of this shape and precision, unless that has been done.
+    """Compile the decoding steps for models of this shape and precision, unless they are compiled already.
 
     This takes up to a minute for each part, once per machine. Later processes use the result with any weights.
     Raises PenwrightError if the results of the compiled code differ from those of the model.

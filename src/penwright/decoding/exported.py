@@ -16,7 +16,7 @@ from penwright.model.encoder_decoder import EncoderDecoder
 
 
 class DecodeStep(ModelPart):
-    """A decoding step that reads a token of each row and returns the logits of the next."""
+    """A decoding step that reads a token of each row and returns the logits of the next token."""
 
     def forward(
         self,

@@ -24,7 +24,7 @@ class BeamSettings:
     length_penalty: float = 1.0
     banned: tuple[int, ...] = ()  # tokens that are never generated
     coverage_penalty: float = 0.0  # weight of the coverage in the final ranking (cross_attention.py)
-    beam_patience: float = 0.25  # how much longer beams may become, as a share (at least 4 tokens); inf: no bound
+    beam_patience: float = 0.25  # further length to search, as a share of the length (at least 4 tokens); inf: no limit
 
 
 @dataclass(frozen=True)

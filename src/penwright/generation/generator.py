@@ -140,9 +140,9 @@ class Generator:
                 return completion
 
     def chat_tokens(self, messages: Sequence[Message], n_new: int = 0) -> list[int]:
-        """Return the tokens of a conversation, up to where the model answers.
+        """Return the tokens of a conversation, up to the point where the model answers.
 
-        The oldest messages are left out if less than `n_new` tokens of the context would remain for the answer.
+        The oldest messages are left out if fewer than `n_new` tokens of the context would remain for the answer.
         """
         if self.template is None:
             raise UsageError(

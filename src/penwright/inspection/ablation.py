@@ -2,7 +2,7 @@
 
 An ablated head outputs zero; all other computations are unchanged (Michel et al. 2019, section 2.2). Unlike attention
 weights, this shows the contribution of a head to the outcome. But other heads may compensate: a head whose ablation
-changes nothing is not always idle.
+changes nothing is not necessarily idle.
 """
 
 from collections import defaultdict

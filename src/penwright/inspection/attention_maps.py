@@ -64,7 +64,7 @@ class AttentionMaps:
     """
 
     parts: tuple[AttentionPart, ...]
-    answers: tuple[Token, ...]  # the next token at each decoder position, as far as the text goes
+    answers: tuple[Token, ...]  # the next token at each decoder position, up to the end of the text
 
     def part(self, name: PartName) -> AttentionPart:
         """Return the part of this name; raises UsageError if the model does not have it."""
@@ -150,7 +150,7 @@ class Rollout:
     weights: Float64[np.ndarray, "targets sources"]
     target_tokens: tuple[Token, ...]
     source_tokens: tuple[Token, ...]
-    answers: tuple[Token, ...]  # the next token at each decoder position, as far as the text goes
+    answers: tuple[Token, ...]  # the next token at each decoder position, up to the end of the text
 
 
 def rollouts(maps: AttentionMaps) -> tuple[Rollout, ...]:

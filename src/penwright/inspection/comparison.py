@@ -49,7 +49,7 @@ class HeadComparison:
 def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
     """Align the surprisals of two texts.
 
-    Equal texts are divided where a piece ends in each. Different texts are aligned by their longest common sequences.
+    Equal texts are divided where a piece ends in both. Different texts are aligned by their longest common sequences.
     Raises UsageError if the differences are too long to align.
     """
     same = "".join(first.texts) == "".join(second.texts)

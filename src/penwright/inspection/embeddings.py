@@ -22,7 +22,7 @@ class Neighbours:
     """The tokens whose vectors have the largest cosine with a word's vector, nearest first."""
 
     word: str
-    pieces: tuple[str, ...]  # tokens of the word; its vector is the mean of theirs
+    pieces: tuple[str, ...]  # tokens of the word; the word's vector is the mean of the token vectors
     ids: Int[np.ndarray, " k"]
     texts: tuple[str, ...]
     cosines: Float64[np.ndarray, " k"]
@@ -39,7 +39,7 @@ class EmbeddingMap:
 
 
 def cosines(matrix: Float[np.ndarray, "n d_model"], vector: Float[np.ndarray, " d_model"]) -> Float64[np.ndarray, " n"]:
-    """Return the cosine x . y / (|x| |y|) of each row with the vector; 0 if either is zero."""
+    """Return the cosine x . y / (|x| |y|) of each row with the vector; 0 if either vector is zero."""
     rows, other = matrix.astype(np.float64), vector.astype(np.float64)
     lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(other)
     return np.divide(rows @ other, lengths, out=np.zeros(len(rows)), where=lengths > 0)
@@ -130,10 +130,10 @@ class PositionalSimilarity:
 def positional_similarity(
     model: Model, n_positions: int | None = None, side: Side | None = None
 ) -> PositionalSimilarity:
-    """Compare the first positions, by default of the whole context.
+    """Compare the first `n_positions` positions, by default the whole context.
 
     `side` selects the embedding of a translator's source (the default) or target; each has its own learned positions.
-    Raises UsageError for a model without positions.
+    Raises UsageError for a model without position encodings.
     """
     settings = model.settings
     n_positions = settings.context_length if n_positions is None else n_positions

@@ -29,7 +29,7 @@ class ForwardPass:
 
     source: tuple[Token, ...]
     target: tuple[Token, ...]
-    answers: tuple[Token, ...]  # the next token at each target position, as far as the text goes
+    answers: tuple[Token, ...]  # the next token at each target position, up to the end of the text
 
     @property
     def answer_ids(self) -> Int[np.ndarray, " answers"]:

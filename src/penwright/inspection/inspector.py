@@ -131,7 +131,7 @@ class Inspector:
         return rollouts(self.attention(text, target))
 
     def lens(self, text: str, target: str | None = None, k: int = 5) -> Lens:
-        """Return the predictions of the model if it stopped after each layer."""
+        """Return the predictions that the model would make if it stopped after each layer."""
         return logit_lens(self.model, self.read(text, target), self._outcomes, k)
 
     def token_scores(self, text: str, target: str | None = None, k: int = 5) -> TokenScores:
@@ -195,7 +195,7 @@ class Inspector:
         return occlusion(self.model, reading, label, self.outcomes[label])
 
     def leaving_out(self, text: str, target: str | None = None) -> Occlusion:
-        """Return `occlusion()`, under its old, deprecated name."""
+        """Return `occlusion()`. Deprecated: call `occlusion()` instead."""
         warn("Inspector.leaving_out is deprecated: use Inspector.occlusion", PenwrightWarning, stacklevel=2)
         return self.occlusion(text, target)
 

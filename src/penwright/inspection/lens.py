@@ -1,4 +1,4 @@
-"""The logit lens (nostalgebraist 2020): the predictions of a model if it stopped after each layer.
+"""The logit lens (nostalgebraist 2020): the predictions that a model would make if it stopped after each layer.
 
 This is softmax(output(norm(h_l))), where h_0 is the embedding and h_l is the output of block l. `norm` is the final
 norm of a pre-norm model. It does nothing in a post-norm model, since block outputs are already normalized. The last row
@@ -27,7 +27,7 @@ class Lens:
     """The most likely outcomes after the embedding and after each layer, at each position.
 
     Positions are the target tokens of a writer or translator; a classifier has one position. The true token is the next
-    one of the text. At the end of the text, its probability is NaN and its rank is 0. Ranks count from 1.
+    token of the text. At the end of the text, its probability is NaN and its rank is 0. Ranks count from 1.
     """
 
     tokens: tuple[Token, ...]  # the tokens at these positions; empty for a classifier

@@ -22,7 +22,7 @@ class TextReader:
 
     @property
     def room(self) -> int:
-        """The most tokens of a text that the model can read, without special tokens."""
+        """The maximum number of text tokens that the model can read, without special tokens."""
         context = self.application.model.settings.context_length
         match self.application:
             case Generator():

@@ -1,6 +1,6 @@
 """Inspection results as views, in the formats of `views/modules/*.js`, with one byte per weight.
 
-A row of cross-attention is labeled with the token chosen there, since this token is the one to compare with the source.
+A row of cross-attention is labeled with the token that is chosen there, since it is the one to compare with the source.
 """
 
 from collections.abc import Iterable, Sequence

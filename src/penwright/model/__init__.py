@@ -7,7 +7,7 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.encoder_only import EncoderOnly
 from penwright.model.lora import add_lora
 
-HEAD = ("output", "pooler")  # head of a classifier; trained in full even with LoRA, because its labels may be new
+HEAD = ("output", "pooler")  # modules of a classifier's head; LoRA trains them in full, because the labels may be new
 Model = DecoderOnly | EncoderDecoder | EncoderOnly
 
 __all__ = ["DecoderOnly", "Encoded", "EncoderDecoder", "EncoderOnly", "Model", "make_model"]

@@ -27,9 +27,9 @@ class KeysValues(NamedTuple):
 
 
 Kernel = Callable[[Tensor, Tensor, Tensor, KernelMask, float], Tensor]
-CAUSAL_BLOCK = 128  # targets per block in plain causal attention; a block skips the sources after it
+CAUSAL_BLOCK = 128  # targets per block in plain causal attention; sources after a block are skipped
 PLAIN_UP_TO = 512  # most sources for plain attention; a larger matrix of weights costs too much time and memory
-CAUSAL_UP_TO = 1024  # the same limit for causal attention in blocks
+CAUSAL_UP_TO = 1024  # most sources for causal attention in blocks
 
 
 def disable_cudnn_attention() -> None:
@@ -46,7 +46,7 @@ def fused_attention(
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
     """Compute softmax(Q K^T / sqrt(d_head)) V without storing the whole matrix of attention weights."""
     grouped = queries.shape[1] != keys.shape[1]
-    if grouped and mask.allowed is not None and queries.is_cuda:  # no fast GPU kernel supports groups and a mask
+    if grouped and mask.allowed is not None and queries.is_cuda:  # no fast GPU kernel supports both groups and a mask
         keys, values = repeat_kv(keys, queries), repeat_kv(values, queries)
         grouped = False
     return F.scaled_dot_product_attention(
@@ -77,11 +77,11 @@ def plain_attention(
 def _in_blocks(queries: Float[Tensor, "batch n_heads targets d_head"], mask: KernelMask) -> bool:
     """Return whether to compute causal attention in blocks.
 
-    In compiled code with dynamic lengths, blocks are not used, since each number of blocks would be compiled anew.
+    Compiled code with dynamic lengths uses no blocks, since every new number of blocks would be compiled separately.
     """
     if not torch.compiler.is_compiling():
         return mask.is_causal and queries.shape[2] > CAUSAL_BLOCK
-    from torch.fx.experimental.symbolic_shapes import statically_known_true  # noqa: PLC0415 - half a second
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # noqa: PLC0415 - a slow import (0.5 s)
 
     return mask.is_causal and statically_known_true(queries.shape[2] > CAUSAL_BLOCK)
 
@@ -93,7 +93,7 @@ def attention_weights(
 ) -> Float[Tensor, "batch n_heads targets sources"]:
     """Return softmax(Q K^T / sqrt(d_head)), the weight of each source for each target; rows sum to 1.
 
-    With a causal mask, the targets are the last of the sources.
+    With a causal mask, the targets are the last sources.
     """
     scores = (queries * queries.shape[-1] ** -0.5) @ repeat_kv(keys, queries).mT
     targets, sources = scores.shape[-2:]
@@ -120,7 +120,8 @@ def fastest_attention(
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
     """Compute attention with the fastest kernel.
 
-    This is the fused kernel, except for training in bfloat16 on a CPU: its backward pass is up to ten times slower.
+    The fused kernel is the fastest, except for training in bfloat16 on a CPU. There, its backward pass is up to ten
+    times slower.
     """
     slow_backward = queries.device.type == "cpu" and queries.dtype == torch.bfloat16 and queries.requires_grad
     if slow_backward and keys.shape[2] <= (CAUSAL_UP_TO if _in_blocks(queries, mask) else PLAIN_UP_TO):

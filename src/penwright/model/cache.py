@@ -12,7 +12,7 @@ from penwright.errors import PenwrightError
 from penwright.model.attention import KeysValues
 
 ROOM = 64  # tokens per row; a ContinuousCache allocates multiples of this
-LEAST_ROOM = 32  # tokens per row that other caches allocate at first
+LEAST_ROOM = 32  # minimum number of tokens per row that other caches allocate
 
 
 def room_for(n_tokens: int) -> int:
@@ -114,7 +114,7 @@ class Cache:
                 layer.grow(room)
 
     def advance(self, n_tokens: int | Int[Tensor, " batch"]) -> None:
-        """Add to the lengths of the rows: one number for all, or the number of real tokens in right-padded rows."""
+        """Increase all lengths by one number, or that of each right-padded row by its number of real tokens."""
         self.lengths = self.lengths + n_tokens
         if isinstance(n_tokens, int):
             self.longest += n_tokens
@@ -165,7 +165,7 @@ class Cache:
 
 
 class ContinuousCache(Cache):
-    """A cache for continuous batching: with spare rows, rows are added and removed with few copies."""
+    """A cache for continuous batching, with spare rows, so adding and removing rows needs few copies."""
 
     def __init__(self, settings: ModelSettings, n_layers: int, capacity: int, like: Tensor):
         super().__init__(settings, n_layers, 0, capacity, like)

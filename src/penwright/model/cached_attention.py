@@ -15,7 +15,7 @@ COMPILES = torch.cpu._is_avx512_supported()  # the operator needs AVX-512
 
 
 def stepping_attention(origins: Int[Tensor, "batch sources"] | None = None) -> Kernel:
-    """Return the kernel for a cache in which `origins` is the row that holds each source (None: the row itself)."""
+    """Return the kernel for a cache; `origins` is the row that holds each source (None: the row itself)."""
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
         allowed = None if mask.allowed is None else mask.allowed.contiguous()
@@ -41,7 +41,7 @@ def _attend(
     scores = scores if allowed is None else scores.masked_fill(~allowed, -inf)
     weights = (scores - scores.amax(-1, keepdim=True)).exp()
     sums = (weights[..., None] * values).sum(3)
-    return sums / weights.sum(-1, keepdim=True)  # one division per number, not one per source
+    return sums / weights.sum(-1, keepdim=True)  # one division per output number, not one per source
 
 
 @torch.library.custom_op("penwright::stepping_attention", mutates_args=())

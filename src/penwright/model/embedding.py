@@ -12,7 +12,7 @@ from penwright.model.positions import added_positions
 
 
 class Embedding(nn.Module):
-    """The sum of token embeddings and positions, with optional scale and norm, and dropout."""
+    """The sum of token embeddings and position encodings, with dropout and optional scaling and norm."""
 
     def __init__(self, vocab_size: int, settings: ModelSettings, tokens: nn.Embedding | None = None):
         """Make an embedding; `tokens` is the table of another embedding to share."""

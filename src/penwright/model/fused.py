@@ -34,7 +34,7 @@ class FullRotation(NamedTuple):
         return cls(torch.cat([cosines, cosines], -1), torch.cat([-sines, sines], -1))
 
     def at(self, positions: Int[Tensor, "rows 1"], start: int | None) -> "FullRotation":
-        """Return the rotation at the position of each row; `start` is the position, if all rows have the same."""
+        """Return the rotation at the position of each row; `start` is the position if all rows have the same one."""
         places = positions[:, 0] if start is None else slice(start, start + 1)
         return FullRotation(self.cosines[places], self.sines[places])
 

@@ -56,7 +56,7 @@ def adapted_layers(model: nn.Module, settings: LoraSettings) -> dict[str, nn.Lin
 
 
 def merged(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], settings: LoraSettings) -> dict[str, Tensor]:
-    """Return the base weights with the adapter added; whole weights of the adapter replace those of the base."""
+    """Return the base weights with the adapter added; weights that were trained in full replace those of the base."""
     weights = {**base, **{name: tensor for name, tensor in adapter.items() if not name.endswith((A, B))}}
     for name in adapter:
         if name.endswith(A):

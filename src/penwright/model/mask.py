@@ -20,7 +20,7 @@ class Mask:
     """The rules that decide which sources a target sees; all must hold. Mask() allows everything."""
 
     causal: bool = False  # a target sees itself and the tokens before it
-    window: int | None = None  # how many tokens back (and ahead, unless causal) a target sees, itself included
+    window: int | None = None  # tokens that a target sees in each direction (backward only, if causal), itself included
     padding: Bool[Tensor, "batch sources"] | None = None  # True at real tokens
     segments: Int[Tensor, "batch sources"] | None = None  # document numbers; a target sees only its document
 
@@ -30,8 +30,8 @@ class Mask:
         """Return the mask for the attention kernel; call this once per forward pass, not once per layer.
 
         `positions` are the positions of the targets among the sources. `whole` means that targets and sources are the
-        same tokens; `last`, that the only target of each row is its last source, and sees all sources. A target that
-        may see no source sees all of them instead: it is padding, and its NaN would spread.
+        same tokens. `last` means that the only target of each row is the last source, and sees all sources. A target
+        that may see no source is padding; it sees all sources instead, because NaN would spread from it.
         """
         unmasked = self.padding is None and self.segments is None
         is_causal = self.causal and not last

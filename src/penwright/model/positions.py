@@ -13,7 +13,7 @@ SinusoidLayout = Literal["interleaved", "halves", "tensor2tensor"]
 
 
 class Sinusoidal(nn.Module):
-    """Sinusoidal positions: sin and cos of p / 10000^(2i/d) for any position p (Vaswani et al. 2017, section 3.5).
+    """Sinusoidal encodings: sin and cos of p / 10000^(2i/d) for any position p (Vaswani et al. 2017, section 3.5).
 
     The layout "interleaved" alternates sines and cosines, as in the paper; "halves" (Marian) puts all sines first.
     "tensor2tensor" (M2M100) also puts all sines first, and its lowest frequency is exactly 1/10000.
@@ -37,7 +37,7 @@ class Sinusoidal(nn.Module):
 
 
 class Learned(nn.Embedding):
-    """Learned positions: one vector for each position below context_length."""
+    """Learned position encodings: one vector for each position below context_length."""
 
 
 class Rotation(NamedTuple):
@@ -54,7 +54,7 @@ class Rotation(NamedTuple):
 
 
 class Rotary(nn.Module):
-    """Rotary positions (RoPE, Su et al. 2021): a score depends only on the distance between query and key."""
+    """Rotary position encodings (RoPE, Su et al. 2021): scores depend only on the distance between query and key."""
 
     frequencies: Float[Tensor, " half_head"]
 
@@ -70,7 +70,7 @@ class Rotary(nn.Module):
 
 
 def rotary_frequencies(d_head: int, base: float) -> Float[Tensor, " half_head"]:
-    """Return the angle per position of each pair of dimensions, without scaling."""
+    """Return the angle per position for each pair of dimensions, without scaling."""
     return base ** -(torch.arange(0, d_head, 2) / d_head)
 
 
@@ -85,7 +85,7 @@ def scaled(frequencies: Float[Tensor, " half_head"], scaling: RotaryScaling) -> 
 
 
 def added_positions(settings: ModelSettings) -> Sinusoidal | Learned | None:
-    """Make the positions that are added to the embeddings; return None for all other types."""
+    """Make the position encodings that are added to the embeddings; return None for all other types."""
     match settings.positions.type:
         case "sinusoidal":
             return Sinusoidal(settings.d_model, settings.positions.layout, settings.positions.offset)
@@ -96,6 +96,6 @@ def added_positions(settings: ModelSettings) -> Sinusoidal | Learned | None:
 
 
 def rotary_positions(settings: ModelSettings) -> Rotary | None:
-    """Make the rotary positions; return None for all other types."""
+    """Make the rotary position encodings; return None for all other types."""
     positions = settings.positions
     return Rotary(settings.d_head, positions.base, positions.scaling) if positions.type == "rotary" else None

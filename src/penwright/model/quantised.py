@@ -12,8 +12,8 @@ from penwright.native.toolchain import SOURCES
 
 LARGEST = 127  # largest value of symmetric int8
 TINY = 1e-8  # lower limit of a scale
-WHOLE_VECTORS = 32  # torch's one-row product needs a multiple of this width; otherwise it reads past the end
-BLOCK = 64  # int8_product.cpp needs numbers of columns and widths that are multiples of this
+WHOLE_VECTORS = 32  # torch's product of one row needs a width that is a multiple of this, or it reads past the end
+BLOCK = 64  # int8_product.cpp needs a number of columns and a width that are multiples of this
 ZERO = 128  # zero point of the rows in int8_product.cpp, which are unsigned
 SOURCE = SOURCES / "int8_product.cpp"
 COMPILES = torch.cpu._is_vnni_supported()  # the operator needs AVX-512 VNNI
@@ -37,7 +37,7 @@ class Int8Linear(nn.Module):
     whole: Int8[Tensor, "out_features in_features"]
     scale: Float[Tensor, " out_features"]
     bias: Float[Tensor, " out_features"] | None
-    packed: Tensor  # this and the next two: the fields of a Packed, if COMPILES
+    packed: Tensor  # the fields of a Packed (this and the next two), if COMPILES
     offsets: Tensor
     scales: Tensor
 
@@ -70,7 +70,8 @@ class Int8Linear(nn.Module):
 def torch_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
     """Multiply with torch's operators.
 
-    One row stays in bfloat16; several are rounded to int8. A GPU lacks int8 operators for few rows and uses float32.
+    One row stays in bfloat16; several rows are rounded to int8. On a GPU, a few rows use float32, since torch has no
+    int8 operator for them.
     """
     if rows.is_cuda:
         return F.linear(rows.float(), layer.weight)
@@ -112,7 +113,7 @@ def _(
 
 
 def packed_weights(whole: Int8[Tensor, "out_features in_features"], scale: Float[Tensor, " out_features"]) -> Packed:
-    """Pack weights into zero-padded blocks of 64 outputs, which alternate after every four numbers of an output."""
+    """Pack weights into zero-padded blocks of 64 outputs: the first four weights of each output, the next four, etc."""
     rows, width = whole.shape
     filled = F.pad(whole, (0, -width % BLOCK, 0, -rows % BLOCK))
     packed = filled.unflatten(0, (-1, BLOCK)).unflatten(2, (-1, 4)).transpose(1, 2).contiguous()

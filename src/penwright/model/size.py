@@ -17,7 +17,7 @@ class Size(NamedTuple):
     """The size of a model. Parameters are exact; a multiply-add counts as two FLOPs; memory is an estimate."""
 
     parameters: int
-    matrix_parameters: int  # parameters that every token is multiplied with: the output layer, but no embedding tables
+    matrix_parameters: int  # parameters that multiply every token, output layer included, embedding tables excluded
     flops_per_token: int  # FLOPs of one forward pass at full context; training costs three times as much
     training_bytes: int
 

@@ -32,7 +32,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def weights_for(task: Task, before: Task, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a model under their names in a model for another task, without the head of that model.
+    """Return the weights of a model, renamed for a model for another task, without the head.
 
     Raises PenwrightError if a model for this task cannot start from these weights.
     """
@@ -47,7 +47,7 @@ def weights_for(task: Task, before: Task, weights: Mapping[str, Tensor]) -> dict
 
 @torch.no_grad()
 def start_from(model: nn.Module, weights: Mapping[str, Tensor], origin: str, head: Collection[str] = ()) -> bool:
-    """Copy the weights of another model, frozen ones too. Return whether its head is new.
+    """Copy the weights of another model, including frozen ones. Return whether `model` keeps a new head.
 
     Args:
         model: The model to start.

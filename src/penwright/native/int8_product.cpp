@@ -1,4 +1,4 @@
-// Product of float rows and an int8 matrix, in AVX-512 VNNI, or in AMX if the CPU supports it and the rows are many.
+// Product of float rows and an int8 matrix, in AVX-512 VNNI, or in AMX if the CPU supports it and there are many rows.
 // Inductor compiles it into each decoding step (decoding/ahead_of_time.py). It puts "extern" before this declaration:
 AOTITorchError aoti_torch_cpu_int8_product(
     AtenTensorHandle rows, AtenTensorHandle packed, AtenTensorHandle offsets, AtenTensorHandle scales,
@@ -79,7 +79,7 @@ inline void write_row(const __m512i* sums, const Rows& rows, int64_t row, const 
     asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(x), "v"(weights));
 }
 
-// Multiplies the first N rows, or all of fewer rows.
+// Multiplies the first N rows, or all rows if there are fewer.
 template <int N>
 void multiply(const Rows& rows, const Columns& columns) {
     if constexpr (N > 1)

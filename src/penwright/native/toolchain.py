@@ -88,7 +88,7 @@ def _danger_of(place: Path, *, is_above: bool) -> str:
 
 def _is_own_group(gid: int) -> bool:
     """Return whether this is the user's private group, which has no other members."""
-    import grp  # noqa: PLC0415 - Windows has none
+    import grp  # noqa: PLC0415 - not available on Windows
     import pwd  # noqa: PLC0415
 
     try:

@@ -39,7 +39,7 @@ void in_parallel(bool worth_threads, const Work& work) {
 // exp(x) for x <= 0, accurate to the last bit or two of float32.
 inline __m512 exponential(__m512 x) {
     x = _mm512_max_ps(_mm512_set1_ps(-87.0f), x);  // a NaN becomes -87
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);  // powers of 2
+    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);  // exponents of 2
     __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);  // ln 2 in two parts, for accuracy
     r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
     __m512 p = _mm512_set1_ps(1.9875691500e-4f);  // coefficients of Cephes

@@ -22,7 +22,7 @@ from penwright.translation.cross_attention import Maps, TokenPair, cross_attenti
 from penwright.translation.words import WordSpan, span_indices, word_spans
 
 ITERATIONS = 8  # iterations of EM
-TENSION = 4.0  # nats that a link loses at a distance of a sentence length from the diagonal
+TENSION = 4.0  # penalty in nats for a link that is a whole sentence length away from the diagonal
 Links = frozenset[tuple[int, int]]  # indices of a source word and a target word, as words() splits them
 Cut = Callable[[str], Sequence[WordSpan]]  # splits a text into words
 Weights = Float[np.ndarray, "target_words source_words"]  # attention of target words to source words

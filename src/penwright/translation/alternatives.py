@@ -1,4 +1,4 @@
-"""Alternative translations: with other next words, diverse, or sampled."""
+"""Alternative translations: with another next word, as different as possible, or sampled."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -81,7 +81,7 @@ class AlternativeSearch:
     ) -> dict[Segment, list[SegmentResult]]:
         """Return up to `n` different translations of each segment.
 
-        The translations are searched one after another. A token costs `strength` nats for each earlier translation
+        The translations are found one after another. A token costs `strength` nats for each earlier translation
         that has the token at the same step (after Vijayakumar et al. 2018).
         """
         asked = [self._searcher.soft_constraints(job) for job in jobs]

@@ -11,7 +11,7 @@ from penwright.translation.segments import sentences
 _BULLET = re.compile(r"(?:[-*+•–—>#|]+|\(?(?:\d{1,3}|[A-Za-z])[.)])\s+")
 _SPACES = re.compile(r"[ \t\r\n\v\f]+")  # not the no-break space, as in "5 km", where a line must not break
 _END = tuple('.!?:;…"”»“。！？：；」』）؟؛۔।॥׃')
-SHORT, FULL = 40, 60  # fewest columns of a wrapped line that ends inside, or at the end of, a sentence
+SHORT, FULL = 40, 60  # fewest columns of a wrapped line: SHORT in mid-sentence, FULL if the line ends a sentence
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _block(group: Sequence[str]) -> TextBlock:
 
 
 def translated(document: str, language: str | None, translate: Callable[[Sequence[str]], Sequence[str]]) -> str:
-    """Translate a document sentence by sentence; `language` is that of sentences()."""
+    """Translate a document sentence by sentence; `language` is passed to sentences()."""
     parts = blocks(document.replace("\r\n", "\n"))
     cut = [sentences(part.text, language) if part.text.strip() else [] for part in parts]
     new = iter(translate([sentence.strip() for group in cut for sentence in group]))

@@ -20,7 +20,7 @@ from penwright.translation.constraints.segments import Segment, SegmentResult
 LONGEST_LOOP = 6  # most words in a repeated phrase
 MIN_REPEATS = 4  # fewest consecutive occurrences that make a word a loop; 3 for a phrase
 STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters, six times or more in a row
-FEW_TOKENS = 8  # in shorter sources, the length says nothing
+FEW_TOKENS = 8  # fewest source tokens for a warning about the length
 SHORTEST, LONGEST = 0.3, 3.0  # usual target tokens per source token
 
 
@@ -40,13 +40,13 @@ def symptoms(source: str, target: str, n_source: int, n_target: int) -> list[str
 
 
 def _loop(text: str) -> str:
-    """Return the first repeated words or, without any, the first repeated letters."""
+    """Return the first repeated words or, if there are none, the first repeated letters."""
     stutter = STUTTER.search(text)
     return repeated(words(text)) or (stutter[1] if stutter else "")
 
 
 def repeated(said: Sequence[str]) -> str:
-    """Return the first words that repeat several times in a row, or an empty string."""
+    """Return the first words that occur several times in a row; "" if there are none."""
     for n in range(1, LONGEST_LOOP + 1):
         often = MIN_REPEATS if n == 1 else MIN_REPEATS - 1
         same = [before == after for before, after in zip(said, said[n:], strict=False)]
@@ -138,7 +138,7 @@ def distinct_segments(texts: Sequence[SplitText]) -> list[Segment]:
 
 
 def still_wanted(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob | None:
-    """Return a function that returns whether a segment occurs in a text that is still wanted."""
+    """Return a function that returns whether a segment occurs in a text that is still needed."""
     if wanted is None:
         return None
     texts_of: dict[Segment, set[int]] = {}

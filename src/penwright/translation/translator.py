@@ -84,7 +84,7 @@ class Translator:
         """Call `watch` before each search step inside the `with` block; an exception in `watch` ends the search.
 
         `wanted` takes the index of a text in translate() and returns whether the text is still needed. The search
-        drops texts that are not, and their results are useless. Other texts are not affected.
+        drops texts that are no longer needed; their results are incomplete. Other texts are not affected.
         """
         self._wanted = wanted
         try:
@@ -118,7 +118,7 @@ class Translator:
         Options are the [decoding] settings of beam search: beam_size, length_penalty, coverage_penalty, beam_patience
         and max_new_tokens. The defaults come from the run's recipe.
 
-        Line breaks and blank lines stay. `constraints` and `prefixes` are one for all texts, or one for each text. A
+        Line breaks and blank lines stay. `constraints` and `prefixes` hold one value for all texts, or one per text. A
         translation begins with its prefix; white space at the end of the prefix completes the last word. `watch` is
         called with the steps of the search, and may raise an exception to end it. Raises UsageError unless n_best is
         between 1 and beam_size.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from penwright.decoding.constraints.expressions import Classes, Expression, Expressions, TooLarge
 from penwright.errors import UsageError
 
-MOST_STATES, MOST_CELLS = 10_000, 4_000_000  # limits of the table: a cell for each state and class
+MOST_STATES, MOST_CELLS = 10_000, 4_000_000  # limits of the table, which has a cell for each state and class
 TOO_MUCH = "the pattern and the words together are too complex: use smaller numbers in braces, or fewer words"
 DEAD = 0  # the state from which no text is accepted
 
@@ -47,7 +47,7 @@ class Automaton:
         return number
 
     def distances(self, costs: NDArray[np.float64]) -> Float64[np.ndarray, " states"]:
-        """Return the least cost of the characters from each state to an accepted text; inf if no text is accepted.
+        """Return the lowest cost of completing an accepted text from each state; inf if no text is accepted.
 
         `costs` gives the cost of a character of each class.
         """

@@ -1,8 +1,8 @@
-"""Beam search under constraints: hypotheses compete with others that contain as many of the required terms.
+"""Beam search under constraints: hypotheses compete with those that contain equally many required terms.
 
 After Post and Vilar (2018), but with a bank for each number of terms instead of term tokens. The beam takes the best of
-each bank, then the second best of each, until it is full. So the work depends on the beam size, not on the number of
-terms.
+each bank, then the second best of each, and so on, until it is full. So the work depends on the beam size, not on the
+number of terms.
 """
 
 from collections import defaultdict
@@ -56,7 +56,7 @@ class Continuation(NamedTuple):
 class ConstrainedBeams:
     """The beams of one sentence with a guide.
 
-    In merit, a hard term costs only its first token, since every hypothesis must contain the term. Otherwise, a beam
+    The merit counts only the first token of a hard term, since every hypothesis must contain it. Otherwise, a beam
     that has just begun an unlikely term would always outrank a beam that has nearly completed it.
     """
 
@@ -101,7 +101,7 @@ class ConstrainedBeams:
                 yield beam, broken
 
     def candidates(self, best: Sequence[Sequence[int]], length: int) -> list[Sequence[int]]:
-        """Return the tokens to consider after each beam, given the likeliest ones."""
+        """Return the tokens to consider after each beam, given the likeliest tokens."""
         return [self._candidates(beam, likely, length) for beam, likely in enumerate(best)]
 
     def choose(

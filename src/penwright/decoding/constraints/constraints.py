@@ -79,7 +79,7 @@ class Rules:
         return make.then(self._any_case(word.text[place:]), make.anything if word.open_after else apart)
 
     def _remainders(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
-        """Return the rest of the word for each beginning of the word that ends the prompt."""
+        """Return the rest of the word for each prefix of the word with which the prompt ends."""
         found, folded = [], prompt.casefold()
         for place in range(1, len(word.text)):
             before = prompt[:-place][-1:]
@@ -186,7 +186,7 @@ class CompletionConstraint:
         return state, rest
 
     def _reach(self, state: int, tail: bytes) -> Float32[np.ndarray, " vocab_size"]:
-        """Return an upper bound on the tokens that are needed after each token; inf if the token is forbidden."""
+        """Return an upper bound on the number of tokens needed after each token; inf if the token is forbidden."""
         texts = self._token_texts(tail)
         states = np.full(len(texts.tokens), state, dtype=np.int32)
         for place, n_longer in enumerate(texts.n_longer):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-Span = tuple[int, int]  # code points from the first up to the second, exclusive
+Span = tuple[int, int]  # code points from the first number up to, but not including, the second
 Expression = int  # an index in the Expressions that made it; equal expressions have equal indices
 N_CODE_POINTS = 0x110000
 OFTEN = 200  # parts visited between two calls of a check
@@ -171,7 +171,7 @@ SURROGATES = 0xD800, 0xE000  # code points that no text contains
 
 
 class Classes:
-    """Classes of code points: all members of a class are in the same of the given sets."""
+    """Classes of code points: all members of a class belong to the same given sets."""
 
     def __init__(self, sets: Sequence[Sequence[Span]]):
         edges = {0, N_CODE_POINTS, *(edge for spans in sets for span in spans for edge in span)}

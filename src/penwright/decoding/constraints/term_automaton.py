@@ -73,7 +73,7 @@ class RequiredTerm:
         return min(map(len, self.forms))
 
     def too_early(self, start: int) -> float:
-        """Return the cost in nats of beginning at `start`; 0 if that is not before the expected place."""
+        """Return the cost in nats of beginning at `start`; 0 unless `start` is before the expected position."""
         return 0.0 if self.place is None else SLOPE * max(0, self.place - SLACK - start)
 
     def is_late(self, length: int) -> bool:
@@ -111,8 +111,8 @@ class Prospects(NamedTuple):
     may_end: bool  # whether all required terms are present if the last word ends here
     may_end_word: bool  # False if the end of the word would complete a hard term once too often
     progress: int  # number of hard terms present or begun; hypotheses with the same number compete
-    needed: int  # fewest tokens until all hard terms are present, without the end token
-    needed_anew: int  # the same number if the term in progress breaks off or its last word continues
+    needed: int  # fewest tokens that complete all hard terms, not counting the end token
+    needed_anew: int  # like `needed`, if the term in progress breaks off or its last word continues
     hard: Match | None  # the longest match of a missing hard term
     soft: Match | None  # the longest match of a soft term that may still occur
     waiting: list[RequiredTerm]  # hard terms that have not begun
@@ -135,7 +135,7 @@ class ConstraintAutomaton:
     borders: Borders
     prefix: Tokens = ()
     whole_prefix: bool = False  # whether the last word of the prefix is complete
-    discouraged: Sequence[Mapping[int, float]] = ()  # for each step, the nats to subtract from tokens
+    discouraged: Sequence[Mapping[int, float]] = ()  # penalties of tokens in nats, for each step
     _stages: dict[State, Stage] = field(default_factory=dict)
 
     def start(self) -> Stage:
@@ -162,7 +162,7 @@ class ConstraintAutomaton:
         return self._count_verbatim(State(left, tuple(longer + begun), kind))
 
     def busy(self, state: State) -> Set[int] | None:
-        """Return the tokens that begin terms; None within a term, since every token continues or ends it."""
+        """Return the tokens that begin terms; None within a term, which every token continues or ends."""
         return None if state.matches else self._first_tokens[state.after]
 
     def _count_verbatim(self, state: State) -> State:

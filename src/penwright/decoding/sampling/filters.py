@@ -28,7 +28,10 @@ def keep_top_k(logits: Logits, k: int) -> Logits:
 
 
 def keep_top_p(logits: Logits, p: float) -> Logits:
-    """Keep the fewest best tokens whose probabilities add up to p (Holtzman et al. 2020, nucleus sampling)."""
+    """Keep the smallest set of most likely tokens whose probabilities add up to p (nucleus sampling).
+
+    Holtzman et al. 2020.
+    """
     ordered = logits.sort(dim=-1, descending=True, stable=True)
     return _keep_until(ordered.values, ordered.indices, logits, p)
 
@@ -51,12 +54,12 @@ def keep_typical_p(logits: Logits, p: float) -> Logits:
 
 
 def keep_epsilon(logits: Logits, epsilon: float) -> Logits:
-    """Keep tokens of at least this probability, and the best one (Hewitt et al. 2022, epsilon sampling)."""
+    """Keep tokens with at least this probability, and always the best one (Hewitt et al. 2022, epsilon sampling)."""
     return _keep_above(logits, torch.full_like(logits[:, :1], epsilon, dtype=torch.float64))
 
 
 def keep_eta(logits: Logits, epsilon: float) -> Logits:
-    """Keep tokens by a threshold that falls as the entropy rises (Hewitt et al. 2022, eta sampling, equation 5)."""
+    """Keep tokens at or above a threshold that falls as entropy rises (Hewitt et al. 2022, eta sampling, eq. 5)."""
     _, entropy = _log_probs_and_entropy(logits)
     return _keep_above(logits, torch.clamp(sqrt(epsilon) * torch.exp(-entropy), max=epsilon))
 

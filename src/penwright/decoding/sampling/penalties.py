@@ -10,11 +10,11 @@ from torch import Tensor
 
 from penwright.decoding.sampling.filters import NEG_INF, Logits
 
-MOST_LOST = 1e4  # most that a repetition lowers a logit, regardless of its length
+MOST_LOST = 1e4  # largest penalty for a repetition of any length
 
 
 class RowHistory:
-    """The tokens of one row, and the earlier places where its ending occurred."""
+    """The tokens of one row, and the earlier positions where its ending also occurred."""
 
     def __init__(self, prompt: Sequence[int]):
         self._tokens = np.zeros(max(64, 2 * len(prompt)), dtype=np.int64)
@@ -29,7 +29,7 @@ class RowHistory:
         return self._tokens[: self.length]
 
     def push(self, token: int) -> None:
-        """Append a token. A place matches the new ending if it holds this token and the place before it matched."""
+        """Append a token. A position matches the new ending if it holds this token and its predecessor matched."""
         n = self.length
         if n == len(self._tokens):
             self._tokens = np.concatenate([self._tokens, np.zeros_like(self._tokens)])
@@ -56,7 +56,7 @@ class RowHistory:
 
 
 def _overlaps(tokens: Sequence[int]) -> list[int]:
-    """Return, for each place, how many tokens up to the place match the ending of the sequence; 0 at the end.
+    """Return, for each position, how many tokens up to it match the ending of the sequence; 0 at the last position.
 
     This is the Z-function of the reversed tokens (Gusfield 1997, section 1.3), in linear time.
     """
@@ -125,7 +125,7 @@ def penalise_frequency(logits: Logits, history: History, penalty: float) -> Logi
 def dont_repeat_yourself(
     logits: Logits, history: History, strength: float, base: float, allowed: int, breakers: Sequence[int]
 ) -> Logits:
-    """Lower each token that would prolong a repetition of n tokens by strength * base ** (n - allowed) ("DRY").
+    """Lower each logit that would prolong a repetition of n tokens by strength * base ** (n - allowed) ("DRY").
 
     Weidmann 2024, github.com/oobabooga/text-generation-webui/pull/5677. Repetitions end at breakers.
     """

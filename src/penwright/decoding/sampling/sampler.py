@@ -146,7 +146,7 @@ class RowRng:
     block = 64  # numbers drawn at once; changing it changes the generated texts
 
     def __init__(self, seed: int, rows: Sequence[int]):
-        """Seed one generator per row with `seed` and a number chosen by the caller; equal pairs draw equal numbers."""
+        """Seed one generator per row with `seed` and a number chosen by the caller; equal pairs give equal draws."""
         keys = [int(np.random.SeedSequence((seed, row)).generate_state(1, np.uint64)[0]) for row in rows]
         self._generators = [torch.Generator().manual_seed(key >> 1) for key in keys]  # 63 bits, since seeds are signed
         self._drawn = torch.empty(len(keys), 0, dtype=torch.float64)

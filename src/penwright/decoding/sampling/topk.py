@@ -29,8 +29,8 @@ class TopK(NamedTuple):
 def largest(scores: Float[Tensor, "rows columns"], n: int) -> TopK:
     """Return the n largest scores of each row.
 
-    They are in the n blocks with the largest maxima, or after the last block. Maxima use vector instructions, while
-    torch.topk compares single numbers. On a CPU, this takes less than half the time of torch.topk (benchmarks/LOG.md).
+    These scores are in the n blocks with the largest maxima, or after the last whole block. Finding maxima uses vector
+    instructions, while torch.topk compares single numbers and takes over twice as long on a CPU (benchmarks/LOG.md).
     """
     n_blocks = scores.shape[1] // BLOCK
     if scores.device.type != "cpu" or scores.numel() < WORTH_IT or n_blocks < 2 * n:
@@ -73,7 +73,7 @@ def _keep_all(rows: Sequence[int]) -> None:
 
 
 class TokenSelector(NamedTuple):
-    """A UTF-8 rule set and a function, with which a search selects the next tokens."""
+    """The UTF-8 rules and the function with which a search selects the next tokens."""
 
     spelling: Utf8Rules  # the rules for tokens that may come next
     choose: Choose = likeliest

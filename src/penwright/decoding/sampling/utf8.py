@@ -23,7 +23,7 @@ STEPS = (
 MISSING = np.array([0, 1, 2, 3, 2, 2, 3, 3, 255])  # bytes missing in each state
 BROKEN = N_STATES = 8  # the state of invalid UTF-8
 MOST_LEFT = 3  # with this many tokens left, any character can be completed
-FREE = N_STATES * (MOST_LEFT + 1)  # the situation of a text with a constraint, for which no rule applies
+FREE = N_STATES * (MOST_LEFT + 1)  # the situation of a text with a constraint, to which no rule applies
 
 States = UInt8[np.ndarray, "*texts"]
 Situations = Int64[np.ndarray, "*texts"]  # a state, combined with the number of tokens that may come after the next one
@@ -60,7 +60,7 @@ class Utf8Rules:
 
     @cached_property
     def bits(self) -> Int64[Tensor, "situations words"]:
-        """A bit for each token and situation, set if the token may come."""
+        """A bit for each token and situation, set if the token may come next."""
         n_situations, vocab_size = self.may_come.shape
         bits = np.zeros((n_situations, -(-vocab_size // WORD) * WORD), dtype=np.uint8)
         bits[:, :vocab_size] = self.may_come

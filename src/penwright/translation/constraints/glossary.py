@@ -72,7 +72,7 @@ class Glossary:
 
     @classmethod
     def parse(cls, content: bytes, name: str) -> "Glossary":
-        """Parse the content of a glossary; `name` is its name in errors, which are as in `read`."""
+        """Parse the content of a glossary; `name` identifies it in errors. Raises PenwrightError as `read` does."""
         entries: dict[tuple[str, bool], tuple[int, Entry]] = {}
         for number, line in _lines(content, name):
             entry = _entry(line, f"{name} line {number}")
@@ -86,7 +86,7 @@ class Glossary:
         return cls(tuple(entry for _, entry in entries.values()))
 
     def find(self, text: str) -> list[TermOccurrence]:
-        """Return the terms in the text, in order: whole words only; of two that overlap, the longer one."""
+        """Return the terms in the text as whole words, in order. If two terms overlap, the longer one counts."""
         words = list(_WORD.finditer(text))
         folded = [word[0].casefold() for word in words]
         places = [
@@ -114,7 +114,7 @@ def capitalize(text: str) -> str:
 
 
 def without_overlaps(places: Iterable[TermOccurrence]) -> list[TermOccurrence]:
-    """Keep the longer of two occurrences that overlap, or the first of two equally long ones."""
+    """Keep the longer of two occurrences that overlap, or the first if both are equally long."""
     kept: list[TermOccurrence] = []
     for place in sorted(places, key=lambda place: place.start - place.end):
         at = bisect(kept, place.start, key=lambda other: other.start)

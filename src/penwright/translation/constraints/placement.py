@@ -19,7 +19,7 @@ from penwright.text import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 
 BATCH_TOKENS = 2048  # target tokens per batch, padding included; each has logits over the whole vocabulary
-MIN_LOSS = 1.0  # nats that the translation of the hidden tokens loses at least
+MIN_LOSS = 1.0  # least loss in nats of a word that counts as the translation of the hidden tokens
 
 
 class HiddenSource(NamedTuple):
@@ -34,7 +34,7 @@ class TargetWord(NamedTuple):
     """A word of a target."""
 
     text: str
-    first: int  # index of its first token
+    first: int  # index of the word's first token
     length: int
 
 

@@ -1,4 +1,4 @@
-"""Revision of drafts that miss glossary words: find the places of the words, and swap the words in."""
+"""Revision of drafts that miss glossary words: find where the words belong, and swap them in."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class Revision:
         length_penalty: float,
         limit: int | None,
     ) -> list[Hypothesis | None]:
-        """Swap required words into each draft; return None for a draft in which a place is unknown.
+        """Swap required words into each draft; return None for a draft in which the place of a word is unknown.
 
         `limit` is the maximum length in tokens, end token included.
         """

@@ -54,7 +54,7 @@ class Searcher:
 
         The first search does not require the glossary words. If its draft misses some, their places in the draft are
         found, and the words are swapped in. If n_best is 1 and the draft becomes hardly less likely, it is the result.
-        Otherwise, search runs again with all constraints.
+        Otherwise, the search runs again with all constraints.
 
         `watch` is called during both searches, each with its own numbering. Segments that are no longer `wanted` keep
         the results found so far.
@@ -191,7 +191,7 @@ class Searcher:
         return min(asked_for or 2 * n_source + 20 + asked, self._model.settings.context_length)
 
     def _limit(self, n_source: int, asked: ConstrainedSegment, asked_for: int | None) -> int:
-        """Return the maximum length of a target, which is close to the length of the draft, if any.
+        """Return the maximum length of a target, close to the length of the draft if there is a draft.
 
         Constrained hypotheses drift to greater lengths, because a longer hypothesis dilutes the cost of a constraint.
         """
@@ -232,7 +232,7 @@ def _by_number(asked: Sequence[ConstrainedSegment], wanted: WantedJob | None) ->
 
 
 def _is_as_good(swapped: SegmentResult, draft: SegmentResult) -> bool:
-    """Return whether the swapped draft has all required words and is nearly as likely as the draft.
+    """Return whether the swapped draft has all required words and is nearly as likely as the original draft.
 
     In that case, another search would not find a much better translation.
     """

@@ -1,4 +1,4 @@
-/** Colours for numbers: even steps of lightness (OKLab), zero close to the background in both themes, no red-green. */
+/** Colours for numbers: equal lightness steps (OKLab), no red-green contrast, zero near background in both themes. */
 
 export const LIGHT_TO_DARK = "#f8f8e9 #ceeab5 #90dd9f #27ce9f #05b2a5 #0597a0 #037c97 #00628d #004788 #1b2a77 #20194b";
 export const SIGNED_LIGHT = "#004298 #2f66b5 #5e8acb #8daee0 #bed3f1 #f5f7f9 #f0cfb9 #dfa985 #cc8452 #b66010 #904700";

@@ -70,7 +70,7 @@ function build(root, data, { search = "" }) {
     for (const at of named) write(context, at, dark, style.color);
     mark();
   }
-  /** Mark the point under the pointer by an element above the canvas, so that the other points are not redrawn. */
+  /** Mark the point under the pointer with an element above the canvas, without redrawing the other points. */
   function mark() {
     over.hidden = state.near < 0;
     if (state.near < 0) return;

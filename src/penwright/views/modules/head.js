@@ -15,7 +15,7 @@ export const caution = () => make("p", { class: "pw-note pw-caution" }, CAUTION)
 
 const PARTS = { decoder: "decoder", encoder: "encoder", cross: "decoder to encoder" };
 
-/** The name of a head in words. */
+/** The readable name of a head. */
 export const headName = ({ name, layer, head }) => `${PARTS[name] || name}, layer ${layer}, head ${head}`;
 
 /** For the decoder, a function that returns whether a cell is masked because it is a later token; else null. */

@@ -40,8 +40,8 @@ export function thumbnail(weights, size = SIZE) {
 
 /**
  * data: {parts: [{name, target_tokens, source_tokens, weights [n_layers, n_heads, targets, sources] or, if these are not
- * available, thumbs [n_layers, n_heads, up to 64, up to 64], layers: their numbers, unless all are included}],
- * statistics: [{entropy, ...: [n_layers, n_heads]}]}. options: {part: its index, sort: "layer" or the name of a
+ * available, thumbs [n_layers, n_heads, up to 64, up to 64], layers: layer numbers, unless all are included}],
+ * statistics: [{entropy, ...: [n_layers, n_heads]}]}. options: {part: index of a part, sort: "layer" or the name of a
  * statistic}. Emits head-opened {part, layer, head}, sort-chosen {sort} and part-chosen {part}.
  */
 export function draw(element, data, options = {}) {

@@ -8,7 +8,7 @@ import { headName } from "./head.js";
 import { roving } from "./keyboard.js";
 
 /**
- * data: {parts: [{name, layers: their numbers, n_heads, changes [n_layers, n_heads] in nats, or null until they are
+ * data: {parts: [{name, layers: layer numbers, n_heads, changes [n_layers, n_heads] in nats, or null until they are
  * known}]}. options: {chosen: names of heads, like "decoder.3.2"}. Emits heads-chosen {heads}.
  */
 export function draw(element, data, options = {}) {

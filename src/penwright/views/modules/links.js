@@ -111,7 +111,7 @@ export function links(root, { from, to, fromTitle, toTitle, strongest, row, colu
     event.preventDefault();
     press();
   });
-  columns.addEventListener("keyup", (event) => event.key === " " && event.preventDefault()); // or the space bar clicks the button
+  columns.addEventListener("keyup", (event) => event.key === " " && event.preventDefault()); // prevents a click
   stacks.forEach((node, place) => roving(node, () => words[place ? "to" : "from"]));
   root.append(make("div", { class: "pw-scroll pw-frame" }, columns), ...line.nodes);
   draw(strongest());

@@ -1,4 +1,4 @@
-/** How a model distinguishes positions: their similarity, their dimensions as curves, and rotating hands. */
+/** How a model distinguishes positions: their similarity, their dimensions as curves, and rotating clock hands. */
 
 import { number } from "./axes.js";
 import { tensor } from "./bytes.js";
