@@ -36,7 +36,7 @@ def command(
 
     Evaluates the best checkpoint on the whole held-out part, or on your own files.
     """
-    from penwright.cli.label_report import mistake_lines, report_lines
+    from penwright.cli.label_report import report_lines
     from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
     from penwright.workflows import api
@@ -44,11 +44,7 @@ def command(
     if check_labels:
         if data:
             raise UsageError("--check-labels checks the training texts of RUN; leave out DATA")
-        mistakes = api.check_labels(run)
-        if json:
-            print_json([each._asdict() for each in mistakes])
-        else:
-            print("\n".join(mistake_lines(mistakes)))
+        _check_labels(run, json)
         return
     changes = merge(*(parse_override(text) for text in set_ or []))
     kept = precision or api.kept_precision(run, device)
@@ -65,6 +61,18 @@ def command(
         print(f"{score.name}\t{score.value:.4f}\t{'; '.join(filter(None, notes))}".rstrip())
     for report in filter(None, (score.report for score in scores)):
         print("\n".join(report_lines(report)))
+
+
+def _check_labels(run: Path, json: bool) -> None:
+    """Print the training texts that may have a wrong label."""
+    from penwright.cli.label_report import mistake_lines
+    from penwright.workflows import api
+
+    mistakes = api.check_labels(run)
+    if json:
+        print_json([each._asdict() for each in mistakes])
+    else:
+        print("\n".join(mistake_lines(mistakes)))
 
 
 def _as_dict(score: "Score") -> dict[str, object]:

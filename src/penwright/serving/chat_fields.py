@@ -20,7 +20,7 @@ from penwright.tokenizers.chat_template import Message
 MOST_MESSAGES = 1000
 
 
-class TextPart(BaseModel):
+class ContentPart(BaseModel):
     """A part of a message."""
 
     type: Literal["text"]  # pictures and sounds are not supported
@@ -31,7 +31,7 @@ class ChatMessage(BaseModel):
     """A message of a conversation."""
 
     role: Annotated[Text, Field(max_length=100)]
-    content: Text | Annotated[list[TextPart], Field(max_length=MOST_MESSAGES)] | None = None
+    content: Text | Annotated[list[ContentPart], Field(max_length=MOST_MESSAGES)] | None = None
 
     @property
     def as_message(self) -> Message:
@@ -85,7 +85,7 @@ class TokenLogProb(BaseModel):
     bytes: list[int] | None  # None for a part of a character
 
 
-class ScoredToken(TokenLogProb):
+class ChatTokenLogProb(TokenLogProb):
     """A token of an answer, with its most likely alternatives."""
 
     top_logprobs: list[TokenLogProb]
@@ -94,7 +94,7 @@ class ScoredToken(TokenLogProb):
 class ChatLogProbs(BaseModel):
     """The log-probabilities of the tokens of an answer."""
 
-    content: list[ScoredToken]
+    content: list[ChatTokenLogProb]
 
     @classmethod
     def of(cls, found: LogProbs | None) -> "ChatLogProbs | None":
@@ -104,7 +104,7 @@ class ChatLogProbs(BaseModel):
         tops = found.top_logprobs or [None] * len(found.tokens)
         return cls(
             content=[
-                ScoredToken(
+                ChatTokenLogProb(
                     **_scored(token, value),
                     top_logprobs=[TokenLogProb(**_scored(*each)) for each in (top or {}).items()],
                 )
