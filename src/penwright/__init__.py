@@ -59,19 +59,22 @@ def train(
 ) -> "Application":
     """Train on files, folders or `hub:NAME`; return a Generator, a Translator or a Classifier.
 
-    With `base`, a run folder, training starts from the model and the tokenizer of that run.
+    With `base`, a run folder, training starts from the model and the tokenizer of that run. A `base` that is not a run
+    is imported first, as `import_model` does.
     `settings` are tables of a recipe, such as `{"model": {"size": "small"}}`. They override the `recipe` file.
     `run` is the run folder to create (default: runs/NAME). Progress goes to standard error unless `quiet`.
     """
-    from penwright.cli.progress import progress_observer
+    from penwright.cli.progress import print_message, progress_observer
     from penwright.config import merge
+    from penwright.errors import say_nothing
     from penwright.workflows import api
 
     given: dict[str, Any] = {"data": {"train": _paths(data)}, "training": {"minutes": minutes} if minutes else {}}
     given |= {"finetuning": {"base": str(base)}} if base is not None else {}
     below = api.read_recipe(Path(recipe), given) if recipe is not None else {}
-    prepared = api.prepare(merge(below, given, settings or {}))
-    folder = Path(run) if run is not None else api.new_run_folder(prepared.plan.recipe)
+    place, say = None if run is None else Path(run), say_nothing if quiet else print_message
+    prepared = api.prepare(api.with_imported_base(merge(below, given, settings or {}), place, say))
+    folder = place or api.new_run_folder(prepared.plan.recipe)
     return api.train(prepared, folder, [] if quiet else [progress_observer()])
 
 

@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,6 +57,17 @@ def test_documents_do_not_see_each_other_and_no_start_is_predicted() -> None:
     assert batch.segments is not None and batch.segments[0].tolist() == [0, 0, 0, 0, 0, 1]
 
 
+def test_a_model_without_a_start_token_reads_documents_after_end_tokens() -> None:
+    markers = replace(MARKERS, begins=False)
+    batches = TextBatches(column([[1, 2, 3], [4, 5], [6, 7, 8, 9]]), 6, 12, markers)
+    batch = next(batches.in_order())
+    assert batch.tokens[0].tolist() == [1, 2, 3, 60002, 4, 5]
+    assert batch.targets[0].tolist() == [2, 3, 60002, IGNORED, 5, 60002]
+    assert batch.segments is not None and batch.segments[0].tolist() == [0, 0, 0, 0, 1, 1]
+    targets = [t for each in batches.in_order() for t in each.targets.flatten().tolist() if t != IGNORED]
+    assert sorted(targets) == [2, 3, 5, 7, 8, 9, 60002, 60002, 60002]
+
+
 def test_one_document_needs_no_segments() -> None:
     batch = TextBatches(column([list(range(100))]), 8, 16, MARKERS).batch(3)
     assert batch.segments is None
@@ -100,6 +112,17 @@ def test_pairs_are_shifted_and_padded() -> None:
     assert batch.target[two].tolist() == [60001, 8, 60000, 60000]
     assert batch.targets[two].tolist() == [8, 60002, IGNORED, IGNORED]
     assert batch.n_targets == 6
+
+
+def test_pairs_have_the_tokens_of_their_languages() -> None:
+    markers = replace(MARKERS, source_prefix=(100,), target_prefix=(200,))
+    batches = PairBatches(column([[5, 6], [7]]), column([[8], [9, 10, 11]]), 64, markers, longest=5)
+    batch = next(batches.in_order())
+    assert batch.source.tolist() == [[100, 5, 6, 60002], [100, 7, 60002, 60000]]
+    assert batch.source_padding.sum(1).tolist() == [4, 3]
+    assert batch.target.tolist() == [[60001, 200, 8, 60000, 60000], [60001, 200, 9, 10, 11]]
+    assert batch.targets.tolist() == [[IGNORED, 8, 60002, IGNORED, IGNORED], [IGNORED, 9, 10, 11, 60002]]
+    assert batch.n_targets == 6  # what is given is not predicted
 
 
 def test_no_batch_of_pairs_exceeds_its_tokens() -> None:

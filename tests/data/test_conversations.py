@@ -99,6 +99,12 @@ def test_of_a_long_conversation_the_end_is_read() -> None:
     assert batch.targets.tolist() == [[IGNORED, 5, 6, 11]]
 
 
+def test_a_model_without_a_start_token_gets_none() -> None:
+    markers = Markers(pad=9, start=10, end=11, begins=False)
+    batches = AnswerBatches(column([1, 2]), column([5]), np.zeros(1, dtype=np.int32), 16, 64, markers)
+    assert next(batches.in_order()).tokens.tolist() == [[1, 2, 5, 9]]
+
+
 def test_a_template_that_begins_with_the_start_token_gets_no_second_one() -> None:
     markers = Markers(pad=9, start=10, end=11)
     for prompt in ([10, 1], [1]):

@@ -10,7 +10,7 @@ from penwright.config import Table
 from penwright.errors import PenwrightError
 from penwright.formats.huggingface import load_huggingface
 from penwright.formats.huggingface_export import save_huggingface
-from penwright.formats.outside import Facts
+from penwright.formats.outside import ModelMetadata
 from penwright.tokenizers import Tokenizer
 
 GPT2 = {"positions": {"type": "learned"}, "norm": {"type": "layer"}, "bias": True}
@@ -128,7 +128,7 @@ def test_transformers_has_the_same_logits_of_a_translator(name, random_model, pa
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_transformers_has_the_same_logits_of_an_encoder(activation, labels, random_model, bpe, tmp_path):
     model = random_model("classify", bpe, len(labels), **ENCODER, pooler_activation=activation)
-    save_huggingface(model, bpe, tmp_path, facts=Facts(labels))
+    save_huggingface(model, bpe, tmp_path, metadata=ModelMetadata(labels))
     auto = transformers.AutoModelForSequenceClassification if labels else transformers.AutoModel
     theirs = auto.from_pretrained(tmp_path).eval()
     tokens = torch.randint(3, 60, (3, 9))

@@ -12,13 +12,20 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import penwright
+from penwright.config import merge
 from penwright.errors import PenwrightError, UsageError
 from penwright.formats import pretrained
 from penwright.formats.huggingface_tokenizer import read_tokenizer
 from penwright.languages import Languages
+from penwright.losses import summed_loss
+from penwright.tasks import TASKS, RunContext
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.chat_template import Message
 from penwright.tokenizers.foreign import ForeignTokenizer
+from penwright.workflows.import_model import import_model, with_imported_base
 from penwright.workflows.load import corpus_record, open_run
+from penwright.workflows.plan import prepare
+from penwright.workflows.train import make_context
 
 TEXTS = [
     "The cat sat on the mat, and 12 dogs sat there.",
@@ -519,3 +526,216 @@ def test_a_sentencepiece_bpe_is_the_same_in_a_gguf_file(spm, llama: Path, tmp_pa
     for text in [*TEXTS, *AWKWARD]:
         assert ours.prompt(ours.encode(text)) == before.prompt(before.encode(text))
     assert ours.decode(ours.encode("The cat 🦜")) == "The cat 🦜"
+
+
+CHATML = (
+    "{% for message in messages %}{{ '<s>' + message.role + '\\n' + message.content + eos_token + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ bos_token + 'assistant\\n' }}{% endif %}"
+)
+TALK = [Message("user", "Hello</s>"), Message("assistant", "Hi!"), Message("user", "The cat?")]
+
+
+def test_an_imported_writer_answers_with_its_chat_template(llama: Path, tmp_path: Path) -> None:
+    edit(llama / "tokenizer_config.json", chat_template=CHATML, tokenizer_class="PreTrainedTokenizerFast")
+    penwright.import_model(llama, tmp_path / "run")
+    ours, recipe = penwright.load(tmp_path / "run"), open_run(tmp_path / "run").recipe
+    assert recipe.chat is not None
+    assert (recipe.chat.template, recipe.chat.bos_token, recipe.chat.eos_token) == (CHATML, "<s>", "</s>")
+    theirs = transformers.AutoTokenizer.from_pretrained(llama)
+    spelled = [TALK[0]._replace(content="Hello"), *TALK[1:]]  # transformers takes "</s>" in a message for the token
+    expected = theirs.apply_chat_template([each._asdict() for each in spelled], add_generation_prompt=True)
+    assert ours.chat_tokens(spelled) == expected["input_ids"]
+    start, end = ours.tokenizer.start_id, ours.tokenizer.end_id
+    assert ours.chat_tokens(TALK).count(end) == expected["input_ids"].count(end)
+    assert ours.chat_tokens(TALK)[0] == start
+    assert ours.chat_tokens(TALK)[1] != start
+    request = ours.requests(ours.chat_tokens(TALK))[0]  # as the server asks
+    assert list(request.prompt_tokens) == ours.chat_tokens(TALK)
+    assert ours.answer(TALK, max_new_tokens=4).tokens
+
+
+@pytest.mark.parametrize("to", ["gguf", "huggingface"])
+def test_a_chat_template_is_exported_and_imported(to: str, llama: Path, tmp_path: Path) -> None:
+    if to == "gguf":
+        pytest.importorskip("gguf", reason="the extra penwright[gguf] is not installed")
+    (llama / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+    before = penwright.import_model(llama, tmp_path / "run")
+    penwright.export(tmp_path / "run", to, tmp_path / to)
+    again = penwright.import_model(tmp_path / to / ("model.gguf" if to == "gguf" else ""), tmp_path / "again")
+    assert again.template == before.template
+    assert again.chat_tokens(TALK) == before.chat_tokens(TALK)
+    if to == "huggingface":
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / to)
+        expected = theirs.apply_chat_template([each._asdict() for each in TALK[1:]], add_generation_prompt=True)
+        assert before.chat_tokens(TALK[1:]) == expected["input_ids"]
+
+
+def test_of_several_chat_templates_the_default_is_taken(llama: Path, tmp_path: Path) -> None:
+    several = [{"name": "tool_use", "template": "{{ tools }}"}, {"name": "default", "template": CHATML}]
+    edit(llama / "tokenizer_config.json", chat_template=several)
+    ours = penwright.import_model(llama, tmp_path / "run")
+    assert ours.template.source == CHATML
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("x" * 100_001, "at most 100000 characters"),
+        ("{% for %}", "not valid"),
+        ("{{ ''.__class__.__base__.__subclasses__() }}", "unsafe"),
+    ],
+)
+def test_a_bad_chat_template_is_left_out(template: object, message: str, llama: Path, tmp_path: Path) -> None:
+    edit(llama / "tokenizer_config.json", chat_template=template)
+    said: list[str] = []
+    ours = import_model(str(llama), tmp_path / "run", say=said.append)
+    assert ours.template is None
+    (note,) = said
+    assert "the model cannot chat" in note
+    assert message in note
+    with pytest.raises(UsageError, match="not trained to answer"):
+        ours.answer(TALK)
+
+
+PAIRS = [(f"The {a} sat on the {b}.", f"Der {a} sitzt auf der {b}.") for a in ("cat", "dog", "mat") for b in "abcdefgh"]
+QUIET = {"training": {"steps": 2, "batch_tokens": 256, "precision": "float32", "compile": "off"}}
+
+
+def write_pairs(folder: Path) -> Path:
+    path = folder / "pairs.en-de.tsv"
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS), encoding="utf-8")
+    return path
+
+
+def training_context(data: Path, base: Path) -> RunContext:
+    given = merge(QUIET, {"data": {"train": [str(data)]}, "finetuning": {"base": str(base)}})
+    prepared = prepare(given)
+    tokenizer = open_run(base).tokenizer
+    return make_context(prepared.plan.recipe, prepared.corpus, tokenizer, torch.device("cpu"), is_new=True)
+
+
+@torch.no_grad()
+def test_a_translator_is_trained_on_the_tokens_that_transformers_makes(m2m100: Path, tmp_path: Path) -> None:
+    penwright.import_model(m2m100, tmp_path / "base", languages=("en", "de"))
+    context = training_context(write_pairs(tmp_path), tmp_path / "base")
+    assert context.training is not None
+    batches = list(TASKS["translate"].batches(context, context.training).in_order())
+    model = context.model.eval()
+    found = sum(float(summed_loss(model, batch)) for batch in batches)
+    tokenizer = transformers.M2M100Tokenizer.from_pretrained(m2m100, src_lang="en", tgt_lang="de")
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(m2m100)
+    expected, n_targets = 0.0, 0
+    for pair in context.corpus.training:
+        given = tokenizer(pair.source, text_target=pair.target, return_tensors="pt")
+        log_probs = theirs(**given).logits[0, :, : context.tokenizer.vocab_size].log_softmax(-1)
+        labels = given["labels"][0]
+        expected -= float(log_probs[range(1, len(labels)), labels[1:]].sum())  # the first one, the language, is given
+        n_targets += len(labels) - 1
+    assert sum(batch.n_targets for batch in batches) == n_targets
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_imported_translator_is_trained_further(marian: Path, tmp_path: Path) -> None:
+    (marian / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n", encoding="utf-8")
+    data, base = write_pairs(tmp_path), tmp_path / "base"
+    penwright.import_model(marian, base)
+    ours = penwright.train(data, run=tmp_path / "run", base=base, settings=QUIET, quiet=True)
+    assert ours.tokenizer.fingerprint == open_run(base).tokenizer.fingerprint
+    record = corpus_record(open_run(tmp_path / "run").run)
+    assert record.imported == corpus_record(open_run(base).run).imported
+    assert not record.is_untrained
+    assert penwright.evaluate(tmp_path / "run", quiet=True)
+    penwright.resume(tmp_path / "run", steps=4, quiet=True)
+    for to in ("huggingface", "penwright"):
+        penwright.export(tmp_path / "run", to, tmp_path / to)
+    card = (tmp_path / "huggingface" / "README.md").read_text(encoding="utf-8")
+    assert "license: cc-by-4.0" in card
+    assert "trained further from one that was imported" in card
+    assert "source.spm, sha256" in card
+    assert corpus_record(open_run(tmp_path / "penwright").run).imported == record.imported
+
+
+def write_novel(folder: Path) -> Path:
+    path = folder / "novel.txt"
+    path.write_text("".join(f"Night {n} was cold, and house {n % 29} had no roof.\n" for n in range(99)))
+    return path
+
+
+@torch.no_grad()
+def test_a_writer_without_a_start_token_is_trained_without_one(llama: Path, tmp_path: Path) -> None:
+    edit(llama / "tokenizer_config.json", add_bos_token=False)
+    penwright.import_model(llama, tmp_path / "base")
+    context = training_context(write_novel(tmp_path), tmp_path / "base")
+    assert context.training is not None
+    batches = list(TASKS["generate"].batches(context, context.training).in_order())
+    start = context.tokenizer.start_id
+    assert not any((batch.tokens == start).any() for batch in batches)
+    text = "".join(chunk for document in context.corpus.training for chunk in document.chunks)
+    first = context.tokenizer.encode(text)[: batches[0].tokens.shape[1]]
+    assert batches[0].tokens[0].tolist() == first
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(llama)
+    expected = float(
+        theirs(torch.tensor([first])).logits[0, :-1].log_softmax(-1)[range(len(first) - 1), first[1:]].sum()
+    )
+    log_probs = context.model.eval()(batches[0].tokens[:1])[0].log_softmax(-1)
+    found = float(log_probs[range(len(first) - 1), batches[0].targets[0, :-1]].sum())
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_adapter_of_an_imported_writer_states_its_origin(llama: Path, tmp_path: Path) -> None:
+    base, settings = tmp_path / "base", merge(QUIET, {"lora": {"rank": 2}})
+    penwright.import_model(llama, base)
+    penwright.train(write_novel(tmp_path), run=tmp_path / "run", base=base, settings=settings, quiet=True)
+    penwright.export(tmp_path / "run", "peft", tmp_path / "adapter")
+    card = (tmp_path / "adapter" / "README.md").read_text(encoding="utf-8")
+    assert "license: mit" in card
+    assert "LlamaForCausalLM" in card
+
+
+def test_an_imported_writer_is_trained_to_answer_with_its_template(llama: Path, tmp_path: Path) -> None:
+    edit(llama / "tokenizer_config.json", chat_template=CHATML)
+    lines = [{"prompt": f"The cat {n}?", "completion": f"The mat {n}."} for n in range(40)]
+    (tmp_path / "chat.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
+    penwright.import_model(llama, tmp_path / "base")
+    context = training_context(tmp_path / "chat.jsonl", tmp_path / "base")
+    assert context.training is not None
+    batch = next(TASKS["chat"].batches(context, context.training).in_order())
+    theirs = transformers.AutoTokenizer.from_pretrained(llama)
+    talks = [[each._asdict() for each in conversation.messages] for conversation in context.corpus.training]
+    expected = {tuple(theirs.apply_chat_template(talk)["input_ids"][:-1]) for talk in talks}  # without a line break
+    end = context.tokenizer.end_id
+    assert context.tokenizer.pad_id == end
+    assert all((*_without_padding(row, end), end) in expected for row in batch.tokens.tolist())
+
+
+def _without_padding(row: list[int], pad: int) -> list[int]:
+    while row[-1] == pad:
+        row = row[:-1]
+    return row
+
+
+def test_a_base_that_is_not_a_run_is_imported_first(llama: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data, said = write_novel(tmp_path), list[str]()
+    given = {"data": {"train": [str(data)]}, "finetuning": {"base": str(llama)}}
+    with pytest.raises(UsageError, match=r"a dry run writes nothing\. Import it first: penwright import .*llama"):
+        with_imported_base(given, None, is_dry=True)
+    assert not (tmp_path / "runs").exists()
+    again = with_imported_base(given, Path("runs/mine"), said.append)
+    assert again["finetuning"] == {"base": "runs/llama"}
+    assert said == [f"importing {llama} into the run runs/llama, to start from it"]
+    assert with_imported_base(given, None, said.append, is_dry=True) == again
+    assert said[1:] == [f"{llama} was imported before: starting from runs/llama"]
+    edit(llama / "tokenizer_config.json", add_bos_token=False)  # another model now
+    assert with_imported_base(given, None)["finetuning"] == {"base": "runs/llama-2"}
+    assert with_imported_base(again, None) == again
+    assert with_imported_base({}, None) == {}
+    (llama / "model.safetensors").unlink()
+    with pytest.raises(PenwrightError, match=r"the base cannot be imported: .*no model\.safetensors"):
+        with_imported_base(given, None)
+
+
+def test_training_from_a_folder_of_the_hub_needs_one_command(llama: Path, tmp_path: Path) -> None:
+    ours = penwright.train(write_novel(tmp_path), run=tmp_path / "run", base=llama, settings=QUIET, quiet=True)
+    assert ours.kind == "writer"
+    assert open_run(tmp_path / "run").recipe.finetuning.base == str(tmp_path / "llama-2")  # the folder has its name

@@ -15,6 +15,7 @@ from penwright.classification.classifier import Classifier
 from penwright.errors import UsageError
 from penwright.generation.generator import Generator
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.chat_template import Message
 from penwright.workflows.load import corpus_record, open_run
 
 PROMPTS = ["The capital of France is", "def fib(n):\n    ", "Once upon a time"]
@@ -113,6 +114,19 @@ def test_smollm2_decodes_what_it_encodes(writer: Application) -> None:
     )
 
 
+def test_smollm2_answers_with_its_own_template(writer: Application) -> None:
+    talk = [Message("user", "What is the capital of France? <|im_end|>")]
+    tokenizer = writer.tokenizer
+    start, end = tokenizer.pieces.index("<|im_start|>"), tokenizer.pieces.index("<|im_end|>")
+    tokens = writer.chat_tokens(talk)
+    assert tokens[-4:] == [start, *tokenizer.encode("assistant\n")]
+    assert (tokens.count(start), tokens.count(end)) == (3, 2)  # system, user and the answer
+    assert "<|im_end|>" in tokenizer.decode(tokens)  # of the message, which stays text
+    answer = writer.answer([Message("user", "What is the capital of France?")], temperature=0, max_new_tokens=30)
+    assert "Paris" in answer.text
+    assert answer.finish == "end"
+
+
 @pytest.mark.parametrize("to", ["gguf", "huggingface"])
 def test_smollm2_is_the_same_after_export_and_import(to: str, writer: Application, smollm2_run, tmp_path) -> None:
     penwright.export(smollm2_run, to, tmp_path / to)
@@ -125,6 +139,7 @@ def test_smollm2_is_the_same_after_export_and_import(to: str, writer: Applicatio
             writer.tokenizer.encode(text)
         )
     assert again.tokenizer.end_id == writer.tokenizer.end_id
+    assert again.template == writer.template
     origin = corpus_record(open_run(tmp_path / "again").run).imported
     assert origin is not None and origin.licence == "apache-2.0"
     assert "sha256" in (tmp_path / to / "README.md").read_text(encoding="utf-8")

@@ -215,7 +215,7 @@ def answering(runs: Path, tmp_path_factory: pytest.TempPathFactory, serving: Ser
     (folder / "chat.jsonl").write_text("".join(lines), encoding="utf-8")
     penwright.train(folder / "chat.jsonl", run=folder / "chat", settings=CHAT, quiet=True)
     up = serving(max_n=4)
-    up.shelf._served["chat"] = ModelWorker.load(folder / "chat")
+    up.registry._served["chat"] = ModelWorker.load(folder / "chat")
     with openai.OpenAI(base_url=f"{up.address}/v1", api_key="none", max_retries=0) as client:
         yield client
 

@@ -45,7 +45,7 @@ def _print_run(run_folder: Path, json: bool) -> None:
     last = metrics[-1] if metrics else {"step": 0}
     best, origin = run.best_step(), _origin(run)
     if json:
-        imported = {} if origin is None else {"imported": origin.model_dump()}
+        imported = {} if origin is None else {"imported": origin.model_dump(exclude={"files"})}
         print_json({"run": run_folder, "task": run.recipe.task, "best_step": best, "last": last, **imported})
         return
     if origin is not None and not metrics:

@@ -43,7 +43,11 @@ Balance = Annotated[
 Seed = Annotated[int | None, typer.Option(help="Random seed. Default: 1.")]
 NMembers = Annotated[int | None, typer.Option(help="Train this many models, and distill them into one.", min=2, max=64)]
 BaseRun = Annotated[
-    Path | None, typer.Option("--from", help="Start from the model and the tokenizer of this run (fine-tuning).")
+    Path | None,
+    typer.Option(
+        "--from",
+        help="Start from the model and the tokenizer of this run (fine-tuning), or of what `penwright import` takes.",
+    ),
 ]
 KeptShare = Annotated[
     float | None,
@@ -139,7 +143,7 @@ def _show_what_would_be_trained(
     from penwright.config import write_toml
     from penwright.workflows import api
 
-    settings, prepared = prepare_by_asking(settings)
+    settings, prepared = prepare_by_asking(api.with_imported_base(settings, run, is_dry=True))
     folder = run or api.new_run_folder(prepared.plan.recipe)
     if n_members is not None:
         prepared = api.prepare(api.member_settings(settings, n_members, 1))
@@ -155,12 +159,13 @@ def _show_what_would_be_trained(
 
 def _train(settings: "Table", run: Path | None, n_members: int | None, json: bool) -> None:
     """Train a new run or an ensemble, and say how to use it."""
+    from penwright.cli.progress import print_message
     from penwright.run.folder import require_unused
     from penwright.workflows import api
 
     if run is not None and n_members is None:
         require_unused(run)  # fail before any work is done
-    settings, prepared = prepare_by_asking(settings)
+    settings, prepared = prepare_by_asking(api.with_imported_base(settings, run, print_message))
     folder = run or api.new_run_folder(prepared.plan.recipe)
     if n_members is not None:
         _train_ensemble(settings, n_members, folder, json)

@@ -12,8 +12,8 @@ from penwright.data.store import Column
 class AnswerBatches(Bucketed[TextBatch]):
     """Batches of conversations of similar length. The targets are the answers, each with an end token.
 
-    Each conversation begins with a start token, unless its template begins with one. Of a conversation that is longer
-    than the context, only the end is read.
+    Each conversation begins with a start token, unless its template begins with one or the model has none. Of a
+    conversation that is longer than the context, only the end is read.
     """
 
     def __init__(
@@ -30,7 +30,8 @@ class AnswerBatches(Bucketed[TextBatch]):
         self.prompt, self.answer, self.markers, self.most = prompt, answer, markers, context_length + 1
         self.begins = np.flatnonzero(np.append(turn, 0) == 0)  # the first row of each conversation, and the end
         ends = np.concatenate([[0], np.cumsum(prompt.lengths + answer.lengths + 1)])
-        self.n_added = np.array([prompt[row][:1].tolist() != [markers.start] for row in self.begins[:-1].tolist()])
+        firsts = (prompt[row][:1].tolist() for row in self.begins[:-1].tolist())
+        self.n_added = np.array([markers.begins and first != [markers.start] for first in firsts])
         lengths = self.n_added + np.diff(ends[self.begins])
         self.n_cut = int((lengths > self.most).sum())
         super().__init__([np.minimum(lengths, self.most)], batch_tokens, seed)

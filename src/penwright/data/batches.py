@@ -87,11 +87,14 @@ Batch = TextBatch | PairBatch | LabelledBatch
 
 @dataclass(frozen=True)
 class Markers:
-    """The ids of the special tokens that batches need."""
+    """The ids of the special tokens that batches need, and where the model was trained to have them."""
 
     pad: int
     start: int
     end: int
+    begins: bool = True  # whether each text of a writer begins with the start token
+    source_prefix: tuple[int, ...] = ()  # before each source of a translator, such as its language
+    target_prefix: tuple[int, ...] = ()  # between the start token and each target of a translator
 
 
 class Batches(ABC, Generic[AnyBatch]):
@@ -119,14 +122,16 @@ class TextBatches(Batches[TextBatch]):
     """Windows of `context_length` tokens over the concatenated documents, with start and end tokens around each.
 
     Every epoch cuts at other places and shuffles the windows anew. A batch with windows that cross document boundaries
-    has `segments`. Start tokens are never targets. One window per epoch wraps around from the end of the text to its
-    beginning. In a single document, the wrap does not count as a boundary: `segments` would have to be compiled just
-    for that window.
+    has `segments`. The first token of a document is never a target: it is the start token, if the model has one.
+
+    One window per epoch wraps around from the end of the text to its beginning. In a single document, the wrap does not
+    count as a boundary: `segments` would have to be compiled just for that window.
     """
 
     def __init__(self, text: Column, context_length: int, batch_tokens: int, markers: Markers, seed: int = 0):
         self.text, self.markers, self.seed = text, markers, seed
-        self.begins = text.offsets + 2 * np.arange(len(text.offsets))  # start of each document with its two markers
+        n_markers = 1 + markers.begins
+        self.begins = text.offsets + n_markers * np.arange(len(text.offsets))  # each document with its markers
         self.total = int(self.begins[-1])
         self.length = max(1, min(context_length, self.total - 1))
         self.rows = max(1, batch_tokens // self.length)
@@ -161,12 +166,13 @@ class TextBatches(Batches[TextBatch]):
         """Return the tokens at these places as a batch. Places past the last document wrap around to the first."""
         places = places % self.total
         documents = np.searchsorted(self.begins, places, side="right") - 1
-        inside = places - self.begins[documents] - 1  # -1 at the start token, the document's length at the end token
+        first = -int(self.markers.begins)  # -1 at the start token, the document's length at the end token
+        inside = places - self.begins[documents] + first
         lengths = self.text.lengths[documents]
         at = np.clip(self.text.offsets[documents] + inside, 0, max(0, len(self.text.tokens) - 1))
         tokens = self.text.tokens[at].astype(np.int64)
         tokens = np.where(inside < 0, self.markers.start, np.where(inside == lengths, self.markers.end, tokens))
-        targets = np.where(inside[:, 1:] < 0, IGNORED, tokens[:, 1:])
+        targets = np.where(inside[:, 1:] == first, IGNORED, tokens[:, 1:])
         crossing = bool((documents[:, :-1] != documents[:, :1]).any())
         return TextBatch(
             int((targets != IGNORED).sum()),

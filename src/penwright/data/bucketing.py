@@ -95,7 +95,10 @@ class Bucketed(Batches[AnyBatch]):
 
 
 class PairBatches(Bucketed[PairBatch]):
-    """Batches of sentence pairs. Sources end with an end token; decoder inputs begin with a start token."""
+    """Batches of sentence pairs. Sources end with an end token; decoder inputs begin with a start token.
+
+    Between the start token and the target are the tokens that the model is given there, such as the language.
+    """
 
     def __init__(
         self,
@@ -106,19 +109,20 @@ class PairBatches(Bucketed[PairBatch]):
         seed: int = 0,
         longest: int | None = None,
     ):
-        """`longest` bounds the length of a side with its marker, for a model that cannot read longer ones."""
+        """`longest` bounds the length of a side with its markers, for a model that cannot read longer ones."""
         self.source, self.target, self.markers = source, target, markers
-        super().__init__([target.lengths + 1, source.lengths + 1], batch_tokens, seed, longest)
+        lengths = target.lengths + 1 + len(markers.target_prefix), source.lengths + 1 + len(markers.source_prefix)
+        super().__init__(lengths, batch_tokens, seed, longest)
 
     def examples(self, rows: Indices) -> PairBatch:
         """Return these pairs as a batch."""
-        end, pad, most = self.markers.end, self.markers.pad, self.longest
+        end, pad, most, given = (self.markers.end,), self.markers.pad, self.longest, self.markers.target_prefix
         sources, translations = ([column[row] for row in rows.tolist()] for column in (self.source, self.target))
-        source, source_lengths = _padded(sources, pad, after=end, most=most)
-        target, _ = _padded(translations, pad, before=self.markers.start, most=most)
-        targets, target_lengths = _padded(translations, IGNORED, after=end, most=most)
+        source, source_lengths = _padded(sources, pad, before=self.markers.source_prefix, after=end, most=most)
+        target, _ = _padded(translations, pad, before=(self.markers.start, *given), most=most)
+        targets, target_lengths = _padded(translations, IGNORED, before=[IGNORED] * len(given), after=end, most=most)
         padding = torch.arange(source.shape[1]) < source_lengths[:, None]
-        return PairBatch(int(target_lengths.sum()), source, padding, target, targets)
+        return PairBatch(int(target_lengths.sum()) - len(rows) * len(given), source, padding, target, targets)
 
 
 @dataclass(frozen=True)
@@ -211,7 +215,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         begins = random.integers(beyond + 1) if random is not None and beyond.any() else np.zeros_like(beyond)
         places = zip(rows.tolist(), begins.tolist(), strict=True)
         texts = [self.text[row][begin : begin + self.cut] for row, begin in places]
-        start, end = self.markers.start, self.markers.end
+        start, end = (self.markers.start,), (self.markers.end,)
         tokens, lengths = _padded(texts, self.markers.pad, before=start, after=end, most=self.longest)
         labels = torch.from_numpy(self.labels[rows].astype(np.int64))
         return LabelledBatch(len(rows), tokens, torch.arange(tokens.shape[1]) < lengths[:, None], labels)
@@ -247,22 +251,20 @@ def _padded(
     rows: Sequence[NDArray[np.integer]],
     pad: int,
     *,
-    before: int | None = None,
-    after: int | None = None,
+    before: Sequence[int] = (),
+    after: Sequence[int] = (),
     most: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the rows as one right-padded tensor, and their lengths. Tokens `before` and `after` are added to each row.
 
     The width is a multiple of LENGTH_STEP, or `most` if that is smaller. No row may exceed `most`.
     """
-    head, tail = int(before is not None), int(after is not None)
+    head, tail = len(before), len(after)
     lengths = np.array([len(row) + head + tail for row in rows])
     width = -(-int(lengths.max()) // LENGTH_STEP) * LENGTH_STEP
     filled = np.full((len(rows), width if most is None else min(width, most)), pad, dtype=np.int64)
     for line, row, length in zip(filled, rows, lengths, strict=True):
+        line[:head] = before
         line[head : head + len(row)] = row
-        if before is not None:
-            line[0] = before
-        if after is not None:
-            line[length - 1] = after
+        line[length - tail : length] = after
     return torch.from_numpy(filled), torch.from_numpy(lengths)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from penwright.config import ModelSettings, Precision
 from penwright.errors import PenwrightError
-from penwright.formats.outside import NO_FACTS, Facts, check_limits, cpu_copy, optional_package
+from penwright.formats.outside import NO_METADATA, ModelMetadata, check_limits, cpu_copy, optional_package
 from penwright.model import Model
 from penwright.model.attention import Attention
 from penwright.model.block import Block, Stack
@@ -36,7 +36,11 @@ Spec = Any  # part of a specification; the package has no type hints
 
 
 def save_ctranslate2(
-    model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32", facts: Facts = NO_FACTS
+    model: Model,
+    tokenizer: Tokenizer,
+    folder: Path,
+    precision: Precision = "float32",
+    metadata: ModelMetadata = NO_METADATA,
 ) -> None:
     """Write a model for ctranslate2.Generator or ctranslate2.Translator into an empty folder.
 

@@ -12,12 +12,12 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.formats.ctranslate2 import save_ctranslate2
 from penwright.formats.gguf import save_gguf
 from penwright.formats.huggingface_export import save_huggingface
-from penwright.formats.outside import NO_FACTS, Facts
+from penwright.formats.outside import NO_METADATA, ModelMetadata
 from penwright.model import Model
 from penwright.tokenizers import Tokenizer
 
 Format = Literal["ctranslate2", "gguf", "huggingface"]
-SAVERS: dict[Format, Callable[[Model, Tokenizer, Path, Precision, Facts], None]] = {
+SAVERS: dict[Format, Callable[[Model, Tokenizer, Path, Precision, ModelMetadata], None]] = {
     "ctranslate2": save_ctranslate2,
     "gguf": save_gguf,
     "huggingface": save_huggingface,
@@ -30,13 +30,18 @@ def save_as(
     tokenizer: Tokenizer,
     folder: Path,
     precision: Precision = "float32",
-    facts: Facts = NO_FACTS,
+    metadata: ModelMetadata = NO_METADATA,
 ) -> None:
     """Export a model to a new folder in another engine's format, completely or not at all."""
     with new_folder(folder) as unfinished:
-        SAVERS[to](model, tokenizer, unfinished, precision, facts)
-        if facts.card:
-            (unfinished / "README.md").write_text(facts.card, encoding="utf-8")
+        SAVERS[to](model, tokenizer, unfinished, precision, metadata)
+        write_card(metadata, unfinished)
+
+
+def write_card(metadata: ModelMetadata, folder: Path) -> None:
+    """Write README.md, which states where an imported model comes from, if it was imported."""
+    if metadata.card:
+        (folder / "README.md").write_text(metadata.card, encoding="utf-8")
 
 
 @contextmanager

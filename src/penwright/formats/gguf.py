@@ -10,7 +10,7 @@ from torch import Tensor
 from penwright.config import ModelSettings, Precision, Table, flatten
 from penwright.errors import PenwrightError
 from penwright.formats.gguf_tokenizer import describe_tokenizer
-from penwright.formats.outside import NO_FACTS, Facts, check_limits, cpu_copy, optional_package
+from penwright.formats.outside import NO_METADATA, ModelMetadata, check_limits, cpu_copy, optional_package
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.positions import rotary_frequencies, scaled
@@ -61,7 +61,11 @@ QUANTISATIONS: dict[Precision, str] = {"float32": "F32", "bfloat16": "BF16", "in
 
 
 def save_gguf(
-    model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32", facts: Facts = NO_FACTS
+    model: Model,
+    tokenizer: Tokenizer,
+    folder: Path,
+    precision: Precision = "float32",
+    metadata: ModelMetadata = NO_METADATA,
 ) -> None:
     """Write model.gguf and tokenizer.json; int8 becomes Q8_0 of llama.cpp, with one scale per 32 weights.
 
@@ -77,8 +81,10 @@ def save_gguf(
     writer = gguf.GGUFWriter(folder / FILE_NAME, variant_of(settings))
     _describe_model(writer, model.settings, tokenizer.vocab_size)
     describe_tokenizer(writer, tokenizer)
-    if facts.licence is not None:
-        writer.add_license(facts.licence)
+    if metadata.licence is not None:
+        writer.add_license(metadata.licence)
+    if metadata.chat is not None:
+        writer.add_chat_template(metadata.chat.template)
     if (factors := _rope_factors(settings)) is not None:
         writer.add_tensor(ROPE_FACTORS, factors.numpy())
     for name, tensor in _tensors(model):

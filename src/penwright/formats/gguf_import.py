@@ -10,9 +10,10 @@ from torch import Tensor
 
 from penwright.config import ModelSettings, RotaryScaling, Table, merge, validate
 from penwright.errors import PenwrightError
+from penwright.formats.chat import read_chat
 from penwright.formats.gguf import KEYS, NAMES, ROPE_FACTORS, VARIANTS, their_name
 from penwright.formats.gguf_file import GGUFFile
-from penwright.formats.gguf_tokenizer import read_tokenizer
+from penwright.formats.gguf_tokenizer import CHAT_TEMPLATE, read_tokenizer, special_piece
 from penwright.formats.pretrained import Outline, Pretrained, Tensors, fit_vocabulary, outlined, require_all
 from penwright.model import Model
 from penwright.model.positions import rotary_frequencies, scaled
@@ -33,8 +34,18 @@ def _read(path: Path) -> Pretrained:
     outline = Outline("generate", _vocab_size(file), _settings(file, name))
     weights = _weights(file, outlined(outline, len(file.stored)))
     outline = fit_vocabulary(outline, weights, tokenizer)
-    licence = file.metadata.get("general.license")
-    return Pretrained(outline, weights, tokenizer, [path], name, None if licence is None else str(licence))
+    licence, notes = file.metadata.get("general.license"), list[str]()
+    bos, eos = (special_piece(file.metadata, role) for role in ("bos", "eos"))
+    return Pretrained(
+        outline=outline,
+        weights=weights,
+        tokenizer=tokenizer,
+        files=[path],
+        architecture=name,
+        licence=None if licence is None else str(licence),
+        chat=read_chat(file.metadata.get(CHAT_TEMPLATE), bos, eos, notes),
+        notes=notes,
+    )
 
 
 def _vocab_size(file: GGUFFile) -> int:

@@ -12,14 +12,14 @@ from penwright.tokenizers.sentencepiece import (
     CONTROL,
     NORMAL,
     USER_DEFINED,
-    Piece,
+    SentencePiece,
     SentencePieceModel,
     added_token,
     as_tokenizer_json,
 )
 
 Table = dict[str, Any]
-KEY = "tokenizer.ggml."
+KEY, CHAT_TEMPLATE = "tokenizer.ggml.", "tokenizer.chat_template"
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -89,7 +89,7 @@ def _byte_level(metadata: Mapping[str, Any]) -> Table:
 
 def _sentencepiece(metadata: Mapping[str, Any]) -> Table:
     parts = (metadata[f"{KEY}{name}"] for name in ("tokens", "scores", "token_type"))
-    pieces = [Piece(*piece) for piece in zip(*parts, strict=True)]
+    pieces = [SentencePiece(*piece) for piece in zip(*parts, strict=True)]
     adds_prefix = metadata.get(f"{KEY}add_space_prefix", True)
     return as_tokenizer_json(SentencePieceModel(pieces, adds_prefix=adds_prefix, trims=False))
 
@@ -117,6 +117,12 @@ def _token(metadata: Mapping[str, Any], role: str, default: int | None = None) -
     if type(token) is not int or token >= len(metadata[f"{KEY}tokens"]):
         raise PenwrightError(f"{KEY}{role}_token_id = {token!r} is not the number of a token")
     return token
+
+
+def special_piece(metadata: Mapping[str, Any], role: str) -> str:
+    """Return the special token of a role, such as bos, as text; "" if there is none."""
+    token = metadata.get(f"{KEY}{role}_token_id")
+    return "" if token is None else str(metadata[f"{KEY}tokens"][token])
 
 
 def words_of(tokenizer: Tokenizer) -> str | None:
@@ -152,7 +158,7 @@ def describe_tokenizer(writer: Any, tokenizer: Tokenizer) -> None:
     writer.add_pad_token_id(tokenizer.pad_id)
     writer.add_bos_token_id(tokenizer.start_id)
     writer.add_eos_token_id(tokenizer.end_id)
-    writer.add_add_bos_token(len(tokenizer.prompt([0])) > 1)
+    writer.add_add_bos_token(tokenizer.begins)
 
 
 def _unsupported(tokenizer: Tokenizer) -> str:

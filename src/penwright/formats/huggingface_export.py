@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from penwright.config import Precision, Task
+from penwright.config import ChatSettings, Precision, Task
 from penwright.errors import PenwrightError
 from penwright.formats.architectures import ARCHITECTURES, VALUE_NAMES, Architecture
 from penwright.formats.huggingface import ROPE_KEYS, TensorSource, settings_from_huggingface, tensor_sources
 from penwright.formats.huggingface_tokenizer import OWN_TOKENIZER
-from penwright.formats.outside import NO_FACTS, Facts, cpu_copy
+from penwright.formats.outside import NO_METADATA, ModelMetadata, cpu_copy
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
@@ -49,7 +49,11 @@ class _Candidate(NamedTuple):
 
 
 def save_huggingface(
-    model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32", facts: Facts = NO_FACTS
+    model: Model,
+    tokenizer: Tokenizer,
+    folder: Path,
+    precision: Precision = "float32",
+    metadata: ModelMetadata = NO_METADATA,
 ) -> None:
     """Write a model for the Auto classes of transformers into an empty folder.
 
@@ -58,7 +62,7 @@ def save_huggingface(
     """
     if precision == "int8":
         raise PenwrightError("huggingface weights are float32 or bfloat16. For int8, export to ctranslate2 or gguf")
-    candidates = [_candidate(name, model, tokenizer, facts.labels) for name in _classes_for(model, facts.labels)]
+    candidates = [_candidate(name, model, tokenizer, metadata.labels) for name in _classes_for(model, metadata.labels)]
     best = min(candidates, key=lambda candidate: len(candidate.lost))
     if best.lost:
         hint = ". A translator can be exported to ctranslate2" if isinstance(model, EncoderDecoder) else ""
@@ -69,10 +73,10 @@ def save_huggingface(
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     let_others_read(folder / "model.safetensors")
     _write(folder / "config.json", {**best.config, "dtype": precision})
-    if isinstance(model, EncoderOnly) and not facts.labels and model.settings.pooling == "mean":
+    if isinstance(model, EncoderOnly) and not metadata.labels and model.settings.pooling == "mean":
         (folder / "1_Pooling").mkdir()
         _write(folder / "1_Pooling/config.json", {"pooling_mode_mean_tokens": True})
-    _save_tokenizer(tokenizer, folder, model)
+    _save_tokenizer(tokenizer, folder, model, metadata.chat)
 
 
 def _task_of(model: Model) -> Task:
@@ -164,7 +168,7 @@ def _concatenated(source: TensorSource) -> Tensor:
     return tensor.T.contiguous() if source.transposed else tensor
 
 
-def _save_tokenizer(tokenizer: Tokenizer, folder: Path, model: Model) -> None:
+def _save_tokenizer(tokenizer: Tokenizer, folder: Path, model: Model, chat: ChatSettings | None) -> None:
     """Write tokenizer.json for transformers. SentencePiece with the model's own ids can be read by Penwright only."""
     if not tokenizer.is_plain:
         tokenizer.save(folder / OWN_TOKENIZER)
@@ -177,10 +181,15 @@ def _save_tokenizer(tokenizer: Tokenizer, folder: Path, model: Model) -> None:
     if tokenizer.unknown_id is not None:
         special["unk_token"] = tokenizer.pieces[tokenizer.unknown_id]
     if isinstance(model, DecoderOnly):
-        special["add_bos_token"] = len(tokenizer.prompt([0])) > 1
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.settings.context_length}
-    plain = {"clean_up_tokenization_spaces": False, "split_special_tokens": True}  # "</s>" in a text is text
-    _write(folder / "tokenizer_config.json", {**settings, **special, **plain})
+        special["add_bos_token"] = tokenizer.begins
+    settings: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings["model_max_length"] = model.settings.context_length
+    settings |= {"clean_up_tokenization_spaces": False}
+    if chat is None:
+        settings["split_special_tokens"] = True  # "</s>" in a text is text
+    else:  # transformers cannot tell the text of the template from that of messages
+        settings["chat_template"] = chat.template
+    _write(folder / "tokenizer_config.json", {**settings, **special})
 
 
 def _write(path: Path, content: dict[str, object]) -> None:

@@ -38,10 +38,10 @@ def read_optional(folder: Path, name: str, most: int = MOST_IN_SMALL) -> dict[st
         raise PenwrightError(f"{name} cannot be read: {error}") from None
 
 
-def read_content(folder: Path, name: str) -> bytes | None:
+def read_content(folder: Path, name: str, most: int = MAX_BYTES) -> bytes | None:
     """Read a file of the folder; None if there is none."""
     try:
-        return read_bytes(inside(folder, name), MAX_BYTES)
+        return read_bytes(inside(folder, name), most)
     except FileNotFoundError:
         return None
     except OSError as error:

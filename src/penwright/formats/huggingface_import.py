@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from penwright.errors import PenwrightError
+from penwright.formats.chat import read_chat
 from penwright.formats.huggingface import (
     architecture_of,
     labels_in,
@@ -17,7 +18,7 @@ from penwright.formats.huggingface_files import (
     read_tensors,
     shards_of,
 )
-from penwright.formats.huggingface_tokenizer import FILES, read_tokenizer
+from penwright.formats.huggingface_tokenizer import FILES, read_template, read_tokenizer, special_names
 from penwright.formats.pretrained import Outline, Pretrained, Tensors, fit_vocabulary
 from penwright.languages import Languages
 
@@ -43,6 +44,8 @@ def _read(folder: Path, languages: Languages | None) -> Pretrained:
         outline = _pooled(outline, weights, folder)
     outline = fit_vocabulary(outline, weights, tokenizer)
     names = [name for name in ("config.json", *FILES) if (folder / name).is_file()]
+    special, notes = special_names(folder), list[str]()
+    template = read_template(folder) if architecture.task == "generate" else None
     return Pretrained(
         outline=outline,
         weights=weights,
@@ -52,6 +55,8 @@ def _read(folder: Path, languages: Languages | None) -> Pretrained:
         licence=licence_of(folder),
         labels=labels_in(config) if outline.n_labels else (),
         languages=languages,
+        chat=read_chat(template, special.get("bos", ""), tokenizer.pieces[tokenizer.end_id], notes),
+        notes=notes,
     )
 
 

@@ -11,7 +11,7 @@ from penwright.config import Task
 from penwright.errors import PenwrightError
 from penwright.formats.huggingface_files import read_content, read_optional
 from penwright.languages import Languages
-from penwright.storage import MAX_BYTES, parse_json
+from penwright.storage import MAX_BYTES, MOST_IN_SMALL, parse_json
 from penwright.tokenizers.checks import FOREIGN
 from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
 from penwright.tokenizers.sentencepiece import added_token, as_tokenizer_json, parse_sentencepiece
@@ -20,7 +20,7 @@ Table = dict[str, Any]
 FILES = (
     *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"),
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"),
-    *("tokenizer_config.json", "special_tokens_map.json", "generation_config.json"),
+    *("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja"),
 )
 OWN_TOKENIZER = "penwright-tokenizer.json"  # of an exported translator whose tokenizer.json says too little
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -97,7 +97,7 @@ def _byte_level(folder: Path, config: Table, settings: Table) -> Table:
         )
     ids, merges = read_optional(folder, "vocab.json", MAX_BYTES), (read_content(folder, "merges.txt") or b"").decode()
     lines = [line for line in merges.split("\n") if line and not line.startswith("#version")]
-    special = _special_names(folder)
+    special = special_names(folder)
     return {
         "version": "1.0",
         "added_tokens": [added_token(ids[name], name) for name in dict.fromkeys(special.values()) if name in ids],
@@ -121,7 +121,7 @@ def _with_conventions(
     known = {**pieces, **added}
     if ids is not None:
         known = {piece: ids[number] for piece, number in known.items()} | extra["extra"]
-    names = USUAL | _special_names(folder)
+    names = USUAL | special_names(folder)
     special = {role: known[name] for role, name in names.items() if name in known}
     found = {role: _special_id(task, role, special, config) for role in ROLES[task]}
     settings = read_optional(folder, "tokenizer_config.json")
@@ -163,7 +163,18 @@ def _numbered(file: Table, numbers: Mapping[str, int]) -> tuple[tuple[int, ...],
     return tuple(numbers.get(piece, unknown) for piece in pieces), others
 
 
-def _special_names(folder: Path) -> dict[str, str]:
+def read_template(folder: Path) -> Any:
+    """Return the chat template of a model, or None. Of several, it is the one that is named default."""
+    if (content := read_content(folder, "chat_template.jinja", MOST_IN_SMALL)) is not None:
+        return content.decode("utf-8", "replace")
+    found = read_optional(folder, "tokenizer_config.json").get("chat_template")
+    if not isinstance(found, list):
+        return found
+    named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+    return named.get("default")
+
+
+def special_names(folder: Path) -> dict[str, str]:
     """Return the special tokens by role, such as bos and eos."""
     tables = [read_optional(folder, name) for name in ("special_tokens_map.json", "tokenizer_config.json")]
     roles = ("bos", "eos", "pad", "unk", "cls", "sep", "mask")

@@ -7,19 +7,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from penwright.config import ModelSettings
+from penwright.config import ChatSettings, ModelSettings
 from penwright.errors import PenwrightError
 
 
-class Facts(NamedTuple):
+class ModelMetadata(NamedTuple):
     """What a model's files state besides its weights and tokenizer."""
 
     labels: tuple[str, ...] = ()
     licence: str | None = None
     card: str = ""  # README.md: where an imported model comes from
+    chat: ChatSettings | None = None  # the chat template of a writer that answers
 
 
-NO_FACTS = Facts()
+NO_METADATA = ModelMetadata()
 Limits = Mapping[str, tuple[object, ...]]  # keys of [model], and the values that an engine supports
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from penwright.config import ModelSettings, Task
+from penwright.config import ChatSettings, ModelSettings, Task
 from penwright.errors import PenwrightError
 from penwright.languages import Languages
 from penwright.model import Model, make_model
@@ -41,6 +41,7 @@ class Pretrained:
     licence: str | None = None
     labels: tuple[str, ...] = ()
     languages: Languages | None = None
+    chat: ChatSettings | None = None  # the chat template of a writer that answers
     notes: list[str] = field(default_factory=list)
 
 

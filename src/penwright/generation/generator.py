@@ -125,7 +125,7 @@ class Generator:
         Raises UsageError for a model that was not trained to answer.
         """
         settings = decoding_settings(self.defaults, settings, options)
-        tokens = [self.tokenizer.start_id, *self.chat_tokens(messages, settings.max_new_tokens or 0)]
+        tokens = self.chat_tokens(messages, settings.max_new_tokens or 0)
         prompt = self.tokenizer.decode(tokens)
         return self._stream(Request(prompt, tokens, plan_of(self.tokenizer, settings, [prompt])))
 
@@ -140,7 +140,7 @@ class Generator:
                 return completion
 
     def chat_tokens(self, messages: Sequence[Message], n_new: int = 0) -> list[int]:
-        """Return the tokens of a conversation, without a start token, up to where the model answers.
+        """Return the tokens of a conversation, up to where the model answers.
 
         If they leave no room for `n_new` tokens in the context, the oldest messages are left out.
         """
@@ -157,9 +157,9 @@ class Generator:
             for turn in turns:
                 tokens += self.tokenizer.encode_pieces([*turn.prompt, turn.answer]).tokens.tolist()
                 tokens.append(self.tokenizer.end_id)
-            tokens += self.tokenizer.encode_pieces(rest).tokens.tolist()
-            if len(tokens) < room or len(messages) <= n_system + 2:
-                return tokens[1:] if tokens[:1] == [self.tokenizer.start_id] else tokens
+            tokens = self.tokenizer.prompt([*tokens, *self.tokenizer.encode_pieces(rest).tokens.tolist()])
+            if len(tokens) <= room or len(messages) <= n_system + 2:
+                return tokens
             messages = [*messages[:n_system], *messages[n_system + 2 :]]
 
     def requests(

@@ -45,8 +45,7 @@ class TextReader:
             case Generator():
                 if target is not None:
                     raise UsageError("a writer has no target: put everything into the text")
-                begins = len(self.tokenizer.prompt([token.id for token in tokens])) > len(tokens)
-                read = (start, *tokens) if begins else tokens
+                read = (start, *tokens) if self.tokenizer.begins else tokens
                 return ForwardPass((), read, read[1:])
             case Classifier():
                 return ForwardPass((start, *tokens[: self.room], end), (), ())

@@ -76,8 +76,9 @@ class CompletionJob:
     async def stream(self) -> AsyncGenerator[CompletionChoice, None]:
         """Yield pieces of the choices as they arrive. `choices` collects them."""
         if self.body.echo:
+            n_start = int(self._served.generator.tokenizer.begins)
             for builder, request, text in zip(self.choices, self._requests, self._echoes, strict=True):
-                yield builder.piece(text, None, await self._scores(builder, request.prompt_tokens[1:]))
+                yield builder.piece(text, None, await self._scores(builder, request.prompt_tokens[n_start:]))
         if self.body.max_tokens == 0:
             for builder in self.choices:
                 yield builder.piece("", "length")

@@ -39,8 +39,10 @@ class RunContext:
 
     @property
     def markers(self) -> Markers:
-        """Ids of the padding, start and end tokens."""
-        return Markers(self.tokenizer.pad_id, self.tokenizer.start_id, self.tokenizer.end_id)
+        """The special tokens around texts, as the tokenizer puts them there."""
+        own = self.tokenizer
+        prefix = tuple(own.source(())[: own.n_before_source])
+        return Markers(own.pad_id, own.start_id, own.end_id, own.begins, prefix, own.target_prefix)
 
     @property
     def application(self) -> Application:
@@ -48,10 +50,10 @@ class RunContext:
         return make_application(self.model, self.tokenizer, self.recipe, self.card, self.linear)
 
 
-def make_card(corpus: AnyCorpus, training: TokenStore) -> ModelCard:
+def make_card(corpus: AnyCorpus, training: TokenStore, tokenizer: Tokenizer) -> ModelCard:
     """Collect the facts from the corpus and its token store."""
     sources = training.columns.get("source")
-    longest = None if sources is None else int(sources.lengths.max()) + 1
+    longest = None if sources is None else int(sources.lengths.max()) + len(tokenizer.source(()))
     return ModelCard(corpus.labels, longest, languages_between(corpus.names))
 
 

@@ -16,6 +16,7 @@ from penwright.text import first_words
 N_PROMPTS, WORDS = 2, 3  # sample prompts and words in each, unless the settings have prompts
 SAMPLE_TOKENS = 150
 MOST_EVALUATED = 500_000  # tokens in a quick evaluation
+LONGEST_WINDOW = 1024  # tokens, for imported models; usual in the examples of transformers
 COUNTED = 20_000_000  # training tokens for the baselines: enough to count bigrams well, few enough for memory
 
 
@@ -52,7 +53,7 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
     tokens, unknown = context.held_out.column("text").tokens, context.tokenizer.unknown_id
     windows = batches(context, context.held_out).in_order(one_in)
     total = negative_log_likelihood(context.model, windows, context.device, ignored=context.tokenizer.end_id)
-    if one_in > 1:
+    if one_in > 1 or not context.tokenizer.begins:  # without a start token, first tokens are not predicted
         total = NegativeLogLikelihood(total.mean * len(tokens), len(tokens))
     n_unknown = 0 if unknown is None else int((tokens[:] == unknown).sum())
     return text_scores(total, context.corpus.held_out_bytes, n_unknown)
@@ -72,9 +73,11 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 
 
 def batches(context: RunContext, store: TokenStore) -> TextBatches:
-    """Return the batches of a token store."""
+    """Return the batches of a token store. Imported models read windows that are shorter than their long contexts."""
     recipe = context.recipe
     length, tokens = recipe.model.context_length, recipe.training.batch_tokens
+    if recipe.tokenizer.type == "imported":
+        length = min(length, LONGEST_WINDOW)
     return TextBatches(store.column("text"), length, tokens, context.markers, recipe.seed)
 
 

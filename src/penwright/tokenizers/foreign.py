@@ -95,9 +95,10 @@ class ForeignTokenizer(Tokenizer):
             covered = max(covered, end)
         return sizes
 
-    def prompt(self, tokens: Sequence[int]) -> list[int]:
-        """Return a prompt's tokens as the model was trained to read them: after the start token, or without one."""
-        return super().prompt(tokens) if self.conventions.begins or not tokens else list(tokens)
+    @property
+    def begins(self) -> bool:
+        """Whether each text begins with the start token."""
+        return self.conventions.begins
 
     def source(self, tokens: Sequence[int]) -> list[int]:
         """Return a translator's source between the tokens that surround it."""

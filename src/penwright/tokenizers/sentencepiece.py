@@ -13,7 +13,7 @@ VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # wire types of protobuf
 Value = int | bytes
 
 
-class Piece(NamedTuple):
+class SentencePiece(NamedTuple):
     """A piece of the vocabulary; its id is its place in the list."""
 
     text: str
@@ -24,7 +24,7 @@ class Piece(NamedTuple):
 class SentencePieceModel(NamedTuple):
     """The parts of a SentencePiece model that decide what it does with a text."""
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[SentencePiece]
     type: int = BPE
     charsmap: bytes = b""  # compiled rules of the normalizer
     adds_prefix: bool = True  # put a space before a text
@@ -86,11 +86,11 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
     raise ValueError("it has a number of more than 64 bits")
 
 
-def _piece(fields: dict[int, Value]) -> Piece:
+def _piece(fields: dict[int, Value]) -> SentencePiece:
     text, score, kind = fields.get(1, b""), fields.get(2, bytes(4)), fields.get(3, NORMAL)
     if not (isinstance(text, bytes) and isinstance(score, bytes) and len(score) == 4 and isinstance(kind, int)):
         raise ValueError("one of its pieces is damaged")
-    return Piece(text.decode(), struct.unpack("<f", score)[0], kind)
+    return SentencePiece(text.decode(), struct.unpack("<f", score)[0], kind)
 
 
 def as_tokenizer_json(model: SentencePieceModel) -> dict[str, Any]:
@@ -130,12 +130,12 @@ def _normalizers(model: SentencePieceModel) -> list[dict[str, Any]]:
     return (rules if model.charsmap else []) + (trims if model.trims else [])
 
 
-def _unigram(pieces: Sequence[Piece], unknown: int | None) -> dict[str, Any]:
+def _unigram(pieces: Sequence[SentencePiece], unknown: int | None) -> dict[str, Any]:
     vocabulary = [[piece.text, piece.score] for piece in pieces]
     return {"type": "Unigram", "unk_id": unknown, "vocab": vocabulary, "byte_fallback": _falls_back(pieces)}
 
 
-def _bpe(pieces: Sequence[Piece], unknown: int | None) -> dict[str, Any]:
+def _bpe(pieces: Sequence[SentencePiece], unknown: int | None) -> dict[str, Any]:
     """Return a BPE whose merges are all pairs of pieces that make a piece, the best score first."""
     ids = {piece.text: number for number, piece in enumerate(pieces)}
     whole = {piece.text for piece in pieces if piece.type in (NORMAL, USER_DEFINED, UNUSED)}
@@ -159,5 +159,5 @@ def _bpe(pieces: Sequence[Piece], unknown: int | None) -> dict[str, Any]:
     }
 
 
-def _falls_back(pieces: Sequence[Piece]) -> bool:
+def _falls_back(pieces: Sequence[SentencePiece]) -> bool:
     return any(piece.type == BYTE for piece in pieces)

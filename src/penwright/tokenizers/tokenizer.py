@@ -105,12 +105,21 @@ class Tokenizer:
         return [sizes[0] - 1, *sizes[1:]] if self.prefix_space and sizes else sizes
 
     def prompt(self, tokens: Sequence[int]) -> list[int]:
-        """Return a prompt's tokens after the start token, with which each training text began."""
-        return [self.start_id, *tokens]
+        """Return a prompt's tokens as the model was trained to read them: after the start token, or without one.
+
+        A prompt that begins with the start token gets no second one, and an empty prompt is always a start token.
+        """
+        is_whole = len(tokens) > 0 and (not self.begins or tokens[0] == self.start_id)
+        return list(tokens) if is_whole else [self.start_id, *tokens]
 
     def source(self, tokens: Sequence[int]) -> list[int]:
         """Return a translator's source between the tokens that surround it."""
         return [*tokens, self.end_id]
+
+    @property
+    def begins(self) -> bool:
+        """Whether each text begins with the start token; not those of some imported writers."""
+        return True
 
     @property
     def n_before_source(self) -> int:

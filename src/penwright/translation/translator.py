@@ -277,4 +277,4 @@ class Translator:
         ]
 
     def _fits(self, text: str) -> bool:
-        return len(self.tokenizer.encode(text.strip())) < self.reach  # leaves room for the end token
+        return len(self.tokenizer.source(self.tokenizer.encode(text.strip()))) <= self.reach

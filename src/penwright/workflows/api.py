@@ -4,7 +4,7 @@ from penwright.training.launcher import is_launched, launch
 from penwright.workflows.ensemble import member_settings, minutes_for, train_ensemble
 from penwright.workflows.evaluate import check_labels, evaluate, novelty
 from penwright.workflows.export import export
-from penwright.workflows.import_model import import_model
+from penwright.workflows.import_model import import_model, with_imported_base
 from penwright.workflows.load import kept_precision, load, load_classifier, load_generator, load_translator
 from penwright.workflows.optimize import load_aligner, optimize, quicken, tune_decoding
 from penwright.workflows.plan import Prepared, forecast, new_run_folder, prepare, read_recipe
@@ -39,4 +39,5 @@ __all__ = [
     "train",
     "train_ensemble",
     "tune_decoding",
+    "with_imported_base",
 ]

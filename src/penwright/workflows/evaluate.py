@@ -33,7 +33,7 @@ def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpu
     parts, reading = TASKS[recipe.task], reading_of(recipe, columns_of_training(opened_run.run))
     if paths:
         return parts.open_evaluation(paths, reading)
-    if corpus_record(opened_run.run).imported:
+    if corpus_record(opened_run.run).is_untrained:
         raise UsageError(f"{opened_run.run.folder} was imported, so it has no held-out text. Name files to use instead")
     corpus = parts.open_corpus(recipe.data.train, reading)
     require_unchanged(opened_run.run, corpus, "Restore the original data, or name other files to evaluate on.")

@@ -6,8 +6,8 @@ from typing import Literal
 
 from penwright.config import Precision
 from penwright.errors import UsageError
-from penwright.formats.export import Format, new_folder, save_as
-from penwright.formats.outside import Facts
+from penwright.formats.export import Format, new_folder, save_as, write_card
+from penwright.formats.outside import ModelMetadata
 from penwright.formats.peft import Adapter, load_adapter, save_adapter
 from penwright.model.lora import merged
 from penwright.model.weights import load_weights
@@ -40,18 +40,19 @@ def export(
         with new_folder(output) as unfinished:
             _save_run(run, {name: parameter.detach() for name, parameter in model.named_parameters()}, unfinished)
     else:
-        save_as(to, model, run.tokenizer, output, precision, _facts(run))
+        save_as(to, model, run.tokenizer, output, precision, _metadata(run))
 
 
-def _facts(run: OpenedRun) -> Facts:
-    """Return the labels of a run, and the origin and licence of an imported one."""
+def _metadata(run: OpenedRun) -> ModelMetadata:
+    """Return the labels of a run, and the origin and licence of the model that it was imported or trained from."""
     record = corpus_record(run.run)
     origin, card = record.imported, ""
     if origin is not None:
         front = f"---\nlicense: {origin.licence}\n---\n" if origin.licence else ""
-        files = "".join(f"- {Path(file.path).name}, sha256 {file.sha256}\n" for file in record.files)
-        card = f"{front}This model was {origin}, from:\n\n{files}"
-    return Facts(run.card.labels, origin.licence if origin else None, card)
+        files = "".join(f"- {Path(file.path).name}, sha256 {file.sha256}\n" for file in origin.files)
+        what = f"was {origin}" if record.is_untrained else f"was trained further from one that was {origin}"
+        card = f"{front}This model {what}, from:\n\n{files}"
+    return ModelMetadata(run.card.labels, origin.licence if origin else None, card, run.recipe.chat)
 
 
 def _save_adapter(run: OpenedRun, output: Path) -> None:
@@ -62,6 +63,7 @@ def _save_adapter(run: OpenedRun, output: Path) -> None:
     adapter = Adapter(recipe.lora, run.best.weights(), recipe.finetuning.base_sha256)
     with new_folder(output) as unfinished:
         save_adapter(adapter, recipe.finetuning.base, recipe.task, base.model(), base.tokenizer, unfinished)
+        write_card(_metadata(run), unfinished)
 
 
 def _save_run(run: OpenedRun, weights: Tensors, folder: Path) -> None:

@@ -16,7 +16,7 @@ from penwright.tasks import TASKS, AnyCorpus, RunContext, reading_of
 from penwright.tokenizers import Tokenizer
 from penwright.workflows.consistency import MAY_CHANGE
 from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
-from penwright.workflows.load import open_base, open_run
+from penwright.workflows.load import corpus_record, open_base, open_run
 
 SAMPLE = 1_000_000  # characters that are searched for unknown ones
 MOST_UNKNOWN = 0.2  # share of the characters that may be unknown to the tokenizer of the base
@@ -100,6 +100,12 @@ def start_from_base(model: Model, recipe: Recipe, labels: Sequence[str]) -> bool
     return start_from(model, weights, recipe.finetuning.base, HEAD if recipe.task == "classify" else ())
 
 
+def origin_of_base(recipe: Recipe) -> dict[str, object]:
+    """Return the entry of corpus.json on where the base was imported from; an empty table if it was not imported."""
+    origin = corpus_record(open_base(recipe).run).imported if recipe.finetuning else None
+    return {} if origin is None else {"imported": origin.model_dump()}
+
+
 def with_old_text(context: RunContext, batches: AnyBatches) -> AnyBatches:
     """Mix in batches of the base's own text, if the recipe asks for them."""
     recipe = context.recipe
@@ -115,6 +121,8 @@ def with_old_text(context: RunContext, batches: AnyBatches) -> AnyBatches:
 def _old_corpus(recipe: Recipe) -> AnyCorpus:
     """Open the text that the base was trained on. Raise PenwrightError if it is gone or has changed."""
     base = open_base(recipe)
+    if corpus_record(base.run).is_untrained:
+        raise PenwrightError(f"{base.run.folder} was imported without the text of its training: leave out --keep-old")
     theirs = recipe_here(base.run, base.recipe)
     advice = "Restore it, or leave out --keep-old"
     try:

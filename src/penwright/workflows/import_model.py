@@ -3,22 +3,26 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from itertools import chain, count
 from pathlib import Path
+from shlex import quote
 from shutil import rmtree
 from tempfile import mkdtemp
 
 from penwright.application import Application
-from penwright.config import Recipe, validate
-from penwright.errors import PenwrightError, Say, say_nothing
+from penwright.config import Recipe, Table, merge, validate
+from penwright.errors import PenwrightError, Say, UsageError, say_nothing
 from penwright.formats.gguf_import import read_gguf
 from penwright.formats.hub import PREFIX, download
 from penwright.formats.huggingface_import import read_huggingface
 from penwright.formats.pretrained import Pretrained
 from penwright.languages import Languages
-from penwright.run.folder import Run, require_unused
+from penwright.run.folder import RECIPE, Run, require_unused
 from penwright.storage import sha256_of
 from penwright.workflows.consistency import made_with
-from penwright.workflows.load import CORPUS, load
+from penwright.workflows.load import CORPUS, corpus_record, load
+
+GGUF = ".gguf"
 
 
 def import_model(source: str, folder: Path, languages: Languages | None = None, say: Say = say_nothing) -> Application:
@@ -52,6 +56,58 @@ def import_model(source: str, folder: Path, languages: Languages | None = None, 
     return load(folder)
 
 
+def with_imported_base(given: Table, run: Path | None, say: Say = say_nothing, *, is_dry: bool = False) -> Table:
+    """Import the base of a new run if it is not a run itself, and return the settings with the imported one.
+
+    Args:
+        given: The settings of the new run.
+        run: The folder of the new run, if it is chosen. The base is put beside it.
+        say: What is told about the import.
+        is_dry: Whether nothing may be written.
+
+    Raises:
+        PenwrightError: If the base cannot be imported, or if nothing may be written.
+    """
+    match given.get("finetuning"):
+        case {"base": str(source)} if _is_importable(source):
+            name = Path(source.removeprefix(PREFIX)).absolute()
+            first = (run.parent if run else Path("runs")) / (name.stem if name.suffix == GGUF else name.name)
+        case _:
+            return given
+    numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
+    free = (each for each in chain([first], numbered) if each != run)
+    folder = next(each for each in free if not each.exists() or _is_import_of(source, each))
+    by_hand = f"penwright import {quote(source)} --run {quote(str(folder))}"
+    if folder.exists():
+        say(f"{source} was imported before: starting from {folder}")
+    elif is_dry:
+        raise UsageError(f"{source} is not a run yet, and a dry run writes nothing. Import it first: {by_hand}")
+    else:
+        say(f"importing {source} into the run {folder}, to start from it")
+        try:
+            import_model(source, folder, say=say)
+        except PenwrightError as error:
+            raise PenwrightError(f"the base cannot be imported: {error}. For more options: {by_hand} --help") from None
+    return merge(given, {"finetuning": {"base": str(folder)}})
+
+
+def _is_importable(source: str) -> bool:
+    """Return whether `import_model` takes this, and it is not a run."""
+    path = Path(source)
+    is_run = (path / RECIPE).is_file()
+    return not is_run and (source.startswith(PREFIX) or path.suffix == GGUF or (path / "config.json").is_file())
+
+
+def _is_import_of(source: str, folder: Path) -> bool:
+    """Return whether this folder is a run that was imported from this source, whose files are still the same."""
+    try:
+        record = corpus_record(Run.open(folder))
+        is_same = record.is_untrained and record.imported is not None and record.imported.source == source
+        return is_same and all(sha256_of(Path(file.path).resolve()) == file.sha256 for file in record.files)
+    except (PenwrightError, OSError):
+        return False
+
+
 def _write(model: Pretrained, source: str, folder: Path) -> None:
     """Write the run folder."""
     run = Run.create(folder)
@@ -62,6 +118,7 @@ def _write(model: Pretrained, source: str, folder: Path) -> None:
         "tokenizer": {"type": "imported"},
         "model": outline.settings.model_dump(),
         "training": {"steps": 1},  # a budget is required; an imported model is not trained further here
+        **({"chat": model.chat.model_dump()} if model.chat else {}),
     }
     recipe = validate(Recipe, table, source)
     model.tokenizer.save(run.tokenizer_path)
@@ -70,7 +127,7 @@ def _write(model: Pretrained, source: str, folder: Path) -> None:
         {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path.resolve())} for path in model.files
     ]
     card = {"labels": model.labels, "languages": languages}
-    origin = {"source": source, "architecture": model.architecture, "licence": model.licence}
+    origin = {"source": source, "architecture": model.architecture, "licence": model.licence, "files": files}
     record = {"fingerprint": _fingerprint(files), "files": files, "card": card, "imported": origin}
     run.write_json(CORPUS, record)
     run.made_with = made_with(run, recipe)

@@ -117,6 +117,7 @@ class Origin(BaseModel):
     source: str
     architecture: str
     licence: str | None = None
+    files: list[CorpusFile] = []  # that it was read from
 
     def __str__(self) -> str:
         return f"imported from {self.source} ({self.architecture}, licence: {self.licence or 'not stated'})"
@@ -130,7 +131,12 @@ class CorpusRecord(BaseModel):
     card: CardRecord
     trained_from: str | None = None  # missing in older runs
     columns: dict[str, tuple[tuple[str, PositiveInt], ...]] = {}  # by role; missing in older runs
-    imported: Origin | None = None  # of a model that another project trained
+    imported: Origin | None = None  # of a model that another project trained, or of the base of this one
+
+    @property
+    def is_untrained(self) -> bool:
+        """Whether this is an imported model that was not trained further, so that there is no text of its training."""
+        return self.imported is not None and self.trained_from is None
 
 
 def corpus_record(run: Run) -> CorpusRecord:

@@ -63,8 +63,7 @@ def optimize(folder: Path, precision: Precision | None = None, say: Say = say_no
         )
     toolchain.require_compiler()
     require_writable_cache()
-    is_imported = corpus_record(opened_run.run).imported is not None
-    nats = {} if is_imported else _nats_by_precision(opened_run, say)
+    nats = {} if corpus_record(opened_run.run).is_untrained else _nats_by_precision(opened_run, say)
     good = [each for each, value in nats.items() if value <= nats["float32"] + MAX_LOSS_INCREASE]
     chosen = precision or (good[0] if good else "float32")
     model = opened_run.model(chosen)

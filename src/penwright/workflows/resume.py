@@ -38,7 +38,7 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
     if set(changes) - CHANGEABLE:
         raise UsageError("a resumed run keeps its model: only [training], [data] and [decoding] can change")
     run = Run.open(folder)
-    if run.checkpoints() and corpus_record(run).imported:
+    if run.checkpoints() and corpus_record(run).is_untrained:
         raise UsageError(f"{folder} was imported, so there is no training to resume. To train it further, use --from")
     with run.lock():
         return _resume(run, changes, observers)

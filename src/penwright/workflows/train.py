@@ -29,7 +29,7 @@ from penwright.training.loop import OVER_FITTED, Session
 from penwright.training.observers import Observer, StepLog, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.consistency import made_with
-from penwright.workflows.finetune import start_from_base, with_old_text
+from penwright.workflows.finetune import origin_of_base, start_from_base, with_old_text
 from penwright.workflows.load import CORPUS, corpus_record, load, open_base
 from penwright.workflows.plan import Prepared
 
@@ -104,7 +104,7 @@ def make_context(
     if isinstance(model, EncoderOnly) and recipe.model.balanced:
         counts = torch.tensor([float(n) for n in corpus.label_counts.values()])
         model.log_prior.copy_((counts / counts.sum()).log())
-    card = make_card(corpus, training)
+    card = make_card(corpus, training, tokenizer)
     return RunContext(
         recipe, corpus, tokenizer, training, held_out, model.to(device), device, card, has_new_head=has_new_head
     )
@@ -127,7 +127,7 @@ def _save_corpus_record(run: Run, context: RunContext) -> None:
     record = {"fingerprint": corpus.fingerprint, "files": files, "report": corpus.report.as_dict()}
     here = os.path.relpath(Path.cwd(), run.real_folder)  # relative, so that a run and its text can be moved together
     places = {"trained_from": Path(here).as_posix(), "card": asdict(context.card)}
-    run.write_json(CORPUS, {**record, **places, "columns": corpus.roles})
+    run.write_json(CORPUS, {**record, **places, "columns": corpus.roles, **origin_of_base(context.recipe)})
 
 
 def make_trainer(context: RunContext, machine: Machine) -> Trainer:

@@ -119,6 +119,7 @@ class _Planner:
         if self.facts.task == "generate":
             context, batch = (128, 2048) if self.capacity.is_short else (256, 4096)
             self._suggest("model.context_length", context, "tokens that the model sees at once")
+            batch = 2048 if self._is_pretrained else batch
             self._suggest("training.batch_tokens", batch, "many small steps learn fastest")
         elif self.facts.task == "chat":
             self._suggest("model.context_length", 512, "tokens that the model sees at once")

@@ -19,11 +19,12 @@ STEPS, MOST_STEPS = 3, 8  # steps to time; more than the first few only if they 
 ALIKE = 1.1  # ratio of the two fastest steps up to which they agree
 PAUSE = 0.15  # seconds before each further step, in which another program may finish
 ENOUGH = 3.0  # seconds of timing per model
-LENGTHS: dict[Task, int] = {
+LENGTHS: dict[Task, int] = {  # tokens per text, typically; for a writer, the longest window that is timed
+    "generate": 1024,
     "chat": 128,
     "translate": 24,
     "classify": 64,
-}  # tokens per text, typically; a writer's windows are full
+}
 MOST_TOKENS = 4096  # in a batch that is timed on a CPU; the throughput of larger ones is much the same
 
 
@@ -33,7 +34,7 @@ def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> Measure
     def measure(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
         model = make_model(task, vocab_size, settings, n_labels).to(machine.device).train()
         optimizers = Optimizers(model, Muon(), machine.precision)
-        length = min(LENGTHS.get(task, settings.context_length), settings.context_length)
+        length = min(LENGTHS[task], settings.context_length)
         n_rows = max(1, (min(batch_tokens, MOST_TOKENS) if machine.device.type == "cpu" else batch_tokens) // length)
         n_working = min(n_rows, machine.ranks.size)
         rows = n_rows // n_working  # per process

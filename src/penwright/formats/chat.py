@@ -1,0 +1,24 @@
+"""The chat templates of models that other projects trained."""
+
+from typing import Any
+
+from penwright.config import ChatSettings, validate
+from penwright.errors import PenwrightError
+from penwright.tokenizers.chat_template import Message, template_of
+
+
+def read_chat(template: Any, bos_token: str, eos_token: str, notes: list[str]) -> ChatSettings | None:
+    """Return the settings of a chat template, if a model has one.
+
+    The template is tried on a message, in a sandbox. One that is too long or fails is left out, which `notes` then say.
+    """
+    if template is None:
+        return None
+    given = {"template": template, "bos_token": bos_token, "eos_token": eos_token}
+    try:
+        settings = validate(ChatSettings, given, "the chat template")
+        template_of(settings).turns([Message("user", "Hello")])
+    except PenwrightError as error:
+        notes.append(f"the model cannot chat, because its chat template is left out. {error}")
+        return None
+    return settings
