@@ -178,7 +178,7 @@ def test_a_model_that_does_not_beat_its_baselines_ends_with_a_word_about_it(trai
     asked = {"task": "generate", "data": {"train": ["novel.txt"]}, "model": sizes, "training": {"steps": 1}}
     train(prepare(asked), Path("brief"), [Listener()])
     assert any(word.startswith("not beaten: nats per token") for word in Listener.words)
-    assert Listener.words[-1].endswith("It needs more minutes, or more text")
+    assert Listener.words[-1].endswith("The model needs more minutes, or more text")
 
 
 def test_a_model_that_over_fitted_is_not_told_to_take_more_minutes(trained: Path) -> None:

@@ -6,7 +6,7 @@
     model = penwright.load("runs/novel")             # loads it again later
     print(model.generate("Once upon a time", temperature=0.7)[0].text)
 
-Functions import what they need when they are called, so that `penwright --help` does not wait for torch.
+Functions import their modules when they are called: `penwright --help` does not have to load torch.
 """
 
 import os
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penwright.workflows.export import AnyFormat
 
 # Limit how long idle OpenMP threads of torch (libgomp) spin. With the default, training can be ten times slower on a
-# busy machine; the limit costs nothing on an idle one (benchmarks/LOG.md). libgomp reads it when torch is imported.
+# busy machine. The limit costs nothing on an idle machine (benchmarks/LOG.md). It must be set before importing torch.
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 __version__ = "0.1.0"
@@ -89,7 +89,8 @@ def resume(
 ) -> "Application":
     """Resume a run where it stopped. With a budget (`minutes`, `steps` or `epochs`), train that much longer.
 
-    `settings` are tables of [training], [data] or [decoding] to change. Progress goes to standard error unless `quiet`.
+    `settings` may change the tables `training`, `data` and `decoding`. Progress is printed to standard error unless
+    `quiet`.
     """
     from penwright.cli.progress import progress_observer
     from penwright.config import merge
@@ -102,7 +103,7 @@ def resume(
 
 
 def load(run: AnyPath, device: str = "cpu") -> "Application":
-    """Load the best model of a run, or a given checkpoint, as a Generator, a Translator or a Classifier."""
+    """Load the best model of a run, or the model of a checkpoint, as a Generator, a Translator or a Classifier."""
     from penwright.workflows.load import load
 
     return load(Path(run), device)
@@ -121,8 +122,8 @@ def evaluate(
 ) -> "Sequence[Score]":
     """Evaluate a run and its baselines on its held-out data or on your own files.
 
-    `settings` say how to read these files, such as `{"data": {"label": "topic"}}`. A translator writes its
-    translations to `output`. Progress goes to standard error unless `quiet`.
+    `settings` describes how to read your files, for example `{"data": {"label": "topic"}}`. A translator writes its
+    translations to `output`. Progress is printed to standard error unless `quiet`.
     """
     from penwright.workflows import api
 
@@ -148,7 +149,7 @@ def export(
 ) -> Path:
     """Export a run to a new folder in the format "ctranslate2", "gguf" or "huggingface"; return the folder.
 
-    "peft" writes the adapter of a LoRA run, and "penwright" a run of its own. An `adapter` is merged before the export.
+    "peft" exports the adapter of a LoRA run; "penwright" exports a complete run. An `adapter` is merged beforehand.
     """
     from penwright.workflows import api
 
@@ -157,10 +158,10 @@ def export(
 
 
 def import_model(source: AnyPath, run: AnyPath, *, languages: tuple[str, str] | None = None) -> "Application":
-    """Make a run of a model that another project trained, and return it ready to use.
+    """Convert a model from another project into a run, and return it ready to use.
 
-    `source` is a folder in the layout of the Hugging Face hub, `hub:NAME` or a GGUF file. `languages` (source, target)
-    are needed for models that translate between many.
+    `source` is a folder in the layout of the Hugging Face Hub, `hub:NAME` or a GGUF file. A model for many languages
+    needs `languages` (source, target).
     """
     from penwright.languages import Languages
     from penwright.workflows.import_model import import_model
@@ -179,7 +180,7 @@ def optimize(run: AnyPath, *, precision: "Precision | None" = None, quiet: bool 
 
 
 def quicken(run: AnyPath, *, precision: "Precision | None" = None, quiet: bool = False) -> "Mapping[Precision, float]":
-    """Run `optimize` under its old, deprecated name."""
+    """Call `optimize`, under its old and deprecated name."""
     from warnings import warn
 
     from penwright.errors import PenwrightWarning

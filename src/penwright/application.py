@@ -1,4 +1,4 @@
-"""Applications: a trained model with its tokenizer, ready to use. Only the one that is needed is imported."""
+"""Applications: trained models with their tokenizers, ready to use. Each application is imported only when needed."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, Union
@@ -27,7 +27,7 @@ Application: TypeAlias = Union[
 
 @dataclass(frozen=True)
 class ModelCard:
-    """Facts from training that a model needs when it is used."""
+    """Facts about training that the model needs for inference."""
 
     labels: tuple[str, ...] = ()
     max_source_tokens: int | None = None  # length of the longest training source, end token included
@@ -35,7 +35,7 @@ class ModelCard:
 
 
 def languages_of(recipe: Recipe, card: ModelCard) -> Languages | None:
-    """Return the languages of a translator, from its corpus or else from its recipe, or None if unknown."""
+    """Return the languages of a translator, as found in the corpus or in the recipe; None if unknown."""
     return card.languages or requested_languages(recipe.data)
 
 
@@ -48,7 +48,7 @@ def make_application(
 ) -> Application:
     """Combine the model with its tokenizer into an application: text in, text or labels out.
 
-    `linear` is mixed with a classifier if the recipe says so (model.ngrams).
+    With `model.ngrams`, a classifier is combined with the `linear` classifier.
     """
     match model:
         case DecoderOnly():

@@ -10,8 +10,8 @@ import torch
 from penwright.errors import PenwrightError, UsageError
 
 CPU = torch.device("cpu")
-DEVICES = ("cpu", "cuda", "mps")  # the kinds of devices that Penwright supports
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from malloc.h
+DEVICES = ("cpu", "cuda", "mps")  # supported types of devices
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # constants in malloc.h
 TOO_LITTLE_MEMORY = (
     "a training step of this model does not fit in the memory of this device. Choose a smaller model.size, or lower "
     "training.batch_tokens (and raise training.accumulate to keep the batch size)"
@@ -52,8 +52,8 @@ def advise_on_out_of_memory() -> Iterator[None]:
 def keep_freed_memory() -> None:
     """Have malloc reuse the memory of freed large tensors instead of requesting new pages at every step.
 
-    The kernel zeroes each new page. That took a quarter of a training step, and more of a step with many beams
-    (benchmarks/LOG.md). Only glibc has this option; elsewhere nothing happens.
+    The kernel fills each new page with zeros. This took a quarter of the time of a training step, and more in beam
+    search with many beams (benchmarks/LOG.md). Only glibc has this option; with other C libraries, nothing changes.
     """
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
         mallopt = ctypes.CDLL(None).mallopt
@@ -62,6 +62,6 @@ def keep_freed_memory() -> None:
 
 
 def give_back_memory() -> None:
-    """Return freed memory to the operating system; call it before a process becomes idle."""
+    """Return freed memory to the operating system. Call this before a process becomes idle."""
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):
         ctypes.CDLL(None).malloc_trim(0)

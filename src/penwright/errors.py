@@ -1,4 +1,4 @@
-"""Errors that the user can fix, with their exit codes; the warning class; the type of progress callbacks."""
+"""Errors that the user can fix, with their exit codes; the warning class; and the type of progress callbacks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ Say = Callable[[str], None]  # receives progress messages of long operations
 
 
 class PenwrightError(Exception):
-    """An error that the user can fix. The message says what is wrong, where, and what to do."""
+    """An error that the user can fix. The message names the problem, the place and the solution."""
 
     exit_code = 1
 
@@ -32,12 +32,12 @@ class Option:
 
 
 def _flag(setting: str) -> str:
-    """Return the command-line flag for this setting."""
+    """Return the command-line option for this setting."""
     return f"--task {setting.removeprefix('task=')}" if setting.startswith("task=") else f"--set {quote(setting)}"
 
 
 class Undecided(PenwrightError):
-    """A choice that only the user can make. The message lists the settings to give; a terminal can ask instead."""
+    """An error for a choice that only the user can make. The message lists the possible settings."""
 
     exit_code = 2
 
@@ -49,13 +49,13 @@ class Undecided(PenwrightError):
 
 
 class Interrupted(PenwrightError):
-    """An interruption by Ctrl+C, SIGTERM or SIGHUP. The message says what is saved and how to resume."""
+    """An interruption by Ctrl+C, SIGTERM or SIGHUP. The message explains what was saved, and how to resume."""
 
     exit_code = 130
 
 
 class PenwrightWarning(UserWarning):
-    """A problem that did not stop the work. The message says what is wrong, where, and what to do."""
+    """A problem that did not stop the work. The message names the problem, the place and the solution."""
 
 
 def say_nothing(text: str) -> None:

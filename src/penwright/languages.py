@@ -1,4 +1,4 @@
-"""The languages of sentence pairs, as far as the names of files and columns show them."""
+"""Detection of the languages of sentence pairs, from the names of files and columns."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from penwright.config import DataSettings
 
 
 def split_words(text: str) -> tuple[str, ...]:
-    """Return the words of a text that white space separates."""
+    """Split a text at white space."""
     return tuple(text.split())
 
 
@@ -31,13 +31,13 @@ CODES = dict(
     cym=cy wel=cy isl=is ice=is sqi=sq alb=sq mkd=mk mac=mk bos=bs bel=be kat=ka geo=ka kaz=kk uzb=uz afr=af swa=sw
     epo=eo guj=gu mar=mr mal=ml
     """)
-)  # other names and codes of languages, with the two-letter code of each
+)  # maps other names and codes of languages to two-letter codes
 CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]{2,4})?")
 PAIR = re.compile(r"(?:^|[^A-Za-z])([a-z]{2,3})-([a-z]{2,3})(?:[^A-Za-z]|$)")
 FORMAT_SUFFIXES = {".gz", ".xz", ".bz2", ".zst", ".txt", ".tsv", ".csv", ".json", ".jsonl", ".tmx"}
 FORMAT_SUFFIXES |= {".srt", ".vtt", ".ass", ".sgm", ".sgml"}
 PACKED = re.compile(r"\.(gz|xz|bz2|zst)$")
-PART = re.compile(r"[a-z]{2,3}[-_](?:[A-Z]{2}|[A-Z][a-z]{3}|419)(?![A-Za-z])|[^\W_]+")  # pt_BR is one part of a name
+PART = re.compile(r"[a-z]{2,3}[-_](?:[A-Z]{2}|[A-Z][a-z]{3}|419)(?![A-Za-z])|[^\W_]+")  # pt_BR counts as one part
 SOURCES, TARGETS = {"source", "src", "input"}, {"target", "tgt", "trg", "ref", "reference", "output"}
 
 
@@ -49,27 +49,27 @@ class Languages(NamedTuple):
 
 
 class Sides(NamedTuple):
-    """The sides that the names of two files show: their languages, and whether the target comes first."""
+    """The languages in the names of two files, and whether the target file comes first."""
 
     names: tuple[str, str]  # language codes; "" if only the roles are known
     is_target_first: bool
 
 
 def languages_between(names: Sequence[str]) -> Languages | None:
-    """Return the languages that the two sides of a corpus are named after, or None if one is unknown."""
+    """Return the languages of a corpus, from the names of its two sides; None if a language is unknown."""
     codes = [_code(name) for name in names]
     return Languages(*codes) if len(codes) == 2 and all(codes) else None
 
 
 def _code(name: str) -> str:
-    """Return the code of a language (de for German and deu, pt-br for pt_BR), or "" for other words."""
+    """Return the code of a language (de for German and deu, pt-br for pt_BR), or "" for any other word."""
     language, *region = name.lower().replace("_", "-").split("-")
     language = CODES.get(language, language)
     return "-".join([language, *region]) if language in LANGUAGE_NAMES else ""
 
 
 def side_names(first: str, second: str) -> Sides | None:
-    """Return the sides that two paths name, or None unless they differ only in languages, or in source and target.
+    """Return the sides that two paths name. Return None if the paths differ in anything but languages and roles.
 
     Examples: a.en a.de, train.en.txt train.de.txt, src-train.txt tgt-train.txt, en/a.txt de/a.txt.
     """
@@ -88,7 +88,7 @@ def side_names(first: str, second: str) -> Sides | None:
 
 
 def _roles(first: str, second: str) -> tuple[bool, bool] | None:
-    """Return whether each word stands for the source, or None unless one is a source and the other a target word."""
+    """Return for each word whether it means the source. Return None unless the words mean source and target."""
     words = first.lower(), second.lower()
     if (words[0] in SOURCES and words[1] in TARGETS) or (words[0] in TARGETS and words[1] in SOURCES):
         return words[0] in SOURCES, words[1] in SOURCES
@@ -96,13 +96,13 @@ def _roles(first: str, second: str) -> tuple[bool, bool] | None:
 
 
 def languages_in(name: str) -> Languages | None:
-    """Return the languages in a name such as de-en or wmt14.de-en.tsv, or None."""
+    """Return the languages in a name like de-en or wmt14.de-en.tsv; None if it has none."""
     found = PAIR.search(name)
     return Languages(*found.groups()) if found else None
 
 
 def requested_languages(data: DataSettings) -> Languages | None:
-    """Return the languages shown by the column settings or the file names, or None."""
+    """Return the languages in the column settings or the file names; None if they are unknown."""
     if isinstance(data.source, str) and isinstance(data.target, str):
         codes = [column.lower() for column in (data.source, data.target)]
     else:
@@ -114,7 +114,7 @@ def requested_languages(data: DataSettings) -> Languages | None:
 
 
 def side_name(path: str) -> str:
-    """Return the name of a file's side, such as `de` for train.de.gz and news-de.txt, or "" if it has none."""
+    """Return the side in the name of a file: `de` for train.de.gz and news-de.txt, "" if there is none."""
     suffixes = [suffix[1:] for suffix in Path(path).suffixes if suffix not in FORMAT_SUFFIXES]
     if suffixes:
         return suffixes[-1]

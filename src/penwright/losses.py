@@ -1,4 +1,4 @@
-"""Training losses: a sum over all targets of a batch, never a mean, so that every target has the same weight."""
+"""Training losses. They are sums over the targets of a batch, not means: every target has the same weight."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,18 +15,18 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.encoder_only import EncoderOnly
 from penwright.model.quantised import Int8Linear
 
-CHUNK = {"cpu": 2**21, "cuda": 2**27}  # logits per chunk: on a CPU, as many as fit in its cache (benchmarks/LOG.md)
+CHUNK = {"cpu": 2**21, "cuda": 2**27}  # logits per chunk; on a CPU, a chunk fits in the cache (benchmarks/LOG.md)
 
 
 class Teachers(NamedTuple):
     """Teacher models for distillation: their averaged probabilities are soft targets (Hinton et al. 2015)."""
 
     models: Sequence[Model]
-    weight: float  # share of the soft targets in the loss; the true token has the rest
+    weight: float  # weight of the soft targets in the loss; the true tokens get the rest
 
 
 class _SoftTargets(NamedTuple):
-    """Targets in addition to the true token: label smoothing, and teachers if there are any."""
+    """Targets in addition to the true token: label smoothing and, in distillation, teachers."""
 
     smoothing: float
     teachers: "_TeacherOutputs | None"
@@ -99,9 +99,9 @@ def vocabulary_loss(
     label_smoothing: float = 0.0,
     teachers: _TeacherOutputs | None = None,
 ) -> Float[Tensor, ""]:
-    """Return the summed cross-entropy of output(hidden), chunk by chunk, so that all logits are never in memory.
+    """Return the summed cross-entropy of output(hidden), computed in chunks to save memory.
 
-    Targets equal to IGNORED add nothing. `teachers` add their soft targets.
+    Targets equal to IGNORED do not count. `teachers` provide additional soft targets.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -176,9 +176,9 @@ def _cross_entropy(
     soft_targets: Float[Tensor, "targets vocab_size"] | None = None,
     weight: float = 0.0,
 ) -> tuple[Float[Tensor, " targets"], Float[Tensor, "targets vocab_size"]]:
-    """Return the loss of each row, and its gradient in the dtype of the logits.
+    """Return the loss of each row, and the gradient in the dtype of the logits.
 
-    `soft_targets` have the share `weight` of the target distribution.
+    `weight` is the share of `soft_targets` in the target distribution.
     """
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))  # bfloat16 is too coarse for sums
     log_probs = F.log_softmax(wide if bias is None else wide + bias, -1)

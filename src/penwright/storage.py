@@ -1,7 +1,7 @@
-"""Safe reading and writing in folders of unknown origin: no links are followed, no devices or huge files are read.
+"""Safe reading and writing in untrusted folders: no links are followed, and no devices or huge files are read.
 
-A run folder may be downloaded, unpacked or damaged. Only plain files of bounded size are read from it, and only
-files inside the folder itself are written or deleted.
+A run folder may come from a download or an archive, or be damaged. Only plain files of bounded size are read, and
+only files inside the folder itself are written or deleted.
 """
 
 import hashlib
@@ -18,12 +18,12 @@ from typing import Any
 from penwright.errors import PenwrightError
 
 MAX_BYTES = 256 << 20  # maximum size of a file that is read into memory, in bytes
-MOST_IN_SMALL = 16 << 20  # maximum size of a file that is always small, such as a recipe, in bytes
+MOST_IN_SMALL = 16 << 20  # maximum size of a small file (recipes, manifests, ...), in bytes
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class UnsafeFile(PenwrightError):
-    """An unsafe part of a folder, which is not read, written or deleted: a link, device, pipe or oversized file."""
+    """An error for a link, a device, a pipe or an oversized file, which is never read, written or deleted."""
 
 
 def require_plain(path: Path) -> None:
@@ -35,7 +35,7 @@ def require_plain(path: Path) -> None:
     if stat.S_ISLNK(mode):
         raise UnsafeFile(
             f"{path} is a symbolic link to {os.readlink(path)}. Penwright follows no links inside a run folder. "
-            "Delete the link, or replace it with what it points to"
+            "Delete the link, or replace it with its target"
         )
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UnsafeFile(f"{path} is a pipe, a socket or a device, not a file. Delete it")
@@ -62,17 +62,17 @@ def open_plain(path: Path, flags: int, mode: int = 0o666) -> int:
 def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
     """Return the content of a plain file.
 
-    Raises UnsafeFile if it has more than `most` bytes, and OSError if it cannot be read.
+    Raises UnsafeFile if the file has more than `most` bytes, and OSError if it cannot be read.
     """
     with open(open_plain(path, os.O_RDONLY), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
-            raise UnsafeFile(f"{path} has {size:,} bytes; such a file has at most {most:,}. Delete it")
+            raise UnsafeFile(f"{path} has {size:,} bytes, but at most {most:,} are allowed. Delete it")
         return file.read(most)
 
 
 def read_json(path: Path, most: int = MAX_BYTES) -> dict[str, Any]:
-    """Read a JSON object; raise ValueError if the file holds anything else, OSError or UnsafeFile as read_bytes()."""
+    """Read a JSON object. Raise ValueError if the file holds anything else, and the errors of read_bytes()."""
     return parse_json(read_bytes(path, most))
 
 
@@ -94,21 +94,21 @@ def sha256_of(path: Path) -> str:
 
 
 def write_atomically(path: Path, content: str) -> None:
-    """Replace a file's content atomically: after a kill or on a full disk, the old content is intact.
+    """Replace the content of a file atomically. If the process is killed or the disk is full, the old content stays.
 
     Raises PenwrightError if the content cannot be written.
     """
     try:
         write_bytes_atomically(path, content.encode())
-    except UnicodeEncodeError as error:  # such as a file name that is not UTF-8
+    except UnicodeEncodeError as error:  # for example, from a file name that is not UTF-8
         what = error.object[error.start : error.end]
-        raise PenwrightError(f"{path} could not be written: {what!a} in it cannot be saved as UTF-8") from None
+        raise PenwrightError(f"{path} could not be written: the text {what!a} cannot be saved as UTF-8") from None
     except OSError as error:
         raise PenwrightError(f"{path} could not be written: {error}") from None
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
-    """Replace a file's content atomically; raise OSError if that fails. A link is replaced, not followed."""
+    """Replace the content of a file atomically; raise OSError on failure. A link is replaced, not followed."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     temporary.unlink(missing_ok=True)  # left by a killed process with the same PID, or a planted link
     try:
@@ -149,19 +149,19 @@ def saving(final: Path) -> Iterator[Path]:
 
 
 def temporaries_of(final: Path) -> list[Path]:
-    """Return the temporary folders that saving() left behind when it was killed."""
+    """Return the temporary folders that saving() left behind when the process was killed."""
     start = f"{final.name}.tmp-"
     return [path for path in final.parent.glob("*.tmp-*") if path.name.startswith(start) and is_temporary(path)]
 
 
 def is_temporary(path: Path) -> bool:
-    """Return whether this is a temporary folder of saving(): a real folder with such a name."""
+    """Return whether the path is a temporary folder of saving(): a real folder named *.tmp-NUMBER."""
     number = path.name.rpartition(".tmp-")[2]
     return number.isascii() and number.isdigit() and is_real_folder(path)
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder atomically: other processes see all of it or nothing. Links and their targets are not touched."""
+    """Delete a folder atomically: other processes see the whole folder or none. Links and their targets are kept."""
     if not is_real_folder(folder):
         return
     doomed = folder
@@ -172,14 +172,14 @@ def remove_folder(folder: Path) -> None:
 
 
 def let_others_read(path: Path) -> None:
-    """Set the file mode to the umask's default; safetensors writes files that only their owner can read."""
+    """Give a file the default permissions. safetensors writes files that only their owner can read."""
     mask = os.umask(0)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
 
 
 def flush(path: Path) -> None:
-    """Wait until a file or folder is on the disk (fsync); without this, a power cut can lose the names in a folder."""
+    """Wait until a file or folder is on disk (fsync). Otherwise, a power failure can lose the entries of a folder."""
     if os.name != "posix":  # other systems cannot open folders
         return
     descriptor = os.open(path, os.O_RDONLY)

@@ -9,7 +9,7 @@ _HAN = (
     "\u2e80-\u2fdf\u3005-\u3007\u3100-\u312f\u31a0-\u31bf\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _KANA = "\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f"
-# Without the marks that belong to the letter before them.
+# Kana without the marks that modify the preceding letter.
 _LETTERS_OF_KANA = r"\u3040-\u3098\u309b-\u30fb\u30fd-\u312f\u31a0-\u31bf\u31f0-\u31ff\uff65-\uff6f\uff71-\uff9d"
 _OTHERS = "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19df"  # Thai, Lao, Tibetan, Burmese, Khmer, Tai
 _WIDE_MARKS = "\u3000-\u303f\ufe30-\ufe4f\uff00-\uff65"  # 、。「」！？ and similar punctuation
@@ -27,17 +27,17 @@ _MARKS = (
 _JOINING = r"[\u1039\u17d2]"  # stacks the next consonant below the previous one
 _ALONE = f"[{_HAN}{_LETTERS_OF_KANA}{_SIGNS}{_SOUTH_EAST}]"
 WORD = re.compile(rf"{_BEFORE}*{_ALONE}(?:{_JOINING}{_ALONE}|[{_MARKS}])*|(?:(?!{_ALONE})\S)+")
-ENDS_ALONE = re.compile(rf"{_ALONE}[{_MARKS}]*$")  # matches a text whose last character is a word of its own
+ENDS_ALONE = re.compile(rf"{_ALONE}[{_MARKS}]*$")  # matches a text whose last character is a word by itself
 # A line never ends after opening punctuation, and never begins with closing punctuation.
 _OPENING, _CLOSING = "「『（《〈【〔“‘", "」』）》〉】〕”’、。，．：；？！…—"
 _HARD = "\u00a0\u2007\u202f"  # non-breaking spaces
-_UNIT = re.compile(  # never broken across lines
+_UNIT = re.compile(  # a part of a line that is never broken
     f"[{_OPENING}]*(?:(?:[^\\s{_HAN}{_KANA}{_WIDE_MARKS}]|[{_HARD}])+|\\S)[{_CLOSING}]*(?:(?![{_HARD}])\\s)*"
 )
 
 
 def words(text: str) -> list[str]:
-    """Split a text at white space; in scripts without spaces, into single characters with their marks."""
+    """Split a text into words at white space. In scripts without spaces, each character is a word, with its marks."""
     return WORD.findall(text)
 
 
@@ -48,7 +48,7 @@ def first_words(text: str, n: int) -> str:
 
 
 def next_word(text: str, piece: str) -> str:
-    """Return the first word of a text; in a script without spaces, the `piece` that it begins with."""
+    """Return the first word of a text. In a script without spaces, return `piece` if the text begins with it."""
     first = first_words(text, 1)
     return piece if WITHOUT_SPACES.match(first) and text.startswith(piece) and len(piece.split()) == 1 else first
 
@@ -80,8 +80,8 @@ def gaps_between(texts: Sequence[str], gaps: Sequence[str], sources: Sequence[st
 def gap_between(before: str, gap: str, after: str, in_source: tuple[str, str]) -> str:
     """Return the white space between two translations whose sources (`in_source`) are separated by `gap`.
 
-    Chinese and Japanese sentences are not separated by a space. Sentences in other scripts are, even if their sources
-    were not.
+    Chinese and Japanese sentences are never separated by a space. Sentences in scripts with spaces are separated by a
+    space even if their sources are not.
     """
     last, first = before[-1:], after[:1]
     if gap == " " and CHINESE_OR_JAPANESE.match(last) and CHINESE_OR_JAPANESE.match(first):

@@ -47,7 +47,7 @@ def test_a_table_has_its_own_delimiter_and_column_names(penwright: Command, runs
         ("a,b\n1,2\n", ["--text", "c"], "no column 'c'. Columns: a, b"),
         ("a,b\n1,2,3\n", ["--text", "a"], "row 2 has 3 cells, but the header has 2"),
         ("", [], "no header"),
-        ("text\nx\n", ["--json"], "--json is for texts"),
+        ("text\nx\n", ["--json"], "--csv prints a table, not JSON"),
     ],
 )
 def test_a_table_that_cannot_be_classified(

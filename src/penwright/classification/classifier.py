@@ -20,17 +20,17 @@ from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import unknown_warnings
 
-SHOWN = 10  # labels in a repr
-BATCH_TOKENS = 8192  # per batch, with padding
+SHOWN = 10  # maximum number of labels in a repr
+BATCH_TOKENS = 8192  # tokens per batch, padding included
 Tokens = Integer[np.ndarray, " _"]
 
 
 @dataclass(frozen=True)
 class Classification:
-    """The label of a text and the probability of each label; a blank text has neither."""
+    """The label of a text and the probability of each label. A blank text has neither."""
 
-    label: str | None  # the most likely one
-    scores: Mapping[str, float]  # the probability of each label, most likely first
+    label: str | None  # most likely label; None for a blank text, or below a threshold
+    scores: Mapping[str, float]  # probability of each label, most likely first
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -50,7 +50,7 @@ class Classifier:
     """A classifier that gives each text a label.
 
     A text longer than the context is read in windows of similar size. Their log-probabilities are averaged and
-    renormalized, so that all windows count the same. The result can be mixed with a linear classifier of n-grams.
+    renormalized, so all windows count equally. The result can be mixed with a linear classifier of n-grams.
     """
 
     kind: Literal["classifier"] = "classifier"
@@ -58,9 +58,9 @@ class Classifier:
     def __init__(
         self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str], linear: LinearClassifier | None = None
     ):
-        """Create a classifier; `labels` are in the order of the model's outputs. An imported encoder may have none."""
+        """Create a classifier. `labels` are in the order of the model's outputs; an imported encoder may have none."""
         self.model, self.tokenizer, self.labels = model, tokenizer, tuple(labels)
-        self.linear = linear  # None: the model decides alone
+        self.linear = linear  # None: the encoder decides alone
         self._room = model.settings.context_length - 2  # tokens of text between the start and end tokens
         if self._room < 1:
             raise PenwrightError("a classifier needs a context_length of 3 or more, to have room for a text")
@@ -70,7 +70,7 @@ class Classifier:
         return described("Classifier", self.model, self.tokenizer, f", {labels}")
 
     def classify(self, texts: str | Sequence[str]) -> list[Classification]:
-        """Classify each text; return the classifications in order (one text gives a list of one).
+        """Classify each text, and return the classifications in order. A single text gives a list of one.
 
         A blank text gets no label.
         """
@@ -91,9 +91,9 @@ class Classifier:
         return found
 
     def embed(self, texts: str | Sequence[str]) -> Float[Tensor, "texts d_model"]:
-        """Return a vector of length 1 for each text: the dot product of two is their cosine similarity.
+        """Return a unit vector for each text. The dot product of two vectors is their cosine similarity.
 
-        A text longer than the context is read in windows, whose vectors are averaged.
+        A text longer than the context is read in windows, and the vectors of the windows are averaged.
         """
         texts = [texts] if isinstance(texts, str) else texts
         windows = [self._windows(self._tokens(text)) for text in texts]
@@ -105,7 +105,7 @@ class Classifier:
         return np.array(self.tokenizer.encode(text), dtype=np.int64)
 
     def log_probabilities(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:
-        """Return the log-probability of each label by the encoder alone, for tokenized texts of any length."""
+        """Return the log-probabilities of the labels by the encoder alone, for tokenized texts of any length."""
         windows = [self._windows(tokens) for tokens in texts]
         rows = iter(self._read([window for text in windows for window in text], self._log_probs))
         means = [torch.stack([next(rows) for _ in parts]).double().mean(0) for parts in windows]
@@ -114,9 +114,10 @@ class Classifier:
     def combine(
         self, encoder: Float[Tensor, "texts n_labels"], linear: Float[Tensor, "texts n_labels"] | None
     ) -> Float[Tensor, "texts n_labels"]:
-        """Return the final log-probabilities from those of the encoder and of the linear classifier, if there is one.
+        """Combine the log-probabilities of the encoder with those of the linear classifier, if there is one.
 
-        With `model.balanced`, they are divided by the shares of the labels (logit adjustment, Menon et al. 2021).
+        With `model.balanced`, probabilities are divided by the shares of the labels (logit adjustment, Menon et al.
+        2021).
         """
         log_probs = encoder if linear is None else mixed(encoder, linear, self.model.mixture)
         if self.model.settings.balanced:
@@ -124,7 +125,7 @@ class Classifier:
         return log_probs
 
     def linear_log_probabilities(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"] | None:
-        """Return the log-probabilities by the linear classifier; None if there is none."""
+        """Return the log-probabilities by the linear classifier, or None if there is no such classifier."""
         return None if self.linear is None else self.linear.log_probabilities(texts)
 
     def _n_windows(self, tokens: Tokens) -> int:

@@ -1,4 +1,4 @@
-"""A linear classifier of n-grams: what a neural one must beat, and what it can be combined with."""
+"""A linear classifier of n-grams. It is a baseline for the neural classifier, and can be combined with it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,13 +20,13 @@ from penwright.storage import let_others_read, require_plain
 
 MOST_WEIGHTS = 1 << 22  # n-grams times labels
 FEW_TEXTS = 5000  # up to this number of training texts, n-grams that occur in one text only are kept, too
-STRENGTHS = (3.0, 10.0, 30.0)  # inverse weights of the penalty that are tried (C in scikit-learn)
-MANY_LABELS = 1000  # from which only the middle one is used, to save time
+STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0)  # inverse weights of the penalty that are tried (C in scikit-learn)
+MANY_LABELS = 1000  # from which only the second one is used, to save time
 N_FOLDS = 5
-MOST_WORK = 1e11  # multiplications of one fit; they bound its iterations
+MOST_WORK = 1e11  # maximum number of multiplications per fit, which limits the iterations
 MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
 MEMORY = 6  # vectors that L-BFGS keeps
-TOLERANCE = 1e-5  # change of the mean loss, in nats, at which a fit ends
+TOLERANCE = 1e-5  # largest entry of the gradient of the mean loss at which a fit ends
 
 Labels = Int64[Tensor, " texts"]
 
@@ -50,7 +50,7 @@ class LinearClassifier(NamedTuple):
 
     @classmethod
     def fit(cls, texts: Sequence[str], labels: Labels, n_labels: int, seed: int = 0) -> "LinearClassifier":
-        """Fit the classifier. The strength of its penalty is chosen on a fifth of the texts."""
+        """Fit the classifier. The strength of the penalty is chosen on a fifth of the texts."""
         fewest = 1 if len(texts) <= FEW_TEXTS else 2
         vectorizer = NgramVectorizer.fit(texts, fewest, max(1, MOST_WEIGHTS // n_labels))
         rows = vectorizer.rows(texts)
@@ -121,7 +121,7 @@ def _folds(n_texts: int, seed: int) -> NDArray[np.int64]:
 def _choose_strength(
     rows: SparseRows, labels: Labels, n_labels: int, n_ngrams: int, folds: NDArray[np.int64]
 ) -> tuple[float, Coefficients]:
-    """Return the strength with the lowest loss on the first fold, and the coefficients of the other folds."""
+    """Return the strength with the lowest loss on the first fold, and the coefficients fitted on the other folds."""
     others, own = np.flatnonzero(folds != 0), np.flatnonzero(folds == 0)
     train, check = rows.take(others), rows.take(own)
     found: list[tuple[float, float, Coefficients]] = []  # loss, strength, coefficients
@@ -130,7 +130,7 @@ def _choose_strength(
         fitted = fit_coefficients(train, labels[others], n_labels, n_ngrams, strength, start)
         loss = float(F.cross_entropy(fitted.logits(check), labels[own]))
         found.append((loss, strength, fitted))
-        if found[-1][0] > found[0][0]:
+        if loss > min(each[0] for each in found):
             break
     _, strength, coefficients = min(found, key=lambda each: each[0])
     return strength, coefficients
@@ -147,7 +147,7 @@ def fit_coefficients(
     optimizer = torch.optim.LBFGS(
         [weights, bias],
         max_iter=int(min(MOST_ITERATIONS, max(FEWEST_ITERATIONS, iterations))),
-        tolerance_change=TOLERANCE,
+        tolerance_grad=TOLERANCE,
         history_size=MEMORY,
         line_search_fn="strong_wolfe",
     )

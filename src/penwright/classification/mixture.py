@@ -5,8 +5,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
-LINEAR_ALONE = (0.0, 1.0)  # weights of the encoder and of the linear classifier when training begins
-PRIOR = 5.0  # nats that it costs to move a weight by sqrt(2) from there: few texts do not show which one is better
+LINEAR_ALONE = (0.0, 1.0)  # initial weights of the encoder and of the linear classifier
+PRIOR = 5.0  # cost in nats of moving a weight by sqrt(2) from there: few texts do not show which classifier is better
 MOST_WEIGHT = 5.0
 ITERATIONS, HALVINGS = 20, 20
 
@@ -22,7 +22,7 @@ def mixed(encoder: LogProbs, linear: LogProbs, weights: Float[Tensor, "2"]) -> L
 def fit_mixture(encoder: LogProbs, linear: LogProbs, labels: Int64[Tensor, " texts"]) -> Float[Tensor, "2"]:
     """Return the weights with the lowest loss on these texts, by Newton's method.
 
-    Their sum calibrates the probabilities, as a temperature does (Guo et al. 2017).
+    The sum of the weights calibrates the probabilities, like a temperature (Guo et al. 2017).
     """
     both = torch.stack([encoder.double(), linear.double()])
     start = torch.tensor(LINEAR_ALONE, dtype=torch.double)

@@ -1,6 +1,6 @@
 """TF-IDF of word and character n-grams: a pure function of a text and a stored vocabulary of hashes.
 
-N-grams are hashed to 48 bits, which makes collisions negligible, so that NumPy can count them without a Python loop.
+N-grams are hashed to 48 bits, so that NumPy can count them without a Python loop. Collisions are negligible.
 """
 
 import re
@@ -16,19 +16,19 @@ from penwright.classification.sparse import SparseRows, stacked
 Hashes = NDArray[np.uint64]
 Indices = NDArray[np.int64]
 
-WORDS, CHARACTERS = 3, (2, 5)  # words per n-gram, at most; characters per n-gram
-TOKEN = re.compile(r"\w+|[^\w\s]")  # words, and punctuation marks, which count as words
-MOST_CHARACTERS = 50_000  # of a text, from its beginning, that are counted
-CHUNK_CHARACTERS, CHUNK_TEXTS = 400_000, 1 << 14  # texts that are counted at once, to bound memory
-HASH_BITS = 48  # of an n-gram; its highest bit tells words from characters
+WORDS, CHARACTERS = 3, (2, 5)  # maximum number of words per n-gram; minimum and maximum number of characters per n-gram
+TOKEN = re.compile(r"\w+|[^\w\s]")  # words and punctuation marks, which count as words
+MOST_CHARACTERS = 50_000  # only this many characters from the beginning of a text are counted
+CHUNK_CHARACTERS, CHUNK_TEXTS = 400_000, 1 << 14  # limits of the texts that are counted at once, to save memory
+HASH_BITS = 48  # size of the hash of an n-gram; the highest bit distinguishes words from characters
 HASH_MASK, WORD_BIT = (1 << HASH_BITS) - 1, 1 << (HASH_BITS - 1)
-MERGE_AT = 1 << 23  # n-grams in the list of counts before equal ones are added up
-_ODD = 0x9E3779B97F4A7C15  # base of the polynomial hash, and its inverse modulo 2**64
+MERGE_AT = 1 << 23  # length of the list of counts at which the counts of equal n-grams are added up
+_ODD = 0x9E3779B97F4A7C15  # base of the polynomial hash; the next line is its inverse modulo 2**64
 _INVERSE = pow(_ODD, -1, 1 << 64)
 
 
 class Counts(NamedTuple):
-    """How often each n-gram occurs in each text: sorted by row, words after characters."""
+    """The counts of each n-gram in each text, sorted by row, words after characters."""
 
     rows: Indices
     keys: Indices  # hashes of n-grams
@@ -49,7 +49,7 @@ def count_ngrams(texts: Sequence[str]) -> Counts:
 
 
 class _Spans:
-    """Hashes of any substrings of a text, from prefix sums of a polynomial in its characters."""
+    """A hasher of substrings of a text. It uses prefix sums of a polynomial in the characters."""
 
     def __init__(self, text: str):
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
@@ -112,14 +112,14 @@ def chunks(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 class NgramVectorizer(NamedTuple):
-    """A vocabulary of n-grams with their inverse document frequencies; turns texts into rows of TF-IDF values."""
+    """A vocabulary of n-grams with inverse document frequencies, which turns texts into rows of TF-IDF values."""
 
     keys: Indices  # hashes, ascending: characters, then words
     idf: NDArray[np.float32]
 
     @classmethod
     def fit(cls, texts: Sequence[str], fewest_texts: int, most_ngrams: int) -> "NgramVectorizer":
-        """Collect the n-grams that occur in at least `fewest_texts` texts, and of these the most frequent ones."""
+        """Collect the most frequent n-grams, at most `most_ngrams`, that occur in at least `fewest_texts` texts."""
         keys, n_texts = np.zeros(0, np.int64), np.zeros(0, np.int64)
         waiting: list[tuple[Indices, Indices]] = []
         for chunk in chunks(texts):
@@ -135,7 +135,7 @@ class NgramVectorizer(NamedTuple):
         return cls(keys[kept], idf.astype(np.float32))
 
     def rows(self, texts: Sequence[str]) -> SparseRows:
-        """Return the TF-IDF rows of texts. Words and characters each have a length of 1, without unknown n-grams."""
+        """Return the TF-IDF rows of texts, without unknown n-grams. Words and characters each have unit length."""
         return stacked([self._rows(chunk) for chunk in chunks(texts)])
 
     def _rows(self, texts: Sequence[str]) -> SparseRows:
@@ -154,7 +154,7 @@ class NgramVectorizer(NamedTuple):
 
 
 def _merged(counts: Sequence[tuple[Indices, Indices]]) -> tuple[Indices, Indices]:
-    """Add up the counts of equal keys; return the keys in ascending order, with their counts."""
+    """Add up the counts of equal keys. Return the keys in ascending order, and their counts."""
     keys, n = (np.concatenate(part) for part in zip(*counts, strict=True))
     order = np.argsort(keys, kind="stable")
     keys, n = keys[order], n[order]

@@ -26,8 +26,8 @@ class SparseRows(NamedTuple):
     def dot(self, matrix: Float[Tensor, "columns width"]) -> Float[Tensor, "rows width"]:
         """Return the product with a dense matrix.
 
-        An embedding bag with weights is this product. It uses all cores on every platform; torch's own sparse matrices
-        need MKL.
+        A weighted embedding bag computes this product. It uses all cores on every platform, whereas torch's sparse
+        matrices need MKL.
         """
         return F.embedding_bag(
             self.columns,

@@ -1,1 +1,1 @@
-"""The commands, one module each. Only they print, and they import slow modules when they run."""
+"""The commands, one module each. Nothing else prints. Each command imports slow modules only when it runs."""

@@ -23,8 +23,8 @@ from penwright.inspection.lens import Lens
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import Token
 
-MAX_SURPRISE = 8  # nats (a probability of about 1 in 3,000); anything above is drawn the same
-MAX_ROWS = 20  # most rows of a list of tokens or heads
+MAX_SURPRISE = 8  # nats (a probability of about 1 in 3,000); higher surprisal gets the same shade
+MAX_ROWS = 20  # maximum number of rows in a list of tokens or heads
 
 Drawn = Iterator[RenderableType]
 
@@ -34,20 +34,20 @@ def _texts(tokens: Sequence[Token]) -> list[str]:
 
 
 def surprise(found: TokenScores, console: Console) -> Drawn:
-    """Draw the text coloured by the surprise of each token, and a legend."""
+    """Draw the text coloured by the surprisal of each token, and a legend."""
     pieces = [
         ShadedToken(token.text, -log_prob / MAX_SURPRISE)
         for token, log_prob in zip(found.tokens, found.log_probs, strict=True)
     ]
     yield from shaded_text(pieces, console.width)
     yield Text(
-        f"surprise (-log p): ▁ below 1 nat, one step per nat, █ from {MAX_SURPRISE - 1} nats; "
+        f"surprisal (-log p): ▁ below 1 nat, one step per nat, █ from {MAX_SURPRISE - 1} nats; "
         f"mean {found.loss:.3f} nats per token, {counted(len(found.tokens), 'token')}"
     )
 
 
 def top_tokens(found: TokenScores, console: Console) -> Drawn:
-    """Draw a row for each token: probability, surprise, rank and the most likely tokens in its place."""
+    """Draw a row for each token: its probability, surprisal and rank, and the most likely tokens at its position."""
     alternatives = found.alternatives
     rows = [
         [label(token.text), f"{np.exp(log_prob):.3f}", f"{-log_prob:.2f}", str(rank), _shares(texts, shares)]
@@ -66,7 +66,7 @@ def top_tokens(found: TokenScores, console: Console) -> Drawn:
 
 
 def heads(found: Sequence[HeadStatistics], statistic: str, shown: int | None) -> Drawn:
-    """Draw the statistics of the heads, sorted by one of them, the highest first."""
+    """Draw the statistics of the heads, sorted by one statistic in descending order."""
     rows = [
         (f"{part.name}.{layer}.{number}", [getattr(part, name)[place, number] for name in STATISTICS])
         for part in found
@@ -91,9 +91,9 @@ def head(found: AttentionMaps, which: Head, console: Console) -> Drawn:
 
 
 def compared(found: Comparison, names: tuple[str, str]) -> Drawn:
-    """Draw two texts or models side by side: the surprise of each token and the difference."""
+    """Draw two texts or models side by side: the surprisal of each token and the difference."""
     one, other = found.sums
-    yield Text(f"surprise in nats: {names[0]} {one:.3f}, {names[1]} {other:.3f}, difference {other - one:+.3f}")
+    yield Text(f"surprisal in nats: {names[0]} {one:.3f}, {names[1]} {other:.3f}, difference {other - one:+.3f}")
     rows = [
         [
             label(texts[0]),
@@ -153,7 +153,7 @@ def alignment(found: Alignment, console: Console) -> Drawn:
 
 
 def beams(found: Beams, console: Console) -> Drawn:
-    """Draw the search tree: a row for each node, with the text up to it. Of a long text, only the end is shown."""
+    """Draw the search tree: a row for each node, with the text so far. Only the end of a long text is shown."""
     yield Text("hypotheses at each step of the search, with their log-probability in nats")
     limit, texts = max(8, console.width - 30), [""] * len(found.nodes)
     rows = []
@@ -170,9 +170,7 @@ def beams(found: Beams, console: Console) -> Drawn:
 def rollout(found: Sequence[Rollout], console: Console) -> Drawn:
     """Draw the attention rollout of each part as a heat map."""
     for part in found:
-        yield Text(
-            f"attention rollout of the {part.name}: which tokens (columns) the content of each token (row) comes from"
-        )
+        yield Text(f"attention rollout of the {part.name}: how much of each token (row) comes from each token (column)")
         yield from heat_map(part.weights, _texts(part.target_tokens), _texts(part.source_tokens), console)
 
 
@@ -205,14 +203,14 @@ def attribution(found: Attribution, console: Console) -> Drawn:
     ]
     whole = found.log_prob - found.baseline_log_prob
     yield Text(
-        f"attribution: what raises (█) and lowers (▒) the log-probability of {label(found.target)}, in nats; "
+        f"attribution: tokens that raise (█) or lower (▒) the log-probability of {label(found.target)}, in nats; "
         f"sum {found.values.sum():+.3f} of {whole:+.3f} (gap {abs(found.gap):.3f})"
     )
     yield table_of(["token", "nats", ""], rows, last="left")
 
 
 def ablation(found: Ablation, console: Console) -> Drawn:
-    """Draw what changes without some heads: the loss, the tokens and the next prediction."""
+    """Draw the effect of removing heads on the loss, the tokens and the next prediction."""
     yield Text(
         f"without {', '.join(found.heads)}: loss {found.loss_before:.3f} before, {found.loss_after:.3f} after, in nats"
     )

@@ -1,4 +1,4 @@
-"""The `penwright chat` command: talk with a model that was trained on prompts and answers."""
+"""The `penwright chat` command: chat with a model that was trained on prompts and answers."""
 
 import sys
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ NAME = "chat"
 def command(
     run: RunFolder,
     message: Annotated[
-        str | None, typer.Argument(help="One message to answer. Default: a conversation; each line is a message.")
+        str | None, typer.Argument(help="Message to answer. Default: a conversation, with one message per line.")
     ] = None,
     system: Annotated[str | None, typer.Option(help="System message that begins the conversation.")] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="Maximum number of tokens of an answer. Default: the run's setting.", min=1)
+        int | None, typer.Option(help="Maximum number of tokens in an answer. Default: the run's setting.", min=1)
     ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="Sampling temperature; 0 always takes the most likely token.", min=0)
@@ -41,7 +41,7 @@ def command(
 ) -> None:
     """Talk with a model that was trained on prompts and answers.
 
-    Answers appear as they are generated, and later ones take all earlier messages into account. An empty line or
+    Answers appear as they are generated. Each answer takes all earlier messages into account. An empty line or
     Ctrl+D ends the conversation.
     """
     from penwright.config import DecodingSettings, merge, parse_override, validate, with_present_names
@@ -54,14 +54,14 @@ def command(
     table = merge(generator.defaults.model_dump(), without_none(flags), *overrides)
     settings = validate(DecodingSettings, table, "the options")
     messages = [Message("system", system)] if system else []
-    generator.chat_tokens(messages)  # fails for a model that cannot answer, before a message is typed
+    generator.chat_tokens(messages)  # if the model cannot answer, fail before a message is typed
     for text in [message] if message is not None else _typed():
         messages.append(Message("user", text))
         messages.append(Message(ASSISTANT, _answer(generator, messages, settings)))
 
 
 def _typed() -> Iterator[str]:
-    """Yield the lines of standard input, up to an empty one; on a terminal, ask for each."""
+    """Yield the lines of standard input up to an empty line. On a terminal, print a prompt before each line."""
     is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
     while True:
         if is_terminal:
@@ -73,7 +73,7 @@ def _typed() -> Iterator[str]:
 
 
 def _answer(generator: "Generator", messages: "list[Message]", settings: "DecodingSettings") -> str:
-    """Print the answer while it is generated; return it."""
+    """Print the answer while it is generated, then return it."""
     pieces = generator.stream_answer(messages, settings)
     try:
         while True:

@@ -24,12 +24,12 @@ def command(
     ] = 0.0,
     csv: Annotated[
         str | None,
-        typer.Option(help="Classify the rows of a table (- for standard input); print it with more columns."),
+        typer.Option(help="Classify the rows of this table (- for standard input), and add columns."),
     ] = None,
     text: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --csv: column of the text, by name or number. Repeatable. Default: as in training.",
+            help="With --csv: name or number of the text column. Repeatable. Default: as in training.",
             metavar="COLUMN",
         ),
     ] = None,
@@ -61,11 +61,11 @@ def _require_table_alone(texts: Sequence[str] | None, json: bool) -> None:
     if texts:
         raise UsageError("give texts or --csv, not both")
     if json:
-        raise UsageError("--csv prints a table; --json is for texts")
+        raise UsageError("--csv prints a table, not JSON. Leave out --json")
 
 
 def _classify_table(run: Path, path: str, names: Sequence[str], top: int, threshold: float, device: str) -> None:
-    """Print a table with the columns `predicted` and `probability`, and `predicted_2` and so on with --top."""
+    """Print the table with new columns: `predicted`, `probability` and, with --top, `predicted_2` and so on."""
     from penwright.cli.user_table import UserTable
     from penwright.run.folder import Run
     from penwright.workflows.load import corpus_record, load_classifier
@@ -83,14 +83,14 @@ def _classify_table(run: Path, path: str, names: Sequence[str], top: int, thresh
 
 
 def _limited(result: "Classification", top: int, threshold: float) -> "Classification":
-    """Return the result with its `top` most likely labels, without a label if that is less likely than `threshold`."""
+    """Return the result with its `top` most likely labels. Drop its label if the probability is below `threshold`."""
     sure = result.label is not None and result.scores[result.label] >= threshold
     kept = dict(islice(result.scores.items(), top)) if top > 1 else result.scores
     return replace(result, label=result.label if sure else None, scores=kept)
 
 
 def _cells(result: "Classification", top: int) -> list[str]:
-    """Return label and probability of the `top` most likely labels; the first label is empty if it is not sure."""
+    """Return the `top` most likely labels, each with its probability. The first is empty if the text has no label."""
     found = [(label, f"{probability:.3f}") for label, probability in islice(result.scores.items(), top)]
     if found and result.label is None:
         found[0] = ("", found[0][1])

@@ -7,7 +7,7 @@ from rich.segment import Segment
 
 from penwright.cli.streams import Stream, escaped, without_escaping
 
-# ASCII stand-ins, for encodings without these characters.
+# ASCII replacements, for encodings that lack these characters.
 ASCII_STAND_INS = str.maketrans("━▁▂▃▄▅▆▇█░▒▓…→←↵␣⟨⟩", "-_.:-=+*#.:%~><|_<>")
 
 
@@ -18,7 +18,7 @@ class SafeConsole(Console):
         super().__init__(file=without_escaping(stream), markup=False, highlight=False, emoji=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render as rich does, but escape control characters and replace drawings that the encoding lacks."""
+        """Render as rich does, but escape control characters and replace drawing characters that the encoding lacks."""
         has_drawings = self.encoding.startswith("utf")
         for segment in super().render(renderable, options):
             if segment.control:

@@ -1,4 +1,4 @@
-"""Command-line options for the settings of `[decoding]`, made from the settings class and its comments."""
+"""Command-line options for the settings of `[decoding]`, generated from the settings class and its comments."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ from penwright.config.descriptions import field_comments
 from penwright.config.recipe import LARGEST, off
 from penwright.errors import UsageError
 
-FLAG_OF = {name: flag for flag, name in FLAGS.items()}  # flags whose names differ from those of their settings
+FLAG_OF = {name: flag for flag, name in FLAGS.items()}  # the flag of each setting whose flag has another name
 
 Command = Callable[..., None]
 
@@ -33,8 +33,8 @@ def flag_of(name: str) -> str:
 def with_settings(names: Sequence[str], *, before: str, note: str = "") -> Callable[[Command], Command]:
     """Add an option for each of these settings to a command that has the parameter `**settings`.
 
-    The command receives None for an option that is not given; `given_settings` drops these. The options are listed
-    before the parameter `before`. `note` is added to the help text of each.
+    An option that is not given is None; `given_settings` drops it. The options are listed before the parameter
+    `before`. `note` is added to each help text.
     """
 
     def decorate(command: Command) -> Command:
@@ -51,7 +51,7 @@ def with_settings(names: Sequence[str], *, before: str, note: str = "") -> Calla
 
 
 def given_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings whose options are given, in the types of the settings."""
+    """Return the settings that were given as options, converted to the types of the settings."""
     return {name: _parsed(name, value) for name, value in without_none(options).items()}
 
 
@@ -67,7 +67,7 @@ def _option(name: str, note: str) -> Any:
 
 
 def _parsed(name: str, value: Any) -> Any:
-    """Return the value of an option in the type of its setting: for a table, parse values of the form TEXT=SCORE."""
+    """Convert the value of an option to the type of its setting. A table has values of the form TEXT=SCORE."""
     if _kind(name).type is not dict:
         return value
     scores = {}
@@ -99,10 +99,10 @@ def _unwrapped(annotation: Any, metadata: tuple[Any, ...]) -> _Kind:
 
 
 def _limits(kind: _Kind) -> Iterator[tuple[str, float]]:
-    """Yield the limits that typer can check and that are worth showing. The settings class checks all of them."""
+    """Yield the limits that typer can check and the help should show. The settings class checks all limits."""
     flat = [each for given in kind.metadata for each in (given, *getattr(given, "metadata", ()))]
     bounds = {name: getattr(each, name) for each in flat for name in ("ge", "gt", "le") if hasattr(each, name)}
-    may_be_off = any(getattr(each, "func", None) is off for each in flat)  # then 0 and -1 are allowed
+    may_be_off = any(getattr(each, "func", None) is off for each in flat)  # if so, 0 and -1 are also allowed
     low = bounds.get("ge", bounds["gt"] + 1 if kind.type is int and "gt" in bounds else None)
     if low is not None and not may_be_off:
         yield "min", low

@@ -16,9 +16,9 @@ from penwright.cli.progress import SPARKS
 
 SHADES = " ░▒▓█"
 VIRIDIS = ("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725")
-LABEL, HEADING = 12, 8  # widest name of a row and of a column, in terminal cells
-CELL = 2  # terminal cells for one cell of a heat map, which makes it about square
-NUMBER = 8  # terminal cells for a number in a table
+LABEL, HEADING = 12, 8  # maximum widths of a row name and a column name, in terminal cells
+CELL = 2  # width of a heat map cell in terminal cells, which makes it about square
+NUMBER = 8  # width of a number in a table, in terminal cells
 
 
 class ShadedToken(NamedTuple):
@@ -40,7 +40,7 @@ def label(text: str) -> str:
 
 
 def shaded_text(pieces: Iterable[ShadedToken], width: int) -> Iterator[Text]:
-    """Yield a text in lines that fit the width, each followed by a line of bars that shows the levels."""
+    """Yield the lines of a text, wrapped to the width. Below each line, yield a line of bars that shows the levels."""
     line, bars = Text(), Text()
     for text, level in pieces:
         style = _style(level)
@@ -60,7 +60,7 @@ def shaded_text(pieces: Iterable[ShadedToken], width: int) -> Iterator[Text]:
 def heat_map(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str], console: Console) -> Iterator[Text]:
     """Yield a heat map of weights [targets, sources] with as many columns as fit.
 
-    The shade follows the square root of a weight, so that small ones show.
+    The shade is proportional to the square root of a weight, which keeps small weights visible.
     """
     n_columns = max(1, (console.width - LABEL - 1) // CELL)
     headings = [set_cell_size(label(name), min(HEADING, cell_len(label(name)))) for name in columns[:n_columns]]
@@ -94,7 +94,7 @@ def numbers(title: str, matrix: np.ndarray, rows: Sequence[str], columns: Sequen
 def table_of(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, last: Literal["left", "right"] = "right"
 ) -> Table:
-    """Return a table: first column left-aligned, last one as `last` says, the others right-aligned."""
+    """Return a table. The first column is left-aligned, the last one follows `last`, the rest is right-aligned."""
     table = Table(box=None, padding=(0, 1, 0, 0))
     for place, name in enumerate(columns):
         justify = "left" if place == 0 else last if place == len(columns) - 1 else "right"
@@ -105,7 +105,7 @@ def table_of(
 
 
 def signed_bar(share: float, width: int = 20) -> str:
-    """Return a bar for a share from -1 to 1: solid if it is positive, hatched if not."""
+    """Return a bar for a share from -1 to 1: solid if the share is positive, hatched otherwise."""
     return ("█" if share > 0 else "▒") * round(abs(share) * width)
 
 

@@ -24,7 +24,7 @@ def command(
     check_labels: Annotated[
         bool,
         typer.Option(
-            "--check-labels", help="Classifiers: list the training texts that may have a wrong label instead."
+            "--check-labels", help="Classifiers: instead, list the training texts that may have a wrong label."
         ),
     ] = False,
     precision: InPrecision = None,
@@ -49,7 +49,9 @@ def command(
     changes = merge(*(parse_override(text) for text in set_ or []))
     kept = precision or api.kept_precision(run, device)
     if kept not in (precision, "float32"):
-        warn(f"evaluating in {kept}, which `penwright optimize` chose. For the model as trained: --precision float32")
+        warn(
+            f"evaluating in {kept}, which `penwright optimize` chose. For the model as trained, use --precision float32"
+        )
     scores = api.evaluate(
         run, data or [], changes, device, output=output, precision=kept, say=print_message, **given_settings(settings)
     )
@@ -76,13 +78,13 @@ def _check_labels(run: Path, json: bool) -> None:
 
 
 def _as_dict(score: "Score") -> dict[str, object]:
-    """Return a score for JSON. Only a classifier's accuracy has a report."""
+    """Return a score as a dictionary for JSON. Only a classifier's accuracy has a report."""
     fields = {**score._asdict(), "baselines": [item._asdict() for item in score.baselines]}
     report = fields.pop("report")
     return {**fields, "report": report.as_dict()} if report else fields
 
 
 def _in_words(score: "Score", baseline: "Baseline") -> str:
-    """Return a baseline in words, and whether the score beats it."""
+    """Describe a baseline, and state if the score is not better."""
     verdict = "" if score.beats(baseline.value) else ", not beaten"
     return f"baseline {baseline.value:.4f} ({baseline.name}{verdict})"

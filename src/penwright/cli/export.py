@@ -14,8 +14,8 @@ def command(
         Literal["ctranslate2", "gguf", "huggingface", "peft", "penwright"],
         typer.Option(
             "--to",
-            help="Format to write; gguf is for llama.cpp, huggingface for transformers, peft for the adapter of a "
-            "LoRA run. penwright is a run of its own, with adapters merged.",
+            help="Format to write: gguf is for llama.cpp, huggingface for transformers, peft for the adapter of a "
+            "LoRA run. penwright makes a new run, with adapters merged.",
             show_default=False,
         ),
     ],
@@ -28,7 +28,7 @@ def command(
         Path | None, typer.Option(help="Merge this LoRA adapter, a folder in PEFT's format, before the export.")
     ] = None,
 ) -> None:
-    """Convert a run for CTranslate2, llama.cpp, transformers or PEFT, or merge its adapter.
+    """Convert a run for CTranslate2, llama.cpp, transformers or PEFT.
 
     Writes the weights of the best checkpoint, and the tokenizer.
     """

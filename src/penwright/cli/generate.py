@@ -33,7 +33,7 @@ def command(
     device: Device = "cpu",
     json: Json = False,
     jsonl: Annotated[
-        bool, typer.Option("--jsonl", help="Print one JSON object per completion, with seed, scores and --novelty.")
+        bool, typer.Option("--jsonl", help="Print one JSON object per completion, with its seed, scores and novelty.")
     ] = False,
     **settings: Any,
 ) -> None:
@@ -67,7 +67,7 @@ def command(
 
 
 def _settings(defaults: DecodingSettings, options: "Table", overrides: "Sequence[str]") -> DecodingSettings:
-    """Merge the run's settings, the options and --set; later ones win."""
+    """Merge the run's settings, the options and --set. Later values override earlier ones."""
     tables = (with_present_names(parse_override(text), "decoding.") for text in overrides)
     return validate(DecodingSettings, merge(defaults.model_dump(), options, *tables), "the options")
 
@@ -77,7 +77,7 @@ def _stream(generator: "Generator", prompt: str, settings: DecodingSettings) -> 
     pieces = generator.stream(prompt, settings)
     try:
         text = next(pieces, "")
-        sys.stdout.write(prompt.lstrip("\n"))  # only now, since settings that cannot be met raise an error above
+        sys.stdout.write(prompt.lstrip("\n"))  # not earlier: invalid settings raise an error above
         while True:
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -103,7 +103,7 @@ def _print(completions: "Iterable[Completion]", report: "NoveltyReport | None") 
 def _records(
     generator: "Generator", completions: "Iterable[Completion]", seed: int, measured: "Sequence[Novelty]"
 ) -> "Iterator[Table]":
-    """Yield a full record of each completion; its prompt, number, seed and settings reproduce it."""
+    """Yield a full record of each completion. The prompt, number, seed and settings in it reproduce the completion."""
     counts = Counter[str]()
     for index, completion in enumerate(completions):
         numbered = {"seed": seed, "number": counts[completion.prompt]}

@@ -21,13 +21,16 @@ def command(
     ],
     run: Annotated[Path, typer.Option("--run", help="New run folder.", show_default=False)],
     source_language: Annotated[
-        str | None, typer.Option("--from", help="Source language, for a model of many: a code such as en or eng_Latn.")
+        str | None,
+        typer.Option("--from", help="Source language of a multilingual model: a code such as en or eng_Latn."),
     ] = None,
-    target_language: Annotated[str | None, typer.Option("--to", help="Target language, for a model of many.")] = None,
+    target_language: Annotated[
+        str | None, typer.Option("--to", help="Target language of a multilingual model.")
+    ] = None,
 ) -> None:
-    """Make a run of a model that another project trained: GPT-2, Llama, Qwen, BERT, OPUS-MT and others.
+    """Make a run from a pretrained model (Hugging Face, GGUF).
 
-    Pickled weights are never opened. Other commands take the run like any other.
+    Pickled weights are never opened. All commands accept the new run.
     """
     from penwright.cli.progress import print_message
     from penwright.languages import Languages

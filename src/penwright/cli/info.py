@@ -61,7 +61,7 @@ def _print_run(run_folder: Path, json: bool) -> None:
 
 
 def _origin(run: "Run") -> "Origin | None":
-    """Return where an imported model comes from; None for others, and for runs without a record."""
+    """Return the origin of an imported model. Return None for other models, and for runs without a record."""
     from penwright.errors import PenwrightError
     from penwright.workflows.load import corpus_record
 
@@ -106,7 +106,7 @@ def config(
 
 
 def doctor(json: Json = False) -> None:
-    """Show which device training would use here, and why."""
+    """Show which device training would use on this machine, and why."""
     import torch
 
     from penwright.config import TrainingSettings

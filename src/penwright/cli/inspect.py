@@ -1,4 +1,4 @@
-"""The `penwright inspect` command: what happens inside a model on a text."""
+"""The `penwright inspect` command: show what a model computes for a text."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ ENDINGS = (".html", ".svg", ".png")
 
 
 TargetText = Annotated[str | None, typer.Option(help="Translation or label to explain. Default: the model's own.")]
-NTop = Annotated[int | None, typer.Option(help="Show this many most likely tokens at each position.", min=1)]
+NTop = Annotated[int | None, typer.Option(help="Number of most likely tokens to show at each position.", min=1)]
 Statistic = Annotated[
     str | None,
     typer.Option(
@@ -43,8 +43,8 @@ ShowAttribution = Annotated[
 TokenPosition = Annotated[
     int | None,
     typer.Option(
-        help="Position, from 0; --attribute explains the token after it. "
-        "Default: a writer's last, a translator's first."
+        help="Position, from 0. --attribute explains the token after this position. "
+        "Default: the last for a writer, the first for a translator."
     ),
 ]
 AblatedHeads = Annotated[
@@ -52,7 +52,7 @@ AblatedHeads = Annotated[
     typer.Option(help="Remove heads, such as 0.1,2.3, and show what changes; `each` removes every head in turn."),
 ]
 Words = Annotated[list[str] | None, typer.Option(help="Show the tokens nearest to a word. Needs no text. Repeatable.")]
-OtherText = Annotated[str | None, typer.Option(help="Compare with this text: surprise by token, and heads.")]
+OtherText = Annotated[str | None, typer.Option(help="Compare with this text: surprisal of each token, and heads.")]
 OtherRun = Annotated[
     Path | None, typer.Option(help="Compare with this run, or with a checkpoint such as RUN/checkpoints/first.")
 ]
@@ -85,8 +85,8 @@ def command(
 ) -> None:
     """Look inside a model: token probabilities, heads and layers.
 
-    Without options: the surprise of each token, and the heads that attend most to the previous token. With only -o
-    PAGE.html: a page of all views that suit the model.
+    Without options: the surprisal of each token, and the heads that attend most to the previous token. With only -o
+    PAGE.html: a page with all views that apply to the model.
     Attention weights show which tokens a head attends to, not what it contributes; --ablate measures that.
     """
     if output is not None and output.suffix.lower() not in ENDINGS:
@@ -104,7 +104,7 @@ def command(
 
 
 def _questions(run: Path, text: str | None, target: str | None, device: str, *, needs_text: bool) -> "Questions":
-    """Load the model, and return the questions about the text, which is read from standard input if it is needed."""
+    """Load the model and return the questions about the text. A missing text is read from standard input if needed."""
     from penwright.cli.questions import Questions
     from penwright.inspection import Inspector
     from penwright.workflows.load import load
@@ -118,7 +118,7 @@ def _questions(run: Path, text: str | None, target: str | None, device: str, *, 
 
 
 def _asked(about: "Questions", options: Mapping[str, Any], position: int | None) -> "list[Question]":
-    """Return the questions that these options ask."""
+    """Return the questions that the options select."""
     ask: Mapping[str, Callable[[Any], Question]] = {
         "top": about.likeliest,
         "sort": about.heads,
@@ -138,7 +138,7 @@ def _asked(about: "Questions", options: Mapping[str, Any], position: int | None)
 def _comparison(
     about: "Questions", runs: "tuple[Path, Path | None]", other_text: str | None, device: str
 ) -> "list[Question]":
-    """Return the questions that compare with another text or run, if one is given."""
+    """Return the questions that compare with another text or run. Return none if neither is given."""
     from penwright.cli.questions import Questions
     from penwright.inspection import Inspector
     from penwright.workflows.load import load
@@ -160,7 +160,7 @@ def _comparison(
 def _write(about: "Questions", chosen: "Sequence[Question]", output: Path, title: str, json: bool) -> None:
     """Write the answers as a page, or a single answer as a picture, and print the file size.
 
-    Without questions, the page has all views that suit the model.
+    Without questions, the page has all views that apply to the model.
     """
     from penwright.inspection import overview
     from penwright.tokenizers.tokenizer import well_formed
@@ -168,7 +168,7 @@ def _write(about: "Questions", chosen: "Sequence[Question]", output: Path, title
 
     if output.suffix.lower() != ".html" and len(chosen) != 1:
         raise UsageError(
-            f"a {output.suffix} file holds one picture. Ask for one thing, such as --lens, or write a page (.html)"
+            f"a {output.suffix} file holds one picture. Ask for one thing, for example --lens, or write a page (.html)"
         )
     views = [view for question in chosen for view in question.views(question.find())]
     views = views or list(overview(about.inspector, about.text, about.target))

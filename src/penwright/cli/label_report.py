@@ -1,11 +1,11 @@
-"""The report on a classifier's labels, as lines with tabs."""
+"""The report on a classifier's labels, as tab-separated lines."""
 
 from collections.abc import Iterator, Sequence
 
 from penwright.evaluation.label_report import LabelReport, Mistake
 
-MOST_LABELS, MOST_COLUMNS = 50, 12  # in the table of scores, and in the confusion matrix
-LONGEST = 80  # characters of a text
+MOST_LABELS, MOST_COLUMNS = 50, 12  # limits of the table of scores and of the confusion matrix
+LONGEST = 80  # maximum number of characters of a text
 
 
 def report_lines(report: LabelReport) -> Iterator[str]:

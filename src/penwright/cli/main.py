@@ -29,7 +29,7 @@ from penwright.cli import (
 from penwright.cli.streams import discard, standard_streams
 from penwright.errors import PenwrightError, PenwrightWarning
 
-COMMANDS: Mapping[str, Callable[..., None]] = {  # in the order of the help
+COMMANDS: Mapping[str, Callable[..., None]] = {  # in the order in which the help lists them
     "train": train.command,
     "plan": plan.command,
     "import": import_model.command,
@@ -67,7 +67,7 @@ for name, command in OLD_COMMANDS.items():
 
 @app.callback(invoke_without_command=True)
 def version(show: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
-    """Print the version and exit, if asked to."""
+    """Print the version and exit if --version is given."""
     if show:
         print(f"penwright {__version__}")
         raise typer.Exit
@@ -105,7 +105,7 @@ def _run_and_flush() -> int | str | None:
     try:
         app()
     except SystemExit as end:
-        sys.stdout.flush()  # here an error, such as a full disk, can still be reported
+        sys.stdout.flush()  # an error (for example, a full disk) can still be reported here
         return end.code
     return 0
 
@@ -127,5 +127,5 @@ def _show_warning(
 
 def _on_interrupt(number: int, frame: FrameType | None) -> NoReturn:
     """Handle SIGINT: print a message and exit with 130."""
-    print("\npenwright: interrupted", file=sys.stderr)  # starts a new line, since output may be unfinished
+    print("\npenwright: interrupted", file=sys.stderr)  # the line break ends a line that may be unfinished
     sys.exit(130)

@@ -14,7 +14,7 @@ from penwright.errors import PenwrightError
 if TYPE_CHECKING:
     from penwright.evaluation.novelty import Novelty, NoveltyReport
 
-SHOWN = 200  # characters shown of a passage
+SHOWN = 200  # maximum number of characters shown of a passage
 
 
 def command(
@@ -45,7 +45,7 @@ def command(
 
 
 def _texts(content: str) -> list[str]:
-    """Return the "text" field of each line if all lines are JSON objects with one; else the whole content."""
+    """Return the "text" field of each line if all lines are JSON objects with one, else the whole content."""
     try:
         return [json_format.loads(line)["text"] for line in content.split("\n") if line.strip()]
     except (ValueError, TypeError, KeyError):
@@ -53,7 +53,7 @@ def _texts(content: str) -> list[str]:
 
 
 def in_words(report: "NoveltyReport") -> "Iterator[str]":
-    """Yield the report in words: what each text copies, and a comparison with held-out text."""
+    """Yield the lines of the report: the longest copy in each text, and a comparison with held-out text."""
     held_out_longest = max((_length(novelty) for novelty in report.held_out), default=0)
     for number, novelty in enumerate(report.texts, start=1):
         run = novelty.longest

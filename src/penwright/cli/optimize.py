@@ -1,4 +1,4 @@
-"""The commands that make a trained run better to use: `penwright optimize` and `penwright tune`."""
+"""The commands that improve a trained run: `penwright optimize` and `penwright tune`."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ import typer
 
 from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder, print_json, warn
 
-SHOWN = 10  # trials that `tune` prints
+SHOWN = 10  # number of trials that `tune` prints
 
 
 def optimize(
@@ -46,7 +46,8 @@ def tune(
 ) -> None:
     """Tune the length and coverage penalties of a translator.
 
-    Tries them on held-out pairs. Saves the best in the run if they raise BLEU significantly, unless chrF falls by more.
+    Tries values on held-out pairs. Saves the best ones in the run if they raise BLEU significantly, unless chrF falls
+    by more.
     """
     from penwright.cli.progress import print_message
     from penwright.workflows import api

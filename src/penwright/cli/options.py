@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from penwright.config import Table
     from penwright.workflows.api import Prepared
 
-LONGEST_SIDE = 100  # characters of one side of an example in the preview
-FEW_EXAMPLES = 50  # labelled texts; fewer draw a warning
-FEW_BYTES = 20_000  # bytes of training text; less draws a warning
+LONGEST_SIDE = 100  # maximum number of characters of each side of an example in the preview
+FEW_EXAMPLES = 50  # number of labelled texts below which a warning is printed
+FEW_BYTES = 20_000  # size of the training text, in bytes, below which a warning is printed
 RunFolder = Annotated[Path, typer.Argument(help="Folder of a trained run.", metavar="RUN", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Device = Annotated[str, typer.Option(help="Device to compute on: cpu, cuda or mps.")]
@@ -26,7 +26,7 @@ InPrecision = Annotated[
     Literal["float32", "bfloat16", "int8"] | None,
     typer.Option(
         "--precision",
-        help="Precision of the weights. Default: what `optimize` chooses, else float32.",
+        help="Precision of the weights. Default: the choice of `optimize`, else float32.",
         show_default=False,
     ),
 ]
@@ -71,9 +71,9 @@ def given_texts(texts: list[str] | None) -> list[str]:
 
 
 def read_text(path: str) -> str:
-    """Read a file, or standard input for "-"; its encoding is detected as for training data.
+    """Read a file, or standard input for "-". Detect the encoding as for training data.
 
-    Raises PenwrightError if it cannot be read or is not text.
+    Raises PenwrightError if the file cannot be read or is not text.
     """
     name = "standard input" if path == "-" else path
     try:
@@ -92,7 +92,7 @@ def read_text(path: str) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """Split a text into lines, at newlines only; a final newline adds no empty line."""
+    """Split a text into lines at newlines only. A final newline adds no empty line."""
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
 
@@ -126,7 +126,7 @@ def training_flags(
     size: str | None,
     **budget: int | float | None,
 ) -> "Table":
-    """Return the options that `train` and `plan` share as settings; `budget` is minutes, steps or epochs."""
+    """Return the options that `train` and `plan` share, as settings. `budget` is minutes, steps or epochs."""
     return {
         "data": without_none({"train": data, "validation": validation}),
         "training": without_none({**budget}),
@@ -136,7 +136,7 @@ def training_flags(
 
 
 def settings_of(recipe: Path | None, flags: "Table", overrides: "Sequence[str]") -> "Table":
-    """Merge the recipe, the options and --set; later ones win, and a budget among them replaces the recipe's."""
+    """Merge the recipe, the options and --set. Later values win, and a new budget replaces the recipe's."""
     from penwright.config import merge, parse_override
     from penwright.workflows.api import read_recipe
 
@@ -169,7 +169,7 @@ def _in_one_line(example: dict[str, str]) -> str:
 
 
 def prepare_by_asking(settings: "Table") -> "tuple[Table, Prepared]":
-    """Prepare a run, asking on a terminal about each ambiguous choice; also return the settings with the answers."""
+    """Prepare a run, and ask on a terminal about ambiguous choices. Return settings with the answers, and the run."""
     from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
     from penwright.workflows import api
@@ -185,7 +185,7 @@ def prepare_by_asking(settings: "Table") -> "tuple[Table, Prepared]":
 
 
 def _ask(undecided: Undecided) -> Option:
-    """Ask on the terminal which option to take; raise `undecided` if there is no answer."""
+    """Ask on the terminal which option to take. Raise `undecided` if there is no answer."""
     print(undecided.question, file=sys.stderr)
     for number, option in enumerate(undecided.options, 1):
         print(f"  {number}  {option.meaning}", file=sys.stderr)
@@ -199,7 +199,7 @@ def _ask(undecided: Undecided) -> Option:
 
 
 def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
-    """Yield the lines that describe the plan to a person."""
+    """Yield the lines of a readable description of the plan."""
     from penwright.training.auto.choices import amount
     from penwright.workflows.plan import first_examples
 
@@ -224,7 +224,7 @@ def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
 
 
 def _too_little(prepared: "Prepared") -> "Iterator[str]":
-    """Yield a warning if there is too little to learn from."""
+    """Yield a warning if there is too little training data."""
     corpus = prepared.corpus
     if prepared.plan.recipe.task == "classify":
         if corpus.n_training < FEW_EXAMPLES:

@@ -41,7 +41,7 @@ def command(
 ) -> None:
     """Show what would be trained, and what to expect of it.
 
-    Also estimates how much longer training would still pay off. Trains nothing.
+    Also estimates how much longer training would pay off. Trains nothing.
     """
     from penwright.training.auto.choices import amount
     from penwright.workflows import api
@@ -50,7 +50,7 @@ def command(
     _, prepared = prepare_by_asking(settings_of(recipe, flags, set_ or []))
     forecast = api.forecast(prepared)
     if json:
-        print_json({**plan_as_record(prepared), "forecast": forecast._asdict()})
+        print_json({**plan_as_record(prepared), "outlook": forecast._asdict()})
         return
     for line in plan_in_words(prepared):
         print(line)
@@ -60,7 +60,7 @@ def command(
 
 
 def _forecast_in_words(forecast: "Forecast", minutes: float | None) -> "Iterator[str]":
-    """Yield the forecast in words: the expected quality, and whether longer training pays."""
+    """Yield the lines of the forecast: the expected quality, and whether longer training pays off."""
     from penwright.training.auto.choices import amount
 
     if forecast.low is None:

@@ -19,19 +19,19 @@ from penwright.training.trainer import StepReport, Trainer
 
 SPARKS = "▁▂▃▄▅▆▇█"
 LOG_EVERY = 15.0  # seconds between log lines
-SHOWN = 400  # characters shown of a sample
+SHOWN = 400  # maximum number of characters shown of a sample
 
 
 def print_message(text: str) -> None:
     """Print a line on standard error with control characters escaped.
 
-    Python callers need this too: only the command line escapes standard error itself.
+    This is for Python callers. The command line escapes all of standard error anyway.
     """
     print(escaped(text), file=sys.stderr, flush=True)
 
 
 def progress_observer() -> Observer:
-    """Return a live display if standard error is a terminal, else one that prints lines."""
+    """Return a live display if standard error is a terminal, and otherwise one that prints lines."""
     console = SafeConsole(sys.stderr)
     return LiveProgress(console) if console.is_terminal else LineProgress()
 
@@ -42,7 +42,7 @@ class _Progress(Observer):
     def __init__(self) -> None:
         self.losses: list[float] = []
         self.mean_loss: float | None = None
-        self.began: tuple[float, int] | None = None  # seconds and targets at the first step seen
+        self.began: tuple[float, int] | None = None  # seconds and targets at the first reported step
 
     def note(self, trainer: Trainer, report: StepReport) -> None:
         """Update the figures with the report on a step."""
@@ -66,7 +66,7 @@ class _Progress(Observer):
 
 
 class LineProgress(_Progress):
-    """Progress as occasional lines, for logs and files."""
+    """A progress display that prints occasional lines, for logs and files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class LineProgress(_Progress):
         print_message(text)
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
-        """Print a line if the last one is LOG_EVERY seconds old."""
+        """Print a line if LOG_EVERY seconds have passed since the last line."""
         self.note(trainer, report)
         if monotonic() - self.last > LOG_EVERY:
             self.last = monotonic()
@@ -91,7 +91,7 @@ class LineProgress(_Progress):
 
 
 class LiveProgress(_Progress):
-    """Progress as a display that is redrawn in place, with messages and samples scrolling above it."""
+    """A progress display that is redrawn in place, with messages and samples scrolling above it."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class LiveProgress(_Progress):
         self.live.update(self._display(trainer))
 
     def finished(self, trainer: Trainer) -> None:
-        """Stop the display; its last state stays on the screen."""
+        """Stop the display. Its last state stays on the screen."""
         if self.live.is_started:
             self.live.stop()
 

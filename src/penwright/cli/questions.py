@@ -1,4 +1,4 @@
-"""The questions of `penwright inspect`: how each is answered, and how its answer is drawn."""
+"""The questions of `penwright inspect`: how to answer each one, and how to draw the answer."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ class Question(NamedTuple):
     name: str
     find: Callable[[], Any]
     draw: Callable[[Any, Console], Drawn]
-    views: Callable[[Any], list[View]] = _one_view  # of several, the last is the main one
+    views: Callable[[Any], list[View]] = _one_view  # the last view is the main one
 
 
 class Questions:
@@ -41,7 +41,7 @@ class Questions:
         self.inspector, self.text, self.target = inspector, text, target
 
     def default_questions(self) -> list[Question]:
-        """Return the default questions: surprise (for a classifier, attribution) and a few heads."""
+        """Return the default questions: surprisal (for a classifier, attribution) and a few heads."""
         if not self.text.strip() and self.inspector.shape != "classifier":
             raise UsageError("there is nothing to inspect: the text is empty")
         if not self.inspector.outcomes:
@@ -50,7 +50,7 @@ class Questions:
         return [first, self.heads("diagonal" if self.inspector.shape == "translator" else "previous", FIRST_HEADS)]
 
     def scores(self, k: int) -> Question:
-        """Ask for the surprise of each token, and its `k` most likely alternatives."""
+        """Ask for the surprisal of each token, and its `k` most likely alternatives."""
         return Question("scores", lambda: self.inspector.token_scores(self.text, self.target, k), answers.surprise)
 
     def likeliest(self, k: int) -> Question:
@@ -58,7 +58,7 @@ class Questions:
         return self.scores(k)._replace(draw=answers.top_tokens)
 
     def heads(self, statistic: str, shown: int | None = None) -> Question:
-        """Ask for the statistics of all heads, sorted by one of them; `shown` limits the rows."""
+        """Ask for the statistics of all heads, sorted by one statistic. `shown` limits the rows."""
         if statistic not in STATISTICS:
             raise UsageError(f"there is no head statistic '{statistic}'. Choose one of {', '.join(STATISTICS)}")
 
@@ -84,7 +84,7 @@ class Questions:
         return Question(f"head {head}", find, draw, lambda result: [one_head(result, head)])
 
     def beside(self, other: "Questions", names: tuple[str, str]) -> list[Question]:
-        """Compare with another text or model: the surprise of each token, and the heads that differ most."""
+        """Compare with another text or model: the surprisal of each token, and the heads that differ most."""
 
         def tokens() -> Comparison:
             one, two = (side.inspector.surprises(side.text, side.target) for side in (self, other))
@@ -144,7 +144,7 @@ class Questions:
         return Question("attribution", find, answers.attribution)
 
     def ablation(self, heads: str) -> Question:
-        """Ask for the effect of removing heads: those of a comma-separated list together, or `each` in turn."""
+        """Ask for the effect of removing all heads of a comma-separated list together, or `each` head in turn."""
         if heads == "each":
             importance = self.inspector.head_importance
             return Question("importance", lambda: importance(self.text, self.target), answers.importance, _no_view)
@@ -153,7 +153,7 @@ class Questions:
         )
 
     def neighbours(self, word: str) -> Question:
-        """Ask for the tokens nearest to a word; this needs no text."""
+        """Ask for the tokens nearest to a word. No text is needed."""
         return Question(f"neighbours of {word}", lambda: self.inspector.neighbours(word), answers.neighbours)
 
 

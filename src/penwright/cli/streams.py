@@ -1,4 +1,4 @@
-"""The standard streams: always open, accepting every character, and escaping control characters for terminals."""
+"""Standard streams that are always open, accept every character, and escape control characters for terminals."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ ESCAPES = {code: ascii(chr(code))[1:-1] for code in CONTROL_CODES if chr(code) n
 
 @runtime_checkable
 class Stream(Protocol):
-    """The methods of a text stream that we use."""
+    """The methods that this package needs of a text stream."""
 
     def write(self, text: str, /) -> int: ...  # noqa: D102
     def flush(self) -> None: ...  # noqa: D102
@@ -61,7 +61,7 @@ class EscapingStream(_Layer):
 
 
 class LossyStream(_Layer):
-    """A stream for messages that drops them, instead of failing, once its reader has gone."""
+    """A stream for messages that drops them, instead of failing, once the reader is gone."""
 
     def write(self, text: str) -> int:
         """Write the text, or drop it."""
@@ -117,9 +117,10 @@ def standard_streams() -> Iterator[None]:
 
 
 def _open_closed_streams() -> None:
-    """Open the null device for closed streams; the next files to be opened would take their descriptors.
+    """Open the null device in place of closed standard streams.
 
-    Reading such a standard input fails, since it is open for writing only. Output is dropped.
+    Otherwise, the next files to be opened would get their descriptors. Output is dropped. Reading standard input fails,
+    since the device is open for writing only.
     """
     for number in range(3):
         try:

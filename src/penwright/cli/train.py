@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from penwright.training.observers import Observer
     from penwright.workflows.api import Prepared
 
-LONGEST_EXAMPLE = 80  # characters, so that it fits on a line
+LONGEST_EXAMPLE = 80  # maximum number of characters that fits on a line
 NewRun = Annotated[Path | None, typer.Option(help="Folder for the new run. Default: runs/NAME, named after the data.")]
 Balance = Annotated[
-    bool, typer.Option("--balance", help="Classifiers: treat all labels as equally frequent, to find rare ones.")
+    bool,
+    typer.Option("--balance", help="Classifiers: treat all labels as equally frequent, which helps to find rare ones."),
 ]
 Seed = Annotated[int | None, typer.Option(help="Random seed. Default: 1.")]
 NMembers = Annotated[int | None, typer.Option(help="Train this many models, and distill them into one.", min=2, max=64)]
@@ -51,7 +52,7 @@ BaseRun = Annotated[
 ]
 KeptShare = Annotated[
     float | None,
-    typer.Option(help="With --from: share of the training batches that come from that run's own text, such as 0.2."),
+    typer.Option(help="With --from: share of the training batches that are taken from that run's own text, e.g. 0.2."),
 ]
 LoraRank = Annotated[
     int | None, typer.Option(help="With --from: train LoRA adapters of this rank, and no other weights.")
@@ -94,7 +95,7 @@ def command(
 ) -> None:
     """Train a model on your own text.
 
-    What you do not set is chosen from the data and the machine, and printed with its reason.
+    Settings that you leave out are chosen for the data and the machine, and printed with the reasons.
     Ctrl+C saves the run; --resume continues it, bit for bit.
     """
     flags = {
@@ -122,7 +123,7 @@ def command(
 
 
 def _is_done_elsewhere(processes: int | None) -> bool:
-    """Start the training processes if several are requested; return True in a follower that has finished."""
+    """Start the training processes if several are requested. Return True in a follower process that has finished."""
     from penwright.training.launcher import guard_this_rank, is_launched, launch
     from penwright.training.signals import treat_as_ctrl_c
 
@@ -139,7 +140,7 @@ def _is_done_elsewhere(processes: int | None) -> bool:
 def _show_what_would_be_trained(
     settings: "Table", run: Path | None, n_members: int | None, form: Literal["plan", "json", "recipe"]
 ) -> None:
-    """Print the plan, in words or as JSON, or the recipe; for an ensemble, those of its first member."""
+    """Print the plan (as text or JSON) or the recipe. For an ensemble, print that of the first member."""
     from penwright.config import write_toml
     from penwright.workflows import api
 
@@ -194,7 +195,7 @@ def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool)
 
 
 def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
-    """Warn if the members have too little time for an ensemble to beat a single model."""
+    """Warn if the members have too little time for an ensemble to outperform a single model."""
     from penwright.training.auto.choices import amount
     from penwright.training.auto.forecast import SATURATION
     from penwright.workflows import api
@@ -218,7 +219,7 @@ def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
 
 
 def _resume(folder: Path, changes: "Table", json: bool) -> None:
-    """Resume a run, and say how to use it once it is finished."""
+    """Resume a run, and print how to use it once it is finished."""
     from penwright.run.folder import Run
     from penwright.workflows import api
 
@@ -248,7 +249,7 @@ def _show_plan(prepared: "Prepared", folder: Path, json: bool) -> None:
 
 
 def _finish(folder: Path, task: str, json: bool) -> None:
-    """Say that training is done, and which commands to try next."""
+    """Print that training is done, and which commands to try next."""
     from penwright.cli.progress import print_message
 
     if json:

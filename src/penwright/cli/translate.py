@@ -58,14 +58,14 @@ ProtectedPatterns = Annotated[
 TargetPrefix = Annotated[str | None, typer.Option(help="Begin each translation with this text.")]
 NAlternatives = Annotated[
     int | None,
-    typer.Option(help="Print this many alternatives for the next word after --prefix. Takes one sentence.", min=1),
+    typer.Option(help="Number of alternatives to print for the next word after --prefix. Takes one sentence.", min=1),
 ]
 IsSampled = Annotated[bool, typer.Option("--sample", help="Sample --n-best translations instead of using beam search.")]
 Diversity = Annotated[
     float | None,
     typer.Option(
         help="Make the --n-best translations differ: "
-        "penalty in nats for each token that an earlier one has at the same position.",
+        "penalty in nats for each token that an earlier translation has at the same position.",
         min=0,
     ),
 ]
@@ -77,7 +77,7 @@ WithAlignment = Annotated[
 ]
 SourceLanguage = Annotated[
     str | None,
-    typer.Option(help="Source language, such as de, for sentence splitting. Default: the run's, if known."),
+    typer.Option(help="Source language for sentence splitting, e.g. de. Default: the run's, if known."),
 ]
 
 
@@ -173,7 +173,7 @@ def _links(found: "Sequence[Translation]", run: Path, device: str) -> list[str]:
 
 
 def _print(translations: "Sequence[Translation]", links: Sequence[str] | None, *, json: bool) -> None:
-    """Print the translations, each with its alignment if there are `links`, as text or as JSON."""
+    """Print the translations as text or as JSON. Add the alignments if there are `links`."""
     remaining = iter(links or ())
     for translation in translations:
         own_links = ["" if links is None else next(remaining) for _ in translation.candidates]
@@ -194,9 +194,11 @@ def _print(translations: "Sequence[Translation]", links: Sequence[str] | None, *
 def _print_document(
     translator: "Translator", path: Path, constraints: "Constraints", settings: Mapping[str, Any], *, json: bool
 ) -> None:
-    """Print the translation of a document, with its layout."""
+    """Print the translation of a document in the layout of the original."""
     if translator.source_language is None:
-        warn("the source language is not known, so sentences are split as in English. Name it, such as --language de")
+        warn(
+            "the source language is not known, so sentences are split as in English. Name it, for example --language de"
+        )
     text = translator.translate_document(read_text(str(path)).replace("\r\n", "\n"), constraints, **settings)
     if json:
         print_json({"text": text})

@@ -1,4 +1,4 @@
-"""A person's table, to which a command adds columns. Every other cell stays as it is."""
+"""A user's table, to which a command adds columns. All other cells stay unchanged."""
 
 import csv
 import io
@@ -10,11 +10,11 @@ from penwright.cli.options import read_text
 from penwright.errors import PenwrightError, UsageError
 
 DELIMITERS = ",;\t|"
-LONGEST_CELL = 1 << 27  # characters
+LONGEST_CELL = 1 << 27  # maximum number of characters of a cell
 
 
 class UserTable(NamedTuple):
-    """A table with a header, as its file has it."""
+    """A table with a header."""
 
     path: str
     header: list[str]
@@ -23,7 +23,7 @@ class UserTable(NamedTuple):
 
     @classmethod
     def read(cls, path: str) -> "UserTable":
-        """Read a table (- for standard input). Its delimiter is the one that divides the header most often."""
+        """Read a table (- for standard input). The delimiter is the candidate that divides the header most often."""
         text = read_text(path).removeprefix("\ufeff")
         csv.field_size_limit(LONGEST_CELL)
         firsts = {each: next(csv.reader(io.StringIO(text, newline=""), delimiter=each), []) for each in DELIMITERS}
@@ -33,7 +33,7 @@ class UserTable(NamedTuple):
         except csv.Error as error:
             raise PenwrightError(f"{path} cannot be read as a table: {error}") from None
         if not any(header):
-            raise PenwrightError(f"{path} has no header line, which names the columns")
+            raise PenwrightError(f"{path} has no header line. Insert a first line that names the columns")
         for number, row in enumerate(rows, start=2):
             if len(row) > len(header):
                 raise PenwrightError(
@@ -43,7 +43,7 @@ class UserTable(NamedTuple):
         return cls(path, header, [row + [""] * (len(header) - len(row)) for row in rows], delimiter)
 
     def texts(self, names: Sequence[str], trained: Sequence[tuple[str, int]]) -> list[str]:
-        """Return the text of each row: the columns with these names, else those that the run was trained on."""
+        """Return the text of each row, from the named columns or, without names, the run's training columns."""
         columns = [self._column(name) for name in names]
         if not columns and all(name in self.header for name, _ in trained):
             columns = [self.header.index(name) for name, _ in trained]
@@ -56,7 +56,7 @@ class UserTable(NamedTuple):
         return [" ".join(row[column] for column in columns) for row in self.rows]
 
     def _column(self, name: str) -> int:
-        """Return the place of a column by its name, or by its number from 1."""
+        """Return the index of a column, given its name or its number from 1."""
         if name in self.header:
             return self.header.index(name)
         if name.isdecimal() and 1 <= int(name) <= len(self.header):
@@ -64,7 +64,7 @@ class UserTable(NamedTuple):
         raise UsageError(f"{self.path} has no column '{name}'. Columns: {', '.join(self.header)}")
 
     def write(self, names: Sequence[str], columns: Sequence[Sequence[str]]) -> None:
-        """Write the table with more columns to standard output. A name that is taken gets a number."""
+        """Write the table with the new columns to standard output. A name that already exists gets a number."""
         header = list(self.header)
         for name in names:
             taken = (f"{name}_{number}" for number in range(2, len(header) + 3))

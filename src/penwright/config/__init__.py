@@ -1,4 +1,4 @@
-"""Settings: frozen, validated objects made from a TOML recipe and `a.b=c` overrides. Imports no torch."""
+"""Settings: frozen, validated objects made from a TOML recipe and `a.b=c` overrides. They do not import torch."""
 
 from penwright.config.folders import CACHE_ADVICE, cache_folder, require_writable_cache
 from penwright.config.model import (

@@ -18,33 +18,33 @@ from penwright.config.recipe import one_or_more
 from penwright.config.settings import settings_in
 
 REQUIRED = "required"
-TYPES = {int: "integer", float: "float", str: "string", bool: "boolean"}  # as in TOML
+TYPES = {int: "integer", float: "float", str: "string", bool: "boolean"}  # names of the types in TOML
 LARGE = 1 << 20  # larger limits are written as powers of two
 
 
 @dataclass(frozen=True)
 class SettingDescription:
-    """One key of a table."""
+    """The description of one key of a table."""
 
-    name: str  # with its table, such as "model.d_model"
+    name: str  # full name, for example "model.d_model"
     type: str
-    default: str  # as in TOML; "None" if it is not set, and "required" if there is no default
+    default: str  # value in TOML; "None" for a setting that is off; "required" if there is no default
     meaning: str
 
 
 @dataclass(frozen=True)
 class TableDescription:
-    """A table of settings, or one of the variants of a table."""
+    """The description of a table of settings, or of one variant of a table."""
 
-    name: str  # such as "model"; empty for the keys outside tables
+    name: str  # name of the table, for example "model"; empty for keys outside tables
     summary: str
-    variant: str  # the value of `type` that selects this variant; empty if the table has none
+    variant: str  # the value of `type` that selects this variant; empty if the table has no variants
     is_default: bool  # whether this variant is the default
     settings: tuple[SettingDescription, ...]
 
 
 def explain(kind: type[BaseModel]) -> str:
-    """Return every key of these settings, table by table, with its default and its meaning."""
+    """List every key of these settings, table by table, with its default and its meaning."""
     return "\n".join(line for table in describe(kind) for line in _as_toml(table))
 
 
@@ -53,7 +53,7 @@ def describe(
 ) -> Iterator[TableDescription]:
     """Yield the tables of these settings; the keys outside tables come first.
 
-    `default` is the default of the whole table, if it has one. It may differ from the defaults of its class.
+    `default` is the default of the whole table, if there is one. It may differ from the defaults of the class.
     """
     base = default if isinstance(default, kind) else None
     meanings = {"type": "selects this variant" if is_variant else "the only type"} | field_comments(kind)
@@ -73,13 +73,13 @@ def describe(
 
 
 def type_in_words(field: FieldInfo) -> str:
-    """Return the type of a field, such as "integer > 0" or "list of strings"."""
+    """Describe the type of a field, for example as "integer > 0" or "list of strings"."""
     return _in_words(field.annotation, tuple(field.metadata))
 
 
 @cache
 def field_comments(kind: type) -> dict[str, str]:
-    """Return the comment in the source of each annotated field of a class and of its bases."""
+    """Return the source comment of each annotated field of a class and its bases."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if base is not BaseModel and "__annotations__" in vars(base):
@@ -88,7 +88,7 @@ def field_comments(kind: type) -> dict[str, str]:
 
 
 def _comments_in(source: str) -> dict[str, str]:
-    """Return the comments in the lines of each annotated field of a class."""
+    """Return the comment of each annotated field in the source of a class. A field may span several lines."""
     tokens = tokenize.generate_tokens(StringIO(source).readline)
     by_line = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
     (body,) = ast.parse(source).body
@@ -136,7 +136,7 @@ def _plural(words: str) -> str:
 
 
 def _limits(metadata: tuple[Any, ...]) -> Iterator[str]:
-    """Yield the limits of a number, also those inside pydantic's `Field`."""
+    """Yield the limits of a number, including those in pydantic's `Field`."""
     for each in metadata:
         if isinstance(each, FieldInfo):
             yield from _limits(tuple(each.metadata))
@@ -147,7 +147,7 @@ def _limits(metadata: tuple[Any, ...]) -> Iterator[str]:
 
 
 def _number(value: int | float) -> str:
-    """Return a number, and a large one as a power of two."""
+    """Format a number; use a power of two for a large one if possible."""
     exponent = int(value + 1).bit_length() - 1
     if value < LARGE or value not in (2**exponent, 2**exponent - 1):
         return f"{value:g}"
@@ -155,7 +155,7 @@ def _number(value: int | float) -> str:
 
 
 def _toml_value(value: object) -> str:
-    """Return a default as TOML; None, which TOML cannot express, as "None"."""
+    """Format a default value in TOML. None, which TOML cannot express, becomes "None"."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(_toml_value, value))}]"
     if isinstance(value, bool | str | dict):

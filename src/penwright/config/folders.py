@@ -1,4 +1,4 @@
-"""The cache folder, for files that can be made again."""
+"""The cache folder, for files that can be recreated."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ CACHE_ADVICE = "Set PENWRIGHT_CACHE to a folder that you can write to."
 
 
 def cache_folder(of: Literal["tokens", "compiled"]) -> Path:
-    """Return a subfolder of the cache, which is PENWRIGHT_CACHE or ~/.cache/penwright. The user may delete it any time.
+    """Return a subfolder of the cache, which is PENWRIGHT_CACHE or ~/.cache/penwright. It may be deleted at any time.
 
     Raises PenwrightError if PENWRIGHT_CACHE is not set and there is no home folder.
     """
@@ -19,7 +19,7 @@ def cache_folder(of: Literal["tokens", "compiled"]) -> Path:
     try:
         return (Path(chosen) if chosen else Path.home() / ".cache" / "penwright") / of
     except RuntimeError:
-        raise PenwrightError(f"There is no home folder to keep the cache in. {CACHE_ADVICE}") from None
+        raise PenwrightError(f"There is no home folder for the cache. {CACHE_ADVICE}") from None
 
 
 def require_writable_cache() -> None:

@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from penwright.config.settings import Settings, Table, merge
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
-Precision = Literal["float32", "bfloat16", "int8"]  # of the weights at inference
+Precision = Literal["float32", "bfloat16", "int8"]  # number format of the weights at inference
 FeedForwardKind = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared", "swiglu", "geglu"]
 
 
@@ -15,7 +15,7 @@ class SinusoidalPositions(Settings):
     """Sines and cosines of decreasing frequency, added to the embeddings (Vaswani et al. 2017, section 3.5)."""
 
     type: Literal["sinusoidal"] = "sinusoidal"
-    layout: Literal["interleaved", "halves", "tensor2tensor"] = "interleaved"  # halves: all sines first
+    layout: Literal["interleaved", "halves", "tensor2tensor"] = "interleaved"  # halves: all sines, then all cosines
     offset: NonNegativeInt = 0  # number of the first position (M2M100: 2)
 
 
@@ -26,13 +26,13 @@ class LearnedPositions(Settings):
 
 
 class RotaryScaling(Settings):
-    """Scaling of rotary positions for texts longer than those of the first training (Llama 3.1)."""
+    """Scaling of rotary positions, for contexts longer than in the original training (Llama 3.1)."""
 
-    factor: PositiveFloat  # low frequencies are divided by this
+    factor: PositiveFloat  # divisor of the low frequencies
     low_freq_factor: PositiveFloat = 1.0  # frequencies with fewer rotations per original context are low
-    high_freq_factor: PositiveFloat = 4.0  # frequencies with more are kept; those in between are interpolated
+    high_freq_factor: PositiveFloat = 4.0  # frequencies with more rotations are not scaled; in between, interpolate
     original_context: PositiveInt | None = (
-        None  # context before scaling; None: all frequencies are low (linear scaling)
+        None  # context length before scaling, in tokens; None: all frequencies are low (linear scaling)
     )
 
 
@@ -41,11 +41,11 @@ class RotaryPositions(Settings):
 
     type: Literal["rotary"] = "rotary"
     base: PositiveFloat = 10_000.0  # base of the rotation frequencies
-    scaling: RotaryScaling | None = None  # for a longer context; None: off
+    scaling: RotaryScaling | None = None  # scaling for longer contexts; None: off
 
 
 class NoPositions(Settings):
-    """No positions. A causal model still learns the order of its tokens; an encoder does not."""
+    """No position encoding. A causal model still learns the order of its tokens; an encoder does not."""
 
     type: Literal["none"] = "none"
 
@@ -59,7 +59,7 @@ class NormSettings(Settings):
     """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019)."""
 
     type: Literal["rms", "layer"] = "rms"  # RMSNorm or LayerNorm
-    eps: PositiveFloat = 1e-6  # added to the variance (LayerNorm) or the mean square (RMSNorm)
+    eps: PositiveFloat = 1e-6  # constant added to the variance (LayerNorm) or the mean square (RMSNorm)
 
 
 SIZES: dict[str, Table] = {
@@ -94,35 +94,35 @@ SIZES["gpt2"] = merge(
 
 
 class ModelSettings(Settings):
-    """A Transformer. The defaults are the modern block; `size` sets the dimensions of a named size."""
+    """A Transformer. The defaults describe a modern block; `size` sets the dimensions of a named size."""
 
     size: str | None = None  # nano, tiny, mini, small, medium, base, large, ...; other keys of this table override it
     d_model: PositiveInt = 128  # width of the embeddings and of all layers
-    n_layers: PositiveInt = 4  # number of layers; of an encoder-decoder, those of the encoder
-    n_decoder_layers: PositiveInt | None = None  # layers of the decoder of an encoder-decoder; None: n_layers
+    n_layers: PositiveInt = 4  # number of layers; in an encoder-decoder, number of encoder layers
+    n_decoder_layers: PositiveInt | None = None  # decoder layers of an encoder-decoder; None: n_layers
     n_heads: PositiveInt = 4  # attention heads per layer
-    n_kv_heads: PositiveInt  # default: n_heads; fewer: query heads share keys and values (grouped-query attention)
-    d_head: PositiveInt  # default: d_model / n_heads
-    d_ff: PositiveInt  # default: 4 d_model, or with a gate 8/3 d_model, rounded up to a multiple of 32
+    n_kv_heads: PositiveInt  # key and value heads per layer; default: n_heads; fewer: grouped-query attention
+    d_head: PositiveInt  # width of a head; default: d_model / n_heads
+    d_ff: PositiveInt  # feed-forward width; default: 4 d_model; with a gate, 8/3 d_model rounded up to a multiple of 32
     context_length: PositiveInt = 256  # longest sequence, in tokens
     positions: Positions = RotaryPositions()
     norm: NormSettings = NormSettings()
-    norm_position: Literal["pre", "post"] = "pre"  # norm before each sublayer, or after the residual sum
+    norm_position: Literal["pre", "post"] = "pre"  # pre: norm before each sublayer; post: norm after the residual sum
     embedding_norm: bool = False  # norm on the sum of embeddings and positions (BERT)
     feed_forward: FeedForwardKind = "swiglu"  # activation; swiglu and geglu add a gate
     bias: bool = False  # biases in linear layers and LayerNorm
-    qkv_bias: bool | None = None  # biases of queries, keys and values (Qwen2: true); None: as bias
+    qkv_bias: bool | None = None  # biases of queries, keys and values (Qwen2: true); None: same as bias
     output_bias: bool = False  # bias on the logits (Marian)
     qk_norm: bool = False  # norm on the queries and keys of self-attention, per head (Qwen3)
-    tie_embeddings: Literal["all", "output", "none"] = "all"  # matrices to share: all; output: target and output
+    tie_embeddings: Literal["all", "output", "none"] = "all"  # shared matrices; output: only target and output
     scale_embeddings: bool = False  # multiply the embeddings by sqrt(d_model)
     window: PositiveInt | None = None  # sliding-window self-attention over this many tokens; None: all tokens
     pooling: Literal["mean", "first"] = "mean"  # a classifier reads the mean of all tokens, or the first token
     ngrams: bool = False  # combine a classifier with a linear classifier of word and character n-grams
-    balanced: bool = False  # a classifier treats all labels as equally frequent, so that rare ones are found more often
+    balanced: bool = False  # a classifier treats all labels as equally frequent, and finds rare ones more often
     pooler: bool = False  # dense layer between pooling and output layer (BERT)
     pooler_activation: Literal["tanh", "relu"] = "tanh"  # activation of the pooler (DistilBERT: relu)
-    dropout: Probability = 0.0  # on the embeddings and on the output of each sublayer
+    dropout: Probability = 0.0  # dropout on the embeddings and on the output of each sublayer
     attention_dropout: Probability = 0.0  # dropout on the attention weights
     feed_forward_dropout: Probability = 0.0  # dropout on the hidden layer of the feed-forward network
     token_dropout: Probability = 0.0  # average share of tokens removed from a classifier's training texts

@@ -25,7 +25,7 @@ Column = str | int  # name or number (from 1) of a column of a table
 
 
 def one_or_more(given: Any) -> Any:
-    """Put a single string or number into a tuple; return anything else unchanged."""
+    """Put a single string or number into a tuple; return any other value unchanged."""
     return (given,) if isinstance(given, str | int) else given
 
 
@@ -46,7 +46,7 @@ class DataSettings(Settings):
 
     train: Annotated[Paths, Field(min_length=1)]  # files, folders, hub:NAME or hub:NAME/CONFIG
     validation: Paths = ()  # your own held-out files; empty: hold out a part of train
-    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None  # share of train to hold out; None: depends on its size
+    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None  # share of train to hold out; None: chosen by size
     seed: NonNegativeInt | None = None  # selects the held-out examples; None: the recipe's seed
     source: Column | None = None  # column of the source sentences
     target: Column | None = None  # column of the target sentences
@@ -55,7 +55,7 @@ class DataSettings(Settings):
     label_names: dict[str, str] = Field(default_factory=dict)  # names for labels in the files, such as {"1" = "World"}
     encoding: str | None = None  # encoding of text files; None: detect it
     max_characters: PositiveInt = 5000  # drop pairs with a longer side, and longer labelled texts
-    max_ratio: PositiveFloat | None = 9.0  # drop pairs whose longer side is more than this many times the other
+    max_ratio: PositiveFloat | None = 9.0  # drop pairs with one side more than this many times as long as the other
     deduplicate: bool = True  # drop repeated examples
 
 
@@ -63,8 +63,8 @@ class TokenizerSettings(Settings):
     """Type and size of the tokenizer."""
 
     type: Literal["characters", "bytes", "bpe", "unigram", "imported"] = "bpe"  # imported: `penwright import` sets it
-    vocab_size: PositiveInt | None = None  # with special tokens; a maximum for characters, ignored for bytes
-    prefix_space: bool = False  # put a space before the first word of a text, as before the others; for classifiers
+    vocab_size: PositiveInt | None = None  # size with special tokens; a maximum for characters, ignored for bytes
+    prefix_space: bool = False  # put a space before a text: its first word is encoded like the others; for classifiers
 
     @model_validator(mode="after")
     def _check(self) -> "TokenizerSettings":
@@ -74,7 +74,7 @@ class TokenizerSettings(Settings):
 
 
 class DistillationSettings(Settings):
-    """Distillation: models of other runs on the same text provide soft targets for this one."""
+    """Distillation: models of other runs on the same text provide soft targets for the new model."""
 
     teachers: Annotated[tuple[str, ...], Field(min_length=1)]  # run folders of the teachers
     weight: Annotated[float, Field(gt=0, le=1)] = 0.7  # weight of the teachers in the loss; the data gets the rest
@@ -85,13 +85,13 @@ class FineTuningSettings(Settings):
 
     base: str  # run folder to start from
     base_sha256: str | None = None  # checksum of the base's weights, recorded when training begins
-    keep_old: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the batches that come from the base's own text
+    keep_old: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the batches from the training text of the base
 
 
 class ChatSettings(Settings):
-    """The chat template of a model: Jinja, as in tokenizer_config.json of other projects."""
+    """The chat template of a model, in Jinja, as in the tokenizer_config.json of other projects."""
 
-    template: Annotated[str, Field(max_length=100_000)]  # turns messages into one text
+    template: Annotated[str, Field(max_length=100_000)]  # Jinja template that turns messages into one text
     bos_token: str = ""  # text that the template calls bos_token
     eos_token: str = ""  # text that the template calls eos_token: the end of an answer
 
@@ -100,7 +100,7 @@ LoraTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]
 
 
 class LoraSettings(Settings):
-    """LoRA (Hu et al. 2022): train small adapters of low rank, and keep the base's weights as they are."""
+    """LoRA (Hu et al. 2022): train small low-rank adapters, and keep the weights of the base frozen."""
 
     rank: Annotated[int, Field(gt=0, le=4096)]  # rank of each adapter
     alpha: PositiveFloat | None = None  # adapters are scaled by alpha / rank; None: twice the rank
@@ -108,7 +108,7 @@ class LoraSettings(Settings):
 
     @property
     def scale(self) -> float:
-        """Factor of the update."""
+        """Scaling factor of the update."""
         return 2.0 if self.alpha is None else self.alpha / self.rank
 
 
@@ -132,7 +132,7 @@ class DecodingSettings(Settings):
     top_p: Share | None = None  # nucleus sampling: use the smallest set of tokens whose probabilities add up to P
     min_p: Ratio | None = None  # sample from tokens at least P times as likely as the most likely one
     typical_p: Share | None = (
-        None  # typical sampling: use tokens with surprise close to the entropy, with probability P in total
+        None  # typical sampling: use the tokens with surprisal closest to the entropy, up to a total probability of P
     )
     epsilon_cutoff: ProbabilityOrOff = None  # sample from tokens of at least this probability
     eta_cutoff: ProbabilityOrOff = None  # like the epsilon cutoff, with a lower threshold at high entropy
@@ -147,7 +147,7 @@ class DecodingSettings(Settings):
     dry_allowed_length: Count = 2  # DRY: longest repetition without penalty, in tokens
     dry_breakers: Texts = ("\n", ":", '"', "*")  # DRY: repetitions end at tokens that contain this text
     logit_bias: dict[str, float] = Field(default_factory=dict)  # raise the log-probability of a text by a score in nats
-    banned_words: Texts = ()  # ban a word, in any case; beg* bans all words that begin with beg
+    banned_words: Texts = ()  # ban a word, ignoring case; beg* bans all words that begin with beg
     required_words: Texts = ()  # require a word in the completion
     pattern: str | None = None  # regular expression that the whole completion must match
     stop: Texts = ()  # end the completion before this text
@@ -179,8 +179,8 @@ def decoding_settings(
 ) -> DecodingSettings:
     """Merge decoding settings: the defaults, then `given`, then keyword arguments (`options`) that are not None.
 
-    A complete `given` replaces the defaults; a table overrides some of them. Raises UnknownArgument, with the closest
-    name, for an option that is not in `used`.
+    If `given` is a DecodingSettings, it replaces the defaults; a table overrides some of them. Raises UnknownArgument,
+    with the closest name, for an option that is not in `used`.
     """
     base, table = (given, {}) if isinstance(given, DecodingSettings) else (defaults, given or {})
     table, options = (with_present_names(each or {}, "decoding.") for each in (table, options))

@@ -12,7 +12,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class EndShift(NamedTuple):
-    """The last change of the end of a run: its step, and the progress there. From then on, progress is linear."""
+    """The step at which the end of a run last changed, and the progress at that step. Progress is linear afterwards."""
 
     step: int = 0
     progress: float = 0.0  # progress of the schedule at that step
@@ -24,17 +24,17 @@ NO_SHIFT = EndShift()
 class _Warmup(Settings):
     """Base of the schedules: a linear warm-up over the first steps."""
 
-    settles_at: ClassVar[float] = 0.1  # share of a budget in minutes after which the total must be known
+    settles_at: ClassVar[float] = 0.1  # share of a budget in minutes after which the number of steps must be known
     warmup_steps: NonNegativeInt = 0  # steps of linear warm-up
 
     def factor(self, step: int, total_steps: int | None, turn: EndShift = NO_SHIFT) -> float:
-        """Return the factor in [0, 1] of a step, counted from 0; `total_steps` is None while it is unknown."""
+        """Return the factor (0 to 1) for a step, counted from 0. `total_steps` is None while the total is unknown."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         return self._after_warmup(self.progress(step, total_steps, turn), step)
 
     def progress(self, step: int, total_steps: int | None, turn: EndShift = NO_SHIFT) -> float:
-        """Return the progress in [0, 1] from the end of the warm-up to the end of the run."""
+        """Return the progress (0 to 1) from the end of the warm-up to the end of the run."""
         since = max(turn.step, self.warmup_steps)
         length = max(1, total_steps - since) if total_steps is not None else inf
         return min(1.0, turn.progress + (1 - turn.progress) * max(0, step - since) / length)
@@ -79,7 +79,7 @@ class WarmupStableDecay(_Warmup):
     """Constant at the peak, then a linear cooldown (warmup-stable-decay; Hu et al. 2024, MiniCPM, section 4)."""
 
     type: Literal["wsd"] = "wsd"
-    cooldown_fraction: Fraction = 0.5  # share of the steps after the warm-up
+    cooldown_fraction: Fraction = 0.5  # length of the cooldown, as a share of the steps after the warm-up
     final_fraction: Fraction = 0.0  # final learning rate, as a share of the peak
 
     def _after_warmup(self, progress: float, step: int) -> float:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 
 Table = dict[str, Any]  # a TOML table in Python; pydantic checks the types of its values
-RENAMED = {  # settings by their old full names, which are still read
+RENAMED = {  # old full names of settings, which are still accepted, and their new keys
     "decoding.outlook": "beam_patience",
     "training.average": "ema_decay",
     "training.mind_over_fitting": "cooldown_on_overfitting",
@@ -29,7 +29,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _keep_variant(cls, given: Any) -> Any:
-        """Set a missing `type` in the tables of variants to the default variant."""
+        """Set a missing `type` to the default variant, in tables that have variants."""
         if not isinstance(given, Mapping):
             return given
         kinds = {name: field.default.type for name, field in cls.model_fields.items() if field.discriminator}
@@ -69,7 +69,7 @@ def write_toml(settings: Settings) -> str:
 
 
 def parse_override(text: str) -> Table:
-    """Parse an override such as `model.d_model=256` into nested tables; a value that is not TOML is a string."""
+    """Parse an override like `model.d_model=256` into nested tables. A value that is not valid TOML is a string."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise UsageError(f"'{text}' is not a setting: write it as table.key=value, for example model.d_model=256")
@@ -97,7 +97,7 @@ def merge(*tables: Mapping[str, Any]) -> Table:
 
 
 def with_present_names(table: Mapping[str, Any], above: str = "", warns: bool = True) -> Table:
-    """Return nested tables in which renamed settings have their present names; warn of each old name if `warns`."""
+    """Replace old names of settings in nested tables by the current names. Warn about each old name if `warns`."""
     found: Table = {}
     for key, value in table.items():
         name = RENAMED.get(f"{above}{key}", key)
@@ -108,7 +108,7 @@ def with_present_names(table: Mapping[str, Any], above: str = "", warns: bool = 
 
 
 def flatten(table: Mapping[str, Any], above: str = "") -> Table:
-    """Return the settings of nested tables by their full names, such as `model.d_model`."""
+    """Flatten nested tables: the keys become full names like `model.d_model`."""
     found: Table = {}
     for key, value in table.items():
         found |= flatten(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
@@ -116,7 +116,7 @@ def flatten(table: Mapping[str, Any], above: str = "") -> Table:
 
 
 def validate(kind: type[AnySettings], table: Mapping[str, Any], where: str) -> AnySettings:
-    """Make settings from tables; raise UsageError, which says where the mistake is and suggests the closest key."""
+    """Create settings from tables. Raise UsageError for a mistake, with its position and the closest key."""
     try:
         return kind.model_validate(with_present_names(table))
     except ValidationError as error:
@@ -139,7 +139,7 @@ def _explain(kind: type[BaseModel], location: tuple[int | str, ...], problem: Ma
 
 
 def _walk(kind: type[BaseModel], location: list[int | str]) -> tuple[list[str], list[str]]:
-    """Return the names of the tables on the path to a location, and the keys there; skip types of variants."""
+    """Return the table names on the path to a location, without types of variants, and the keys of the last table."""
     names, kinds = [], [kind]
     for step in map(str, location):
         variant = [k for k in kinds if len(kinds) > 1 and k.model_fields["type"].default == step]
@@ -154,7 +154,7 @@ def _walk(kind: type[BaseModel], location: list[int | str]) -> tuple[list[str], 
 
 
 def settings_in(annotation: object) -> list[type[BaseModel]]:
-    """Return the classes of settings that an annotation names."""
+    """Return the classes of settings in an annotation."""
     if get_origin(annotation) in (Union, UnionType, Annotated):
         return [found for argument in get_args(annotation) for found in settings_in(argument)]
     return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []

@@ -18,13 +18,13 @@ Momentum = Annotated[float, Field(ge=0, lt=1)]
 
 
 class AdamW(Settings):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), in a fused kernel if the device has one."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), with a fused kernel if the device supports it."""
 
     type: Literal["adamw"] = "adamw"
     learning_rate: PositiveFloat = 1e-3  # peak learning rate
-    weight_decay: NonNegativeFloat = 0.1  # for matrices only, not for norms, biases and embeddings
+    weight_decay: NonNegativeFloat = 0.1  # weight decay of matrices; norms, biases and embeddings have none
     betas: tuple[Momentum, Momentum] = (0.9, 0.98)  # decay rates of the moving averages of the gradient and its square
-    eps: PositiveFloat = 1e-8  # added to the denominator of an update
+    eps: PositiveFloat = 1e-8  # constant added to the denominator of an update
 
 
 class Muon(Settings):
@@ -33,7 +33,7 @@ class Muon(Settings):
     type: Literal["muon"] = "muon"
     learning_rate: PositiveFloat = 0.02  # peak learning rate
     momentum: Momentum = 0.95  # Nesterov momentum
-    weight_decay: NonNegativeFloat = 0.0  # for the matrices inside the blocks
+    weight_decay: NonNegativeFloat = 0.0  # weight decay of the matrices inside the blocks
     adamw: AdamW = AdamW(learning_rate=3e-3, weight_decay=0.0, betas=(0.9, 0.95))
 
     @field_validator("adamw", mode="before")
@@ -49,7 +49,7 @@ BUDGETS = ("steps", "epochs", "tokens", "minutes")
 
 
 class TrainingSettings(Settings):
-    """Budget, batches, evaluation, checkpoints and hardware. Exactly one budget is given."""
+    """Budget, batches, evaluation, checkpoints and hardware. Set exactly one budget."""
 
     steps: PositiveInt | None = None  # budget in optimizer steps
     epochs: PositiveFloat | None = None  # budget in passes over the training data

@@ -26,9 +26,9 @@ class AnswerBatches(Bucketed[TextBatch]):
         markers: Markers,
         seed: int = 0,
     ):
-        """Group the rows of each conversation, which `turn` numbers: answers, and what comes before each of them."""
+        """Group the rows by conversation. `turn` is the number of a row in its conversation, from 0."""
         self.prompt, self.answer, self.markers, self.most = prompt, answer, markers, context_length + 1
-        self.begins = np.flatnonzero(np.append(turn, 0) == 0)  # the first row of each conversation, and the end
+        self.begins = np.flatnonzero(np.append(turn, 0) == 0)  # first row of each conversation, and the end
         ends = np.concatenate([[0], np.cumsum(prompt.lengths + answer.lengths + 1)])
         firsts = (prompt[row][:1].tolist() for row in self.begins[:-1].tolist())
         self.n_added = np.array([markers.begins and first != [markers.start] for first in firsts])
@@ -49,7 +49,7 @@ class AnswerBatches(Bucketed[TextBatch]):
         return TextBatch(n_targets, torch.from_numpy(tokens), torch.from_numpy(targets), None)
 
     def _conversation(self, number: int) -> tuple[Indices, NDArray[np.bool_]]:
-        """Return the tokens of a conversation, and which of them belong to an answer."""
+        """Return the tokens of a conversation, and a mask of the tokens that belong to an answer."""
         added = [self.markers.start] * int(self.n_added[number])
         tokens, is_answer = list[ArrayLike]([added]), list[ArrayLike]([[False] * len(added)])
         for row in range(self.begins[number], self.begins[number + 1]):

@@ -18,7 +18,7 @@ from torch import Tensor
 from penwright.data.store import Column
 
 IGNORED = -100  # target that the loss ignores: padding, or a position with nothing to predict
-LENGTH_STEP = 4  # lengths are padded to multiples of this, so that few distinct shapes occur
+LENGTH_STEP = 4  # lengths are padded to multiples of this, which limits the number of shapes
 
 AnyBatch = TypeVar("AnyBatch", bound="_Batch")
 Indices = NDArray[np.int64]
@@ -26,9 +26,9 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Batch:
-    """A batch; subclasses add its tensors, one row per example."""
+    """The base of all batches. Subclasses add the tensors, with one row per example."""
 
-    n_targets: int  # targets that count in the loss
+    n_targets: int  # number of targets that count in the loss
 
     def to(self: AnyBatch, device: torch.device) -> AnyBatch:
         """Return the batch on this device. The copy to a GPU is asynchronous if the batch is pinned."""
@@ -50,7 +50,7 @@ class _Batch:
     def _map_tensors(self: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
         parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         changed = {name: change(part) for name, part in parts.items() if isinstance(part, Tensor)}
-        return replace(self, **changed)  # type: ignore[arg-type]  # n_targets is not a tensor, so it stays as it is
+        return replace(self, **changed)  # type: ignore[arg-type]  # n_targets is not a tensor, so it does not change
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Batches(ABC, Generic[AnyBatch]):
 
     per_epoch: float  # batches in one pass over the part
     tokens_per_epoch: int  # target tokens; for labelled texts, the tokens of the texts
-    n_left_out: int = 0  # examples dropped because the model cannot read that many tokens
+    n_left_out: int = 0  # examples dropped because they are too long for the model
     n_cut: int = 0  # texts longer than the context; a batch holds one part of each
 
     @abstractmethod
@@ -111,7 +111,7 @@ class Batches(ABC, Generic[AnyBatch]):
 
     @abstractmethod
     def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:
-        """Yield all examples once in a fixed order, for evaluation; or only every `one_in`-th batch of them."""
+        """Yield all examples once in a fixed order, for evaluation. Skip all but every `one_in`-th batch."""
 
     def for_step(self, step: int, accumulate: int) -> list[AnyBatch]:
         """Return the `accumulate` batches of one optimizer step. Steps count from 0."""
@@ -119,7 +119,7 @@ class Batches(ABC, Generic[AnyBatch]):
 
 
 class TextBatches(Batches[TextBatch]):
-    """Windows of `context_length` tokens over the concatenated documents, with start and end tokens around each.
+    """Windows of `context_length` tokens over the concatenated documents, each with a start and an end token.
 
     Every epoch cuts at other places and shuffles the windows anew. A batch with windows that cross document boundaries
     has `segments`. The first token of a document is never a target: it is the start token, if the model has one.
@@ -152,7 +152,7 @@ class TextBatches(Batches[TextBatch]):
         return self._windows(np.concatenate(starts)[:, None] + np.arange(self.length + 1))
 
     def in_order(self, one_in: int = 1) -> Iterator[TextBatch]:
-        """Yield windows from the beginning of the text to its end, the shorter last one included."""
+        """Yield windows from the beginning of the text to the end, including the shorter last one."""
         last = self.total - 1  # every token but the first is predicted once
         whole = np.arange(0, last - self.length + 1, self.length)
         begins = range(0, len(whole), self.rows)
@@ -163,7 +163,7 @@ class TextBatches(Batches[TextBatch]):
             yield self._windows((last - rest + np.arange(rest + 1))[None])
 
     def _windows(self, places: Indices) -> TextBatch:
-        """Return the tokens at these places as a batch. Places past the last document wrap around to the first."""
+        """Return the tokens at these positions as a batch. Positions past the last document wrap around."""
         places = places % self.total
         documents = np.searchsorted(self.begins, places, side="right") - 1
         first = -int(self.markers.begins)  # -1 at the start token, the document's length at the end token
@@ -184,6 +184,6 @@ class TextBatches(Batches[TextBatch]):
 
 @lru_cache(maxsize=2)
 def _window_starts(seed: int, epoch: int, n_windows: int, length: int) -> Indices:
-    """Return where the windows of this epoch start, in shuffled order."""
+    """Return the start positions of the windows in this epoch, in shuffled order."""
     random = np.random.default_rng((seed, epoch))
     return random.integers(length) + random.permutation(n_windows) * length

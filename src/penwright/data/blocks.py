@@ -1,4 +1,4 @@
-"""Files in blocks: their bytes, with .gz unpacked and pipes copied, and their text, with corrections counted."""
+"""Files read in blocks, as bytes (.gz files are unpacked, pipes are copied) or as text (corrections are counted)."""
 
 import atexit
 import codecs
@@ -23,11 +23,11 @@ from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20  # bytes read at a time
 GZIP = b"\x1f\x8b"
-MOST_COPIED = 16 << 30  # bytes of one temporary copy
+MOST_COPIED = 16 << 30  # maximum size of a temporary copy, in bytes
 _copies: dict[object, Path] = {}
 MARK = "\ufeff"  # the byte-order mark; dropped only at the start of a file
 REPLACEMENT = "\ufffd"
-OLD_MAC = 10  # with this many bare carriage returns per newline, they are the line ends
+OLD_MAC = 10  # with this many bare carriage returns per newline, a bare one ends a line
 
 
 def stored_file(path: str | Path) -> Path:
@@ -51,7 +51,7 @@ def state_of(path: Path) -> tuple[int, int]:
 
 
 def copy_once(key: object, name: str, blocks: Callable[[], Iterable[bytes]]) -> Path:
-    """Return a temporary file with these blocks. The same key returns the same file. Errors call it `name`."""
+    """Write the blocks to a temporary file, once for each key; return the file. `name` is for error messages."""
     if key in _copies:
         return _copies[key]
     copy, size = _folder() / str(len(_copies)), 0
@@ -74,7 +74,7 @@ def copy_once(key: object, name: str, blocks: Callable[[], Iterable[bytes]]) -> 
 
 
 def open_raw(path: str | Path) -> BufferedIOBase:
-    """Open the unpacked bytes of a file, which the caller closes. Reading a damaged .gz raises OSError or EOFError."""
+    """Open a file, unpacked; the caller closes it. Reading a damaged .gz file raises OSError or EOFError."""
     try:
         with open(path, "rb") as file:
             packed = file.read(2) == GZIP
@@ -84,7 +84,7 @@ def open_raw(path: str | Path) -> BufferedIOBase:
 
 
 def raw_blocks(path: Path, name: str, size: int = BLOCK) -> Iterator[bytes]:
-    """Yield the unpacked bytes of a file in blocks of this size. Errors call it `name`."""
+    """Yield the unpacked bytes of a file in blocks of this size. `name` is for error messages."""
     try:
         with open_raw(path) as file:
             while block := file.read(size):
@@ -103,7 +103,7 @@ def _is_pipe(path: Path) -> bool:
         return True
     try:
         mode = path.stat().st_mode
-    except OSError:  # existing_file() reports what is wrong
+    except OSError:  # existing_file() reports the problem
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
 
@@ -122,7 +122,7 @@ def _blocks_of_pipe(path: Path) -> Iterator[bytes]:
 
 @cache
 def _folder() -> Path:
-    """Return this process's folder for copies, private to its user and deleted when the process ends."""
+    """Return the folder for the copies of this process. It is private to the user, and deleted at exit."""
     folder, owner = Path(tempfile.mkdtemp(prefix="penwright-")), os.getpid()
 
     def delete() -> None:
@@ -140,8 +140,8 @@ class TextCounts:
     characters: int = 0
     utf8_bytes: int = 0
     newlines: int = 0
-    replaced: int = 0  # invalid byte sequences
-    unpacked: int = 0  # bytes read, without compression
+    replaced: int = 0  # number of invalid byte sequences
+    unpacked: int = 0  # number of bytes read, after decompression
     nul: int = 0
     crlf: int = 0
     cr: int = 0  # carriage returns that are not part of a CRLF
@@ -155,7 +155,7 @@ class TextCounts:
         return self.cr > 1 and self.cr >= OLD_MAC * self.newlines
 
     def add(self, text: str) -> None:
-        """Count a piece of text."""
+        """Add the counts of a piece of text."""
         encoded = text.encode("utf-8", "surrogatepass")
         self.text.update(encoded)
         self.utf8_bytes += len(encoded)
@@ -201,7 +201,7 @@ def decoded(blocks: Iterable[bytes], encoding: str, tally: TextCounts, old_mac: 
 
 
 def _tidy(text: str, tally: TextCounts, old_mac: bool) -> tuple[str, str]:
-    """Return the text with plain line ends and without NULs, and a last carriage return held for the next block."""
+    """Normalize line ends and drop NULs. Return the text, and a final carriage return to prepend to the next block."""
     if "\0" in text:
         tally.nul += text.count("\0")
         text = text.replace("\0", "")
@@ -218,7 +218,7 @@ def _tidy(text: str, tally: TextCounts, old_mac: bool) -> tuple[str, str]:
 def _damage_counter(encoding: str) -> Callable[[bytes, str, TextCounts], None]:
     """Return a function that counts invalid byte sequences by their replacement characters.
 
-    A U+FFFD that the file itself contains does not count.
+    Replacement characters in the file itself do not count.
     """
     count_genuine = _genuine_counter(encoding)
 
@@ -230,7 +230,7 @@ def _damage_counter(encoding: str) -> Callable[[bytes, str, TextCounts], None]:
 
 
 def _genuine_counter(encoding: str) -> Callable[[bytes], int]:
-    """Return a function that counts the U+FFFD that a file itself contains, block by block."""
+    """Return a function that counts the replacement characters in the file itself, block by block."""
     if encoding == "utf-8" or encoding.startswith(MIXED):
         genuine, tail = REPLACEMENT.encode(), b""
 

@@ -47,15 +47,15 @@ class Bucketed(Batches[AnyBatch]):
 
         Args:
             lengths: The lengths of each side of all examples, the targets first.
-            batch_tokens: A bound on rows times the longest row; with `alike`, the average tokens of a batch.
+            batch_tokens: The maximum of rows times the longest row; with `alike`, the average tokens per batch.
             seed: The seed of the shuffling.
             longest: Examples with a longer side are left out.
-            alike: Give all batches the same number of examples. Batches of very long ones are divided so that
+            alike: Give all batches the same number of examples. Batches of very long ones are divided:
                 none holds more than four times `batch_tokens`.
         """
         self.seed, self.longest = seed, longest
         rounded = [-(-side // LENGTH_STEP) * LENGTH_STEP for side in lengths]
-        self.order = np.lexsort(rounded[::-1])  # by the first side, then by the next
+        self.order = np.lexsort(rounded[::-1])  # sorted by the first side, then by the second
         if longest is not None:
             self.order = self.order[(np.max(lengths, axis=0) <= longest)[self.order]]
             self.n_left_out = len(lengths[0]) - len(self.order)
@@ -74,7 +74,7 @@ class Bucketed(Batches[AnyBatch]):
         return self.examples(order[self._rows(int(batches[place]))])
 
     def _rows(self, batch: int) -> slice:
-        """Return where the examples of a batch are in the order of an epoch."""
+        """Return the slice of the order of an epoch that contains the examples of a batch."""
         return slice(self.borders[batch], self.borders[batch + 1])
 
     def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:
@@ -129,13 +129,12 @@ class PairBatches(Bucketed[PairBatch]):
 class TokenDropout:
     """Token dropout with a random share for each text (word dropout, Iyyer et al. 2015).
 
-    The shares spread as widely around `mean` as possible, because the trained model reads whole texts. Hidden tokens
-    are removed, not masked, which saves their computation. The first word is never hidden: a text with only its start
-    token would teach nothing.
+    The shares vary as widely around `mean` as possible, because the trained model reads whole texts. Hidden tokens are
+    removed, not masked, which saves time. The first word is never hidden: a text must keep more than its start token.
     """
 
     mean: float  # average share of hidden tokens, from 0 to 1
-    keeps_start: bool = False  # for classifiers that read only the start token
+    keeps_start: bool = False  # keep the start token, for classifiers that read only this token
 
     @property
     def _never_hidden(self) -> slice:
@@ -143,7 +142,7 @@ class TokenDropout:
         return slice(0 if self.keeps_start else 1, 2)
 
     def draw_lengths(self, lengths: NDArray[np.int64], random: Generator) -> NDArray[np.int64]:
-        """Draw the number of tokens to show of each text. `lengths` includes the start and end tokens."""
+        """Draw the number of tokens to keep of each text. `lengths` includes the start and end tokens."""
         spread = min(self.mean, max(0.0, MOST_HIDDEN - self.mean))
         shares = random.uniform(self.mean - spread, self.mean + spread, len(lengths))
         always = self._never_hidden.stop - self._never_hidden.start
@@ -152,7 +151,7 @@ class TokenDropout:
     def shown(self, batch: LabelledBatch, numbers: NDArray[np.int64], random: Generator) -> LabelledBatch:
         """Return the batch with only `numbers[i]` random tokens of text i, in order and with their positions."""
         whole = batch.tokens.shape[1]
-        keys = np.where(batch.padding.numpy(), random.random(batch.tokens.shape), 2.0)  # the smallest are kept
+        keys = np.where(batch.padding.numpy(), random.random(batch.tokens.shape), 2.0)  # keep the smallest
         keys[:, self._never_hidden] = -1.0
         width = min(whole, -(-int(numbers.max()) // LENGTH_STEP) * LENGTH_STEP)
         drawn = keys.argsort(1)[:, :width]
@@ -166,10 +165,10 @@ class TokenDropout:
 class LabelledBatches(Bucketed[LabelledBatch]):
     """Batches of labelled texts, each text between a start and an end token.
 
-    Batches hold the same number of texts, long or short, unless they become too large. The loss of a batch is their
-    mean, so texts count the same. A text longer than the context shows another part in each epoch. With token dropout,
-    texts with similar numbers of remaining tokens share a batch. `in_order` drops no tokens, and reads the beginning
-    of long texts.
+    All batches have the same number of texts, long or short, unless they become too large. The loss of a batch is the
+    mean over its texts, so all texts count equally. Each epoch reads another part of a text that is longer than the
+    context. With token dropout, texts with similar numbers of remaining tokens share a batch. `in_order` drops no
+    tokens, and reads the beginning of long texts.
     """
 
     def __init__(
@@ -182,7 +181,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         seed: int = 0,
         token_dropout: TokenDropout | None = None,
     ):
-        """`batch_tokens` counts the tokens of the texts before token dropout."""
+        """Batch the texts. `batch_tokens` is the number of tokens before token dropout."""
         self.text, self.labels, self.markers, self.token_dropout = text, labels, markers, token_dropout
         self.cut = max(1, context_length - 2)
         self.beyond = np.maximum(text.lengths - self.cut, 0)  # tokens of a text that do not fit into the context
@@ -203,7 +202,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
 
     @lru_cache(maxsize=2)  # noqa: B019 - as for _epoch
     def _epoch_of_parts(self, epoch: int, token_dropout: TokenDropout) -> tuple[Indices, Indices, Indices]:
-        """Return the order of batches, the order of texts, and how many tokens are shown of each text in that order."""
+        """Return the order of batches, the order of texts, and the number of tokens to keep of each text."""
         random = np.random.default_rng((self.seed, epoch))
         n_shown = token_dropout.draw_lengths(self.lengths[self.order], random)
         mixed = np.lexsort((random.random(len(self.order)), -(-n_shown // LENGTH_STEP)))
@@ -236,7 +235,7 @@ def _borders(lengths: Indices, batch_tokens: int) -> list[int]:
 
 
 def _even_borders(lengths: Indices, batch_tokens: int) -> list[int]:
-    """Return the borders of equally many examples per batch, with `batch_tokens` on average.
+    """Return the borders of batches with equally many examples, and with `batch_tokens` on average.
 
     Batches of more than _LONGEST_BATCH times `batch_tokens` are divided.
     """

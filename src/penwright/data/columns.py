@@ -28,7 +28,7 @@ class ColumnChoice(NamedTuple):
     """The columns chosen for each role, by index from 0, with a remark on the choice."""
 
     places: dict[str, tuple[int, ...]]
-    remark: str  # why these columns, and which others are not used
+    remark: str  # the reason for the choice, and the columns that are not used
     profiles: Sequence[Profile]
 
     def roles(self, table: Table) -> Roles:
@@ -88,7 +88,7 @@ def pair_columns(table: Table, columns: Columns) -> ColumnChoice:
 
 
 def _other_side(table: Table, profiles: Sequence[Profile], source: int | None, target: int | None) -> Guess:
-    """Guess both sides, or the one that is not known."""
+    """Guess both sides, or the side that is not known."""
     known = target if source is None else source
     if known is None:
         return guess_pair(table.name, profiles)
@@ -101,7 +101,7 @@ def _other_side(table: Table, profiles: Sequence[Profile], source: int | None, t
 
 
 def _possible_sides(profiles: Sequence[Profile], known: int) -> list[Profile]:
-    """Return the text columns and the column that is known to be one side."""
+    """Return the text columns, and the column that is already known as one side."""
     return [each for each in profiles if each.is_text or each.place == known]
 
 
@@ -133,7 +133,7 @@ def text_columns(table: Table, columns: Columns) -> ColumnChoice:
 
 
 def _known(table: Table, columns: Columns, key: str) -> tuple[int, ...]:
-    """Return the columns that the settings name, else the ones used in training; none if they must be guessed."""
+    """Return the columns in the settings, or else those used in training; () if they must be guessed."""
     requested = requested_columns(columns, key)
     if requested:
         return tuple(find_column(table, each) for each in requested)
@@ -141,7 +141,7 @@ def _known(table: Table, columns: Columns, key: str) -> tuple[int, ...]:
 
 
 def _as_trained(table: Table, roles: Roles, key: str) -> Iterator[int]:
-    """Yield the columns used in training: by name if this table has a header, else by number."""
+    """Yield the columns used in training, by name if this table has a header, and otherwise by number."""
     without_header = table.columns == tuple(str(number) for number in range(1, len(table.columns) + 1))
     lowered = [name.casefold() for name in table.columns]
     for name, number in roles.get(key, ()):
@@ -167,7 +167,7 @@ def _is_clear_by_name(table: Table, key: str) -> bool:
 def _chosen(
     table: Table, profiles: Sequence[Profile], places: dict[str, tuple[int, ...]], reasons: Sequence[str]
 ) -> ColumnChoice:
-    """Return the choice with its remark."""
+    """Return the chosen columns, with a remark on the choice."""
     why = "; ".join(filter(None, reasons))
     used = {place for each in places.values() for place in each}
     rest = unused(profiles, used)

@@ -1,4 +1,4 @@
-"""Prompts and answers: JSON lines of messages, or tables with a column of prompts and one of answers."""
+"""Prompts and answers: JSON lines of messages, or tables with a column of prompts and a column of answers."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -21,8 +21,8 @@ from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
 from penwright.errors import PenwrightError
 from penwright.tokenizers.chat_template import ASSISTANT, ChatTemplate, Message, Turn
 
-MOST_HELD_OUT = 500  # conversations, unless the settings give a share
-MOST_CHARACTERS = 1_000_000  # in all messages of a conversation
+MOST_HELD_OUT = 500  # maximum number of held-out conversations, unless the settings give a share
+MOST_CHARACTERS = 1_000_000  # maximum length of all messages of a conversation
 MESSAGES_NAMES = ("messages", "conversations", "conversation")
 ROLES = {"human": "user", "gpt": ASSISTANT, "chatgpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT}
 LIST = '[{"'  # the beginning of a list of messages
@@ -31,7 +31,7 @@ NO_ANSWER = Broken("no answer of the assistant")
 
 
 class Conversation(NamedTuple):
-    """Messages, and the turns that the chat template makes of them."""
+    """Messages, and the turns into which the chat template splits them."""
 
     messages: tuple[Message, ...]
     turns: tuple[Turn, ...]
@@ -45,12 +45,12 @@ def open_conversations(paths: Sequence[str | Path], reading: ReadingOptions = DE
 def open_evaluation_conversations(
     paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING
 ) -> Corpus[Conversation]:
-    """Open conversations for evaluation. Only unreadable ones are dropped."""
+    """Open conversations for evaluation. Only unreadable conversations are dropped."""
     return open_evaluation_rows(_kind(reading), paths, reading)
 
 
 def conversation_columns(names: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the column of messages, or those of the prompt and the answer, by their names; None without them."""
+    """Find the column of messages, or the columns of prompt and answer, by name. Return None if there are none."""
     lowered = {name.casefold(): name for name in reversed(names)}
     for name in MESSAGES_NAMES:
         if name in lowered:
@@ -64,7 +64,7 @@ def conversation_columns(names: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def _kind(reading: ReadingOptions) -> RowKind[Conversation]:
-    """Return conversations as a kind of rows: everything up to the last answer, and that answer."""
+    """Return the row kind of conversations: one side is the last answer, the other is everything before it."""
     return RowKind(
         name=f"conversations {reading.template.source}",
         unit="conversation",
@@ -99,7 +99,7 @@ def _source(table: Table, columns: Columns) -> RowSource:
     chosen = named or (trained if set(trained) <= set(table.columns) else None) or conversation_columns(table.columns)
     if not chosen:
         raise PenwrightError(
-            f"{table.name} has no column 'messages', and none of prompts and answers; its columns are: "
+            f"{table.name} has neither a column 'messages' nor columns of prompts and answers; its columns are: "
             f"{', '.join(table.columns)}. Name them: --set data.source=PROMPT --set data.target=ANSWER"
         )
     places = [find_column(table, each) for each in chosen]
@@ -123,7 +123,7 @@ def _rows(table: Table, places: Sequence[int]) -> Iterator[TwoSides | Broken]:
 
 
 def _messages(row: Sequence[str]) -> list[Message] | Broken:
-    """Return the messages in a row: a list of them in JSON, or a prompt and an answer, which may be such lists too."""
+    """Return the messages in a row: one JSON list of messages, or a prompt and an answer, as text or as JSON lists."""
     if len(row) == 1:
         return _parsed(row[0])
     *prompts, answer = map(str.strip, row)
@@ -147,7 +147,7 @@ def _role(name: str) -> str:
 
 
 def _content(message: dict[str, object]) -> str:
-    """Return the text of a message; of one in parts, the text of all."""
+    """Return the text of a message. If it consists of parts, join their texts."""
     content = message.get("content", message.get("value"))
     if isinstance(content, list):
         return "".join(part["text"] for part in content if part.get("type") == "text")
@@ -157,7 +157,7 @@ def _content(message: dict[str, object]) -> str:
 
 
 def _rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
-    """Return the common rules, with room for long conversations."""
+    """Return the common rules, with a higher length limit."""
     return common_rules(rows, Cleaning(MOST_CHARACTERS, None, cleaning.deduplicate))
 
 

@@ -16,9 +16,9 @@ from penwright.data.report import Dropped, Report, count
 from penwright.data.splits import Mask
 from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate
 
-FORMAT_VERSION = 1  # raised whenever the same files are read in another way
+FORMAT_VERSION = 1  # increased whenever the same files are read differently
 UNKNOWN = "broken"
-Roles = Mapping[str, Sequence[tuple[str, int]]]  # for a role such as "text": column names, and numbers from 1
+Roles = Mapping[str, Sequence[tuple[str, int]]]  # column names, and numbers from 1, for each role (like "text")
 Row = tuple[str, ...]  # the cells of a row of a table
 Item = TypeVar("Item")
 Example = TypeVar("Example")
@@ -47,11 +47,11 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table to read, by name or by number from 1. None: detected."""
+    """The columns of a table to read, by name or by number from 1. None: detect them."""
 
     source: str | int | None = None
     target: str | int | None = None
-    text: tuple[str | int, ...] | str | int | None = None  # several are joined by a space
+    text: tuple[str | int, ...] | str | int | None = None  # text columns; several are joined by a space
     label: str | int | None = None
     label_names: Mapping[str, str] = field(default_factory=dict)  # new names for labels in the files
     as_trained: Roles = field(default_factory=dict)  # the columns used in training, for roles that are not set
@@ -61,13 +61,13 @@ class Columns:
 class Cleaning:
     """Rules for dropping examples. Documents are only deduplicated."""
 
-    max_characters: int = 5000  # longest side of a pair, or longest labelled text
-    max_ratio: float | None = 9.0  # largest ratio of the two lengths; checked if one exceeds 30 characters
+    max_characters: int = 5000  # maximum length of a side of a pair, or of a labelled text
+    max_ratio: float | None = 9.0  # largest ratio of the lengths of the sides; checked if one exceeds 30 characters
     deduplicate: bool = True
 
 
 ALL_COLUMNS, STANDARD = Columns(), Cleaning()
-KEEP_ALL = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # for evaluation
+KEEP_ALL = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # cleaning for evaluation
 
 
 @dataclass(frozen=True)
@@ -76,18 +76,18 @@ class ReadingOptions:
 
     columns: Columns = ALL_COLUMNS
     validation: Sequence[str | Path] = ()  # separate held-out files
-    held_out: float | None = None  # share held out if there are no such files; None: chosen by size
+    held_out: float | None = None  # share to hold out if there are no such files; None: chosen by size
     seed: int = 0
-    encoding: str | None = None  # None: detected
+    encoding: str | None = None  # encoding of text files; None: detect it
     cleaning: Cleaning = STANDARD
-    template: ChatTemplate = PLAIN_TEMPLATE  # of conversations
+    template: ChatTemplate = PLAIN_TEMPLATE  # chat template of conversations
 
 
 DEFAULT_READING = ReadingOptions()
 
 
 def with_training_columns(reading: ReadingOptions, roles: Roles) -> ReadingOptions:
-    """Return the options for other files: with the columns used in training, unless they already have some."""
+    """Return the options with the columns used in training, unless they already have such columns."""
     columns = reading.columns
     return reading if columns.as_trained else replace(reading, columns=replace(columns, as_trained=roles))
 
@@ -110,7 +110,7 @@ class CorpusPart(Generic[Example]):
 
 @dataclass(frozen=True)
 class Corpus(Generic[Example]):
-    """All examples, a report on reading them, and a fingerprint of the files and of how they were read."""
+    """All examples, a report on reading them, and a fingerprint of the files and the reading options."""
 
     training: CorpusPart[Example]
     held_out: CorpusPart[Example]
@@ -166,7 +166,7 @@ def only_held_out(
 
 
 def fingerprint_of(files: Sequence[SourceFile], **settings: object) -> str:
-    """Return a hash of the content of the files and of all settings that change what is read from them."""
+    """Return a hash of the content of the files, and of all settings that affect how they are read."""
     content = [(file.sha256, file.encoding) for file in files]
     record = json.dumps([FORMAT_VERSION, content, settings], sort_keys=True, default=str)
     return hashlib.sha256(record.encode()).hexdigest()
@@ -185,11 +185,11 @@ class Source(Generic[Item]):
 
     files: tuple[SourceFile, ...]
     read: Callable[[], Iterator[Item | Broken | None]]  # None: unreadable for an unknown reason
-    place: Callable[[int], str]  # describes where an item is
+    place: Callable[[int], str]  # describes the location of an item
     choice: str = ""  # description of the chosen columns; part of the fingerprint
     names: tuple[str, ...] = ()  # names of the two sides: columns or languages
-    remark: str = ""  # what was not read
-    roles: Roles = field(default_factory=dict)  # of the columns that were chosen
+    remark: str = ""  # remark on parts that were not read
+    roles: Roles = field(default_factory=dict)  # the chosen columns of each role
 
 
 @dataclass(frozen=True)
@@ -206,18 +206,18 @@ class Sources(Generic[Item]):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The chosen columns of each source, in words."""
+        """The description of the chosen columns of each source."""
         return tuple(source.choice for source in self.each)
 
     @property
     def roles(self) -> Roles:
-        """The columns of each role if all sources have the same ones, else nothing."""
+        """The columns of each role if they are the same in all sources; otherwise nothing."""
         first, *others = (source.roles for source in self.each)
         return first if all(each == first for each in others) else {}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks on the columns chosen in each file, and on what was not read."""
+        """Remarks on the columns chosen in each file, and on parts that were not read."""
         chosen = [f"{source.files[0].path}: {source.choice}" for source in self.each if source.choice]
         return (*chosen, *(line for source in self.each for line in source.remark.splitlines()))
 
@@ -227,7 +227,7 @@ class Sources(Generic[Item]):
         return (item for item in compress(every, chosen.tobytes()) if item is not None and not isinstance(item, Broken))
 
     def place(self, number: int) -> str:
-        """Return where the item with this number is."""
+        """Return the location of the item with this number."""
         for source, n in zip(self.each, self.n_items, strict=True):
             if number < n:
                 return source.place(number)
@@ -235,18 +235,18 @@ class Sources(Generic[Item]):
         raise IndexError(number)
 
 
-Rule = tuple[str, Callable[[Mask], Mask]]  # the reason, and which items it drops, given the items still kept
+Rule = tuple[str, Callable[[Mask], Mask]]  # the reason, and a function from the items still kept to those to drop
 
 
 def number_reason(item: object, reasons: dict[str, int]) -> int:
-    """Return 0 for a readable item, else the number of the reason why it is broken. Adds new reasons to `reasons`."""
+    """Return the number of the reason why an item is broken, or 0 if it is not. Adds new reasons to `reasons`."""
     if item is not None and not isinstance(item, Broken):
         return 0
     return reasons.setdefault(UNKNOWN if item is None else item.reason, len(reasons) + 1)
 
 
 def broken_rules(numbers: NDArray[np.integer[Any]], reasons: Mapping[str, int]) -> list[Rule]:
-    """Return one rule for each reason, which drops the items with its number."""
+    """Return one rule for each reason. It drops the items with the number of the reason."""
 
     def rule(number: int) -> Callable[[Mask], Mask]:
         return lambda _: numbers == number
@@ -255,7 +255,7 @@ def broken_rules(numbers: NDArray[np.integer[Any]], reasons: Mapping[str, int]) 
 
 
 def leave_out(rules: Sequence[Rule], keep: Mask, place: Callable[[int], str]) -> list[Dropped]:
-    """Apply the rules in order, removing items from `keep` in place. Return what each of them drops."""
+    """Apply the rules in order, removing items from `keep` in place. Return the number that each rule drops."""
     dropped = []
     for reason, rule in rules:
         fails = rule(keep) & keep

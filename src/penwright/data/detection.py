@@ -34,7 +34,7 @@ from penwright.data.readers.tables import Table, find_table
 from penwright.errors import Option, PenwrightError, Undecided
 from penwright.languages import side_names
 
-LOPSIDED = 4  # with this median ratio of lengths, two columns are hardly translations
+LOPSIDED = 4  # with a larger median ratio of lengths, two columns are hardly translations
 SHOWN = 10  # class names listed in a message
 WRITE, TRANSLATE = (
     Option(("task=generate",), "learn to write like these texts"),
@@ -60,7 +60,7 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
 
 
 def _single_files(paths: list[str]) -> list[str]:
-    """Replace archives by the files in them, if these are few enough to be a table or a pair of texts."""
+    """Replace archives by their files, if there are few enough for a table or a pair of texts."""
     files = expand_archives(paths)
     return files if len(files) <= max(2, len(paths)) else paths
 
@@ -89,7 +89,7 @@ def _ask_about_sides(first: str, others: Sequence[str], what: str) -> None:
 
 
 def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
-    """Return the task that the first file shows, alone or together with the others, and the reason."""
+    """Return the task according to the first file, alone or together with the others, and the reason."""
     if holds_pairs(first):
         return "translate", f"{first.path} is {FORMATS[first.format].description}"
     table = find_table(first)
@@ -106,7 +106,7 @@ def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None
 def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
     """Return `translate` for files named like sides, or with unlike suffixes and equally many lines; else `generate`.
 
-    Raises Undecided if two files have lines like translations, but names that do not show it.
+    Raises Undecided if the lines of two files look like translations, but their names do not.
     """
     running_text = "generate", f"{first.path} and the others are running text"
     if is_collection(others[0]) or is_hub(others[0]):
@@ -168,7 +168,7 @@ def _is_prompt_and_answer(pair: tuple[Profile, Profile]) -> bool:
 
 
 def _is_main_text(text: Profile, profiles: Sequence[Profile]) -> bool:
-    """Return whether all other text columns are minor: titles and the like, or much shorter ones."""
+    """Return whether all other text columns are minor: titles and similar columns, or much shorter texts."""
     others = [column for column in texts_of(profiles) if column is not text]
     return all(
         column.key in OTHER_NAMES or (len(profiles) > 2 and CLEARLY_LONGER * column.n_characters <= text.n_characters)
@@ -223,7 +223,7 @@ def _task_by_values(table: Table, profiles: Sequence[Profile]) -> tuple[str, str
 
 
 def _refuse_scored_pairs(table: Table, profiles: Sequence[Profile], texts: Sequence[Profile]) -> None:
-    """Raise Undecided for two texts with a score, which is probably what the model should learn."""
+    """Raise Undecided for two texts with a score: the model should probably learn the score."""
     scale = next((column for column in profiles if column.is_scale), None)
     if pair_of_texts(texts) is not None and scale is not None:
         raise Undecided(

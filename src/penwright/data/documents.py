@@ -30,10 +30,10 @@ MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np
 class Documents(Sources[Document]):
     """All documents of some paths, with their sizes and hashes."""
 
-    characters: NDArray[np.int64]  # 0: blank; negative: broken, minus the number of the reason
-    n_bytes: NDArray[np.int64]  # in UTF-8
+    characters: NDArray[np.int64]  # number of characters; 0: blank; negative: broken, minus the number of the reason
+    n_bytes: NDArray[np.int64]  # sizes in UTF-8
     hashes: Hashes
-    reasons: Mapping[str, int]  # why documents are broken, with the number of each reason
+    reasons: Mapping[str, int]  # reasons why documents are broken, and their numbers
 
     def part(self, chosen: Mask) -> CorpusPart[Document]:
         """Return the chosen documents as a part of a corpus."""
@@ -110,9 +110,9 @@ def _refuse_pairs(file: SourceFile) -> None:
 
 
 def _text_among(path: str, encoding: str | None) -> tuple[tuple[SourceFile, ...], str]:
-    """Return the readable text files of a folder, archive or pattern, and a remark on what was read and skipped.
+    """Return the readable text files of a folder, archive or pattern, and a remark on read and skipped files.
 
-    Some of them may be blank. Raises PenwrightError if none can be read.
+    Some files may be blank. Raises PenwrightError if none can be read.
     """
     files, remarks = [], []
     paths = text_files([path])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8",
-    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, because its mark begins with the UTF-16 mark
+    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, because this mark begins with the UTF-16 mark
     codecs.BOM_UTF32_BE: "utf-32-be",
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
@@ -48,8 +48,8 @@ SIGNATURES = {
     b"\x80\x05": "a pickle",
 }
 CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
-MIXED = "utf-8|"  # prefix to the encoding of the lines that are not UTF-8
-FEWEST_MIXED = 0.05  # each encoding has at least this share of the non-ASCII lines
+MIXED = "utf-8|"  # prefix of the encoding of those lines that are not UTF-8
+FEWEST_MIXED = 0.05  # minimum share of each encoding among the non-ASCII lines
 LONGEST_LINE = 1 << 24  # bytes decoded together; longer lines are cut
 MAX_CONTROLS = 0.05  # largest share of control characters (NUL included) in the bytes of a text
 CANDIDATES = [
@@ -59,11 +59,11 @@ CANDIDATES = [
     *("cp932", "euc_jp", "gb18030", "big5", "big5hkscs", "cp949"),
 ]
 CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and -1252; rare in the languages that use -1252
-TURKISH = b"\xfd"  # in Windows-1254 ı, two in five Turkish non-ASCII letters; in -1252 ý, the rarest in Icelandic
+TURKISH = b"\xfd"  # ı in Windows-1254, 40 % of the Turkish non-ASCII letters; ý in -1252, rarest in Icelandic
 BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # no encoding continues a character with a byte below 0x30
-HEAD, SAMPLE = 1 << 16, 1 << 15  # bytes used to tell text from other files, and to guess an encoding
-MAX_STRANGENESS = 0.4  # charset_normalizer's mess ratio of a text; even a pangram must pass
-MAX_INVALID = 0.001  # share of invalid bytes in a damaged UTF-8 file
+HEAD, SAMPLE = 1 << 16, 1 << 15  # bytes used to recognize text, and to guess an encoding
+MAX_STRANGENESS = 0.4  # maximum mess ratio of a text (see charset_normalizer); even a pangram must pass
+MAX_INVALID = 0.001  # maximum share of invalid bytes in a damaged UTF-8 file
 STRAY_BYTES = 3  # up to this many invalid sequences do not suggest another encoding
 
 
@@ -80,9 +80,9 @@ def check_encoding(name: str) -> str:
 
 
 def decode(content: bytes) -> tuple[str, str]:
-    """Decode a text like a training file; return it without a byte-order mark, and its encoding.
+    """Decode a text like a training file. Return the text without a byte-order mark, and the encoding.
 
-    Raises PenwrightError if it is not text.
+    Raises PenwrightError if the content is not text.
     """
     head = content[:HEAD]
     encoding = first_guess(head)
@@ -102,7 +102,7 @@ def decode(content: bytes) -> tuple[str, str]:
 
 
 def first_guess(head: bytes) -> str:
-    """Return the encoding shown by a byte-order mark or by the positions of NUL bytes, else UTF-8."""
+    """Guess the encoding from a byte-order mark or the positions of NUL bytes. The default is UTF-8."""
     for mark, encoding in BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
             return encoding
@@ -113,7 +113,7 @@ def first_guess(head: bytes) -> str:
 
 
 def describe_non_text(head: bytes, encoding: str) -> str | None:
-    """Return what these bytes look like if they are not text in this encoding, else None."""
+    """Describe what these bytes look like if they are not text in this encoding. Return None for text."""
     for signature, what in SIGNATURES.items():
         if head.startswith(signature):
             return what
@@ -124,7 +124,7 @@ def describe_non_text(head: bytes, encoding: str) -> str | None:
 
 
 def is_damaged_utf8(n_invalid: int, n_multibyte: int, n_bytes: int) -> bool:
-    """Return whether a file with invalid bytes is UTF-8 nevertheless: they are few, and valid sequences are many."""
+    """Return whether a file is damaged UTF-8: it has few invalid sequences, and many valid ones."""
     few = n_invalid <= STRAY_BYTES or n_multibyte > n_invalid
     return few and n_invalid <= max(1, MAX_INVALID * n_bytes) and n_invalid * 20 <= n_bytes
 
@@ -137,7 +137,7 @@ def decoder_of(encoding: str) -> codecs.IncrementalDecoder:
 
 
 class _LineDecoder(codecs.IncrementalDecoder):
-    """A decoder for concatenated files in two encodings: UTF-8, and another one for the lines that are not UTF-8."""
+    """A decoder for concatenated files in two encodings: UTF-8, and another encoding for the remaining lines."""
 
     def __init__(self, other: str) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ def kind_of_line(line: bytes) -> Literal["ascii", "utf-8", "damaged", "foreign"]
 
 
 def sample_lines(blocks: Iterable[bytes]) -> tuple[Counter[str], bytes]:
-    """Return the number of lines of each kind, and a sample of the non-ASCII ones.
+    """Return the number of lines of each kind, and a sample of the non-ASCII lines.
 
     In a file of two encodings, the sample has only foreign lines.
     """
@@ -218,7 +218,7 @@ def guess_encoding(sample: bytes) -> str:
     if "cp1252" in alike and not any(byte in sample for byte in CARONS):
         return "cp1252"  # the most common of equally good encodings
     if "iso8859_2" in alike and not any(0x80 <= byte < 0xA0 for byte in sample):
-        return "iso8859_2"  # it has no letters in 0x80-0x9F, where Windows-1250 has common ones
+        return "iso8859_2"  # ISO 8859-2 has no letters in 0x80-0x9F, unlike Windows-1250
     return best.encoding
 
 

@@ -42,8 +42,8 @@ from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20  # bytes read at a time, and about the length of the longest piece of text
 HEAD = 4 * BLOCK  # characters in which first_lines() finds lines
-PARQUET = "parquet"  # stands in place of an encoding
-MOST_MARKUP = 256 << 20  # characters; web pages and RTF documents are read into memory whole
+PARQUET = "parquet"  # takes the place of an encoding
+MOST_MARKUP = 256 << 20  # maximum length in characters: web pages and RTF documents are read into memory whole
 FROM_BYTES: dict[str, Callable[[BufferedIOBase, str], Iterator[str]]] = {
     "docx": docx_lines,
     "odt": odt_lines,
@@ -54,16 +54,16 @@ FROM_TEXT: dict[str, Callable[[str], list[str]]] = {"html": html_lines, "rtf": r
 
 
 class NotText(PenwrightError):
-    """Error for a file that is not running text."""
+    """An error for a file that is not running text."""
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a corpus, and what was found while reading it."""
+    """A file of a corpus, and facts about its content."""
 
     path: str
-    n_bytes: int  # as stored
-    sha256: str  # as stored
+    n_bytes: int  # size of the file as stored
+    sha256: str  # hash of the file as stored
     encoding: str = "utf-8"
     guessed: bool = False  # whether the encoding was guessed from the letters
     n_lines: int = 0
@@ -77,7 +77,7 @@ class SourceFile:
     n_cr: int = 0  # lines that ended in a bare CR
     blank: bool = False
     format: str = ""  # name of a format other than plain text, such as "docx"
-    remark: str = ""  # which part was read
+    remark: str = ""  # description of the part that was read
     copy: str = ""  # the temporary file with its text; "" if the file itself is read
 
     @property
@@ -108,7 +108,7 @@ class SourceFile:
             yield rest
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines without newlines. The last line counts with or without one."""
+        """Yield the lines without newlines. The last line counts even without a newline."""
         return chain.from_iterable(self._line_lists())
 
     def first_lines(self, n: int) -> list[str]:
@@ -180,7 +180,7 @@ def _extracted(kind: Format, stored: Path, name: str, encoding: str | None) -> I
 
 
 def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
-    """Examine a file as plain text or Parquet, guessing its encoding unless it is given. Raises NotText."""
+    """Examine a file as plain text or Parquet; guess the encoding unless it is given. Raises NotText."""
     blocks = partial(raw_blocks, stored, name, BLOCK)
     chosen = check_encoding(encoding) if encoding else None
     head = next(blocks(), b"")[:START]
@@ -256,7 +256,7 @@ def _first_invalid(blocks: Iterator[bytes]) -> int | None:
 def document_lines(
     kind: Format, name: str, open_file: Callable[[], BufferedIOBase], blocks: Iterable[str]
 ) -> Iterator[str]:
-    """Yield the lines of a document. `open_file` opens its bytes; `blocks` is its decoded text."""
+    """Yield the lines of a document. `open_file` opens the file as bytes; `blocks` yields its decoded text."""
     if kind.name in FROM_BYTES:
         with open_file() as file:
             yield from FROM_BYTES[kind.name](file, name)

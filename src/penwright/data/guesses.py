@@ -28,7 +28,7 @@ from penwright.languages import LANGUAGE_NAMES
 FEW = 20  # identifiers such as class1 may be labels if there are at most this many
 CLEARLY_FEWER = 5  # a column with this many times fewer values than any other is the label
 CLEARLY_LONGER = 2  # a column with this many times more characters than any other is the text
-ENOUGH_TO_TELL = 20  # rows needed to judge by their values
+ENOUGH_TO_TELL = 20  # fewest rows from which the values of a column are judged
 MOST_OPTIONS = 8  # columns or choices listed in a message
 Profiles = Sequence[Profile]
 
@@ -57,7 +57,7 @@ def _toml(value: str | list[str]) -> str:
 
 
 def overview(profiles: Profiles) -> str:
-    """Return a list of the columns in words, each with an example."""
+    """Describe the columns in one line, each with an example."""
     return ", ".join(column.described() for column in profiles)
 
 
@@ -93,13 +93,13 @@ def likely_labels(profiles: Profiles, without: Collection[int] = ()) -> list[Pro
 
 
 def _may_be_label(profile: Profile) -> bool:
-    """Return whether a column could hold labels: few different ones, all short, and not on a scale."""
+    """Return whether a column could hold labels: few different values, all short, and not on a scale."""
     few = profile.kind in (TEXT, NUMBERS) or (profile.kind == IDENTIFIERS and len(profile.values) <= FEW)
     return few and profile.are_labels and not profile.is_scale
 
 
 def guess_label(table: str, profiles: Profiles, without: Sequence[int] = ()) -> Guess:
-    """Choose the label column. Raises Undecided if several columns could be it, or none."""
+    """Choose the label column. Raises Undecided if several columns could hold the labels, or none."""
     named = named_label([column for column in profiles if column.place not in without])
     if named is not None:
         _refuse_scale(table, named)
@@ -114,7 +114,7 @@ def guess_label(table: str, profiles: Profiles, without: Sequence[int] = ()) -> 
     left = [column for column in profiles if column.place not in without]
     called = [column for column in left if column.key in LABEL_NAMES]
     called = called or [column for column in left if column.is_constant and len(profiles) == 2]
-    if called:  # counting the labels reports its single value
+    if called:  # count_labels() reports that there is only one label
         return Guess((called[0].place,), f"column {called[0].name} is the only one that can hold labels")
     others = [column for column in left if not column.is_constant and column.values]
     n_rows = f" in {profiles[0].n_rows:,} rows" if profiles and profiles[0].n_rows < ENOUGH_TO_TELL else ""
@@ -174,7 +174,7 @@ def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -
 
 
 def named_text(profiles: Profiles) -> Profile | None:
-    """Return the column named like a text (review, or else headline_text), the longest of several, or None."""
+    """Return the column named like a text (review, or else headline_text), or None. Of several, return the longest."""
     exact = [column for column in profiles if column.key in TEXT_NAMES]
     partly = [column for column in profiles if not {*TEXT_NAMES}.isdisjoint(re.split(r"[\W_]+", column.key))]
     return max(exact or partly, key=lambda column: column.n_characters, default=None)
@@ -211,9 +211,9 @@ def named_pair(profiles: Profiles) -> tuple[Profile, Profile] | None:
 
 
 def rest_of_prompt(profiles: Profiles, pair: Sequence[int]) -> tuple[int, ...]:
-    """Return the column that continues an instruction, such as Alpaca's `input`; none if the source is no instruction.
+    """Return the column that continues an instruction, such as Alpaca's `input`.
 
-    It may be blank in most rows.
+    Return () if the source is not an instruction. The column may be blank in most rows.
     """
     if profiles[pair[0]].key not in INSTRUCTION_NAMES:
         return ()
@@ -227,7 +227,7 @@ def _languages(by_name: dict[str, Profile]) -> list[Profile]:
 
 
 def guess_pair(table: str, profiles: Profiles, without: Collection[int] = ()) -> Guess:
-    """Choose the source and the target column. Raises Undecided unless their names or values show them."""
+    """Choose the source and the target column. Raises Undecided if neither names nor values identify them."""
     left = [column for column in profiles if column.place not in without]
     pair = named_pair(left)
     if pair is not None:
@@ -273,14 +273,14 @@ def texts_of(profiles: Profiles) -> list[Profile]:
 
 
 def unused(profiles: Profiles, used: Collection[int]) -> str:
-    """Describe the columns that are not used; "" if there are none."""
+    """Describe the columns that are not used; return "" if there are none."""
     left = [column for column in profiles if column.place not in used]
     more = [f"{len(left) - MOST_OPTIONS} more"] if len(left) > MOST_OPTIONS else []
     return f"not used: {', '.join([*(column.described() for column in left[:MOST_OPTIONS]), *more])}" if left else ""
 
 
 def advice_for_more_texts(profiles: Profiles, texts: Collection[int], used: Collection[int]) -> str:
-    """Describe how to read the unused text columns too, joined; "" if there are none."""
+    """Describe how to join unused text columns to the text; return "" if there are none."""
     more = [column for column in texts_of(profiles) if column.place not in used]
     every = [column for column in profiles if column.place in texts or column in more]
     return f"to read them joined by a space: --set {quote(setting('text', *every))}" if more else ""

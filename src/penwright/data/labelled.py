@@ -29,10 +29,10 @@ from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_of_classes
 from penwright.errors import PenwrightError
 
-MOST_HELD_OUT = 2000  # rows, unless the settings give a share
-MOST_LABELS = 1000  # different labels
-MOST_LABELS_PER_TEXT = 0.5  # allows more labels if the settings name the label column
-FEWEST_LINES = 2  # lines with a label needed to read a file as labelled lines
+MOST_HELD_OUT = 2000  # maximum number of held-out rows, unless the settings give a share
+MOST_LABELS = 1000  # maximum number of different labels
+MOST_LABELS_PER_TEXT = 0.5  # limit instead of MOST_LABELS, if larger and the settings name the label column
+FEWEST_LINES = 2  # fewest labelled lines in a file that is read as labelled lines
 SPLITS = {"train", "training", "test", "testing", "dev", "valid", "val", "validation", "eval"}
 UNLABELLED = ("unsup", "unlabeled", "unlabelled")
 TRAINING = ("train", "training")
@@ -54,7 +54,7 @@ def open_labelled(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT
 def open_evaluation_labelled(
     paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING
 ) -> Corpus[Labelled]:
-    """Open labelled texts for evaluation. Only blank and unreadable ones are dropped."""
+    """Open labelled texts for evaluation. Only blank and unreadable texts are dropped."""
     return open_evaluation_rows(LABELLED, paths, reading)
 
 
@@ -157,13 +157,13 @@ def _check_number_of_labels(rows: Rows, keep: Mask, *, is_requested: bool) -> No
 
 
 def _label_setting(rows: Rows) -> str:
-    """Return the setting that names the label column that was found."""
+    """Return the setting that names the detected label column."""
     chosen = rows.roles.get("label", ())
     return quote(f"data.label={chosen[0][0]}") if chosen else "data.label=..."
 
 
 def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
-    """Choose the rows to hold out, from each class the same share."""
+    """Choose the rows to hold out: the same share of each class."""
     kept, fraction = int(keep.sum()), reading.held_out
     wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
     chosen = held_out_of_classes(rows.first_hashes, rows.second_hashes, keep, round(wanted), reading.seed)
@@ -191,7 +191,7 @@ def _part(rows: Rows, chosen: Mask) -> CorpusPart[Labelled]:
 
 
 def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
-    """Return the text files of each class by name, and a remark on what is not read.
+    """Return the text files of each class by name, and a remark on files that are not read.
 
     If the folder contains `train` and `test`, only `train` is read. Raises PenwrightError for fewer than two classes.
     """
@@ -228,7 +228,7 @@ def classes_in(folder: str | Path) -> tuple[list[str], bool]:
     try:
         has_own_texts = any(suffix_of(file) in TEXT_SUFFIXES for file in folder.iterdir() if file.is_file())
         classes = [] if has_own_texts else list(class_folders(folder)[0])
-    except (PenwrightError, OSError):  # no folder, or one without classes
+    except (PenwrightError, OSError):  # not a folder, or a folder without classes
         return [], False
     return classes, bool(classes) and {name.lower() for name in classes} <= CLASSES
 
@@ -252,7 +252,7 @@ def class_files(folder: str | Path, encoding: str | None) -> tuple[list[tuple[st
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    above = {folder.resolve(), *folder.resolve().parents}  # a link may lead up to these
+    above = {folder.resolve(), *folder.resolve().parents}  # a link may point to one of these
     inner = (each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
     return sorted(each for each in inner if each.resolve() not in above)
 

@@ -1,4 +1,4 @@
-"""Labels: cleaned, one for each text, counted, with warnings about doubtful ones."""
+"""Labels of texts: cleaning, counting, and warnings about doubtful labels."""
 
 import ast
 import json
@@ -14,13 +14,13 @@ from penwright.errors import PenwrightError
 
 JOINERS = "\u200c\u200d"  # invisible, but needed to write some languages and emoji
 SEPARATORS = "|;,"
-SEVERAL = 0.1  # with a separator in this share of the labels, they may be combinations
+SEVERAL = 0.1  # labels may be combinations if this share of them contains a separator
 FEW_NUMBERS = 10  # up to this many different numbers are probably class names
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
 def single_label(label: str, place: str) -> str:
-    """Return a tidy label; a list of one label counts as that label. Raises PenwrightError for a list of several."""
+    """Return a tidy label. A list of one label counts as this label. Raises PenwrightError for a longer list."""
     if label.startswith("[") and label.endswith("]"):
         items = _items(label)
         if items is not None and len(items) > 1:
@@ -64,7 +64,7 @@ def label_cleaning_remark(table: str, labels: Iterable[str]) -> str:
 
 
 def require_single_labels(table: str, labels: Collection[str]) -> None:
-    """Raise PenwrightError if labels such as `action|comedy` combine others."""
+    """Raise PenwrightError if some labels combine several, such as `action|comedy`."""
     for separator in SEPARATORS:
         joined = [label for label in labels if separator in label.strip(separator)]
         parts = {part.strip() for label in joined for part in label.split(separator)}
@@ -102,7 +102,7 @@ def label_key(label: str) -> str:
 def count_labels(corpus: Corpus[Labelled], held_out: Set[str]) -> dict[str, int]:
     """Return the labels of the training part in order, with their counts.
 
-    Raises PenwrightError if there is only one label, or if a held-out text has another one.
+    Raises PenwrightError if there is only one label, or if a held-out text has a label that no training text has.
     """
     counts = Counter(example.label for example in corpus.training)
     labels = sorted(counts, key=_label_order)
@@ -129,7 +129,7 @@ def _label_order(label: str) -> tuple[bool, float, str]:
 
 
 def notes_on_labels(counts: Mapping[str, int], held_out: Set[str]) -> list[str]:
-    """Return the labels to learn with their counts, in words, and warnings about doubtful ones."""
+    """Describe the labels to learn, with their counts; add warnings about doubtful labels."""
     shown = [f"{label} ({n:,})" for label, n in counts.items()]
     more = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
     learned = f"{len(counts)} labels to learn: {', '.join(shown[:20])}{more}"

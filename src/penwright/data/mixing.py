@@ -1,4 +1,4 @@
-"""Batches of new text with some of an earlier text among them, so that a model does not forget it."""
+"""Batches of new text mixed with earlier text, which keeps a model from forgetting the earlier text."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from penwright.data.batches import AnyBatch, Batches
 
 
 class MixedBatches(Batches[AnyBatch]):
-    """Batches of two corpora: a fixed share of the old one, spread evenly. Epochs count the new one alone."""
+    """Batches of two corpora: a fixed share comes from the old one, spread evenly. Epochs count only the new corpus."""
 
     def __init__(self, new: Batches[AnyBatch], old: Batches[AnyBatch], share: float):
         self.new, self.old, self.share = new, old, share

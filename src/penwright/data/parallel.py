@@ -29,12 +29,12 @@ from penwright.errors import PenwrightError
 from penwright.languages import languages_between, side_name, side_names
 
 Opener = Callable[[Columns], RowSource]  # opens a source with these columns or languages
-MOST_HELD_OUT = 1000  # pairs, unless the settings give a share
-CONVINCING = 0.6  # skipping a gap must cut the mismatch of line lengths to this share
+MOST_HELD_OUT = 1000  # maximum number of held-out pairs, unless the settings give a share
+CONVINCING = 0.6  # skipping a gap must reduce the mismatch of line lengths to this share
 SAMPLE = 2000  # lines compared to see whether two files are translations
-FEWEST = 20  # pairs of lines needed for a verdict
+FEWEST = 20  # fewest pairs of lines for a decision
 ALIKE = 0.4  # two files may be translations if their line lengths correlate more than this
-MOST_LINES = 5_000_000  # in longer files, the gap is not searched for
+MOST_LINES = 5_000_000  # no search for a gap in files with more lines
 
 
 def open_pairs(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
@@ -48,7 +48,7 @@ def open_evaluation_pairs(paths: Sequence[str | Path], reading: ReadingOptions =
 
 
 def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
-    """Return the sources of these paths: one for each table, and one for every two other files."""
+    """Return the sources of these paths: one for each table, and one for each pair of other files."""
     columns = reading.columns
     openers: list[Opener] = []
     plain = []
@@ -71,9 +71,9 @@ def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
 
 
 def _in_one_direction(sources: Sequence[RowSource], openers: Sequence[Opener], columns: Columns) -> Iterator[RowSource]:
-    """Yield the sources with their sides in the order of the first one, by the codes of their languages.
+    """Yield the sources, all in the language direction of the first one.
 
-    A remark names each source that is turned around, and each one that lacks these languages.
+    A remark is added to each source that is reversed, and to each one in other languages.
     """
     known = next((source for source in sources if languages_between(source.names)), sources[0])
     wanted = languages_between(known.names)
@@ -86,7 +86,7 @@ def _in_one_direction(sources: Sequence[RowSource], openers: Sequence[Opener], c
         path, others = source.files[0].path, f"{wanted.source} to {wanted.target}"
         try:
             turned = open_source(replace(columns, source=names[0], target=names[1]))
-        except PenwrightError:  # it has other languages
+        except PenwrightError:  # the source has other languages
             turned = source
         if languages_between(turned.names) == wanted:
             remark = f"{path}: read from {others}, like {known.files[0].path}"

@@ -15,14 +15,14 @@ from penwright.errors import PenwrightError
 
 PLAIN_SUFFIXES = (".txt", ".md", ".text")
 SUBTITLE_SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
-DOCUMENT_SUFFIXES = (".docx", ".odt", ".epub", ".html", ".htm", ".xhtml", ".rtf", ".pdf")  # the best to read first
+DOCUMENT_SUFFIXES = (".docx", ".odt", ".epub", ".html", ".htm", ".xhtml", ".rtf", ".pdf")  # the best format first
 TEXT_SUFFIXES = (*PLAIN_SUFFIXES, *DOCUMENT_SUFFIXES, *SUBTITLE_SUFFIXES)
 STANDARD_INPUT = "-"
 NEVER_TEXT = {f".{each}" for each in "png jpg jpeg gif webp tif tiff bmp heic mp3 wav mp4 zip tar 7z rar".split()}  # noqa: SIM905
 HUB = "hub:"
 WILDCARD = re.compile(r"[*?\[]")
-PIPE = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")  # the paths that a shell makes of `<(...)`
-LONGEST_SHOWN = 300  # characters of a path in a message
+PIPE = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")  # the paths that a shell substitutes for `<(...)`
+LONGEST_SHOWN = 300  # maximum length of a path in a message, in characters
 
 
 def suffix_of(path: str | Path) -> str:
@@ -93,13 +93,13 @@ def is_collection(path: str | Path) -> bool:
 
 
 def expand_archives(paths: Sequence[str]) -> list[str]:
-    """Replace .zip archives by the files in them, without README and the like."""
+    """Replace .zip archives by the files in them, without README and similar files."""
     found = [[str(each) for each in data_members(path)] if is_archive(path) else [path] for path in paths]
     return [path for each in found for path in each]
 
 
 def is_pipe_name(path: str) -> bool:
-    """Return whether the path is standard input or what a shell makes of `<(...)`."""
+    """Return whether the path is standard input, or the path that a shell substitutes for `<(...)`."""
     return path == STANDARD_INPUT or PIPE.fullmatch(path) is not None
 
 
@@ -120,7 +120,7 @@ def describe_skipped(folder: Path) -> str:
 
 
 def count_suffixes(files: Sequence[Path]) -> str:
-    """Return the number of files with each suffix in words: `2 .docx, 10 .txt`."""
+    """Describe the number of files with each suffix: `2 .docx, 10 .txt`."""
     counts = Counter(suffix_of(file) or "without an ending" for file in files)
     return ", ".join(f"{n:,} {suffix}" for suffix, n in sorted(counts.items()))
 
@@ -158,7 +158,7 @@ def _split_pattern(pattern: str) -> tuple[Path, tuple[str, ...]]:
 
 def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
     """Return whether the names of a path match the parts of a pattern. `**` matches any number of folders."""
-    reached = {0}  # how many parts of the pattern the names so far can have matched
+    reached = {0}  # possible numbers of pattern parts that match the names so far
     for name in names:
         stay = set()
         for place, part in enumerate(parts):
@@ -228,7 +228,7 @@ def visible_files(folder: Path) -> Iterator[Path]:
             folders, files = [each for each in entries if each.is_dir()], [each for each in entries if each.is_file()]
         except OSError as error:
             raise PenwrightError(f"{_shortened(here)} cannot be read: {error.strerror}") from None
-        # `waiting` is a stack: real folders are read before links, so that files keep their real paths
+        # `waiting` is a stack: real folders are read before links, so files keep their real paths
         waiting += [each for each in folders if each.is_symlink()]
         waiting += [each for each in folders if not each.is_symlink()]
         yield from files
@@ -237,7 +237,7 @@ def visible_files(folder: Path) -> Iterator[Path]:
 def _folders_above(folder: Path) -> set[tuple[int, int]]:
     """Return the identities of the folders above this one.
 
-    Links to them are not followed, because that would read everything.
+    Links to these folders are not followed, because they lead to far too many files.
     """
     places = set()
     for above in folder.resolve().parents:
@@ -248,7 +248,7 @@ def _folders_above(folder: Path) -> set[tuple[int, int]]:
 
 
 def _shortened(path: str | Path) -> str:
-    """Return the path for a message; only the beginning of a very long one."""
+    """Return the path for a message. A very long path is cut off."""
     text = str(path)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... ({len(text):,} characters)"
 

@@ -10,10 +10,10 @@ from penwright.data.corpus import Broken, Row
 from penwright.data.readers.tables import Table
 
 SAMPLE = 1000  # fewest rows in a profile, except for smaller tables
-MOST_ROWS = 50_000  # rows from which they are sampled: files are often sorted by label
+MOST_ROWS = 50_000  # the sample is spread over this many rows: files are often sorted by label
 MOSTLY = 0.9  # a column is not text if this share of its values is numbers, links, ...
-LONGEST_EXAMPLE = 40  # characters
-LONGEST_LABEL = 50  # characters
+LONGEST_EXAMPLE = 40  # maximum length of an example, in characters
+LONGEST_LABEL = 50  # maximum length of a label, in characters
 MOST_CLASSES = 30  # a column with more different fractional numbers is a scale
 TEXT, EMPTY, NUMBERS, IDENTIFIERS, LISTS = "text", "no values", "numbers", "identifiers", "lists"
 DATES = "dates or times"
@@ -79,10 +79,10 @@ def kind_of(value: str) -> str:
 class Profile:
     """The profile of a column: its name, the kind of most of its values, and their distribution."""
 
-    place: int  # from 0
+    place: int  # index of the column, from 0
     name: str
     kind: str
-    n_rows: int  # in the sample
+    n_rows: int  # number of rows in the sample
     values: frozenset[str]
     lengths: tuple[int, ...]  # lengths of the values in characters; 0 for blank ones
     example: str
@@ -90,7 +90,7 @@ class Profile:
 
     @property
     def key(self) -> str:
-        """The name as it is looked up among common names: in lower case, with underscores."""
+        """The name in lower case with underscores, for comparison with common names."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).strip().casefold().replace(" ", "_")
 
     @property
@@ -120,7 +120,7 @@ class Profile:
 
     @property
     def are_labels(self) -> bool:
-        """True if the values could be labels: few different ones, all short."""
+        """True if the values could be labels: few different values, all short."""
         return self.has_few_values and max(map(len, self.values)) <= LONGEST_LABEL
 
     @property
@@ -129,7 +129,7 @@ class Profile:
         return self.kind == NUMBERS and len(self.values) > MOST_CLASSES and any(map(_FRACTION.search, self.values))
 
     def described(self) -> str:
-        """Return the column in words, with an example."""
+        """Describe the column, with an example."""
         if self.kind == EMPTY:
             return f"'{self.name}' (no values)"
         if self.is_constant:
@@ -144,9 +144,9 @@ def profiles_of(table: Table) -> list[Profile]:
 
 
 def spread_rows(table: Table) -> list[Row]:
-    """Return rows at equal distances, without broken and blank ones.
+    """Return between SAMPLE and twice SAMPLE rows at equal distances, without broken and blank ones.
 
-    Their number is between SAMPLE and twice SAMPLE. Of a smaller table, all rows are returned.
+    All rows of a smaller table are returned.
     """
     stride = 1
     kept: list[Row | Broken] = []

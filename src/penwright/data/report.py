@@ -1,4 +1,4 @@
-"""Reports on corpora: what was read, dropped and held out, in words and as JSON."""
+"""Reports on corpora: the examples read, dropped and held out, as text and as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -30,7 +30,7 @@ class Dropped:
 
     reason: str
     count: int
-    first: str = ""  # where the first of them is
+    first: str = ""  # location of the first one
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Report:
     n_read: int
     n_kept: int
     dropped: tuple[Dropped, ...]
-    split: str  # what was held out, and how
+    split: str  # description of the held-out part, and how it was chosen
     notes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
@@ -60,7 +60,7 @@ class Report:
         """Return the report as a dictionary, ready for JSON."""
         record = asdict(self) | {"text": self.lines()}
         for file in record["files"]:
-            del file["copy"]  # it no longer exists when the report is read
+            del file["copy"]  # the copy no longer exists when the report is read
         return record
 
 

@@ -36,20 +36,20 @@ from penwright.errors import PenwrightError
 TwoSides = tuple[str, str]
 RowSource = Source[TwoSides]
 Sizes = NDArray[np.uint32]
-SHORT = 30  # characters; if no side is longer, their ratio says nothing
+SHORT = 30  # characters; if no side is longer, the ratio of lengths is not checked
 BATCH = 8192  # rows measured at a time
 
 
 @dataclass(frozen=True)
 class Rows(Sources[TwoSides]):
-    """The lengths and hashes of all rows of some sources: 33 bytes per row, however long its text is."""
+    """The lengths and hashes of all rows of some sources: 33 bytes per row, however long the text."""
 
-    reasons: Mapping[str, int]  # why rows are broken, with the number of each reason
+    reasons: Mapping[str, int]  # reasons why rows are broken, and their numbers
     first_hashes: Hashes
     second_hashes: Hashes
-    first_sizes: Sizes  # characters
+    first_sizes: Sizes  # lengths in characters
     second_sizes: Sizes
-    first_bytes: Sizes  # in UTF-8
+    first_bytes: Sizes  # sizes in UTF-8
     second_bytes: Sizes
     broken: NDArray[np.uint8]  # number of the reason; 0 for a readable row
 
@@ -101,7 +101,7 @@ def _sizes(side: Iterable[str] | Iterable[bytes]) -> Sizes:
 
 
 def clean(rows: Rows, rules: Sequence[Rule], keep: Mask | None = None) -> tuple[Mask, list[Dropped]]:
-    """Return the rows that pass all rules, and what each rule drops. Raises PenwrightError if no row is left."""
+    """Return the rows that pass all rules, and the number each rule drops. Raises PenwrightError if no row is left."""
     keep = np.ones(len(rows), dtype=np.bool_) if keep is None else keep.copy()
     before = int(keep.sum())
     dropped = leave_out(rules, keep, rows.place)
@@ -123,21 +123,21 @@ def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
 
 @dataclass(frozen=True)
 class RowKind(Generic[Example]):
-    """The differences between kinds of rows: pairs and labelled texts."""
+    """A kind of rows, for example pairs or labelled texts: everything that differs between kinds."""
 
     name: str  # part of the fingerprint
     unit: str  # the name of a row in reports
-    chosen_by: str  # what is hashed to choose the held-out rows
+    chosen_by: str  # the texts whose hashes select the held-out rows
     sources: Callable[[Sequence[str], ReadingOptions], list[RowSource]]
-    rules: Callable[[Rows, Cleaning], list[Rule]]  # which rows to drop
+    rules: Callable[[Rows, Cleaning], list[Rule]]  # returns the rules for dropping rows
     check: Callable[[Rows, Mask, ReadingOptions], list[str]]  # returns notes on the kept rows, or raises PenwrightError
-    hold_out: Callable[[Rows, Mask, ReadingOptions], Mask]  # which of the kept rows to hold out
-    leak_rule: Callable[[Rows, Rows, Mask], Rule]  # which training rows reveal held-out ones
+    hold_out: Callable[[Rows, Mask, ReadingOptions], Mask]  # selects the held-out rows among the kept rows
+    leak_rule: Callable[[Rows, Rows, Mask], Rule]  # returns the rule for training rows that reveal held-out ones
     part: Callable[[Rows, Mask], CorpusPart[Example]]
 
 
 def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Corpus[Example]:
-    """Open rows for training. Hold out `reading.validation`, else a part chosen by hashes and seed."""
+    """Open rows for training. Hold out `reading.validation`, or else a part chosen by hashes and seed."""
     rows = _read(kind, paths, reading)
     keep, dropped = clean(rows, kind.rules(rows, reading.cleaning))
     notes = kind.check(rows, keep, reading)
@@ -193,6 +193,6 @@ def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingO
 
 
 def _read_all(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> tuple[Rows, Mask]:
-    """Read and measure the rows of some paths for evaluation; return which ones are usable."""
+    """Read and measure the rows of some paths for evaluation; return them with a mask of the usable rows."""
     rows = _read(kind, paths, reading)
     return rows, clean(rows, kind.rules(rows, KEEP_ALL))[0]

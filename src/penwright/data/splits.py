@@ -1,4 +1,4 @@
-"""Held-out splits, chosen by hashes of the content, so that they do not depend on its order."""
+"""Held-out splits, chosen by hashes of the content. They do not depend on the order of the content."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,11 +11,11 @@ Mask = NDArray[np.bool_]
 
 DEFAULT_FRACTION = 0.1
 TOO_MANY = 2  # if a choice is more than this many times too large, groups are chosen one by one
-ENOUGH_FOR_ONE = 0.3  # rows: a class whose share of the held-out rows is at least this large has one (3 rows at 10 %)
+ENOUGH_FOR_ONE = 0.3  # rows; a class gets a held-out row if its share is at least this (at 10 %: 3 rows)
 
 
 def shuffled(hashes: Hashes, seed: int) -> Hashes:
-    """Return another hash for each hash, different for every seed (the finalizer of splitmix64)."""
+    """Rehash the hashes with a seed (the finalizer of splitmix64)."""
     with np.errstate(over="ignore"):
         mixed = hashes + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) % 2**64)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -24,7 +24,7 @@ def shuffled(hashes: Hashes, seed: int) -> Hashes:
 
 
 def repeats(hashes: Hashes, keep: Mask) -> Mask:
-    """Return which kept items repeat the hash of an earlier one."""
+    """Return a mask of the kept items that repeat the hash of an earlier item."""
     kept = np.flatnonzero(keep)
     found = keep.copy()
     found[kept[np.unique(hashes[kept], return_index=True)[1]]] = False
@@ -34,7 +34,7 @@ def repeats(hashes: Hashes, keep: Mask) -> Mask:
 def held_out_rows(keys: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
     """Choose about `wanted` kept rows, at least one.
 
-    Rows with the same key stay together. If a large group makes them too many, other groups are chosen.
+    Rows with the same key stay together. If a large group makes the choice too large, other groups are chosen.
     """
     order = shuffled(keys, seed)
     among = order[keep]
@@ -49,11 +49,11 @@ def held_out_rows(keys: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
 def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
     """Choose the same share of each class.
 
-    Classes too rare to lose a row of their own are pooled, and together lose about their share. No class loses its
-    last row: a class with only one text stays in training.
+    Classes that are too rare to hold out a row are pooled, and the same share of the pool is held out. No class loses
+    its last row: a class with only one text stays in training.
     """
     _, first = np.unique(np.stack([classes[keep], keys[keep]]), axis=1, return_index=True)
-    among = np.flatnonzero(keep)[first]  # each text of each class once
+    among = np.flatnonzero(keep)[first]  # the distinct texts of each class
     found, n_texts = np.unique(classes[among], return_counts=True)
     rare = np.isin(keys, keys[among][np.isin(classes[among], found[n_texts < 2])])
     frequent = keep & ~rare
@@ -96,7 +96,7 @@ class Cut(NamedTuple):
     """A position in a text, in characters and in bytes."""
 
     characters: int
-    n_bytes: int  # in UTF-8
+    n_bytes: int  # position in the UTF-8 encoding
 
 
 def tail_start(chunks: Iterable[str], n_characters: int, fraction: float) -> Cut:

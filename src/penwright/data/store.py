@@ -1,4 +1,4 @@
-"""Token stores: ragged columns in memory-mapped files, cached under a hash of everything that they depend on."""
+"""Token stores: ragged columns in memory-mapped files, cached under a hash of all their inputs."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ class Column:
 
 @dataclass(frozen=True)
 class TokenStore:
-    """A folder of columns with the same number of rows. `key` identifies what they were made from."""
+    """A folder of columns with the same number of rows. `key` identifies the data that they were made from."""
 
     folder: Path
     key: str
@@ -76,7 +76,7 @@ class TokenStore:
         return self.columns[column].n_bytes
 
     def verify(self) -> None:
-        """Read every file, and raise PenwrightError if one has changed. Opening a store checks only sizes."""
+        """Read every file, and raise PenwrightError if a file has changed. Opening a store checks only sizes."""
         for name, expected in self.hashes.items():
             with (self.folder / name).open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != expected:
@@ -84,7 +84,7 @@ class TokenStore:
 
 
 def store_key(*parts: str) -> str:
-    """Return the name of a store: a hash of all it depends on, such as corpus, tokenizer and settings."""
+    """Return the name of a store: a hash of its inputs (corpus, tokenizer and settings)."""
     return hashlib.sha256(json.dumps([FORMAT_VERSION, *parts]).encode("utf-8")).hexdigest()
 
 
@@ -94,7 +94,7 @@ def checksum(manifest: Mapping[str, object]) -> str:
 
 
 def cached_store(cache_folder: Path, key: str, build: Callable[[Path], object]) -> TokenStore:
-    """Open the store with this key. If it is missing or damaged, `build` first writes it to the given folder."""
+    """Open the store with this key. If it is missing or damaged, `build` first writes it to the folder."""
     folder = cache_folder / key
     if folder.exists():  # if not, another process may be building it right now
         try:

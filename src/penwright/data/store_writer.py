@@ -27,7 +27,7 @@ from penwright.storage import flush
 from penwright.tokenizers import Tokenizer
 
 Cell = str | Iterable[str] | int
-"""A text; the chunks of a text too long for memory, whose tokens are concatenated; or a label id."""
+"""A text, the chunks of a long text (their tokens are concatenated), or a label id."""
 
 _BATCH_CHARACTERS = 1 << 20
 _DAY = 86_400.0
@@ -101,7 +101,7 @@ class _TextColumn:
         self._offsets.write(np.zeros(1, np.int64).tobytes())
         self._n_tokens = self._n_bytes = 0
         self._chunks: list[str] = []
-        self._row_ends: list[int] = []  # for each row, the number of chunks up to its end
+        self._row_ends: list[int] = []  # number of chunks up to the end of each row
         self._n_waiting = 0
 
     def add(self, cell: Cell) -> None:
@@ -112,7 +112,7 @@ class _TextColumn:
             if self._n_waiting >= _BATCH_CHARACTERS:
                 self._flush()
         self._row_ends.append(len(self._chunks))
-        self._n_waiting += 1  # so that empty texts do not pile up
+        self._n_waiting += 1  # empty texts count too, or they would pile up
 
     def finish(self) -> tuple[_File, ...]:
         self._flush()
@@ -179,6 +179,6 @@ def _rename(unfinished: Path, folder: Path, key: str) -> None:
 def _remove_abandoned(folder: Path) -> None:
     """Delete temporary folders that are more than a day old."""
     for abandoned in folder.parent.glob(f"{folder.name}.tmp-*"):
-        with suppress(FileNotFoundError):  # its process may rename it at this moment
+        with suppress(FileNotFoundError):  # the owner may rename it at this moment
             if time.time() - abandoned.stat().st_mtime > _DAY:
                 shutil.rmtree(abandoned, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Corpora of running text: which documents are kept, and which of them, or the end of each, are held out."""
+"""Corpora of running text. Some documents, or the end of each, are held out."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -27,14 +27,14 @@ from penwright.data.report import Dropped, Report, count, reasons
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_documents, repeats, tail_start
 from penwright.errors import PenwrightError
 
-MANY = 20  # with this many different documents, whole ones are held out; else the end of each
-ENOUGH = 0.5  # share of the wanted characters that whole documents must reach
-MOST_HELD_OUT = 500_000  # characters, unless the settings give a share
+MANY = 20  # from this many different documents on, hold out whole ones; otherwise, the end of each
+ENOUGH = 0.5  # minimum share of the requested characters in whole documents
+MOST_HELD_OUT = 500_000  # maximum number of held-out characters, unless the settings give a share
 Parts = tuple[CorpusPart[Document], CorpusPart[Document]]
 
 
 def open_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Document]:
-    """Open documents for training. Hold out `reading.validation`, else a part chosen by size and seed."""
+    """Open documents for training. Hold out `reading.validation`, or else a part chosen by size and seed."""
     training = open_documents(paths, reading.encoding, reading.columns)
     alike = with_training_columns(reading, training.roles).columns
     own = open_documents(reading.validation, reading.encoding, alike) if reading.validation else None
@@ -70,7 +70,7 @@ def open_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_REA
 
 
 def open_evaluation_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Document]:
-    """Open documents for evaluation. Only blank and unreadable ones are dropped."""
+    """Open documents for evaluation. Only blank and unreadable documents are dropped."""
     documents = open_documents(paths, reading.encoding, reading.columns)
     keep, _ = _kept_documents(documents, None, KEEP_ALL)
     corpus = only_held_out(documents.part(keep), documents.files, "document", documents.choices, documents.notes)
@@ -78,7 +78,7 @@ def open_evaluation_text(paths: Sequence[str | Path], reading: ReadingOptions = 
 
 
 def _kept_documents(documents: Documents, held_out: Documents | None, cleaning: Cleaning) -> tuple[Mask, list[Dropped]]:
-    """Return which documents are kept, and what was dropped. Documents that are also in `held_out` are dropped."""
+    """Return the kept documents, and the number dropped by each rule. Documents in `held_out` are dropped."""
     keep = np.ones(len(documents.hashes), dtype=np.bool_)
     rules: list[Rule] = [
         *broken_rules(-documents.characters, documents.reasons),
@@ -102,7 +102,7 @@ def _are_many(documents: Documents, keep: Mask) -> bool:
 
 
 def _whole_documents(documents: Documents, keep: Mask, reading: ReadingOptions) -> tuple[Parts, str] | None:
-    """Hold out whole documents. Return None if there are few, or if they cover under half of the wanted characters."""
+    """Hold out whole documents. Return None if there are few, or if they have too few of the requested characters."""
     if not _are_many(documents, keep):
         return None
     kept = np.flatnonzero(keep)
@@ -156,7 +156,7 @@ def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Pa
 
 
 def _wanted(total: int, fraction: float | None) -> int:
-    """Return the number of characters to hold out: the given share, else a tenth, but at most MOST_HELD_OUT."""
+    """Return the number of characters to hold out: the given share, or a tenth but at most MOST_HELD_OUT."""
     return int(total * fraction) if fraction is not None else min(int(total * DEFAULT_FRACTION), MOST_HELD_OUT)
 
 

@@ -1,4 +1,4 @@
-"""Ahead-of-time compilation of functions of tensors, for models of one shape; later processes load the result."""
+"""Ahead-of-time compilation of the parts of a model, once for each model shape; later processes load the result."""
 
 import hashlib
 import json
@@ -24,14 +24,14 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.native import toolchain
 from penwright.storage import MOST_IN_SMALL, UnsafeFile, read_bytes, sha256_of, write_atomically
 
-OPERATORS = {  # our own, in C++
+OPERATORS = {  # custom operators in C++
     torch.ops.penwright.int8_product.default: quantised.SOURCE,
     torch.ops.penwright.stepping_attention.default: cached_attention.SOURCE,
     torch.ops.penwright.likeliest.default: topk.SOURCE,
 }
 HEADER = toolchain.SOURCES / "vectors.h"
 Input = Tensor | Sequence[Tensor] | None
-Compiled = Callable[..., list[Tensor]]  # takes the inputs of the module, contiguous; returns a list of tensors
+Compiled = Callable[..., list[Tensor]]  # takes contiguous inputs of the module; returns a list of tensors
 
 _WARNED: set[str] = set()
 
@@ -45,9 +45,9 @@ class ModelPart(nn.Module):
 
 
 def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.export.ExportedProgram) -> None:
-    """Compile the graph and write it where load() finds it, completely or not at all.
+    """Compile the graph and write it, in one atomic step, to the file that load() reads.
 
-    The file holds no weights: load() supplies them.
+    The file holds no weights; load() supplies them.
     """
     toolchain.trusted_folder()
     toolchain.set_inductor_cache()
@@ -57,7 +57,7 @@ def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.expor
     sources = {operator: [_source(path)] for operator, path in OPERATORS.items() if operator in used}
     options = {
         "aot_inductor.package_constants_in_so": False,
-        "aot_inductor.custom_ops_to_c_shims": sources,  # whole definitions, although torch expects declarations
+        "aot_inductor.custom_ops_to_c_shims": sources,  # full definitions, although torch expects declarations
     }
     with torch.no_grad(), with_threads(n_threads), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -73,7 +73,7 @@ def _checksum(path: Path) -> Path:
 
 
 def _why_not_loaded(path: Path) -> str:
-    """Return why the compiled file must not run: others could have made it, or it has changed; "" if it may."""
+    """Return why the compiled file is not safe to run: others could have written it, or it has changed; else ""."""
     danger = toolchain.why_not_trusted(path)
     if danger:
         return danger
@@ -88,12 +88,12 @@ def _why_not_loaded(path: Path) -> str:
 
 
 def _source(path: Path) -> str:
-    """Return the source of an operator, with absolute paths in its includes: it is compiled in another folder."""
+    """Return the source of an operator with absolute include paths, since it is compiled in another folder."""
     return path.read_text("utf-8").replace('#include "', f'#include "{HEADER.parent}/')
 
 
 def is_kept(part: ModelPart, name: str, n_threads: int) -> bool:
-    """Return whether the part is compiled for the present code and version of torch."""
+    """Return whether the part is compiled for this code and this version of torch."""
     return _path(part, name, n_threads).exists()
 
 
@@ -105,21 +105,21 @@ def forget(part: ModelPart, name: str, n_threads: int) -> None:
 
 
 def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
-    """Load the compiled part. Return None if there is none, or, with a warning, if it cannot be trusted.
+    """Load the compiled part; return None if it is not compiled, or, with a warning, if it cannot be trusted.
 
-    This calls torch's C++ loader: its Python wrapper takes two seconds to import and parses JSON at each step.
+    This calls torch's C++ loader, since its Python wrapper takes two seconds to import and parses JSON at each step.
     """
     path = _path(part, name, n_threads)
     if not path.exists():
         return None
     if danger := _why_not_loaded(path):
-        if danger not in _WARNED:  # the reason is mostly the same for all parts of a model
+        if danger not in _WARNED:  # usually the same for all parts of a model
             _WARNED.add(danger)
             warnings.warn(f"compiled steps are not used: {danger}", PenwrightWarning, stacklevel=2)
         return None
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
-    except RuntimeError:  # for example, the disk was full: only time is lost
+    except RuntimeError:  # for example, the disk was full; decoding works without it, but is slower
         damaged = f"{path} is damaged: delete it and run `penwright optimize` again"
         warnings.warn(damaged, PenwrightWarning, stacklevel=2)
         return None
@@ -150,7 +150,7 @@ def _path(part: ModelPart, name: str, n_threads: int) -> Path:
 
 
 def _key(part: ModelPart, n_threads: int) -> str:
-    """Hash what a compiled part depends on: code, machine, and the shapes and types of weights, not their values."""
+    """Hash all that a compiled part depends on: code, machine, and shapes and types (not values) of the weights."""
     shapes = [(name, str(x.dtype), list(x.shape)) for name, x in part.state_dict().items()]
     here = Path(__file__)
     places = [here, here.with_name("export_inputs.py"), Path(str(sys.modules[type(part).__module__].__file__))]
@@ -169,7 +169,7 @@ def _modules_of(package: ModuleType) -> list[Path]:
 
 @contextmanager
 def with_threads(n: int) -> Iterator[None]:
-    """Let torch use this number of threads inside the context."""
+    """Set torch's number of threads inside the context."""
     before = torch.get_num_threads()
     if n == before:
         yield

@@ -1,4 +1,4 @@
-"""Batches of unfinished texts: adapters through which decoding reads the next logits of each kind of model."""
+"""Batches of unfinished texts: adapters that give decoding the next logits of each kind of model."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ SHORTEST = 2  # fewest tokens per source: torch.export would specialize on a len
 class Branching(Protocol):
     """A batch of unfinished texts whose rows can branch into beams.
 
-    The beams of a source are adjacent, and stay or leave together.
+    The beams of a source are adjacent, and are kept or dropped together.
     """
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
@@ -40,7 +40,7 @@ class Branching(Protocol):
         """Turn each row into n adjacent copies."""
 
     def reorder(self, rows: Int[Tensor, " rows"]) -> None:
-        """Let beams change places: like select(), but each row is replaced by one of the same source."""
+        """Reorder beams: like select(), but each row is replaced by a row of the same source."""
 
 
 def diverged() -> PenwrightError:
@@ -52,7 +52,7 @@ def diverged() -> PenwrightError:
 def evaluating(model: nn.Module) -> Iterator[torch.device]:
     """Put the model in evaluation mode inside the context, then restore its mode; yield the model's device."""
     device = next(model.parameters()).device
-    if not model.training:  # setting it on every module takes longer than a step of a small model
+    if not model.training:  # saves time: setting the mode takes longer than a step of a small model
         yield device
         return
     model.eval()
@@ -68,16 +68,16 @@ def newest_half(context_length: int) -> int:
 
 
 def in_view(prompt: Sequence[int], context_length: int) -> Sequence[int]:
-    """Return the part of a prompt that is read: all of it, or the newest half context."""
+    """Return the part of a prompt that is read: the whole prompt if it fits, else the newest half context."""
     return prompt if len(prompt) <= context_length else prompt[-newest_half(context_length) :]
 
 
 class _DecoderRows:
-    """Rows of a decoder-only model: the tokens of each that are in view, their number, and their cache.
+    """Rows of a decoder-only model: the tokens in view of each row, their numbers, and the cache.
 
-    When a row exceeds context_length tokens, its newest half context is read again from position 0. Older tokens are
-    out of view from then on. So no position lies beyond those seen in training, and the text depends on the tokens
-    alone, not on the batch.
+    When a row exceeds context_length tokens, its newest half context is read again from position 0, and older tokens
+    go out of view. So no position exceeds those of training, and the text depends on the tokens alone, not on the
+    batch.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class _DecoderRows:
     ):
         self._model, self._stepper = model, stepper
         self._context = model.settings.context_length
-        self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths stay on the CPU: no waiting
+        self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths: on the CPU, to avoid waiting
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; return the logits of the next one."""
@@ -109,7 +109,7 @@ class _DecoderRows:
         self._update_cache()
 
     def _make_room(self) -> None:
-        """Read the newest tokens of full rows again: one fewer than stay in view, since one more is about to come."""
+        """Read the newest tokens of full rows again: newest_half() minus one, since a token is about to be added."""
         full, n_kept = np.flatnonzero(self._lengths == self._context), newest_half(self._context) - 1
         rows = torch.from_numpy(full).to(self._tokens.device)
         if n_kept and len(self._lengths) == 1 and self._stepper.reads_quickly(self._tokens.device):
@@ -145,9 +145,9 @@ class PromptBatch(_DecoderRows):
         stepper: DecodeEngine | None = None,
         known: Sequence[KeysValues] = (),
     ):
-        """Take prompts, of at least one token each. Of a prompt that does not fit, the newest half context is read.
+        """Take prompts of at least one token each; a prompt that does not fit is cut to its newest half context.
 
-        `known` holds the keys and values, by layer, of a prefix that all prompts share. It is shorter than any of them.
+        `known` holds the keys and values of a common prefix, one item per layer. The prefix is shorter than any prompt.
         """
         context = model.settings.context_length
         seen = [in_view(prompt, context) for prompt in prompts]
@@ -158,7 +158,7 @@ class PromptBatch(_DecoderRows):
         self._known = known
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
-        """Read all prompts in one pass and return the next logits; only last tokens go through the output layer."""
+        """Read all prompts in one pass; return the logits after the last token of each."""
         if self._known:
             self._cache.begin(self._known)
         n_known = self._cache.longest
@@ -172,7 +172,7 @@ class PromptBatch(_DecoderRows):
 
 
 class LiveBatch(_DecoderRows):
-    """A batch whose rows come and go between tokens; it starts empty."""
+    """An initially empty batch whose rows can be added and removed between tokens."""
 
     def __init__(self, model: DecoderOnly, stepper: DecodeEngine):
         context, like = model.settings.context_length, model.decoder.kept_like
@@ -193,7 +193,7 @@ class LiveBatch(_DecoderRows):
         return self._tokens[row, : self._lengths[row]].cpu().numpy()
 
     def known(self, row: int, n_tokens: int) -> list[KeysValues]:
-        """Return a view of the keys and values of a row's first tokens, by layer; later rows may overwrite it."""
+        """Return a view of the keys and values of a row's first tokens, by layer; later steps may overwrite it."""
         return self._cache.row(row, n_tokens)
 
 
@@ -211,11 +211,10 @@ class TargetBatch:
         stepper: DecodeEngine | None = None,
         hidden: Sequence[range] = (),
     ):
-        """Encode sources, with their end tokens; max_new_tokens is at most the model's context_length.
+        """Encode sources that include their end tokens; max_new_tokens is at most the model's context_length.
 
-        Each target begins with the start token and `target_prefix`.
-
-        `hidden`, if given, names a range of tokens of each source that the model must not see.
+        Each target begins with the start token and `target_prefix`. `hidden`, if given, has one range per source: the
+        model does not see the tokens in it.
         """
         self._start, self._stepper = (start_id, *target_prefix), stepper or DecodeEngine(model)
         read = right_padded(sources, model.source_embedding.tokens.weight.device, SHORTEST)
@@ -227,7 +226,7 @@ class TargetBatch:
         self._cache = model.new_cache(len(sources), min(model.settings.context_length, length))
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
-        """Return the logits after the tokens that each target begins with."""
+        """Return the logits after the first tokens of each target: the start token and the prefix."""
         padding = self._encoded.padding
         for token in self._start:
             logits = self.step(torch.full(padding.shape[:1], token, device=padding.device))
@@ -250,5 +249,5 @@ class TargetBatch:
             self._n_beams *= n
 
     def reorder(self, rows: Int[Tensor, " rows"]) -> None:
-        """Let beams of the same source change places; the sources stay as they are."""
+        """Reorder the beams of each source; the sources do not change."""
         self._cache.reorder(rows)

@@ -1,4 +1,4 @@
-"""Beam search over many sources at once; finished sentences leave the batch."""
+"""Beam search over many sources at once; finished sentences are dropped from the batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ from penwright.decoding.sampling.filters import NEG_INF
 from penwright.decoding.sampling.topk import MAX_K, Choose, MaskedTopK, TokenSelector
 from penwright.decoding.sampling.utf8 import FREE, Situations, States, Utf8Rules
 
-MIN_PATIENCE = 4  # fewest tokens of growth that the search waits for, even if beams are short
+MIN_PATIENCE = 4  # fewest further tokens that the search waits for, even if beams are short
 
 
 def _unmasked(best: MaskedTopK, n: int) -> list[list[int]]:
@@ -64,14 +64,15 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Return the n best hypotheses of each row of the model, best first.
 
-    Each step keeps the beam_size best continuations of a sentence. Those with the end token are finished; the others
-    are extended. A sentence is done when no open beam can still reach the n best, within the growth that
-    `settings.beam_patience` allows. A hypothesis that was cut off at its limit ranks below all that ended. With
-    beam_size 1 this is greedy search.
+    Each step keeps the beam_size best continuations of a sentence. Continuations that end with the end token are
+    finished; the others are extended. A sentence is done when no open beam can still rank among the n best, within the
+    growth that `settings.beam_patience` allows. A hypothesis that was cut off at its limit ranks below all hypotheses
+    with an end token. With beam_size 1 this is greedy search.
 
-    `limits` are the maximum lengths, end token included. A row with a guide must meet its constraints, and its
-    hypotheses are ranked by merit; other rows are not affected. `watch` is called with every step of every row, and
-    may raise to end the search. A sentence for which `wanted` returns False ends at the next step with what it has.
+    `limits` are the maximum lengths, end token included. A row with a guide must meet the constraints of the guide,
+    and its hypotheses are ranked by merit; other rows are not affected. `watch` is called with every step of every
+    row, and may raise an exception to end the search. A sentence for which `wanted` returns False ends at the next
+    step with the hypotheses found so far.
     """
     results: list[list[Hypothesis]] = [[] for _ in limits]
     logits = model.first().repeat_interleave(settings.beam_size, 0)
@@ -101,22 +102,22 @@ def beam_search(
 
 @dataclass
 class _Search:
-    """The sentences that are still searched: their beams, and the best finished hypotheses of each.
+    """The unfinished sentences: the beams and the best finished hypotheses of each.
 
-    The state is in NumPy, whose calls have less overhead than torch's. It is small and changes at every step.
+    The state is small and changes at every step. It is in NumPy, whose calls have less overhead than torch's.
     """
 
     settings: BeamSettings
     numbers: Int[np.ndarray, " sentences"]
     limits: Int[np.ndarray, " sentences"]
-    log_probs: Reals  # log-probabilities of the beams; -inf: no such beam
+    log_probs: Reals  # log-probabilities of the beams; -inf marks a missing beam
     merits: Reals  # log-probabilities plus the credits of a guide
     states: States  # UTF-8 states of the beams
     finished: Ends
     spelling: Utf8Rules
     choose: Choose
     history: list[SearchStep] = field(default_factory=list)
-    guided: dict[int, ConstrainedBeams] = field(default_factory=dict)  # by the index of the sentence in the arrays
+    guided: dict[int, ConstrainedBeams] = field(default_factory=dict)  # keys: indices of sentences in the arrays
 
     @classmethod
     def start(
@@ -129,7 +130,7 @@ class _Search:
         """Return the search before its first step."""
         n_sentences, beam_size = len(limits), settings.beam_size
         log_probs = np.full((n_sentences, beam_size), NEG_INF)
-        log_probs[:, 0] = 0.0  # all beams begin alike, so only the first may continue
+        log_probs[:, 0] = 0.0  # all beams begin alike, so only the first is extended
         none, never = (
             np.zeros((n_sentences, settings.n_best), np.int64),
             np.full((n_sentences, settings.n_best), NEG_INF),
@@ -172,7 +173,7 @@ class _Search:
     def best_continuations(self, logits: Float[Tensor, "rows vocab_size"], end_id: int) -> _Continuations:
         """Return the best continuations of the beams, given the logits of their next tokens."""
         n_sentences, beam_size = self.log_probs.shape
-        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # a sentence never takes more from one beam
+        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # no beam has more continuations in the result
         situations = self._situations()
         if self.guided:
             best = self._allowed_top_k(logits, situations, n_best, end_id)
@@ -189,7 +190,7 @@ class _Search:
         return found
 
     def _apply_guides(self, found: _Continuations, logits: Tensor, best: MaskedTopK) -> None:
-        """Replace the continuations of constrained sentences by those that their guides choose."""
+        """Replace the continuations of constrained sentences with the choices of their guides."""
         beam_size, likely, places = self.settings.beam_size, _unmasked(best, self.settings.beam_size), list(self.guided)
         options = [
             guided.candidates(likely[place * beam_size : (place + 1) * beam_size], self.length)
@@ -200,7 +201,7 @@ class _Search:
         which = torch.from_numpy(np.repeat(rows, counts)).to(logits.device)
         option_tokens = [token for beams in options for each in beams for token in each]
         tokens = torch.tensor(option_tokens, device=logits.device, dtype=torch.long)  # empty if all are NaN
-        gains = iter((logits[which, tokens] - best.normalisers[which]).tolist())  # for all sentences at once
+        gains = iter((logits[which, tokens] - best.normalisers[which]).tolist())  # one transfer for all sentences
         before = np.stack([self.log_probs[places], self.merits[places]], axis=2).tolist()
         chosen = [
             guided.choose(beams, gains, each, self.length)
@@ -217,9 +218,9 @@ class _Search:
         return situations.ravel()
 
     def _allowed_top_k(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> MaskedTopK:
-        """Return the likeliest tokens of each row that its guide, if any, allows."""
+        """Return the likeliest tokens of each row, without tokens that the guide of the row forbids."""
         best = self.choose(logits, self.spelling, situations, max(n_best, min(MAX_K, logits.shape[1])))
-        self.spelling.forbid(logits, situations)  # all logits: tokens that a guide wants may not be among the best
+        self.spelling.forbid(logits, situations)  # in all logits: a guide may need tokens that are not among the best
         rows, tokens = list[int](), list[int]()
         for place, guided in self.guided.items():
             for beam, banned in guided.banned(self.length, end_id):
@@ -233,13 +234,13 @@ class _Search:
             logits[rows, tokens] = NEG_INF
         values, found = logits.gather(1, best.places), best.places
         short = ((values > NEG_INF).sum(1) < n_best).nonzero()[:, 0]
-        if len(short):  # too many of the best are banned
+        if len(short):  # rows with too few best tokens that are not banned
             others = self.choose(logits[short], self.spelling, situations[short.cpu().numpy()], values.shape[1])
             values[short], found[short] = others.values, others.places
-        return MaskedTopK(values, found, best.normalisers)  # normalisers: before any ban
+        return MaskedTopK(values, found, best.normalisers)  # the normalizers include banned tokens
 
     def tell(self, watch: Watch, parents: Whole) -> None:
-        """Report the step that extend() took to `watch`; `parents` are the rows that it returned."""
+        """Pass the last step of extend() to `watch`; `parents` are the rows that extend() returned."""
         last = self.history[-1]
         columns = (last.numbers, parents % self.settings.beam_size, last.tokens, last.sums)
         for number, *each in zip(*(column.tolist() for column in columns), strict=True):
@@ -248,9 +249,9 @@ class _Search:
     def done(self) -> Bool[np.ndarray, " sentences"]:
         """Return which sentences are at their limit, or have no beam that can soon score among the n best.
 
-        Merits only fall, apart from what soft terms add. So the best score that a beam can reach is its present
-        merit at the next length, or at the longest that the search waits for. Without that bound, a third of the time
-        goes to beams that ramble on to several times the length of the finished hypotheses.
+        Merits only fall, except for the bonus of soft terms. So a beam scores best with its present merit, at the next
+        length or at the greatest length that the search waits for. Without this bound, a third of the time is spent on
+        beams that ramble on to several times the length of the finished hypotheses.
         """
         penalty = self.settings.length_penalty
         best = self.merits.max(axis=1)
@@ -282,7 +283,7 @@ class _Search:
         return found
 
     def select(self, kept: Bool[np.ndarray, " sentences"]) -> "_Search":
-        """Return the search of these sentences alone."""
+        """Return the search restricted to these sentences."""
         return replace(
             self,
             numbers=self.numbers[kept],

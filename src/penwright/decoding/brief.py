@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from penwright.model import Model
 from penwright.tokenizers import Tokenizer
 
-LONGEST = 60  # characters of a text that are shown
+LONGEST = 60  # most characters of a text in a description
 
 
 def brief(text: str) -> str:
-    """Return the repr of a text, cut off if it is long."""
+    """Return the repr of a text, shortened if it is long."""
     return repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
 
 
 def noted(warnings: Sequence[str]) -> str:
-    """Return the number of warnings as words to append; empty without warnings."""
+    """Return the number of warnings as a phrase to append; "" without warnings."""
     return f", {len(warnings)} warning{'s' if len(warnings) > 1 else ''}" if warnings else ""
 
 

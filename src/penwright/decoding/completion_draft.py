@@ -14,11 +14,11 @@ from penwright.errors import UsageError
 from penwright.tokenizers import TextStream, Tokenizer
 from penwright.tokenizers.tokenizer import never_generated
 
-Finish = Literal["end", "stop", "length"]  # the end token; a stop string; the maximum length
+Finish = Literal["end", "stop", "length"]  # ended by the end token, a stop string or the maximum length
 
 
 class StopFilter:
-    """A filter that passes text on until a stop string is complete, and holds back what may begin one."""
+    """A filter that passes on text up to the first stop string, and holds back text that may begin one."""
 
     def __init__(self, stops: Sequence[str]):
         self._stops = [stop for stop in stops if stop]
@@ -26,10 +26,10 @@ class StopFilter:
         self.stopped = False
 
     def push(self, text: str) -> str:
-        """Return the text that can be shown; after a stop string, nothing more.
+        """Return the text that can be shown; return "" after a stop string.
 
-        Of several stop strings, the one that is complete first counts; of those, the longest. So the result does not
-        depend on how the text is divided into pieces.
+        If several stop strings occur, the first to be complete counts; if several are complete at once, the longest.
+        So the result does not depend on how the text is divided into pieces.
         """
         if self.stopped:
             return ""
@@ -43,7 +43,7 @@ class StopFilter:
         return text[: len(text) - n_held]
 
     def finish(self) -> str:
-        """Return the text still held back, which no stop string has completed."""
+        """Return the text that is still held back; it did not become a stop string."""
         held, self._held = self._held, ""
         return held
 
@@ -54,8 +54,8 @@ def _overlap(text: str, stop: str) -> int:
     return next((n for n in lengths if text.endswith(stop[:n])), 0)
 
 
-MAX_NEW_TOKENS = 400  # the default if the settings give none
-# Settings that do not affect how a token is drawn: rows that differ only in these are sampled together.
+MAX_NEW_TOKENS = 400  # default without a setting
+# These settings do not affect how a token is drawn. Rows that differ only in them are sampled together.
 PER_ROW_SETTINGS = {"seed", "stop", "max_new_tokens", "min_new_tokens", "pattern", "banned_words", "required_words"}
 
 
@@ -76,10 +76,10 @@ def plan_of(
     biases: Mapping[int, float] | None = None,
     check: Callable[[], None] = never_end,
 ) -> DecodingPlan:
-    """Return the plan that the settings give for these prompts; `biases` are for single tokens.
+    """Return the plan for completing these prompts with these settings; `biases` are for single tokens.
 
-    `check` is called often while constraints are built, and may raise to end that. Raises UsageError for settings that
-    no completion of one of the prompts can meet.
+    `check` is called often while constraints are built, and may raise an exception to end the work. Raises UsageError
+    if no completion of one of the prompts can meet the settings.
     """
     n_new = settings.max_new_tokens or MAX_NEW_TOKENS
     text_biases = [_bias(tokenizer, text, value) for text, value in settings.logit_bias.items()]
@@ -101,14 +101,14 @@ class CompletionDraft:
     """A completion that is being generated."""
 
     prompt: str
-    number: int  # how many completions of the same prompt came before
+    number: int  # number of earlier completions of the same prompt
     prompt_tokens: list[int]
     stream: TextStream
     stop_filter: StopFilter
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    pieces: list[str] = field(default_factory=list)  # pieces of text that can be shown
-    finish: Finish | None = None  # None: not finished
+    pieces: list[str] = field(default_factory=list)  # the text so far that can be shown
+    finish: Finish | None = None  # None until the completion is finished
 
     @classmethod
     def begin(
@@ -123,7 +123,7 @@ class CompletionDraft:
         return self.stop_filter.stopped
 
     def close(self, finish: Finish) -> None:
-        """End the completion, and show text that is still held back unless a stop string ended it."""
+        """End the completion; unless a stop string ended it, add the text that is still held back."""
         self.finish = finish
         if finish != "stop":
             self._show(self.stop_filter.push(self.stream.finish()) + self.stop_filter.finish())
@@ -134,7 +134,7 @@ class CompletionDraft:
 
 
 def _bias(tokenizer: Tokenizer, text: str, value: float) -> Bias:
-    """Build the bias of a text: alone, and also after a space if the tokens differ then."""
+    """Build the bias of a text: for its tokens alone and, if these differ, for its tokens after a space."""
     unknown = tokenizer.unknown_characters(text)
     if not text or unknown:
         what = f"characters the model does not know ({' '.join(unknown)})" if unknown else "no characters"

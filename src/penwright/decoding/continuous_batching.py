@@ -1,8 +1,8 @@
-"""Continuous batching: completions are generated together, and can join or leave at any time.
+"""Continuous batching: completions are generated together, and can be added or removed at any time.
 
 After Yu et al. (2022, "Orca", section 3): the unit of scheduling is one token of each row, not a whole batch. Each
-request has its own random numbers and sees only its own past. So its text is the same as if it were alone, up to ties
-within rounding error.
+request has its own random numbers and sees only its own past. So the batch does not change the text of a request,
+except for ties within rounding error.
 """
 
 from collections import deque
@@ -54,10 +54,10 @@ class Prefixes:
     """A cache of texts that were read or generated recently, up to `max_bytes`."""
 
     max_bytes: int = 128 * 2**20
-    kept: list[Prefix] = field(default_factory=list)  # the most recent last
+    kept: list[Prefix] = field(default_factory=list)  # most recent last
 
     def keep(self, tokens: Tokens, layers: Sequence[KeysValues]) -> None:
-        """Keep a copy of this text, and drop kept texts that it begins with."""
+        """Keep a copy of this text, and drop kept texts that are prefixes of it."""
         if len(tokens) < WORTH or any(n_common(each.tokens, tokens) == len(tokens) for each in self.kept):
             return
         self.kept = [each for each in self.kept if n_common(each.tokens, tokens) < len(each.tokens)]
@@ -73,8 +73,8 @@ def n_common(one: Tokens, other: Tokens) -> int:
     return int(different[0]) if len(different) else n
 
 
-Known = Callable[[int], list[KeysValues]]  # returns the keys and values of the first N tokens of a text
-READ_TOKENS = 1024  # prompt tokens read at a time, padding included, so that running rows do not wait long
+Known = Callable[[int], list[KeysValues]]  # returns the keys and values of the first n tokens of a text
+READ_TOKENS = 1024  # prompt tokens per pass, padding included; more would delay running rows
 
 
 class ContinuousBatch:
@@ -96,7 +96,7 @@ class ContinuousBatch:
 
     @property
     def n_waiting(self) -> int:
-        """The number of requests that wait for a place."""
+        """The number of requests that wait for a free row."""
         return len(self._waiting)
 
     @property
@@ -117,7 +117,7 @@ class ContinuousBatch:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Request, TokenUpdate]]:
-        """Generate a token for each row. Canceled rows leave first, and waiting requests join if they fit."""
+        """Generate a token for each row, after dropping canceled rows and adding waiting requests that fit."""
         with evaluating(self._model) as device:
             self._keep([not row.request.left for row in self._rows])
             last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
@@ -140,7 +140,7 @@ class ContinuousBatch:
         return found
 
     def _read(self, requests: Sequence[Request]) -> Iterator[Logits]:
-        """Read the prompts of new rows: each distinct prompt once, and only what follows its known prefix."""
+        """Read the prompts of new rows: each distinct prompt once, without a prefix that is already known."""
         if not requests:
             return
         groups: dict[tuple[int, int], list[Request]] = {}
@@ -162,7 +162,7 @@ class ContinuousBatch:
             yield logits
 
     def _known(self) -> "list[tuple[Tokens, Known]]":
-        """Return the texts whose keys and values are available: running and recent ones."""
+        """Return the running and recent texts, whose keys and values are available."""
         running = [(self._batch.seen(row), partial(self._batch.known, row)) for row in range(len(self._rows))]
         return running + [(prefix.tokens, prefix.cut) for prefix in self._prefixes.kept]
 
@@ -191,13 +191,13 @@ class ContinuousBatch:
         return torch.cat([row.possible(scores) if row.is_bound else scores for row, scores in rows])
 
     def _situations(self) -> Situations:
-        """Return the UTF-8 situation of each row. Rows with a guide are free: it keeps characters whole."""
+        """Return the UTF-8 situation of each row; FREE for rows with a guide, which keeps characters whole."""
         states = np.array([row.state for row in self._rows], dtype=np.uint8)
         found = self._spelling.situations(states, np.array([row.n_left - 1 for row in self._rows]))
         return np.where([row.guided is None for row in self._rows], found, FREE)
 
     def _choose(self, possible: Logits) -> tuple[Int[Tensor, " rows"], Logits]:
-        """Choose the next token of each row; also return the logits of the distributions that they were drawn from.
+        """Choose the next token of each row; also return the logits of the distributions to draw from.
 
         Rows with the same settings are sampled together.
         """
@@ -212,7 +212,7 @@ class ContinuousBatch:
         return tokens, reshaped
 
     def _keep(self, stays: Sequence[bool]) -> None:
-        """Drop the other rows. The last rows take their places, so that few are copied."""
+        """Drop finished rows. The last rows take their places, so few rows are copied."""
         if all(stays):
             return
         for row, here in enumerate(stays):
@@ -229,7 +229,7 @@ class ContinuousBatch:
 def _longest_prefix(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:
     """Find the known text with the longest common prefix; return its index and the prefix length, 0 if too short.
 
-    The last token is read in any case, since its logits are needed.
+    The prefix leaves out the last token, which must be read to get logits.
     """
     n, place = max(((n_common(tokens[:-1], seen), place) for place, seen in enumerate(known)), default=(0, 0))
     return (place, n) if n >= WORTH else (0, 0)

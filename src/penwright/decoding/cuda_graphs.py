@@ -1,7 +1,7 @@
 """Decoding steps as CUDA graphs, which launch hundreds of small kernels at once instead of one by one from Python.
 
-A graph reads and writes the memory that its tensors had at capture, so it fits one cache in one place. After a cache
-has grown or rows have left, the step is captured anew when it has come several times in a row.
+A graph reads and writes the memory addresses that its tensors had at capture, so it works for one cache only. After
+the cache grows or rows are removed, the step is captured again once it has been repeated several times.
 """
 
 import warnings
@@ -19,8 +19,8 @@ from penwright.decoding.exported import DecodeStep
 from penwright.errors import PenwrightWarning
 
 DEVICES = ("cuda",)
-STEPS_BEFORE = 2  # steps of a kind to run before capturing it: a capture takes longer than a step
-MOST_GRAPHS = 4  # graphs kept at a time
+STEPS_BEFORE = 2  # steps of a kind to run before its capture, which takes longer than a step
+MOST_GRAPHS = 4  # most graphs in memory
 
 Replay = Callable[[], None]
 ChangingInputs = tuple[Tensor, Tensor, Tensor | None]  # tokens, lengths and origins
@@ -31,11 +31,11 @@ def record_cuda_graph(step: Callable[[], Tensor], device: torch.device) -> tuple
     """Capture `step` in a CUDA graph without running it; return its replay function and its logits tensor."""
     graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
     try:
-        # the stream is on `device`, which need not be the current device; other threads may use the GPU meanwhile
+        # the stream is on `device`, which may differ from the current device; other threads may use the GPU meanwhile
         with torch.cuda.graph(graph, stream=_stream(device, get_ident()), capture_error_mode="thread_local"):
             logits = step()
     finally:
-        torch.cuda.set_stream(before)  # also if capture fails
+        torch.cuda.set_stream(before)  # even if the capture fails
     return graph.replay, logits
 
 
@@ -48,23 +48,23 @@ def _stream(device: torch.device, thread: int) -> "torch.cuda.Stream":
 class _Graph(NamedTuple):
     """A captured step."""
 
-    moving: ChangingInputs  # the tensors from which it reads the inputs that change
+    moving: ChangingInputs  # the tensors for changing inputs, which the graph reads
     replay: Replay
-    logits: Tensor  # the tensor that it writes
+    logits: Tensor  # the tensor that the graph writes
 
 
 class StepGraphs:
-    """A decoding step that replays a graph for each kind of step it has seen often enough."""
+    """A decoding step that captures a graph for each frequent kind of step, and replays it."""
 
     def __init__(self, step: DecodeStep):
         self._step = step
         self._graphs: dict[Key, _Graph] = {}  # least recently used first
         self._last: Key = ()
-        self._n_in_a_row = 0  # how often the last kind of step came in a row
+        self._n_in_a_row = 0  # consecutive steps of the last kind
         self._works = True
 
     def __call__(self, inputs: Inputs) -> Tensor:
-        """Take the step, which updates the cache, and return its logits."""
+        """Run the step, which updates the cache; return the logits."""
         key = _key(self._step, inputs)
         graph = self._graphs.pop(key, None)
         if graph is None:
@@ -82,9 +82,9 @@ class StepGraphs:
         return graph.logits.clone()
 
     def _capture(self, key: Key, inputs: Inputs) -> Tensor:
-        """Take the step without a graph, and keep a graph of it if its replay gives the same logits.
+        """Run the step without a graph; capture a graph, and keep it if its replay gives the same logits.
 
-        A step can be taken twice: it only writes the same keys and values again.
+        A step may run twice, since it only writes the same keys and values again.
         """
         logits: Tensor = self._step(*inputs)
         tokens, lengths, kept, origins, source, padding = inputs
@@ -92,7 +92,7 @@ class StepGraphs:
         own: Inputs = (moving[0], moving[1], kept, moving[2], source, padding)
         try:
             graph = _Graph(moving, *record_cuda_graph(lambda: self._step(*own), tokens.device))
-            graph.logits.fill_(nan)  # reveals an empty graph
+            graph.logits.fill_(nan)  # an empty graph would leave NaN
             graph.replay()
             self._works = torch.allclose(graph.logits, logits, rtol=1e-3, atol=1e-3, equal_nan=True)
         except RuntimeError:  # any error that torch raises
@@ -118,7 +118,7 @@ def _changing_inputs(inputs: Inputs) -> ChangingInputs:
 
 
 def _key(step: DecodeStep, inputs: Inputs) -> Key:
-    """Return the addresses and shapes of the inputs that stay, and the shapes of the others."""
+    """Return the addresses and shapes of the inputs that stay in place, and the shapes of the changing inputs."""
     _, _, kept, _, source, padding = inputs
     staying = [next(step.parameters()), *kept, *source, *([] if padding is None else [padding])]
     places = ((x.data_ptr(), x.shape, x.stride()) for x in staying)

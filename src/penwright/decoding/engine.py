@@ -1,4 +1,4 @@
-"""The decoding engine: it reads prompts or sources, then takes a step per token, compiled ahead of time or not."""
+"""The decoding engine: it reads prompts or sources, then runs one step per token, compiled or not."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,9 +32,9 @@ from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.native import toolchain
 
-READ_TOGETHER = 2  # fewest sources: torch.export would specialize on a batch of 1
-NEAR = 0.05  # tolerated error of logits, relative to their norm: int8 rounds differently in another order
-WORTH_THREADS: dict[Part, float] = {  # fewest parameters: below, threads mostly wait for each other
+READ_TOGETHER = 2  # fewest sources per call: torch.export would specialize on a batch of 1
+NEAR = 0.05  # tolerated relative error of logits: with int8, the order of operations changes the rounding
+WORTH_THREADS: dict[Part, float] = {  # fewest parameters for several threads; in smaller models, threads mostly wait
     "one": 5_000_000,
     "many": 2_000_000,
     "prompt": 5_000_000,
@@ -42,7 +42,7 @@ WORTH_THREADS: dict[Part, float] = {  # fewest parameters: below, threads mostly
     "best": inf,
 }
 
-KINDS: dict[Part, type[ModelPart]] = {  # parts that are not a DecodeStep
+KINDS: dict[Part, type[ModelPart]] = {  # modules of the parts other than DecodeStep
     "prompt": PromptStep,
     "sources": EncodeStep,
     "best": TopKStep,
@@ -50,14 +50,14 @@ KINDS: dict[Part, type[ModelPart]] = {  # parts that are not a DecodeStep
 
 
 class DecodeEngine:
-    """The decoding steps of a model, which run compiled if compiled steps for its shape are available."""
+    """The decoding steps of a model; they use compiled code if it is available for the shape of the model."""
 
     def __init__(self, model: DecoderOnly | EncoderDecoder):
         self._model, self._step = model, DecodeStep(model)
         self._graphs = cuda_graphs.StepGraphs(self._step)
         self._loaded: dict[Part, Compiled | None] = {}
         self._threads: dict[Part, int] = {}
-        self.watch: Callable[[], None] = _do_nothing  # called before each step; may raise to end the work
+        self.watch: Callable[[], None] = _do_nothing  # called before each step; may raise an exception to end the work
 
     @contextmanager
     def watched(self, watch: Callable[[], None]) -> Iterator[None]:
@@ -79,7 +79,7 @@ class DecodeEngine:
         return self._threads[part]
 
     def load(self) -> None:
-        """Load everything compiled now rather than on first use."""
+        """Load all compiled parts now instead of on first use."""
         for part in _parts(self._model):
             self._compiled(part, next(self._model.parameters()).device)
 
@@ -92,7 +92,7 @@ class DecodeEngine:
         part: Part = "one" if len(tokens) == 1 else "many"
         compiled, origins = self._compiled(part, tokens.device), cache.origins
         if compiled and encoded and len(tokens) > 1 and origins is None:
-            origins = cache.own_rows(cache.room)  # the compiled step always takes the origins of beams
+            origins = cache.own_rows(cache.room)  # compiled steps always need origins
         if compiled:
             logits: Tensor = compiled(*_step_inputs(tokens, cache, encoded, origins))[0]
         elif tokens.device.type in cuda_graphs.DEVICES:
@@ -112,12 +112,12 @@ class DecodeEngine:
         return self._compiled("prompt", device) is not None
 
     def go_on(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "1 vocab_size"]:
-        """Append any number of tokens to the only row; return the logits after the last one."""
+        """Append any number of tokens to a single row; return the logits after the last one."""
         *_, last = (self._read_chunk(part, cache) for part in tokens.split(MOST_TARGETS))
         return last
 
     def _read_chunk(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "1 vocab_size"]:
-        if len(tokens) == 1:  # compiled for two or more
+        if len(tokens) == 1:  # the compiled part needs at least two
             return self(tokens, cache)
         self.watch()
         cache.make_room(len(tokens))
@@ -128,12 +128,12 @@ class DecodeEngine:
         return logits
 
     def read(self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]) -> Encoded:
-        """Encode sources, for the steps of a translator."""
+        """Encode the sources for the decoder of a translator."""
         compiled, n = self._compiled("sources", sources.device), len(sources)
         if compiled is None:
             assert isinstance(self._model, EncoderDecoder)
             return self._model.encode(sources, padding).contiguous()
-        copies = 2 if n == 1 else 1  # compiled for two sources or more
+        copies = 2 if n == 1 else 1  # the compiled part needs at least two sources
         found = [x[:n] for x in compiled(sources.repeat(copies, 1), padding.repeat(copies, 1))]
         return Encoded(as_layers(found), padding)
 
@@ -148,7 +148,7 @@ class DecodeEngine:
         return MaskedTopK(values[:, :n], places[:, :n], normalisers)
 
     def normalisers(self, logits: Float[Tensor, "rows vocab_size"]) -> Float[Tensor, " rows"]:
-        """Return what to subtract from these logits to get log-probabilities. The logits do not change."""
+        """Return the logsumexp of each row, without changing the logits; log-probabilities are logits minus this."""
         if self._compiled("best", logits.device) is None:
             return logits.logsumexp(-1)
         free = Utf8Rules.free(logits.shape[1])
@@ -182,7 +182,7 @@ def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -
     """Compile the decoding steps for models of this shape and precision, unless that has been done.
 
     This takes up to a minute for each part, once per machine. Later processes use the result with any weights.
-    Raises PenwrightError if the compiled code does not compute what the model does.
+    Raises PenwrightError if the results of the compiled code differ from those of the model.
     """
     toolchain.require_compiler()
     for number, part in enumerate(_parts(model), 1):
@@ -196,7 +196,7 @@ def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -
 
 
 def _check(part_module: ModelPart, part: Part, n_threads: int, graph: nn.Module) -> None:
-    """Check that the compiled part computes what its graph does; otherwise delete it and raise PenwrightError."""
+    """Check that the compiled part gives the results of its graph; otherwise delete it and raise PenwrightError."""
     compiled, inputs = load(part_module, part, n_threads), example_of(part_module.model, part).drawn()
     if compiled is None or not _is_close(compiled, graph, inputs):
         forget(part_module, part, n_threads)
@@ -208,13 +208,13 @@ def _check(part_module: ModelPart, part: Part, n_threads: int, graph: nn.Module)
 
 def _is_close(compiled: Compiled, graph: nn.Module, inputs: Sequence[Input]) -> bool:
     with torch.no_grad():
-        found, plain = compiled(*deepcopy(inputs)), graph(*inputs)  # steps write to their inputs
+        found, plain = compiled(*deepcopy(inputs)), graph(*inputs)  # steps change their inputs
     plain = plain if isinstance(plain, Tensor) else plain[0]
     return bool((found[0] - plain).float().norm() <= NEAR * plain.float().norm())
 
 
 def are_steps_kept(model: nn.Module) -> bool:
-    """Return whether all steps are compiled for this code, version of torch and number of threads."""
+    """Return whether all steps are compiled for this code, this version of torch and this number of threads."""
     if not isinstance(model, DecoderOnly | EncoderDecoder):
         return False
     return all(is_kept(_module(model, part), part, _threads(_module(model, part), part)) for part in _parts(model))

@@ -1,4 +1,4 @@
-"""Example inputs from which the parts of decoding are exported, and the dimensions that may vary between calls."""
+"""Example inputs for exporting the parts of decoding, and the dimensions that may vary between calls."""
 
 from typing import Literal, NamedTuple
 
@@ -15,23 +15,23 @@ from penwright.model.encoder_decoder import EncoderDecoder
 # "one": a step of one row. "many": a step of many rows. "prompt": the prompt of one row. "sources": the encoder.
 # "best": the likeliest tokens.
 Part = Literal["one", "many", "prompt", "sources", "best"]
-Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]  # of DecodeStep.forward
+Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]  # DecodeStep.forward
 N_SOURCES, N_BEAMS, N_TOKENS = 3, 2, 8
-MOST_TARGETS = 64  # prompt tokens that are read at once
+MOST_TARGETS = 64  # prompt tokens per pass
 
 
 class Example(NamedTuple):
-    """Inputs for export, and the dimensions of each that may have other lengths."""
+    """Inputs for export, and the dimensions of each input that may vary."""
 
-    inputs: tuple[Input, ...]  # no tensor occurs twice: torch.export would treat both as one input
+    inputs: tuple[Input, ...]  # all different: torch.export treats repeated tensors as one input
     shapes: tuple[object, ...]
 
     def drawn(self) -> tuple[Input, ...]:
-        """Fill the inputs with random numbers, where any number is valid; return the inputs."""
+        """Fill the inputs that may hold any numbers with random ones; return all inputs."""
         generator = torch.Generator().manual_seed(0)
         for each in self.inputs:
             for tensor in [each] if isinstance(each, Tensor) else each or []:
-                if tensor.is_floating_point() and tensor.dim() > 1:  # leaves out temperatures and random numbers
+                if tensor.is_floating_point() and tensor.dim() > 1:  # not temperatures or random numbers
                     tensor.normal_(generator=generator)
         return self.inputs
 
@@ -86,7 +86,7 @@ def _prompt_example(model: DecoderOnly | EncoderDecoder) -> Example:
 def _translation_example(model: EncoderDecoder, n_sources: int, n_beams: int) -> Example:
     many = n_beams > 1
     tokens = torch.zeros(n_sources, n_beams, dtype=torch.long)
-    kept = _cache_tensors(model, tokens.numel() + many)  # the cache may have more rows than are still searched
+    kept = _cache_tensors(model, tokens.numel() + many)  # the cache may still hold finished rows
     source = _keys_values(_embedding(model).tokens.weight, model, n_sources, N_TOKENS)
     padding = torch.ones(n_sources, N_TOKENS, dtype=torch.bool)
     length, room = {2: _dimension("length")}, {2: _dimension("room", model.settings.context_length)}

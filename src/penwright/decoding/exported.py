@@ -1,4 +1,4 @@
-"""The computations of decoding as modules that take and return only tensors, so each can be compiled ahead of time."""
+"""The computations of decoding as modules that take and return only tensors, for compilation ahead of time."""
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
@@ -16,7 +16,7 @@ from penwright.model.encoder_decoder import EncoderDecoder
 
 
 class DecodeStep(ModelPart):
-    """One decoding step: it reads a token of each row and gives the logits of the next one."""
+    """A decoding step that reads a token of each row and returns the logits of the next."""
 
     def forward(
         self,
@@ -27,11 +27,11 @@ class DecodeStep(ModelPart):
         source: list[Float[Tensor, "sources n_kv_heads length d_head"]],
         padding: Bool[Tensor, "sources length"] | None,
     ) -> Float[Tensor, "all_rows vocab_size"]:
-        """Append the tokens and return the logits of the next ones.
+        """Append the tokens; return the logits of the next ones.
 
-        `kept` holds the keys and values of each layer in turn; the new ones are written there, in place. With sources,
-        `*rows` are the sources and the beams of each. The logits are never bfloat16, which is too coarse to rank the
-        best tokens.
+        `kept` alternates keys and values, layer by layer, and is updated in place. With sources, `*rows` has one
+        dimension for sources and one for beams. The logits are never bfloat16, which is too coarse to rank the best
+        tokens.
         """
         tokens, lengths = tokens.flatten()[:, None], lengths.flatten()
         origins = None if origins is None else origins.flatten(0, 1)
@@ -49,7 +49,7 @@ def next_logits(
     cache: Cache,
     encoded: Encoded | None = None,
 ) -> Float[Tensor, "rows vocab_size"]:
-    """Read tokens that follow those in the cache; return the logits after the last one, never in bfloat16."""
+    """Append tokens to the cache; return the logits after the last one, as float32 instead of bfloat16."""
     if isinstance(model, DecoderOnly):
         hidden = model.hidden(tokens, cache=cache)
     else:
@@ -60,7 +60,7 @@ def next_logits(
 
 
 class PromptStep(ModelPart):
-    """Prefill: several tokens of a single row of a decoder-only model, read at once."""
+    """Prefill: a pass over several tokens of a single row of a decoder-only model."""
 
     def forward(
         self,
@@ -83,19 +83,19 @@ def _kernel_of(name: str, origins: Int[Tensor, "rows room"] | None) -> Kernel:
 
 
 class EncodeStep(ModelPart):
-    """The encoder of a translator, up to the keys and values that its decoder attends to."""
+    """The encoder of a translator, including the keys and values for cross-attention."""
 
     def forward(
         self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]
     ) -> list[Float[Tensor, "sources n_kv_heads length d_head"]]:
-        """Return the keys and values of each layer in turn, contiguous as compiled steps expect them."""
+        """Return alternating keys and values, layer by layer, contiguous as compiled steps require."""
         assert isinstance(self.model, EncoderDecoder)
         encoded = self.model.encode(sources, padding)
         return [x.contiguous() for layer in encoded.layers for x in layer]
 
 
 class TopKStep(ModelPart):
-    """The likeliest next tokens of each row."""
+    """The selection of the likeliest next tokens of each row."""
 
     def forward(
         self,

@@ -20,31 +20,31 @@ class BeamSettings:
     """
 
     beam_size: int = 5
-    n_best: int = 1  # hypotheses to return for each sentence, at most beam_size
+    n_best: int = 1  # number of hypotheses per sentence, at most beam_size
     length_penalty: float = 1.0
     banned: tuple[int, ...] = ()  # tokens that are never generated
-    coverage_penalty: float = 0.0  # reranks whole hypotheses: score + this * coverage (cross_attention.py)
-    beam_patience: float = 0.25  # wait for beams to grow by this share (at least 4 tokens); inf: no bound
+    coverage_penalty: float = 0.0  # weight of the coverage in the final ranking (cross_attention.py)
+    beam_patience: float = 0.25  # how much longer beams may become, as a share (at least 4 tokens); inf: no bound
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation found by the search."""
+    """A candidate translation from beam search."""
 
-    tokens: tuple[int, ...]  # without the end token
-    log_prob: float  # in nats, summed over all tokens and the end token
+    tokens: tuple[int, ...]  # token ids, without the end token
+    log_prob: float  # log-probability in nats, summed over all tokens and the end token
     score: float
     finish: Literal["end", "length"]
-    log_probs: tuple[float, ...] = ()  # in nats, of each token and of the end token
+    log_probs: tuple[float, ...] = ()  # log-probabilities in nats of the tokens and the end token
 
 
 class Extension(NamedTuple):
-    """One search step of a sentence: for each beam, its new token and the previous beam that it extends."""
+    """A search step of a sentence: the new token of each beam, and the previous beam that it extends."""
 
-    length: int  # of the beams after this step
+    length: int  # length of the beams after this step
     parents: Sequence[int]
     tokens: Sequence[int]
-    log_probs: Sequence[float]  # cumulative, in nats; -inf: no such beam
+    log_probs: Sequence[float]  # cumulative, in nats; -inf marks a missing beam
 
 
 Watch = Callable[[int, Extension], None]  # called with the index of a sentence and its extension
@@ -61,7 +61,7 @@ def hypothesis_of(
 
 
 class SearchStep(NamedTuple):
-    """One step of the search: how the beams of the sentences that remained then were extended."""
+    """A search step of all unfinished sentences: the extensions of their beams."""
 
     numbers: Int[np.ndarray, " sentences"]
     parents: Whole
@@ -73,18 +73,18 @@ class Ends(NamedTuple):
     """The ends of hypotheses of each sentence, best first; log-probability -inf marks an empty place."""
 
     lengths: Whole
-    places: Whole  # among the beams of that step
+    places: Whole  # indices of the beams in the last step
     log_probs: Reals
     scores: Reals  # the values that rank hypotheses
 
     def best_with(self, others: "Ends") -> "Ends":
-        """Merge both, and keep as many of the best as `self` has."""
+        """Merge with other ends; keep only the best, as many as `self` has."""
         both = self.beside(others)
         best = best_places(both.scores, self.scores.shape[1])
         return Ends(*(gather(values, best) for values in both))
 
     def beside(self, others: "Ends") -> "Ends":
-        """Concatenate these and the others."""
+        """Concatenate with other ends."""
         return Ends(*(np.concatenate(pair, axis=1) for pair in zip(self, others, strict=True)))
 
     def select(self, sentences: Bool[np.ndarray, " sentences"]) -> "Ends":
@@ -98,7 +98,7 @@ def best_places(values: Reals, n: int) -> Int[np.ndarray, "sentences best"]:
 
 
 def gather(values: np.ndarray, places: Int[np.ndarray, "sentences m"]) -> np.ndarray:
-    """Return the values at these places of each sentence."""
+    """Return the values at these indices of each sentence."""
     return values[np.arange(len(values))[:, None], places]
 
 

@@ -1,4 +1,4 @@
-"""Batches of token sequences of different lengths: grouping by length, and padding."""
+"""Batching of token sequences: grouping by length, and padding."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class Padded(NamedTuple):
 
 
 def right_padded(rows: Sequence[Sequence[int]], device: torch.device, width: int = 0) -> Padded:
-    """Pad rows on the right, to the longest one or to `width`; padding is token 0, which masks hide."""
+    """Pad rows on the right with token 0, which masks hide, to the length of the longest row or to `width`."""
     lengths = np.array([len(row) for row in rows])
     padding = np.arange(max(width, lengths.max())) < lengths[:, None]
     tokens = np.zeros(padding.shape, dtype=np.int64)
@@ -26,7 +26,7 @@ def right_padded(rows: Sequence[Sequence[int]], device: torch.device, width: int
 
 
 def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of the indices of sequences of similar length, each at most max_tokens with padding.
+    """Yield batches of indices of sequences of similar length; a batch has at most max_tokens, padding included.
 
     A sequence that is longer than max_tokens gets a batch of its own.
     """

@@ -21,25 +21,25 @@ class TokenCandidate(NamedTuple):
     """A candidate for the next token."""
 
     token: int
-    log_prob: float  # in nats, under the model itself
+    log_prob: float  # log-probability in nats, before the settings are applied
     chance: float  # probability of being drawn under the settings, without XTC (which is random)
 
 
 class CandidateReport(NamedTuple):
     """The candidates among which a token was chosen."""
 
-    rank: int  # of the chosen token, under the model itself; 1 is the likeliest
-    entropy: float  # of the model's distribution, in nats
-    likely: tuple[TokenCandidate, ...]  # likeliest first
+    rank: int  # rank of the chosen token, before the settings are applied; 1 is the likeliest
+    entropy: float  # entropy of the model's distribution, in nats
+    likely: tuple[TokenCandidate, ...]  # likely candidates, likeliest first
 
 
 class TokenUpdate(NamedTuple):
     """A new token of a completion, and the text that it adds."""
 
     token: int
-    log_prob: float  # in nats, under the model itself
-    text: str  # that can be shown now: whole characters, no part of a stop string
-    finish: Finish | None = None  # why the completion ends with this token
+    log_prob: float  # log-probability in nats, before the settings are applied
+    text: str  # text that can be shown now: whole characters, no part of a stop string
+    finish: Finish | None = None  # the reason if the completion ends with this token
     look: CandidateReport | None = None
 
 
@@ -48,10 +48,10 @@ class Request:
     """A requested completion, which can be canceled at any time."""
 
     prompt: str
-    prompt_tokens: Sequence[int]  # with the start token
+    prompt_tokens: Sequence[int]  # the prompt, with the start token
     manner: DecodingPlan
-    number: int = 0  # among the completions of this prompt with this seed; each number gives another text
-    n_likely: int = 0  # candidates to report for each token; 0: no report
+    number: int = 0  # index among the completions of this prompt with this seed; each gives another text
+    n_likely: int = 0  # number of candidates to report for each token; 0: no report
     left: bool = False  # set to cancel the request; any thread may set it
     draft: CompletionDraft | None = None  # the text so far; None until its generation starts
 
@@ -79,7 +79,7 @@ class RunningCompletion:
 
     @property
     def is_bound(self) -> bool:
-        """Whether more than UTF-8 validity limits the next token."""
+        """Whether anything besides UTF-8 validity limits the next token."""
         return self.guided is not None or not self._may_end
 
     @property
@@ -92,7 +92,7 @@ class RunningCompletion:
         return len(self.draft.tokens) >= self.sampling.settings.min_new_tokens
 
     def possible(self, logits: Float[Tensor, "1 vocab_size"]) -> Float[Tensor, "1 vocab_size"]:
-        """Mask the tokens that must not come next, but leave at least one."""
+        """Mask the tokens that are not allowed next, but leave at least one."""
         if self.guided is not None:
             logits = self.guided.possible(logits, self.n_left - 1)
         if self._may_end:
@@ -102,7 +102,7 @@ class RunningCompletion:
         return others if bool((others > NEG_INF).any()) else logits
 
     def push(self, token: int, log_prob: float, look: CandidateReport | None) -> TokenUpdate:
-        """Append a token; return what is new in the completion."""
+        """Append a token; return the update of the completion."""
         draft, n_shown = self.draft, len(self.draft.pieces)
         draft.tokens.append(token)
         draft.log_probs.append(log_prob)

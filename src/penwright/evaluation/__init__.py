@@ -1,1 +1,1 @@
-"""Evaluation of models on held-out data, with baselines that any model must beat."""
+"""Evaluation of models on held-out data, with baselines for comparison."""

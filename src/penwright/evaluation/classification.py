@@ -44,7 +44,7 @@ def classification_scores(counts: Counts) -> tuple[Score, ...]:
     )
 
 
-N_BINS = 10  # of equal width, from 0 to 1
+N_BINS = 10  # number of bins of equal width, from 0 to 1
 
 
 class Bin(NamedTuple):
@@ -66,7 +66,7 @@ class Calibration(NamedTuple):
 
 
 def compute_calibration(confidences: NDArray[np.float64], right: NDArray[np.bool_]) -> Calibration:
-    """Compute the calibration from the confidence in each text's label, and whether the label is right.
+    """Compute the calibration from the confidence in the label of each text, and from whether the label is right.
 
     A value on the border of two bins belongs to the upper one.
     """

@@ -1,4 +1,4 @@
-"""The report on a classifier: scores of each label, the confusion matrix, and the mistakes it was surest of."""
+"""The report on a classifier: scores of each label, the confusion matrix, and the most confident mistakes."""
 
 from collections.abc import Sequence
 from heapq import nlargest
@@ -10,38 +10,38 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 N_MISTAKES = 20
-LONGEST_TEXT = 300  # characters of a mistake's text that are kept
+LONGEST_TEXT = 300  # maximum number of characters stored of a mistake's text
 
 
 class LabelScores(NamedTuple):
-    """The scores of one label, in percent; None where nothing was counted."""
+    """The scores of one label, in percent. A score without counts is None."""
 
     label: str
-    precision: float | None  # share of the texts given this label that have it
-    recall: float | None  # share of the texts with this label that were given it
-    f1: float | None  # harmonic mean of both
-    n_texts: int  # texts with this label
+    precision: float | None  # share of texts with this predicted label that truly have it
+    recall: float | None  # share of texts with this true label for which it is predicted
+    f1: float | None  # harmonic mean of precision and recall
+    n_texts: int  # number of texts with this true label
 
 
 class Mistake(NamedTuple):
-    """A text that was given a wrong label."""
+    """A text whose predicted label is wrong."""
 
-    probability: float  # of the label it was given
+    probability: float  # probability of the predicted label
     predicted: str
-    label: str  # the true one
-    text: str  # its beginning
-    row: int  # number of the text among all, from 0
+    label: str  # true label
+    text: str  # beginning of the text
+    row: int  # index of the text among all texts, from 0
 
 
 class LabelReport(NamedTuple):
-    """How a classifier treats each label. Rows of the confusion matrix are true labels, columns predicted ones."""
+    """A report on the labels of a classifier. Rows of the confusion matrix are true labels, columns predicted ones."""
 
     labels: tuple[LabelScores, ...]
     confusion: list[list[int]]
-    mistakes: tuple[Mistake, ...]  # with the highest probabilities, highest first
+    mistakes: tuple[Mistake, ...]  # mistakes with the highest probabilities, in descending order
 
     def as_dict(self) -> dict[str, object]:
-        """Return the report as it is printed in JSON."""
+        """Return the report as a dictionary for JSON."""
         return {
             "labels": [each._asdict() for each in self.labels],
             "confusion": self.confusion,
@@ -71,7 +71,7 @@ def worst_mistakes(
     first_row: int = 0,
     most: int = N_MISTAKES,
 ) -> list[Mistake]:
-    """Return the mistakes among these texts with the highest probabilities."""
+    """Return the most confident mistakes among these texts."""
     best = log_probs.max(-1)
     wrong = (best.indices != truth).nonzero()[:, 0].tolist()
     worst = nlargest(most, wrong, key=lambda row: float(best.values[row]))

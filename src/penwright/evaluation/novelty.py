@@ -1,6 +1,6 @@
 """Novelty of texts: the longest passage copied from the training text, and the share of new word n-grams.
 
-The training text is read once, in chunks, and compared with all texts at the same time. No index of it is kept.
+The training text is read once, in chunks, and compared with all texts at the same time. It is not indexed.
 """
 
 import re
@@ -14,17 +14,19 @@ from numpy.typing import NDArray
 from penwright.data.corpus import Document
 
 LENGTHS = range(2, 9)  # values of n for the word n-grams
-SHORTEST = 8  # bytes; shorter passages are not reported
-CARRIED = 2_000  # characters of a chunk that are read again with the next one, for n-grams across the border
+SHORTEST = 8  # minimum length of a reported passage, in bytes
+CARRIED = (
+    2_000  # number of characters of a chunk that are read again with the next chunk, for n-grams across the border
+)
 _WORD = re.compile(r"\w+")
-_ROW = re.compile(r"([^\w\n])\1{2,}")  # repeated punctuation, such as a line of dashes, is no sign of copying
+_ROW = re.compile(r"([^\w\n])\1{2,}")  # repeated punctuation, e.g. a line of dashes, is no sign of copying
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 Hashes = UInt64[np.ndarray, " _places"]
 
 
 @dataclass(frozen=True)
 class CopiedPassage:
-    """A passage that also occurs in the training text. Repeated punctuation, such as a row of dashes, counts as two."""
+    """A passage that also occurs in the training text. Repeated punctuation, e.g. a row of dashes, counts as two."""
 
     text: str
     document: str
@@ -40,15 +42,15 @@ class CopiedPassage:
 class Novelty:
     """The novelty of a text."""
 
-    longest: CopiedPassage | None  # copied; None if no passage has 8 bytes or more
-    new: dict[int, float]  # by n, the share of word n-grams (lower case, without punctuation) that training lacks
+    longest: CopiedPassage | None  # longest copied passage; None if none has 8 bytes or more
+    new: dict[int, float]  # share of new word n-grams by n, in lower case, without punctuation
 
 
 @dataclass(frozen=True)
 class NoveltyReport:
     """The novelty of generated texts, and of held-out passages of similar length.
 
-    People repeat what they wrote, too. The held-out passages show how much copying is normal.
+    People repeat their own phrases, too. The held-out passages show how much copying is normal.
     """
 
     texts: tuple[Novelty, ...]
@@ -79,7 +81,7 @@ def passages(documents: Iterable[Document], n_characters: int, most: int = 50) -
 
 
 class _Ngrams:
-    """The word n-grams of the texts, and which were found. An n-gram is hashed as a polynomial of word hashes."""
+    """The word n-grams of the texts, marked when found. An n-gram is hashed as a polynomial of word hashes."""
 
     def __init__(self, texts: Sequence[str]):
         self._texts = [dict(_ngrams(_words(text))) for text in texts]
@@ -87,7 +89,7 @@ class _Ngrams:
         self._found = {n: np.zeros(len(wanted), dtype=bool) for n, wanted in self._wanted.items()}
 
     def read(self, text: str, begun: bool) -> None:
-        """Search a chunk of a document. With `begun`, skip its first word, which was read with the chunk before."""
+        """Search a chunk of a document. With `begun`, skip the first word, which was read with the previous chunk."""
         words = _words(text)
         for n, hashes in _ngrams(words[1:] if begun else words):
             places, known = _look_up(self._wanted[n], hashes)
@@ -117,7 +119,7 @@ def _empty() -> Hashes:
 
 
 def _look_up(wanted: Hashes, hashes: Hashes) -> tuple[NDArray[np.int64], Bool[np.ndarray, " _places"]]:
-    """Return the index of each hash in the sorted `wanted` ones, and whether it is one of them."""
+    """Return the index of each hash in the sorted `wanted` hashes, and whether it is one of them."""
     if not len(wanted):
         return np.zeros(len(hashes), dtype=np.int64), np.zeros(len(hashes), dtype=bool)
     places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
@@ -142,10 +144,10 @@ class _PassageSearch:
 
     given: Sequence[str]
     _document: str = ""
-    _held: str = ""  # the end of the text read so far, which may begin repeated punctuation
+    _held: str = ""  # end of the text read so far, where repeated punctuation may begin
     _texts: list[_Text] = field(init=False)
-    _carried: bytes = b""  # the end of the bytes searched so far, searched again with the next chunk
-    _line: int = 1  # line number where the carried bytes begin
+    _carried: bytes = b""  # end of the bytes searched so far; it is searched again with the next chunk
+    _line: int = 1  # number of the line in which the carried bytes begin
 
     def __post_init__(self) -> None:
         self._texts = [_Text(_encode(text)) for text in self.given]
@@ -153,7 +155,7 @@ class _PassageSearch:
         self._windows = list(self._make_windows())
 
     def _make_windows(self) -> Iterator[tuple[int, Hashes, NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield for each window size the size, the sorted hashes of all windows, and the text and place of each."""
+        """Yield each window size with the sorted hashes of all windows, and the text and position of each window."""
         pieces = [_eight_byte_windows(text.spelled) for text in self._texts]
         size = SHORTEST
         while any(map(len, pieces)):
@@ -173,7 +175,7 @@ class _PassageSearch:
         self._search(self._carried + _encode(text[:kept]))
 
     def end_document(self) -> None:
-        """Search the rest of a document, and start anew: no passage spans two documents."""
+        """Search the rest of a document, then reset the search: no passage spans two documents."""
         self._search(self._carried + _encode(self._held))
         self._held, self._carried, self._line = "", b"", 1
 
@@ -196,7 +198,7 @@ class _PassageSearch:
         self._carried = piece[max(0, kept) :]
 
     def _measure(self, level: int, hashes: Hashes, places: NDArray[np.int64], piece: bytes) -> None:
-        """Extend the matches at these places, in texts without a known passage of twice the window size."""
+        """Extend the matches at these positions, in texts without a known passage of twice the window size."""
         size, wanted, texts, inside = self._windows[level]
         open_texts = np.array([text.n_bytes < min(2 * size, len(text.spelled)) for text in self._texts])
         if not open_texts.any():
@@ -210,7 +212,7 @@ class _PassageSearch:
                     self._extend(text, start, piece, place, 2 * size)
 
     def _extend(self, text: _Text, start: int, piece: bytes, place: int, most: int) -> None:
-        """Extend a match by up to `most` bytes on each side, and keep it if it is the longest."""
+        """Extend a match by up to `most` bytes on each side, and store it if it is the longest so far."""
         left = _n_common(text.spelled[max(0, start - most) : start][::-1], piece[max(0, place - most) : place][::-1])
         right = _n_common(text.spelled[start : start + most], piece[place : place + most])
         if left + right > text.n_bytes:
@@ -224,7 +226,7 @@ class _PassageSearch:
 
 
 def _encode(text: str) -> bytes:
-    """Encode a text in which repeated punctuation is cut to two characters."""
+    """Encode a text, with repeated punctuation cut to two characters."""
     return _ROW.sub(r"\1\1", text).encode("utf-8", errors="replace")
 
 

@@ -14,7 +14,9 @@ from penwright.evaluation.scores import Score
 from penwright.losses import summed_loss
 from penwright.model import Model
 
-N_UNICODE_CHARACTERS = 160_000  # in Unicode 17, roughly; an unknown character may be any of them
+N_UNICODE_CHARACTERS = (
+    160_000  # approximate number of characters in Unicode 17; an unknown character may be any of them
+)
 
 
 class NegativeLogLikelihood(NamedTuple):
@@ -66,9 +68,9 @@ def text_scores(total: NegativeLogLikelihood, n_bytes: int, n_unknown: int = 0) 
 def ngram_baselines(training: NDArray[np.integer], held_out: NDArray[np.integer], vocab_size: int) -> dict[str, float]:
     """Return the nats per token of a unigram and a bigram model.
 
-    Both are smoothed so that no token has probability zero. The unigram uses add-one smoothing. The bigram uses Witten
-    and Bell (1991), which trusts a context less, the more different tokens have followed it. The result is empty for
-    fewer than two held-out tokens.
+    Both models are smoothed, so no token has probability zero. The unigram model uses add-one smoothing. The bigram
+    model uses Witten and Bell (1991): a context counts less, the more different tokens have followed it. The result is
+    empty for fewer than two held-out tokens.
     """
     if len(held_out) < 2:
         return {}

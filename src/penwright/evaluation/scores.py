@@ -7,7 +7,7 @@ from penwright.evaluation.label_report import LabelReport
 
 
 class Baseline(NamedTuple):
-    """The value that a simple method reaches, for comparison with a score."""
+    """The score of a simple method, for comparison."""
 
     name: str
     value: float
@@ -19,13 +19,13 @@ class Score(NamedTuple):
     name: str
     value: float
     higher_is_better: bool = False
-    note: str = ""  # what a comparison depends on: a signature, a unit
-    standard_error: float | None = None  # if known; smaller differences may be chance
-    baselines: tuple[Baseline, ...] = ()  # values that any model must beat; only in the evaluation of a finished run
-    report: LabelReport | None = None  # of a classifier's accuracy, when all held-out texts were evaluated
+    note: str = ""  # details that matter in a comparison: a signature, a unit
+    standard_error: float | None = None  # standard error, if known; smaller differences may be chance
+    baselines: tuple[Baseline, ...] = ()  # scores of simple methods; only in the evaluation of a finished run
+    report: LabelReport | None = None  # details of a classifier's accuracy, if all held-out texts were evaluated
 
     def beats(self, other: float | None) -> bool:
-        """Return whether this is a better value than `other`. A value that is not finite beats nothing."""
+        """Return whether this value is better than `other`. A value that is not finite is never better."""
         if not isfinite(self.value):
             return False
         return other is None or (self.value > other if self.higher_is_better else self.value < other)

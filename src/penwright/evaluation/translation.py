@@ -8,7 +8,7 @@ from sacrebleu.metrics.chrf import CHRF
 from penwright.evaluation.scores import Score
 from penwright.text import HAN, KANA, OTHERS
 
-MUCH = 0.2  # share of the references' letters in scripts without spaces; quoted names alone stay below it
+MUCH = 0.2  # minimum share of letters in scripts without spaces for which `13a` is not used; quoted names stay below it
 
 
 def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[Score, ...]:

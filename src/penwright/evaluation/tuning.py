@@ -17,8 +17,8 @@ from penwright.translation.translator import Translator
 
 LENGTH_PENALTIES = tuple(n / 5 for n in range(11))
 COVERAGE_PENALTIES = (0.0, 0.05, 0.1, 0.2, 0.4)
-FEWEST = 20  # pairs needed for tuning
-SIGNIFICANCE_LEVEL = 0.05  # significance level: a gain with a smaller p-value counts as an improvement
+FEWEST = 20  # minimum number of pairs for tuning
+SIGNIFICANCE_LEVEL = 0.05  # a gain with a smaller p-value counts as an improvement
 
 
 class Trial(NamedTuple):
@@ -43,7 +43,7 @@ class Tuning:
 
     @property
     def is_better(self) -> bool:
-        """Whether BLEU is significantly higher than before, and chrF has not lost more than BLEU has gained."""
+        """Whether BLEU is significantly higher than before, and chrF fell by no more than BLEU rose."""
         gain, chrf_gain = self.after - self.before, self.after_chrf - self.before_chrf
         return gain > 0 and self.p < SIGNIFICANCE_LEVEL and gain + chrf_gain > 0
 

@@ -1,1 +1,1 @@
-"""Readers and writers for the model formats of other programs; tables map their names to ours."""
+"""Readers and writers for the model formats of other programs, with tables that map their names to ours."""

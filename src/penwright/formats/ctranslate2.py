@@ -1,4 +1,4 @@
-"""Export of writers and translators to CTranslate2: its model specification, filled with our weights.
+"""Export of writers and translators to CTranslate2, as a model specification with our weights.
 
 CTranslate2 reads and writes tokens as strings from tokenizer.json: `Tokenizer.from_file(...).encode(text).tokens`. A
 writer's prompt begins with "<s>"; a translator's source needs no special tokens.
@@ -23,7 +23,7 @@ from penwright.model.encoder_only import EncoderOnly
 from penwright.model.feed_forward import GATED, FeedForward
 from penwright.tokenizers import Tokenizer
 
-ACTIVATIONS = {  # our name: theirs
+ACTIVATIONS = {  # our name: the name in CTranslate2
     "relu": "RELU",
     "gelu": "GELU",
     "gelu_tanh": "GELUTanh",
@@ -63,7 +63,7 @@ def save_ctranslate2(
         spec.config.decoder_start_token = pieces[tokenizer.start_id]
         spec.config.add_source_eos = True
     unknown_id = tokenizer.pad_id if tokenizer.unknown_id is None else tokenizer.unknown_id
-    spec.config.unk_token = pieces[unknown_id]  # a token that is missing would be added beyond the vocabulary
+    spec.config.unk_token = pieces[unknown_id]  # must be in the vocabulary, or CTranslate2 appends it
     spec.config.bos_token, spec.config.eos_token = pieces[tokenizer.start_id], pieces[tokenizer.end_id]
     spec.config.layer_norm_epsilon = model.settings.norm.eps
     spec.validate()
@@ -124,7 +124,7 @@ def _fill_embedding(spec: Spec, table: Spec, embedding: Embedding, settings: Mod
 
 @torch.no_grad()
 def _position_table(embedding: Embedding, settings: ModelSettings) -> Tensor:
-    """Return the vectors of all positions, [context_length, d_model]; zeros for a model without any.
+    """Return the vectors of all positions, [context_length, d_model]; zeros for a model without position vectors.
 
     Without a table, CTranslate2 would add position vectors of its own.
     """
@@ -159,7 +159,7 @@ def _fill_cross_attention(spec: Spec, attention: Attention) -> None:
     _fill_linear(spec.linear[0], attention.query)
     _fill_linear(spec.linear[1], attention.key, attention.value)
     _fill_linear(spec.linear[2], attention.output)
-    for name in ("q_norm", "k_norm"):  # with qk_norm the specification has them here too; our cross-attention has none
+    for name in ("q_norm", "k_norm"):  # qk_norm adds norms here too, but our cross-attention has none
         if hasattr(spec, name):
             delattr(spec, name)
 

@@ -32,7 +32,7 @@ def save_as(
     precision: Precision = "float32",
     metadata: ModelMetadata = NO_METADATA,
 ) -> None:
-    """Export a model to a new folder in another engine's format, completely or not at all."""
+    """Export a model in another engine's format to a new folder, which is created only if the export succeeds."""
     with new_folder(folder) as unfinished:
         SAVERS[to](model, tokenizer, unfinished, precision, metadata)
         write_card(metadata, unfinished)
@@ -46,7 +46,7 @@ def write_card(metadata: ModelMetadata, folder: Path) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which becomes this one on success and is deleted on failure.
+    """Yield a temporary folder, which is renamed to `folder` on success and deleted on failure.
 
     Raises UsageError if the folder already exists and is not empty.
     """

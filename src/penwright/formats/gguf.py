@@ -18,7 +18,7 @@ from penwright.model.weights import weights_of
 from penwright.tokenizers import Tokenizer
 
 FILE_NAME = "model.gguf"
-NAMES = {  # our name: theirs; inside a block, relative to its name
+NAMES = {  # our name: the name in llama.cpp; names inside a block are relative to the block
     "embedding.tokens": "token_embd",
     "decoder.norm": "output_norm",
     "output": "output",
@@ -45,7 +45,7 @@ KEYS = {  # our setting: the key that follows the name of the architecture
     "norm.eps": "attention.layer_norm_rms_epsilon",
     "positions.base": "rope.freq_base",
 }
-ROPE_FACTORS = "rope_freqs.weight"  # they divide the frequencies of rotary positions
+ROPE_FACTORS = "rope_freqs.weight"  # numbers that divide the frequencies of rotary positions
 VARIANTS: dict[str, Table] = {"llama": {}, "qwen2": {"qkv_bias": True}, "qwen3": {"qk_norm": True}}
 LIMITS: dict[str, tuple[object, ...]] = {
     "positions.type": ("rotary",),
@@ -127,7 +127,7 @@ def _tensors(model: DecoderOnly) -> Iterator[tuple[str, Tensor]]:
     settings = model.settings
     for name, weight in weights_of(model).items():
         module, tensor = name.rpartition(".")[0], cpu_copy(weight)
-        if module == "embedding.tokens" and settings.scale_embeddings:  # llama.cpp does not scale: scale the table
+        if module == "embedding.tokens" and settings.scale_embeddings:  # llama.cpp does not scale embeddings
             if settings.tie_embeddings != "none":
                 yield "output.weight", tensor
             tensor = tensor * sqrt(settings.d_model)
@@ -137,7 +137,7 @@ def _tensors(model: DecoderOnly) -> Iterator[tuple[str, Tensor]]:
 
 
 def their_name(name: str) -> str:
-    """Return the name in llama.cpp of one of our parameters."""
+    """Return the llama.cpp name of one of our parameters."""
     module, _, kind = name.rpartition(".")
     prefix, _, rest = module.partition("decoder.blocks.")
     layer, _, part = rest.partition(".")
@@ -155,7 +155,7 @@ def _interleaved(rows: Tensor, d_head: int) -> Tensor:
 def _quantisation(gguf: Any, tensor: Tensor, precision: Precision) -> Any:
     """Return the type to store a tensor in.
 
-    Norms stay in float32, and so do matrices whose rows Q8_0 cannot divide into blocks of 32.
+    Norms stay in float32, and so do matrices with a row length that is not a multiple of 32, as Q8_0 requires.
     """
     exact = tensor.dim() == 1 or (precision == "int8" and tensor.shape[1] % 32)
     return gguf.GGMLQuantizationType[QUANTISATIONS["float32" if exact else precision]]

@@ -21,7 +21,7 @@ STRING, ARRAY = 8, 9
 
 
 class StoredTensor(NamedTuple):
-    """A tensor in a file: its shape, the number of its type, and where it begins."""
+    """The shape of a tensor in a file, the number of its type, and its offset."""
 
     shape: tuple[int, ...]
     type: int
@@ -29,7 +29,7 @@ class StoredTensor(NamedTuple):
 
 
 class GGUFFile:
-    """An open GGUF file: `metadata`, and `stored` tensors, which are read when they are asked for."""
+    """An open GGUF file: its `metadata`, and its `stored` tensors, which are read on demand."""
 
     def __init__(self, path: Path):
         """Read the header; raise PenwrightError if the file is damaged or has absurd sizes."""
@@ -41,7 +41,7 @@ class GGUFFile:
             raise PenwrightError(f"it cannot be read as GGUF: {error}. Download it again") from None
 
     def tensor(self, name: str) -> Tensor:
-        """Return a tensor: in float16 or bfloat16 if it is stored so, otherwise dequantized to float32."""
+        """Return a tensor in float16 or bfloat16 if it is stored in that type, otherwise dequantized to float32."""
         gguf, stored = optional_package("gguf", "gguf"), self.stored[name]
         try:
             kind = gguf.GGMLQuantizationType(stored.type)

@@ -1,4 +1,4 @@
-"""Import of writers from GGUF files of llama.cpp."""
+"""Import of writers from llama.cpp's GGUF files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -77,7 +77,7 @@ def _settings(file: GGUFFile, name: str) -> ModelSettings:
 
 
 def _scaling(file: GGUFFile, own: Mapping[str, Any], settings: ModelSettings) -> RotaryScaling | None:
-    """Return the scaling of the rotary positions. Llama 3 stores its factors as a tensor, without their parameters."""
+    """Return the scaling of the rotary positions. For Llama 3, the file has a tensor of factors, but no parameters."""
     kind = own.get("rope.scaling.type", "none")
     if kind not in ("none", "linear"):
         raise PenwrightError(f"rope.scaling.type = {kind!r} is not supported, only none and linear")
@@ -92,12 +92,12 @@ def _scaling(file: GGUFFile, own: Mapping[str, Any], settings: ModelSettings) ->
     frequencies = rotary_frequencies(settings.d_head, settings.positions.base)
     expected = frequencies / scaled(frequencies, scaling)
     if factors.shape != frequencies.shape or not torch.allclose(expected, factors, rtol=1e-3):
-        raise PenwrightError(f"the tensor {ROPE_FACTORS} is not that of Llama 3, which alone is supported")
+        raise PenwrightError(f"the tensor {ROPE_FACTORS} differs from that of Llama 3; no other scaling is supported")
     return scaling
 
 
 def _weights(file: GGUFFile, model: Model) -> Tensors:
-    """Return the weights by our names."""
+    """Return the weights under our names."""
     theirs = {their_name(name): (name, parameter) for name, parameter in model.named_parameters()}
     require_all(file.stored, theirs, [ROPE_FACTORS], "")
     is_llama = file.metadata["general.architecture"] == "llama"
@@ -114,5 +114,5 @@ def _weights(file: GGUFFile, model: Model) -> Tensors:
 
 
 def _halves(rows: Tensor, d_head: int) -> Tensor:
-    """Undo the reordering of `gguf.interleaved`: rotate pairs that are half a head apart."""
+    """Undo the reordering of gguf._interleaved(): rotate pairs that are half a head apart."""
     return rows.unflatten(0, (-1, d_head // 2, 2)).transpose(1, 2).flatten(0, 2).contiguous()

@@ -1,4 +1,4 @@
-"""The tokenizers of GGUF files, both ways: byte-level BPE with known rules for words, and SentencePiece."""
+"""Import and export of tokenizers in GGUF files: byte-level BPE with known rules for words, and SentencePiece."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -37,7 +37,7 @@ def _split(pattern: str) -> Table:
 
 
 GPT2_WORDS = BYTES | {"use_regex": True}
-WORDS: dict[str, Table] = {  # rules that llama.cpp has for words, by its names
+WORDS: dict[str, Table] = {  # llama.cpp's rules for words, by name
     "gpt-2": GPT2_WORDS,
     "smollm": _sequence({"type": "Digits", "individual_digits": True}, GPT2_WORDS),
     "llama-bpe": _sequence(_split(LLAMA3), BYTES),
@@ -126,13 +126,13 @@ def special_piece(metadata: Mapping[str, Any], role: str) -> str:
 
 
 def words_of(tokenizer: Tokenizer) -> str | None:
-    """Return the name of llama.cpp for the rule by which a tokenizer splits words; None if it has none."""
+    """Return llama.cpp's name for the rule by which a tokenizer splits words; None if llama.cpp lacks the rule."""
     found = _without_offsets(tokenizer.splitter)
     return next((name for name, rule in WORDS.items() if _without_offsets(rule) == found), None)
 
 
 def _without_offsets(rule: Any) -> Any:
-    """Return a pre-tokenizer without the keys that do not change its tokens."""
+    """Return a pre-tokenizer without keys that do not affect tokens."""
     if isinstance(rule, dict):
         return {key: _without_offsets(value) for key, value in rule.items() if key != "trim_offsets"}
     return [_without_offsets(each) for each in rule] if isinstance(rule, list) else rule

@@ -12,11 +12,11 @@ WANTED = ["config.json", INDEX, "*.safetensors", *FILES, "1_Pooling/config.json"
 
 
 def download(name: str) -> Path:
-    """Return the folder of a model of the hub, downloaded or from the cache; raise PenwrightError if there is none."""
+    """Return the folder of a model of the hub, cached or downloaded; raise PenwrightError if the download fails."""
     hub = optional_package("huggingface_hub", "hub")
     try:
         return Path(hub.snapshot_download(name, allow_patterns=WANTED))
-    except Exception as error:  # of the network, the hub, or the name
+    except Exception as error:  # an error of the network, the hub, or the name
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise PenwrightError(
             f"{PREFIX}{name} cannot be downloaded: {reason}. Check the name and the network, "

@@ -1,4 +1,4 @@
-"""Translation of config.json and tensors of transformers into our settings and weights, by the tables."""
+"""Conversion of config.json and tensors of transformers to our settings and weights, by the tables."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from penwright.formats.pretrained import Outline, listed, outlined, require_all
 from penwright.model import Model, make_model
 from penwright.model.weights import load_weights
 
-# Suffixes of tensors that some versions save although they are computed, or alias another parameter.
+# Suffixes of tensors that some versions save, although they are computed or are copies of another parameter.
 REDUNDANT = (
     ".attn.bias",
     ".attn.masked_bias",
@@ -27,7 +27,7 @@ REDUNDANT = (
     "model.embed_tokens.weight",
 )
 
-ROPE_KEYS = {  # type of scaling: {their key: ours}
+ROPE_KEYS = {  # type of scaling: {key of transformers: our key}
     "linear": {"factor": "factor"},
     "llama3": {
         "factor": "factor",
@@ -39,15 +39,15 @@ ROPE_KEYS = {  # type of scaling: {their key: ours}
 
 
 class TensorSource(NamedTuple):
-    """A tensor of a checkpoint, and our parameters that it holds, concatenated along the first dimension."""
+    """A tensor of a checkpoint: one or more of our parameters, concatenated along the first dimension."""
 
     name: str
-    parameters: dict[str, nn.Parameter]  # by our names
+    parameters: dict[str, nn.Parameter]  # keys: our names
     transposed: bool
 
 
 def settings_from_huggingface(config: Config) -> Outline:
-    """Translate a config.json into our settings; raise PenwrightError that names what is not supported."""
+    """Convert a config.json to our settings; raise PenwrightError for an unsupported key, and name it."""
     architecture = architecture_of(config)
     config = {**architecture.defaults, **_flat(config)}
     for key, values in architecture.supported.items():
@@ -76,7 +76,7 @@ def labels_in(config: Config) -> tuple[str, ...]:
 
 
 def weights_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> tuple[Outline, Tensors]:
-    """Return the outline of the model of a config.json, and these tensors as its weights, by our names."""
+    """Return the outline of the model of a config.json, and the tensors as weights under our names."""
     architecture, outline = architecture_of(config), settings_from_huggingface(config)
     if not architecture.has_head and not any(name.endswith("pooler.dense.weight") for name in tensors):
         outline = outline._replace(settings=outline.settings.model_copy(update={"pooler": False}))
@@ -97,7 +97,7 @@ def model_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> Mod
 
 
 def load_huggingface(folder: Path) -> Model:
-    """Load the model in a folder that save_pretrained of transformers wrote, or that comes from the hub."""
+    """Load a model from a folder that was written by save_pretrained of transformers or downloaded from the hub."""
     try:
         return model_from_huggingface(read_config(folder), read_tensors(folder))
     except PenwrightError as error:
@@ -105,7 +105,7 @@ def load_huggingface(folder: Path) -> Model:
 
 
 def architecture_of(config: Config) -> Architecture:
-    """Return the table for a config.json; raise PenwrightError if there is none."""
+    """Return the table for a config.json; raise PenwrightError if its architecture is not supported."""
     names = config.get("architectures") or ()
     for name in names if isinstance(names, list | tuple) else ():
         if name in ARCHITECTURES:
@@ -114,9 +114,9 @@ def architecture_of(config: Config) -> Architecture:
 
 
 def _flat(config: Config) -> Config:
-    """Return the config with the keys of rotary positions where the tables expect them.
+    """Return the config with the keys of rotary positions at the top level, where the tables expect them.
 
-    Versions of transformers keep them in different places. The scaling becomes a table of ours.
+    Their place differs between versions of transformers. The scaling is converted to our settings.
     """
     rope = config.get("rope_parameters") or config.get("rope_scaling")
     if not isinstance(rope, Mapping):
@@ -134,7 +134,7 @@ def _flat(config: Config) -> Config:
 
 def _translate(architecture: Architecture, config: Config) -> Table:
     """Return our settings as nested tables; a value that is None in config.json keeps our default."""
-    found: dict[str, tuple[str, object]] = {}  # our key: (their key, the value)
+    found: dict[str, tuple[str, object]] = {}  # our key: (key of transformers, value)
     for theirs, ours in architecture.keys:
         value = _required(config, theirs)
         if ours in VALUE_NAMES:
@@ -163,7 +163,7 @@ def _required(config: Config, key: str) -> object:
 
 
 def tensor_sources(architecture: Architecture, model: Model) -> Iterator[TensorSource]:
-    """Yield the tensor that each parameter comes from; a shared parameter is listed under its first name only."""
+    """Yield the tensors that hold the parameters; a shared parameter is listed under its first name only."""
     parameters = dict(model.named_parameters())
     n_layers = max(model.settings.n_layers, model.settings.n_decoder_layers or 0)
     for rename in architecture.modules:
@@ -177,7 +177,7 @@ def tensor_sources(architecture: Architecture, model: Model) -> Iterator[TensorS
 
 
 def _parts(source: TensorSource, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield our weights that a tensor holds."""
+    """Yield the names and values of our weights in a tensor."""
     tensor = tensor.T if source.transposed else tensor
     held = source.parameters.values()
     rows = [len(parameter) for parameter in held]

@@ -33,7 +33,7 @@ IGNORED_SETTINGS = {
     "token_dropout",
 }
 POOLING = {"pooling", "pooler", "pooler_activation"}
-UNUSED: dict[Task, set[str]] = {  # by models of a task
+UNUSED: dict[Task, set[str]] = {  # settings without effect on models of a task
     "generate": {*POOLING, "n_decoder_layers"},
     "translate": POOLING,
     "classify": {"tie_embeddings", "n_decoder_layers"},
@@ -41,7 +41,7 @@ UNUSED: dict[Task, set[str]] = {  # by models of a task
 
 
 class _Candidate(NamedTuple):
-    """A transformers class for a model, its config.json, and the settings that it would lose."""
+    """A class of transformers for a model, the config.json, and the settings that would be lost."""
 
     architecture: Architecture
     config: dict[str, object]
@@ -57,8 +57,8 @@ def save_huggingface(
 ) -> None:
     """Write a model for the Auto classes of transformers into an empty folder.
 
-    Raises PenwrightError if no class of transformers that Penwright knows can hold the model, naming the settings that
-    the closest of them lacks.
+    Raises PenwrightError if no known class of transformers can hold the model, with the settings that the closest
+    class lacks.
     """
     if precision == "int8":
         raise PenwrightError("huggingface weights are float32 or bfloat16. For int8, export to ctranslate2 or gguf")
@@ -103,7 +103,7 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
     architecture, task = ARCHITECTURES[name], _task_of(model)
     wanted = model.settings.model_dump()
     if task == "generate" and wanted["tie_embeddings"] == "all":
-        wanted["tie_embeddings"] = "output"  # the same for a writer, which has no source embedding
+        wanted["tie_embeddings"] = "output"  # equivalent for a writer, which has no source embedding
     if wanted["qkv_bias"] == wanted["bias"]:
         wanted["qkv_bias"] = None
     if task == "translate":
@@ -124,7 +124,7 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
 
 
 def _rope_parameters(config: dict[str, object]) -> dict[str, object]:
-    """Return the table of rotary positions; remove the keys that it replaces."""
+    """Return the table of rotary positions; remove the keys that the table replaces."""
     scaling = config.pop("rope_scaling")
     table = {"rope_theta": config["rope_theta"]}
     config.pop("rope_type")
@@ -142,7 +142,7 @@ def _special_tokens(tokenizer: Tokenizer, task: Task) -> dict[str, object]:
 
 
 def _lost_settings(wanted: dict[str, object], config: dict[str, object], unused: set[str]) -> list[str]:
-    """Return the settings that reading the config.json again would not restore."""
+    """Return the settings that an import of this config.json would not restore."""
     try:
         found = settings_from_huggingface(config).settings.model_dump()
     except PenwrightError as error:  # a value that transformers has no name for
@@ -155,7 +155,7 @@ def _lost_settings(wanted: dict[str, object], config: dict[str, object], unused:
 
 
 def _their_value(key: str, wanted: dict[str, object]) -> object:
-    """Return the value of one of our settings, under the name that transformers has for it."""
+    """Return transformers' name for the value of one of our settings."""
     value: object = wanted
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None

@@ -17,19 +17,19 @@ DTYPES = (float32, float16, bfloat16)
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the real path of a file in the folder, or in the blobs that a cache of the hub links to.
+    """Return the real path of a file in the folder, or of a blob that a cache of the hub links to.
 
     Raises UnsafeFile if the name or a link leads elsewhere.
     """
     real, home = (folder / name).resolve(), folder.resolve()
     allowed = [home, *([home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [])]
     if Path(name).name != name or not any(real.is_relative_to(place) for place in allowed):
-        raise UnsafeFile(f"{folder / name} leads out of the folder. Replace the link by the file itself")
+        raise UnsafeFile(f"{folder / name} leads out of the folder. Replace the link with the file itself")
     return real
 
 
 def read_optional(folder: Path, name: str, most: int = MOST_IN_SMALL) -> dict[str, Any]:
-    """Read a JSON file of the folder; an empty table if there is none."""
+    """Read a JSON file of the folder; return {} if it does not exist."""
     try:
         return read_json(inside(folder, name), most)
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def shards_of(folder: Path) -> list[Path]:
     """Return the files that hold the weights: model.safetensors, or the shards that its index lists.
 
-    Raises PenwrightError if one is missing.
+    Raises PenwrightError if a file is missing.
     """
     names = [WEIGHTS]
     if (folder / INDEX).is_file():
@@ -95,7 +95,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def licence_of(folder: Path) -> str | None:
-    """Return the licence that the README of the hub names, or that a file of the folder suggests."""
+    """Return the licence that the README names, or that a licence file in the folder suggests."""
     content = read_content(folder, "README.md") or b""
     _, _, front = content.partition(b"---\n")
     for line in front.partition(b"\n---")[0].decode("utf-8", "replace").splitlines():

@@ -22,7 +22,7 @@ from penwright.formats.huggingface_tokenizer import FILES, read_template, read_t
 from penwright.formats.pretrained import Outline, Pretrained, Tensors, fit_vocabulary
 from penwright.languages import Languages
 
-POOLING = "1_Pooling/config.json"  # of sentence-transformers
+POOLING = "1_Pooling/config.json"  # the pooling settings of sentence-transformers
 
 
 def read_huggingface(folder: Path, languages: Languages | None = None) -> Pretrained:
@@ -36,7 +36,7 @@ def read_huggingface(folder: Path, languages: Languages | None = None) -> Pretra
 def _read(folder: Path, languages: Languages | None) -> Pretrained:
     config = read_config(folder)
     architecture = architecture_of(config)
-    settings_from_huggingface(config)  # before anything large is read
+    settings_from_huggingface(config)  # checked before large files are read
     generation = read_optional(folder, "generation_config.json")
     tokenizer = read_tokenizer(folder, {**generation, **config}, architecture.task, languages)
     outline, weights = weights_from_huggingface(config, read_tensors(folder))
@@ -74,7 +74,7 @@ def _pooled(outline: Outline, weights: Tensors, folder: Path) -> Outline:
     kinds = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
     if len(modes) > 1 or modes[0] not in kinds:
         raise PenwrightError(f"{POOLING}: {', '.join(modes)} is not supported, only one of {', '.join(kinds)}")
-    for name in ("pooler.weight", "pooler.bias"):  # of next sentence prediction
+    for name in ("pooler.weight", "pooler.bias"):  # trained for next sentence prediction
         weights.pop(name, None)
     changes = {"pooling": kinds[modes[0]], "pooler": False}
     return outline._replace(settings=outline.settings.model_copy(update=changes))

@@ -22,10 +22,10 @@ FILES = (
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"),
     *("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja"),
 )
-OWN_TOKENIZER = "penwright-tokenizer.json"  # of an exported translator whose tokenizer.json says too little
+OWN_TOKENIZER = "penwright-tokenizer.json"  # file for exported translators whose tokenizer.json is not sufficient
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 USUAL = {role: f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}  # special tokens of BERT
-ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # which special token begins and ends a text
+ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # roles of the special tokens that begin and end a text
     "generate": {"start": ("bos", "eos"), "end": ("eos",), "pad": ("pad", "eos")},
     "classify": {"start": ("cls", "bos"), "end": ("sep", "eos"), "pad": ("pad", "unk")},
     "translate": {"start": ("decoder_start",), "end": ("eos",), "pad": ("pad",)},
@@ -46,7 +46,7 @@ def read_tokenizer(folder: Path, config: Table, task: Task, languages: Languages
 
 
 def _tokenizer_json(folder: Path, config: Table) -> Table:
-    """Return the tokenizer.json, or one made from the other files."""
+    """Return the tokenizer.json, or an equivalent built from the other files."""
     content = read_content(folder, "tokenizer.json")
     if content is not None:
         return parse_json(content) | {"truncation": None, "padding": None}
@@ -136,14 +136,14 @@ def _with_conventions(
 
 
 def _model_ids(folder: Path, file: Table) -> tuple[tuple[int, ...] | None, Table]:
-    """Return the model's id of each SentencePiece, if vocab.json numbers them otherwise, and more conventions."""
+    """Return the model's id of each SentencePiece if vocab.json has different ids, and further conventions."""
     names = {path.name for path in folder.iterdir()}
     if "tokenizer.json" in names or "vocab.json" not in names or file["decoder"]["type"] != "Metaspace":
         return None, {}
     numbers = read_optional(folder, "vocab.json", MAX_BYTES)
     languages = read_optional(folder, "special_tokens_map.json").get("additional_special_tokens") or ()
     first = len(numbers)
-    numbers |= {_name(token): first + place for place, token in enumerate(languages)}  # of M2M100
+    numbers |= {_name(token): first + place for place, token in enumerate(languages)}  # M2M100
     ids, extra = _numbered(file, numbers)
     found: Table = {"extra": extra}
     if (content := read_content(folder, "target.spm")) is not None:
@@ -186,13 +186,13 @@ def _name(token: Any) -> str:
 
 
 def _special_id(task: Task, role: str, special: Mapping[str, int], config: Table) -> int:
-    """Return the token of this role, from the tokenizer's settings or the model's."""
+    """Return the token with this role, from the settings of the tokenizer or of the model."""
     for name in ROLES[task][role]:
         given = special.get(name, config.get(f"{name}_token_id"))
         given = given[0] if isinstance(given, list) and given else given
         if type(given) is int:
             return given
-    raise PenwrightError(f"the tokenizer has no {' or '.join(ROLES[task][role])} token, which its model needs")
+    raise PenwrightError(f"the tokenizer has no {' or '.join(ROLES[task][role])} token, which the model needs")
 
 
 def _begins(file: Table, settings: Table, start: int) -> bool:
@@ -203,7 +203,7 @@ def _begins(file: Table, settings: Table, start: int) -> bool:
 
 
 def _prefixes(config: Table, languages: Languages | None, known: Mapping[str, int]) -> Table:
-    """Return the tokens of the languages, if a model has some: __de__ (M2M100), deu_Latn (NLLB), >>deu<< (Marian)."""
+    """Return the language tokens of a model, if any: __de__ (M2M100), deu_Latn (NLLB), >>deu<< (Marian)."""
     if config.get("model_type") == "marian":
         codes = [piece for piece in known if piece.startswith(">>") and piece.endswith("<<")]
         if not codes:

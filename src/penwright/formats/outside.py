@@ -1,4 +1,4 @@
-"""Helpers for all exports: import the engine's package, check that it supports the model, copy tensors."""
+"""Helpers for exports: import of an engine's package, a check of the settings it supports, copies of tensors."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -27,7 +27,7 @@ Limits = Mapping[str, tuple[object, ...]]  # keys of [model], and the values tha
 def optional_package(name: str, extra: str) -> Any:
     """Import a module that only an extra of Penwright installs.
 
-    Raises PenwrightError with the command that installs it if it is missing.
+    Raises PenwrightError, with the installation command, if the module is missing.
     """
     try:
         return import_module(name)
@@ -38,7 +38,7 @@ def optional_package(name: str, extra: str) -> Any:
 
 
 def check_limits(settings: ModelSettings, limits: Limits, engine: str) -> None:
-    """Raise PenwrightError if an engine does not support the settings of a model, and name them."""
+    """Raise PenwrightError, with the unsupported settings, if an engine does not support a model."""
     table = settings.model_dump()
     table |= {f"{outer}.{key}": table[outer][key] for outer in ("positions", "norm") for key in table[outer]}
     unsupported = [

@@ -23,7 +23,7 @@ from penwright.tokenizers import Tokenizer
 
 CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-BASE = "base_sha256"  # in the metadata of the tensors: the checksum of the weights that they change
+BASE = "base_sha256"  # metadata key of the checksum of the base weights
 TASK_TYPES: Mapping[Task, str] = {
     "generate": "CAUSAL_LM",
     "chat": "CAUSAL_LM",
@@ -33,15 +33,15 @@ TASK_TYPES: Mapping[Task, str] = {
 
 
 class Adapter(NamedTuple):
-    """An adapter with our names of its tensors."""
+    """An adapter, with its tensors under our names."""
 
     settings: LoraSettings
     tensors: dict[str, Tensor]
-    base_sha256: str | None = None  # checksum of the weights of its base; None if it is not recorded
+    base_sha256: str | None = None  # checksum of the base weights; None if not recorded
 
 
 class AdapterConfig(BaseModel):
-    """The keys of adapter_config.json that matter here."""
+    """The keys of adapter_config.json that Penwright reads."""
 
     peft_type: str
     r: PositiveInt
@@ -54,7 +54,7 @@ class AdapterConfig(BaseModel):
 
     @property
     def unsupported(self) -> list[str]:
-        """The keys that ask for something that Penwright does not have."""
+        """The keys with values that Penwright does not support."""
         wanted = {"peft_type": self.peft_type == "LORA", "bias": self.bias == "none", "use_dora": not self.use_dora}
         patterns = {"rank_pattern": not self.rank_pattern, "alpha_pattern": not self.alpha_pattern}
         return [name for name, is_fine in {**wanted, **patterns}.items() if not is_fine]
@@ -63,7 +63,7 @@ class AdapterConfig(BaseModel):
 def save_adapter(adapter: Adapter, base: str, task: Task, model: Model, tokenizer: Tokenizer, folder: Path) -> None:
     """Write an adapter of this model into an empty folder.
 
-    Its layers are named as in transformers if a class there can hold the model, and as here otherwise.
+    Layers have their names in transformers if a class of transformers can hold the model, and our names otherwise.
     """
     theirs = _their_names(model, tokenizer)
     layers = {name.rpartition(".")[0] for name in adapter.tensors if name.endswith((A, B))}
@@ -92,9 +92,9 @@ def save_adapter(adapter: Adapter, base: str, task: Task, model: Model, tokenize
 
 
 def load_adapter(folder: Path, model: Model, tokenizer: Tokenizer, base_sha256: str) -> Adapter:
-    """Read an adapter of this model, whose weights have this checksum.
+    """Read an adapter of this model; `base_sha256` is the checksum of the model's weights.
 
-    Raises PenwrightError if it is damaged, of another kind, or of other weights.
+    Raises PenwrightError if the adapter is damaged, of another kind, or made for other weights.
     """
     config = _read_config(folder)
     metadata, tensors = _read_tensors(folder / ADAPTER)
@@ -115,7 +115,7 @@ def load_adapter(folder: Path, model: Model, tokenizer: Tokenizer, base_sha256: 
 
 
 def _their_names(model: Model, tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the names in transformers of the layers that are the same there, by ours."""
+    """Return a map from our names to transformers' names, for layers that are the same in both."""
     architecture = architecture_for(model, tokenizer)
     names = {}
     for rename in architecture.modules if architecture else ():
@@ -126,7 +126,7 @@ def _their_names(model: Model, tokenizer: Tokenizer) -> dict[str, str]:
 
 
 def _completed(found: dict[str, Tensor], model: Model, settings: LoraSettings, folder: Path) -> dict[str, Tensor]:
-    """Return the tensors with zeros for layers without an adapter. Raise PenwrightError for ones that do not fit."""
+    """Return the tensors, with zeros for layers without an adapter; raise PenwrightError if a tensor does not fit."""
     rank, layers = settings.rank, adapted_layers(model, settings)
     shapes: dict[str, tuple[int, ...]] = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
     zeros = {f"{name}.{A}": torch.zeros(rank, layer.in_features) for name, layer in layers.items()}
@@ -146,11 +146,11 @@ def _read_config(folder: Path) -> AdapterConfig:
     try:
         config = AdapterConfig.model_validate(read_json(path, MOST_IN_SMALL))
     except ValidationError as error:
-        raise PenwrightError(f"{path} is no adapter of PEFT: {first_problem(error)}") from None
+        raise PenwrightError(f"{path} is not a PEFT adapter: {first_problem(error)}") from None
     except (OSError, ValueError) as error:
         raise PenwrightError(f"{path} cannot be read: {error}") from None
     if config.unsupported:
-        raise PenwrightError(f"{path} asks for what Penwright does not have: {', '.join(config.unsupported)}")
+        raise PenwrightError(f"{path} has unsupported settings: {', '.join(config.unsupported)}")
     return config
 
 

@@ -1,4 +1,4 @@
-"""A model of another project, as it is imported: settings, weights under our names, tokenizer and origin."""
+"""Imported models of other projects: settings, weights under our names, tokenizer and origin."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from penwright.model import Model, make_model
 from penwright.tokenizers import Tokenizer
 
 Tensors = dict[str, Tensor]
-LEAST_NAMED = 0.9  # share of the embeddings that must have a token
+LEAST_NAMED = 0.9  # smallest share of the embeddings that must have a token
 VOCABULARY = ("embedding.tokens", "source_embedding.tokens", "target_embedding.tokens")
 
 
@@ -36,7 +36,7 @@ class Pretrained:
     outline: Outline
     weights: Tensors
     tokenizer: Tokenizer
-    files: Sequence[Path]  # that it was read from
+    files: Sequence[Path]  # the files that the model was read from
     architecture: str
     licence: str | None = None
     labels: tuple[str, ...] = ()
@@ -46,18 +46,18 @@ class Pretrained:
 
 
 def outlined(outline: Outline, n_tensors: int) -> Model:
-    """Return the model without memory for its weights.
+    """Return the model without allocating its weights.
 
-    Raises PenwrightError if its weights do not fit in the memory of this machine, or cannot exist.
+    Raises PenwrightError if the weights do not fit in the memory of this machine, or have impossible sizes.
     """
     task, vocab_size, settings, n_labels = outline
     layers = settings.n_layers + (settings.n_decoder_layers or 0)
-    if layers > n_tensors:  # even to describe a model with that many layers would take long
+    if layers > n_tensors:  # building so many layers would take long, even without weights
         raise PenwrightError(f"the model has {layers:,} layers, but its files have only {n_tensors:,} tensors")
     try:
         with torch.device("meta"):
             model = make_model(task, vocab_size, settings, n_labels)
-    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # sizes that no tensor can have
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # impossible sizes of tensors
         raise PenwrightError(f"the model cannot be built: {error}") from None
     require_memory(4 * sum(parameter.numel() for parameter in model.parameters()))
     return model
@@ -79,7 +79,7 @@ def memory_bytes() -> int:
 
 
 def fit_vocabulary(outline: Outline, weights: Tensors, tokenizer: Tokenizer) -> Outline:
-    """Remove the embeddings that no token uses: many models have some, for a round number.
+    """Remove the embeddings without a token, which many models have to round up the number of embeddings.
 
     Raises PenwrightError if the tokenizer belongs to another model.
     """
@@ -97,7 +97,7 @@ def fit_vocabulary(outline: Outline, weights: Tensors, tokenizer: Tokenizer) -> 
 
 
 def require_all(weights: Mapping[str, object], names: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Raise PenwrightError unless the files have these tensors, and no others but the known ones."""
+    """Raise PenwrightError unless the files have all tensors in `names`, and no others except those in `known`."""
     missing, other = sorted(set(names) - weights.keys()), sorted(weights.keys() - set(names) - set(known))
     found = [f"{kind} tensors: {listed(each)}" for kind, each in (("missing", missing), ("superfluous", other)) if each]
     if found:
@@ -105,7 +105,7 @@ def require_all(weights: Mapping[str, object], names: Iterable[str], known: Iter
 
 
 def listed(names: Iterable[object]) -> str:
-    """Return the first names of many, separated by commas."""
+    """Return the first names, separated by commas."""
     words = [str(name) for name in names]
     shown = ", ".join(words[:8])
     return shown if len(words) <= 8 else f"{shown} and {len(words) - 8} more"

@@ -25,17 +25,17 @@ from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import ChatTemplate, Message
 from penwright.tokenizers.tokenizer import unknown_warnings
 
-BATCH_ROWS = 32  # completions that are written together
+BATCH_ROWS = 32  # completions that are generated together
 
 
 @dataclass(frozen=True)
 class Completion:
-    """The text that a model wrote after a prompt, and why it stopped."""
+    """The text that a model generated after a prompt, and why it stopped."""
 
     prompt: str
-    text: str  # without the stop string
-    tokens: tuple[int, ...]  # everything that was written, with the end token
-    log_probs: tuple[float, ...]  # log-probability of each token in nats, under the model itself
+    text: str  # the text, without the stop string
+    tokens: tuple[int, ...]  # all generated tokens, with the end token
+    log_probs: tuple[float, ...]  # log-probability of each token in nats, before the settings are applied
     finish: Finish
     warnings: tuple[str, ...] = ()
 
@@ -64,7 +64,7 @@ class Generator:
         defaults: DecodingSettings | None = None,
         template: ChatTemplate | None = None,
     ):
-        """Make a writer. `template` is the chat template of a model that answers."""
+        """Make a writer. `template` is the chat template of a model that was trained to answer."""
         self.model, self.tokenizer, self.template = model, tokenizer, template
         self.defaults = defaults or DecodingSettings()
         self._stepper = DecodeEngine(model)
@@ -77,9 +77,9 @@ class Generator:
     ) -> list[Completion]:
         """Write `n` completions of each prompt: `generate("It was", temperature=0.7, max_new_tokens=50)`.
 
-        Options are the [decoding] settings, by name; the defaults come from the run's recipe. `settings` gives all of
-        them at once, as an object or a table. A repeated prompt gets different completions, unless the temperature is
-        0. Raises UsageError unless n is at least 1.
+        Options are the [decoding] settings, by name; the defaults come from the run's recipe. `settings` is an
+        object or a table of settings. A repeated prompt gets different completions, unless the temperature is 0.
+        Raises UsageError unless n is at least 1.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise UsageError(f"n is {n!r}; it must be a whole number of at least 1")
@@ -87,9 +87,9 @@ class Generator:
         return list(self.each([prompt for prompt in prompts for _ in range(n)], settings, **options))
 
     def each(self, prompts: Sequence[str], settings: GivenSettings = None, **options: Any) -> Iterator[Completion]:
-        """Yield the completion of each prompt, in order, as soon as it is written; options as in `generate`.
+        """Yield the completion of each prompt, in order, as soon as it is finished; options as in `generate`.
 
-        Raises UsageError before anything is written if no completion of a prompt can meet the settings.
+        Raises UsageError before generation starts if no completion of a prompt can meet the settings.
         """
         settings = decoding_settings(self.defaults, settings, options)
         plan, numbers = plan_of(self.tokenizer, settings, prompts), {prompt: count() for prompt in prompts}
@@ -103,7 +103,7 @@ class Generator:
             yield self._completion(request)
 
     def stream(self, prompt: str, settings: GivenSettings = None, **options: Any) -> Stream[str, None, Completion]:
-        """Yield the text as it is written, in whole characters; options as in `generate`.
+        """Yield the text as it is generated, in whole characters; options as in `generate`.
 
         Returns the completion (`done = yield from ...`).
         """
@@ -120,7 +120,7 @@ class Generator:
     def stream_answer(
         self, messages: Sequence[Message], settings: GivenSettings = None, **options: Any
     ) -> Stream[str, None, Completion]:
-        """Yield the answer to a conversation as it is written; options as in `generate`. Return the completion.
+        """Yield the answer to a conversation as it is generated; return the completion. Options as in `generate`.
 
         Raises UsageError for a model that was not trained to answer.
         """
@@ -130,7 +130,7 @@ class Generator:
         return self._stream(Request(prompt, tokens, plan_of(self.tokenizer, settings, [prompt])))
 
     def answer(self, messages: Sequence[Message], settings: GivenSettings = None, **options: Any) -> Completion:
-        """Return the answer to a conversation, as `stream_answer` writes it."""
+        """Return the answer to a conversation; options as in `generate`."""
         pieces = self.stream_answer(messages, settings, **options)
         while True:
             try:
@@ -142,11 +142,11 @@ class Generator:
     def chat_tokens(self, messages: Sequence[Message], n_new: int = 0) -> list[int]:
         """Return the tokens of a conversation, up to where the model answers.
 
-        If they leave no room for `n_new` tokens in the context, the oldest messages are left out.
+        The oldest messages are left out if less than `n_new` tokens of the context would remain for the answer.
         """
         if self.template is None:
             raise UsageError(
-                "this model was not trained to answer. Train one on prompts and answers: JSON lines such as "
+                "this model was not trained to answer. Train one on prompts and answers: JSON lines like "
                 '{"prompt": "...", "completion": "..."}'
             )
         room = max(self.model.settings.context_length - n_new, self.model.settings.context_length // 2)
@@ -172,11 +172,11 @@ class Generator:
         biases: Mapping[int, float] | None = None,
         check: Callable[[], None] = never_end,
     ) -> list[Request]:
-        """Return the requests with which a `pool` writes n completions of a prompt.
+        """Return requests for n completions of a prompt, to join a `pool`.
 
-        The completions equal those of `generate` for the prompt repeated n times. The prompt may be given in tokens.
-        `biases` are added to the logits of single tokens. `check` may raise to end the building of constraints. Raises
-        UsageError as `each` does.
+        The completions are the same as those of `generate` for the prompt repeated n times. The prompt may be a list of
+        tokens. `biases` are added to the logits of single tokens. `check` may raise an exception to end the building of
+        constraints. Raises UsageError as `each` does.
         """
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
         tokens = self._encode(prompt) if isinstance(prompt, str) else self.tokenizer.prompt(prompt)
@@ -184,7 +184,7 @@ class Generator:
         return [Request(text, tokens, plan, number, n_likely) for number in range(n)]
 
     def pool(self, max_rows: int = 64) -> ContinuousBatch:
-        """Return a pool for continuous batching: completions of any prompts and settings join and leave at any time."""
+        """Return a pool for continuous batching of completions with any prompts and settings."""
         return ContinuousBatch(self.model, self.tokenizer, self._stepper, max_rows)
 
     @torch.inference_mode()
@@ -194,9 +194,9 @@ class Generator:
             return PromptBatch(self.model, [tokens], 1, self._stepper).first()[0]
 
     def bits_per_byte(self, completion: Completion) -> float | None:
-        """Return the bits per byte of everything that was written, stop strings included, under the model itself.
+        """Return the bits per byte of the generated text, stop strings included, or None if it is empty.
 
-        None if no text was written.
+        The probabilities are those of the model, before the settings are applied.
         """
         pairs = zip(completion.tokens, completion.log_probs, strict=True)
         nats = -sum(log_prob for token, log_prob in pairs if token != self.tokenizer.end_id)
@@ -204,7 +204,7 @@ class Generator:
         return nats / log(2) / n_bytes if n_bytes else None
 
     def warnings(self, prompt: str) -> tuple[str, ...]:
-        """Return warnings about what the model does not read of a prompt."""
+        """Return warnings about parts of a prompt that the model does not read."""
         warnings = unknown_warnings(self.tokenizer, prompt)
         n_prompt, context_length = len(self._encode(prompt)), self.model.settings.context_length
         if n_prompt > context_length:

@@ -1,7 +1,7 @@
-"""Inspection of what a Transformer does with a text: functions from a model to arrays, and `Inspector` for texts.
+"""Inspection of a Transformer's computation on a text: functions that return arrays, and an `Inspector` for texts.
 
-Results are frozen dataclasses of NumPy arrays and strings. `as_record` converts them to JSON values, `view` makes a
-picture of one, and `overview` yields the pictures of a whole page.
+Results are frozen dataclasses of NumPy arrays and strings. `as_record` converts a result to JSON values, `view` makes a
+view of it, and `overview` yields the views of a whole page.
 """
 
 from penwright.inspection.inspector import Inspector

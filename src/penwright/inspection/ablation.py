@@ -1,7 +1,7 @@
-"""Ablation: what a model loses without some of its heads, or without a token.
+"""Ablation: the change in a model's loss and predictions without some heads, or without a token.
 
-An ablated head outputs zero; everything else runs as before (Michel et al. 2019, section 2.2). Unlike attention
-weights, this shows what a head contributes to the outcome. But other heads may compensate: a head whose ablation
+An ablated head outputs zero; all other computations are unchanged (Michel et al. 2019, section 2.2). Unlike attention
+weights, this shows the contribution of a head to the outcome. But other heads may compensate: a head whose ablation
 changes nothing is not always idle.
 """
 
@@ -36,11 +36,11 @@ class Ablation:
     heads: tuple[str, ...]
     loss_before: float  # NaN for a text without tokens to predict
     loss_after: float
-    tokens: tuple[Token, ...]  # the predicted tokens; empty for a classifier, whose loss concerns its label
+    tokens: tuple[Token, ...]  # the predicted tokens; empty for a classifier, which predicts a label
     changes: Float64[np.ndarray, " answers"]  # change of the loss of each token, after - before
     next_ids: Int[np.ndarray, " outcomes"]  # the most likely outcomes at the last position, before or after
     next_texts: tuple[str, ...]
-    next_before: Float64[np.ndarray, " outcomes"]  # their probabilities
+    next_before: Float64[np.ndarray, " outcomes"]  # probabilities of these outcomes
     next_after: Float64[np.ndarray, " outcomes"]
 
 
@@ -55,7 +55,7 @@ class HeadImportance:
 
 @contextmanager
 def without_heads(model: Model, heads: Sequence[Head]) -> Iterator[None]:
-    """Set the output of these heads to zero inside the block."""
+    """Set the output of these heads to zero inside the `with` block."""
     silent: dict[tuple[PartName, int], list[int]] = defaultdict(list)
     for head in heads:
         silent[head.part, head.layer].append(head.number)
@@ -86,7 +86,7 @@ def ablate(
 ) -> Ablation:
     """Compare a model's losses and predictions with and without these heads.
 
-    `label` is the number of a classifier's true label; None takes the label that it predicts with all heads.
+    `label` is the index of a classifier's true label; None takes the label that is predicted with all heads.
     """
     with evaluating(model):
         before = scores(model, reading)[0].log_softmax(-1)
@@ -112,7 +112,7 @@ def ablate(
 
 @torch.inference_mode()
 def head_importance(model: Model, reading: ForwardPass, label: int | None = None) -> tuple[HeadImportance, ...]:
-    """Ablate each head in turn, part by part; takes one forward pass per head."""
+    """Ablate each head in turn, part by part, with one forward pass per head."""
     with evaluating(model):
         whole = scores(model, reading)[0].log_softmax(-1)
         answers = _answers(model, reading, whole, label)
@@ -151,13 +151,13 @@ class Occlusion:
     """The effect of each token on a label's log-probability, in nats: with the token minus without it."""
 
     target: str  # the label
-    log_prob: float  # with all tokens
+    log_prob: float  # log-probability of the label with all tokens
     tokens: tuple[Token, ...]
     values: Float64[np.ndarray, " tokens"]  # 0 for special tokens, which cannot be left out
 
 
 def occlusion(model: EncoderOnly, reading: ForwardPass, label: int, name: str) -> Occlusion:
-    """Measure the effect of each token on a label with one text per token, which lacks that token."""
+    """Measure the effect of each token on a label, by reading the text once without each token."""
     ids = [token.id for token in reading.source]
     places = [place for place, token in enumerate(reading.source) if token.start < token.end]
     values = np.zeros(len(ids))

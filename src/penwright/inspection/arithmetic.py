@@ -24,10 +24,10 @@ from penwright.model.mask import KernelMask
 
 @dataclass(frozen=True)
 class HeadArithmetic:
-    """Every step of one head over one text.
+    """Every step of the computation of one head on one text.
 
-    Queries and keys are shown as they are multiplied: after QK-norm and rotary positions, in models that have them.
-    Heads that share keys and values (n_kv_heads < n_heads) show the shared ones.
+    Queries and keys are those that are multiplied: after QK-norm and rotary positions, in models that have them. Heads
+    that share keys and values (n_kv_heads < n_heads) have the shared ones.
     """
 
     name: PartName
@@ -42,7 +42,7 @@ class HeadArithmetic:
     scaled: Float64[np.ndarray, "targets sources"]
     masked: Float64[np.ndarray, "targets sources"]
     weights: Float64[np.ndarray, "targets sources"]
-    output: Float64[np.ndarray, "targets d_head"]  # before the output projection, which mixes all heads
+    output: Float64[np.ndarray, "targets d_head"]  # output before the output projection, which mixes all heads
 
 
 @torch.inference_mode()

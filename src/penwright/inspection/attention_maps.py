@@ -1,7 +1,7 @@
 """Attention maps: the weights of every head, in self-attention and cross-attention.
 
-softmax(Q K^T / sqrt(d_head)) (Vaswani et al. 2017, section 3.2.1) is recorded while the model computes with it. The
-weights show where a head attends, not what effect this has (Jain and Wallace 2019). `ablation.py` measures effects.
+softmax(Q K^T / sqrt(d_head)) (Vaswani et al. 2017, section 3.2.1) is recorded during a forward pass. The weights show
+where a head attends, not what effect the attention has (Jain and Wallace 2019). `ablation.py` measures effects.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ LEVELS = 255
 
 @dataclass(frozen=True)
 class AttentionPart:
-    """The weights of all heads of one part: how much each target takes from each source. Rows sum to 1."""
+    """The attention weights of all heads of one part: the weight of each source for each target. Rows sum to 1."""
 
     name: PartName
     layers: tuple[int, ...]  # layer numbers along the first axis
@@ -38,7 +38,7 @@ class AttentionPart:
 
 @dataclass(frozen=True)
 class PackedPart:
-    """The same weights in a quarter of the memory; `unpack` restores them with an error of at most 0.004."""
+    """An AttentionPart in a quarter of the memory; `unpack` restores the weights with an error of at most 0.004."""
 
     name: PartName
     layers: tuple[int, ...]
@@ -60,7 +60,7 @@ class Alignment:
 class AttentionMaps:
     """The attention of a whole model.
 
-    A writer has the part `decoder`, a classifier `encoder`, and a translator all three.
+    A writer has the part `decoder`, a classifier has `encoder`, and a translator has `encoder`, `decoder` and `cross`.
     """
 
     parts: tuple[AttentionPart, ...]
@@ -76,14 +76,14 @@ class AttentionMaps:
 
 
 def attention_maps(model: Model, reading: ForwardPass, layers: Sequence[int] | None = None) -> AttentionMaps:
-    """Return the attention of all layers, or of these. 96 heads over 512 tokens take 100 MB."""
+    """Return the attention of all layers or of `layers`. 96 heads over 512 tokens take 100 MB."""
     kept = _recorded(model, reading, layers, lambda weights: weights[0].float().cpu())
     parts = [AttentionPart(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items()]
     return AttentionMaps(tuple(parts), reading.answers)
 
 
 def packed_maps(model: Model, reading: ForwardPass, layers: Sequence[int] | None = None) -> tuple[PackedPart, ...]:
-    """Return packed attention for long texts; at most one layer at a time is held unpacked."""
+    """Return packed attention, for long texts; at most one layer at a time is unpacked in memory."""
     kept = _recorded(model, reading, layers, lambda weights: _packed(weights[0]).cpu())
     return tuple(PackedPart(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items())
 
@@ -99,7 +99,7 @@ def alignment(maps: AttentionMaps) -> Alignment:
 
 
 def pack(weights: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shape"]:
-    """Pack weights as round(255 sqrt(p)). The root gives small weights, the most frequent ones, more levels."""
+    """Pack weights as round(255 sqrt(p)). The root gives more levels to small weights, which are the most frequent."""
     packed: UInt8[np.ndarray, "*shape"] = _packed(torch.from_numpy(weights)).numpy()
     return packed
 
@@ -117,7 +117,7 @@ def _packed(weights: Float[Tensor, "*shape"]) -> Tensor:
 def _recorded(
     model: Model, reading: ForwardPass, layers: Sequence[int] | None, keep: Callable[[Tensor], Tensor]
 ) -> dict[PartName, dict[int, Tensor]]:
-    """Record one pass, by part and layer; other layers run without explicit weights."""
+    """Record one pass; return the weights by part and layer. Layers outside `layers` use the fast kernel."""
     wanted = {place: name for place, name in attentions(model).items() if layers is None or place[1] in layers}
     if not wanted:
         deepest = max(layer for _, layer in attentions(model))

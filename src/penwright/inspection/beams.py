@@ -1,4 +1,4 @@
-"""The tree of a beam search: what it tried at each step, and what it kept."""
+"""The tree of a beam search: the candidates of each step, and the kept ones."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,16 +16,16 @@ class Node(NamedTuple):
     id: int
     parent: int | None
     token: str
-    log_prob: float  # in nats, of all tokens up to this one
-    step: int  # counted from 0
-    kept: bool  # it was continued, or it ended a translation
-    final: bool  # it ended a translation
+    log_prob: float  # cumulative log-probability up to this token, in nats
+    step: int  # step of the search, counted from 0
+    kept: bool  # whether the node was extended or ended a translation
+    final: bool  # whether the node ended a translation
 
 
 class BeamTree:
     """A recorder of the beam search for one source.
 
-    When a new search begins, the previous one was a draft and is discarded.
+    If a second search begins, the first one was for a draft, and its nodes are discarded.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class BeamTree:
     def nodes(self, tokenizer: Tokenizer) -> list[Node]:
         """Return the nodes, step by step; final nodes have no text."""
         found: list[Node] = []
-        before: dict[int, int] = {}  # the nodes of the previous step's beams
+        before: dict[int, int] = {}  # beams of the previous step, with their nodes
         for step, extension in enumerate(self._steps):
             beams: dict[int, int] = {}
             rows = zip(extension.parents, extension.tokens, extension.log_probs, strict=True)

@@ -1,4 +1,4 @@
-"""Comparison of two texts under one model, or of two models on one text: the surprisal of each token, and heads."""
+"""Comparison of two texts under one model, or of two models on one text: token surprisals and head statistics."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,27 +13,27 @@ from penwright.errors import UsageError
 from penwright.inspection.forward_pass import PartName
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
 
-MOST_PAIRS = 1_000_000  # most pairs of differing tokens that are compared
+MOST_PAIRS = 1_000_000  # most pairs of differing tokens to compare
 Spans = Iterator[tuple[slice, slice]]
 
 
 class TokenNlls(NamedTuple):
-    """The surprisal (-log p) of each piece of a text, or at each label of a classifier."""
+    """The surprisal (-log p) of each piece of a text, or of each label of a classifier."""
 
     texts: Sequence[str]
-    nats: Float[np.ndarray, " pieces"]  # -log p
+    nats: Float[np.ndarray, " pieces"]  # surprisals in nats
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The surprisals of two texts side by side; pieces with different boundaries are joined."""
 
-    first_texts: tuple[str, ...]  # "" where only the other side has text
+    first_texts: tuple[str, ...]  # "" if only the other side has text
     second_texts: tuple[str, ...]
-    first: Float64[np.ndarray, " rows"]  # in nats; NaN where only the other side has text
+    first: Float64[np.ndarray, " rows"]  # surprisals in nats; NaN if only the other side has text
     second: Float64[np.ndarray, " rows"]
     differences: Float64[np.ndarray, " rows"]  # second - first
-    sums: tuple[float, float]  # of all pieces, in nats
+    sums: tuple[float, float]  # total surprisal of each side, in nats
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ class HeadComparison:
 
     name: PartName
     layers: tuple[int, ...]
-    first: dict[str, Float64[np.ndarray, "n_layers n_heads"]]  # by the name of the statistic
+    first: dict[str, Float64[np.ndarray, "n_layers n_heads"]]  # keys: names of statistics
     second: dict[str, Float64[np.ndarray, "n_layers n_heads"]]
 
 
 def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
     """Align the surprisals of two texts.
 
-    Equal texts are cut where pieces of both end. Different texts are aligned by the longest runs that they share.
-    Raises UsageError for two texts whose differences are too long to align.
+    Equal texts are divided where a piece ends in each. Different texts are aligned by their longest common sequences.
+    Raises UsageError if the differences are too long to align.
     """
     same = "".join(first.texts) == "".join(second.texts)
     spans = list(_same_ends(first.texts, second.texts) if same else _shared(first.texts, second.texts))
@@ -67,7 +67,7 @@ def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
 
 
 def _same_ends(first: Sequence[str], second: Sequence[str]) -> Spans:
-    """Yield the smallest groups of pieces on each side with the same text."""
+    """Yield the smallest groups of pieces whose text is the same on both sides."""
     ends = [list(accumulate(map(len, texts))) for texts in (first, second)]
     starts, at = [0, 0], [0, 0]
     while at[0] < len(first) and at[1] < len(second):
@@ -78,12 +78,12 @@ def _same_ends(first: Sequence[str], second: Sequence[str]) -> Spans:
         at = [at[0] + 1, at[1] + 1]
         yield slice(starts[0], at[0]), slice(starts[1], at[1])
         starts = list(at)
-    if at != [len(first), len(second)]:  # pieces without any text
+    if at != [len(first), len(second)]:  # pieces without text remain
         yield slice(starts[0], len(first)), slice(starts[1], len(second))
 
 
 def _shared(first: Sequence[str], second: Sequence[str]) -> Spans:
-    """Align shared pieces one to one, and differing spans one to one only if they have equally many pieces."""
+    """Align common pieces one to one; align differing spans as _side_by_side() does."""
     begin, end = _ends_in_common(first, second)
     one, other = first[begin : len(first) - end], second[begin : len(second) - end]
     if len(one) * len(other) > MOST_PAIRS:
@@ -99,7 +99,7 @@ def _shared(first: Sequence[str], second: Sequence[str]) -> Spans:
 
 
 def _ends_in_common(first: Sequence[str], second: Sequence[str]) -> tuple[int, int]:
-    """Return the lengths of the common beginning and, in what remains, of the common end."""
+    """Return the lengths of the common beginning and of the common end, which do not overlap."""
     shorter = min(len(first), len(second))
     begin = next((at for at in range(shorter) if first[at] != second[at]), shorter)
     end = next((at for at in range(shorter - begin) if first[-1 - at] != second[-1 - at]), shorter - begin)
@@ -107,7 +107,7 @@ def _ends_in_common(first: Sequence[str], second: Sequence[str]) -> tuple[int, i
 
 
 def _side_by_side(one: slice, other: slice) -> Spans:
-    """Pair the pieces of two spans one to one, or the spans as wholes if both have pieces but not equally many."""
+    """Pair the pieces of two spans one to one. If both have pieces, but not equally many, pair the spans as wholes."""
     n, m = one.stop - one.start, other.stop - other.start
     if n and m and n != m:
         yield one, other
@@ -118,7 +118,7 @@ def _side_by_side(one: slice, other: slice) -> Spans:
 
 
 def compare_heads(first: Sequence[HeadStatistics], second: Sequence[HeadStatistics]) -> tuple[HeadComparison, ...]:
-    """Compare the heads of the parts that both sides have. Skip statistics that neither side has."""
+    """Compare the heads of the parts that both sides have; skip statistics that neither side has."""
     known = {part.name: part for part in second}
     return tuple(_compare_part(part, known[part.name]) for part in first if part.name in known)
 

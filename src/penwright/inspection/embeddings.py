@@ -1,4 +1,4 @@
-"""Token and position vectors: nearest neighbours, a two-dimensional map, similarity of positions."""
+"""Token and position vectors: nearest neighbours, a two-dimensional map, and the similarity of positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Neighbours:
     """The tokens whose vectors have the largest cosine with a word's vector, nearest first."""
 
     word: str
-    pieces: tuple[str, ...]  # the word's tokens; the mean of their vectors stands for the word
+    pieces: tuple[str, ...]  # tokens of the word; its vector is the mean of theirs
     ids: Int[np.ndarray, " k"]
     texts: tuple[str, ...]
     cosines: Float64[np.ndarray, " k"]
@@ -39,7 +39,7 @@ class EmbeddingMap:
 
 
 def cosines(matrix: Float[np.ndarray, "n d_model"], vector: Float[np.ndarray, " d_model"]) -> Float64[np.ndarray, " n"]:
-    """Return the cosine x . y / (|x| |y|) of each row with the vector; 0 where either is zero."""
+    """Return the cosine x . y / (|x| |y|) of each row with the vector; 0 if either is zero."""
     rows, other = matrix.astype(np.float64), vector.astype(np.float64)
     lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(other)
     return np.divide(rows @ other, lengths, out=np.zeros(len(rows)), where=lengths > 0)
@@ -56,9 +56,9 @@ def nearest(
 
 
 def plane(matrix: Float[np.ndarray, "n d_model"]) -> tuple[Float64[np.ndarray, "n 2"], Float64[np.ndarray, "2"]]:
-    """Return the first two principal components (Pearson 1901), and each one's share of the variance.
+    """Return coordinates in the first two principal components (Pearson 1901), and their shares of the variance.
 
-    Each axis points where its largest coordinate of the model is positive, so that a model always gives the same map.
+    The sign of an axis makes its largest coefficient positive, so a model always gives the same map.
     """
     centred = matrix.astype(np.float64) - matrix.mean(0)
     variances, axes = np.linalg.eigh(centred.T @ centred)
@@ -74,7 +74,7 @@ def plane(matrix: Float[np.ndarray, "n d_model"]) -> tuple[Float64[np.ndarray, "
 def neighbours(model: Model, tokenizer: Tokenizer, word: str, k: int = 10, side: Side | None = None) -> Neighbours:
     """Return the tokens nearest to a word.
 
-    The word is read as inside a sentence if that makes it a single token; otherwise, it is read by itself.
+    The word is read as part of a sentence if it is a single token there; otherwise, it is read by itself.
     """
     ids, table, words = _ids_of(tokenizer, word), _table(model, side), vocabulary(tokenizer)
     found, close = nearest(table, table[ids].mean(0), k, [*ids, *special_ids(tokenizer)])
@@ -115,15 +115,15 @@ def _table(model: Model, side: Side | None) -> Float[np.ndarray, "vocab d_model"
 class PositionalSimilarity:
     """The vector of each position, and the cosine between any two.
 
-    Sinusoidal and learned vectors are added to embeddings. Rotary positions add nothing: they rotate each pair of
-    numbers of a query or key by an angle that grows with the position. Their vectors here are the points (cos, sin) of
-    the pairs, slowest last. The cosine between two positions is then the mean of cos(angle) over the pairs. This is the
-    score of a query and a key that are alike (Su et al. 2021, section 3.4.3).
+    Sinusoidal and learned vectors are added to embeddings. Rotary positions instead rotate each pair of numbers of a
+    query or key by an angle that grows with the position. Here, their vectors consist of the points (cos, sin) of all
+    pairs, slowest last. The cosine between two positions is then the mean of cos(angle) over the pairs: the score of a
+    query and an equal key (Su et al. 2021, section 3.4.3).
     """
 
     kind: Literal["sinusoidal", "learned", "rotary", "none"]
     encodings: Float64[np.ndarray, "positions width"]
-    frequencies: Float64[np.ndarray, " pairs"] | None  # in radians per position; None if learned
+    frequencies: Float64[np.ndarray, " pairs"] | None  # radians per position; None if learned
     similarity: Float64[np.ndarray, "positions positions"]
 
 
@@ -132,7 +132,7 @@ def positional_similarity(
 ) -> PositionalSimilarity:
     """Compare the first positions, by default of the whole context.
 
-    `side` selects an embedding of a translator, since both have learned positions of their own; by default the source.
+    `side` selects the embedding of a translator's source (the default) or target; each has its own learned positions.
     Raises UsageError for a model without positions.
     """
     settings = model.settings
@@ -140,7 +140,7 @@ def positional_similarity(
     if settings.positions.type == "learned":
         n_positions = min(n_positions, settings.context_length)
     if settings.positions.type == "none":
-        raise UsageError("this model has no positions: only its causal mask tells it the order of tokens")
+        raise UsageError("this model has no positions: it knows the order of tokens only from its causal mask")
     rope, embedding = rotary_positions(settings), embedding_of(model, side)
     encodings = _added(embedding, n_positions) if rope is None else _circles(rope, n_positions)
     waves = embedding.positions if rope is None else rope

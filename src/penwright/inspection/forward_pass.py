@@ -19,7 +19,7 @@ from penwright.model.embedding import Embedding
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.encoder_only import EncoderOnly
 
-Side = Literal["source", "target"]  # of an encoder-decoder, where each side may have its own embedding
+Side = Literal["source", "target"]  # the sides of an encoder-decoder; each may have its own embedding
 PartName = Literal["encoder", "decoder", "cross"]  # parts with attention; cross: from the decoder to the encoder
 
 
@@ -47,17 +47,17 @@ class ForwardPass:
 
 @dataclass(frozen=True)
 class TopPredictions:
-    """The k most likely outcomes at each place, most likely first."""
+    """The k most likely outcomes at each position, most likely first."""
 
     ids: Int[np.ndarray, "*places k"]
     probabilities: Float[np.ndarray, "*places k"]
-    texts: list[object]  # nested as `ids` are
+    texts: list[object]  # nested like `ids`
 
 
 def scores(model: Model, reading: ForwardPass, rows: int = 1) -> Float[Tensor, "rows positions outcomes"]:
-    """Return the float64 logits after each target token, or those of a text's labels as a single position.
+    """Return the float64 logits after each target token, or the label logits as a single position.
 
-    All rows read the same tokens. They differ only if the caller changes what an embedding returns.
+    All rows read the same tokens. Rows differ only if the caller changes the output of an embedding.
     """
     with_source = _ids(model, reading.source, rows)
     if isinstance(model, DecoderOnly):
@@ -96,7 +96,7 @@ def embedding_of(model: Model, side: Side | None = None) -> Embedding:
     """Return the embedding of a side, by default the first; raises UsageError if the model lacks that side."""
     sides = embeddings(model)
     if side is not None and side not in sides:
-        raise UsageError(f"only a translator has a {side} in addition to its {next(iter(sides))}")
+        raise UsageError(f"only a translator has a {side}; this model has only a {next(iter(sides))}")
     return sides[next(iter(sides)) if side is None else side]
 
 
@@ -122,7 +122,7 @@ def residual_stream(model: Model, run: Callable[[], object]) -> list[Float[Tenso
 def require_token_model(model: Model) -> None:
     """Raise UsageError for a model that does not predict tokens."""
     if isinstance(model, EncoderOnly):
-        raise UsageError("a classifier predicts a label, not tokens, so it gives tokens no probabilities")
+        raise UsageError("a classifier predicts a label, not tokens, so its tokens have no probabilities")
 
 
 def top_predictions(probabilities: Float[Tensor, "*places outcomes"], names: Sequence[str], k: int) -> TopPredictions:

@@ -1,13 +1,13 @@
-"""Attribution: which tokens an outcome depends on, by its gradient with respect to their vectors.
+"""Attribution of an outcome to tokens, by the gradient of the outcome with respect to the token vectors.
 
 For F = log p(outcome), token vectors x and a neutral baseline x':
 
 - gradient x input: (x - x') . dF/dx, the first step of a Taylor series (Ancona et al. 2018, section 2.2);
 - integrated gradients: (x - x') . the mean of dF/dx along the straight line from x' to x (Sundararajan et al. 2017).
 
-The values should add up to F(x) - F(x') ("completeness"); `gap` is what is missing. The baseline is the mean of all
-token vectors, with special tokens and positions unchanged. The usual baseline of zero does not work here, since a model
-that normalizes its input jumps there.
+The values should add up to F(x) - F(x') ("completeness"); `gap` is the difference. The baseline is the mean of all
+token vectors, with special tokens and positions unchanged. The usual baseline of zero does not work, because the
+output of a model that normalizes its input changes abruptly at zero.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ from penwright.model import Model
 from penwright.model.embedding import Embedding
 
 Method = Literal["integrated_gradients", "gradient_x_input"]
-N_STEPS = 256  # points on the line
+N_STEPS = 256  # points on the line from baseline to input
 ROWS = 16  # points per batch
 
 Vectors = Float[Tensor, "rows _ d_model"]  # vectors of the tokens of one side
@@ -44,7 +44,7 @@ class Attribution:
     log_prob: float  # F(x)
     baseline_log_prob: float  # F(x')
     tokens: tuple[Token, ...]  # source tokens, then target tokens
-    n_source: int  # how many of the tokens are the source's
+    n_source: int  # number of source tokens
     values: Float64[np.ndarray, " tokens"]
     gap: float  # F(x) - F(x') - the sum of the values
 
@@ -58,7 +58,7 @@ class AttributionTarget:
 
 
 def likeliest_outcome(model: Model, reading: ForwardPass, position: int) -> int:
-    """Return the model's own prediction at a position; raises UsageError beyond the last position."""
+    """Return the most likely outcome at a position; raise UsageError beyond the last position."""
     with evaluating(model), torch.inference_mode():
         logits = scores(model, reading)[0]
     if not 0 <= position < len(logits):
@@ -111,7 +111,7 @@ def attribution(
 def _line(method: Method, n_steps: int) -> tuple[Float[Tensor, " steps"], Float[Tensor, " steps"]]:
     """Return points on the line from the baseline (0) to the input (1), and the weight of each.
 
-    They are densest near the baseline, where a normalized input turns fastest.
+    Points are densest near the baseline, where a normalized input changes fastest.
     """
     if method == "gradient_x_input":
         return torch.ones(1), torch.ones(1)
@@ -165,7 +165,7 @@ class _FixedVectors(nn.Module):
 
 @contextmanager
 def _with_vectors(embedding: Embedding, vectors: Vectors) -> Iterator[None]:
-    """Make an embedding return these vectors inside the block; others that share its table are unaffected."""
+    """Make an embedding return these vectors inside the `with` block; embeddings with the same table do not change."""
     table = embedding.tokens
     embedding.tokens = _FixedVectors(vectors)  # type: ignore[assignment]  # only called
     try:

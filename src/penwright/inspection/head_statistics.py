@@ -1,7 +1,7 @@
 """Statistics of attention heads, from their weights w[t, s] (target t attends to source s).
 
-Each is a mean over the targets of a text. It is NaN where it is not defined: distances and neighbours across two
-languages, and induction if no token occurs twice.
+Each statistic is a mean over the targets of a text. Undefined statistics are NaN: distances and offsets in
+cross-attention, and induction if no token occurs twice.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class HeadStatistics:
     induction: Float64[np.ndarray, "n_layers n_heads"]
 
 
-STATISTICS = tuple(HeadStatistics.__annotations__)[2:]  # their names, for sorting
+STATISTICS = tuple(HeadStatistics.__annotations__)[2:]  # names of the statistics, for sorting
 
 
 def joined(some: Sequence[HeadStatistics]) -> HeadStatistics:
@@ -70,7 +70,7 @@ def entropy(weights: Weights) -> Float[np.ndarray, "n_layers n_heads"]:
 
 
 def confidence(weights: Weights) -> Float[np.ndarray, "n_layers n_heads"]:
-    """Return max_s w: 1 for a head that is sure where to attend.
+    """Return max_s w: 1 for a head that attends to a single token.
 
     Voita et al. (2019, section 4) leave the end token out of their mean.
     """
@@ -84,10 +84,10 @@ def distance(weights: Weights) -> Float[np.ndarray, "n_layers n_heads"]:
 
 
 def offset(weights: Weights, back: int) -> Float[np.ndarray, "n_layers n_heads"]:
-    """Return w[t, t - back], the attention to the token `back` places before.
+    """Return w[t, t - back], the attention to the token `back` positions earlier.
 
-    With 1, this finds heads that attend to the previous token (Voita et al. 2019). Only targets that have such a source
-    count; NaN if none has.
+    With 1, this finds heads that attend to the previous token (Voita et al. 2019). Only targets with such a source
+    count. The result is NaN if no target counts.
     """
     seen = np.diagonal(weights, -back, -2, -1)
     return seen.mean(-1) if seen.shape[-1] else np.full(weights.shape[:-2], np.nan)
@@ -96,16 +96,16 @@ def offset(weights: Weights, back: int) -> Float[np.ndarray, "n_layers n_heads"]
 def first(weights: Weights) -> Float[np.ndarray, "n_layers n_heads"]:
     """Return w[t, 0], the attention to the first token, where idle heads attend (Xiao et al. 2024, "attention sinks").
 
-    The first target does not count: in a causal head, it can attend nowhere else.
+    The first target does not count: in a causal head, it can only attend to itself.
     """
     return weights[..., 1:, 0].mean(-1) if weights.shape[-2] > 1 else np.full(weights.shape[:-2], np.nan)
 
 
 def induction(weights: Weights, ids: Int[np.ndarray, " length"]) -> Float[np.ndarray, "n_layers n_heads"]:
-    """Return the attention to tokens that followed the target token before (Olsson et al. 2022).
+    """Return the attention to tokens that follow earlier occurrences of the target token (Olsson et al. 2022).
 
-    This is the sum of w[t, s + 1] over the earlier places s of token t. Only targets whose token occurred before count.
-    They do not count if the target itself is all that followed. NaN if no target counts.
+    This is the sum of w[t, s + 1] over the earlier positions s of token t. A target counts only if its token occurred
+    before, and not only directly before it. The result is NaN if no target counts.
     """
     followers = _followers(ids)
     repeated = followers.any(-1)
@@ -115,7 +115,7 @@ def induction(weights: Weights, ids: Int[np.ndarray, " length"]) -> Float[np.nda
 
 
 def _followers(ids: Int[np.ndarray, " length"]) -> Bool[np.ndarray, "length length"]:
-    """Return a mask [t, s]: whether s precedes t and directly follows an earlier occurrence of t's token."""
+    """Return a mask [t, s]: True if s precedes t and directly follows an earlier occurrence of the token at t."""
     same = ids[:, None] == ids[None, :]
     after_same = np.zeros_like(same)
     after_same[:, 1:] = same[:, :-1]

@@ -26,7 +26,7 @@ def attentions(model: Model) -> dict[tuple[PartName, int], str]:
 
 
 def place_of(name: str) -> tuple[PartName, int]:
-    """Return the part and layer of an attention module such as decoder.blocks.0.cross_attention."""
+    """Return the part and layer of an attention module with a name like decoder.blocks.0.cross_attention."""
     stack, _, layer, which = name.split(".")
     part: PartName = "cross" if which == "cross_attention" else "encoder" if stack == "encoder" else "decoder"
     return part, int(layer)
@@ -42,7 +42,7 @@ def parse_head(text: str, model: Model) -> Head:
     """Parse a head's name: "3.2" is head 2 of layer 3.
 
     In a translator, "3.2" is a decoder head; other heads are named "encoder.3.2" or "cross.3.2". Raises UsageError with
-    the range of heads if the model does not have this one.
+    the range of valid names if the model lacks this head.
     """
     heads = all_heads(model)
     parts = list(dict.fromkeys(head.part for head in heads))

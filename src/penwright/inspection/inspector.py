@@ -1,4 +1,4 @@
-"""The `Inspector`: questions about a model, asked with texts."""
+"""The `Inspector`, which inspects a model on texts."""
 
 from collections.abc import Generator as Steps
 from collections.abc import Sequence
@@ -63,12 +63,12 @@ Shape = Literal["writer", "translator", "classifier"]
 
 
 class Inspector:
-    """A model with its tokenizer, inspected on texts of one's own.
+    """An inspector of a model with its tokenizer, on any texts.
 
-    `target` is a translator's translation or a classifier's label, by default the model's own. A writer has none. A
-    text longer than the context is cut, and `warnings` says so. Only `token_scores` and `loss_by_position` read all of
-    a writer's text. Methods raise UsageError for what the model lacks: the next token of a classifier, or a seventh
-    layer of six.
+    `target` is a translation for a translator, or a label for a classifier; the default is the model's own prediction.
+    A writer has no target. A text longer than the context is cut, with a message in `warnings`; only `token_scores` and
+    `loss_by_position` read all of a writer's text. Methods raise UsageError for parts that the model lacks, for example
+    a seventh layer of six.
     """
 
     def __init__(self, application: Inspected):
@@ -76,7 +76,7 @@ class Inspector:
         self.model: Model = application.model
         self.tokenizer: Tokenizer = application.tokenizer
         self.reader = TextReader(application)
-        self.words = vocabulary(self.tokenizer)  # the readable text of each token
+        self.words = vocabulary(self.tokenizer)  # readable text of each token
         self.outcomes = list(application.labels) if isinstance(application, Classifier) else self.words
 
     def __repr__(self) -> str:
@@ -89,11 +89,11 @@ class Inspector:
 
     @property
     def heads(self) -> list[str]:
-        """The names of all heads, as `arithmetic` and `ablate` take them."""
+        """The names of all heads, for `arithmetic` and `ablate`."""
         return [str(head) for head in all_heads(self.model)]
 
     def read(self, text: str, target: str | None = None) -> ForwardPass:
-        """Return the tokens of a text that the model reads: all that fit."""
+        """Return the tokens of a text that the model reads, cut to fit the context."""
         return self.reader.read(text, target)
 
     def warnings(self, text: str, target: str | None = None) -> tuple[str, ...]:
@@ -101,15 +101,15 @@ class Inspector:
         return self.reader.warnings(text, target)
 
     def attention(self, text: str, target: str | None = None, layers: Sequence[int] | None = None) -> AttentionMaps:
-        """Return the attention weights of every head, in all layers or in these."""
+        """Return the attention weights of every head, in all layers or in `layers`."""
         return attention_maps(self.model, self.read(text, target), layers)
 
     def alignment(self, text: str, target: str | None = None) -> Alignment:
-        """Return where a translator attends in the source while it chooses each token."""
+        """Return a translator's attention to each source token while it chooses each target token."""
         return alignment(self.attention(text, target))
 
     def packed_attention(self, text: str, target: str | None = None) -> tuple[PackedPart, ...]:
-        """Return the attention weights of every head in one byte each, for long texts."""
+        """Return the attention weights of every head, in one byte per weight, for long texts."""
         return packed_maps(self.model, self.read(text, target))
 
     def head_statistics(self, text: str, target: str | None = None) -> tuple[HeadStatistics, ...]:
@@ -127,19 +127,19 @@ class Inspector:
         return beams(self.application, text, beam_size)
 
     def rollout(self, text: str, target: str | None = None) -> tuple[Rollout, ...]:
-        """Return where the content of each position comes from, by part."""
+        """Return the share of each position's content that comes from each token, by part."""
         return rollouts(self.attention(text, target))
 
     def lens(self, text: str, target: str | None = None, k: int = 5) -> Lens:
-        """Return what the model would predict after each layer."""
+        """Return the predictions of the model if it stopped after each layer."""
         return logit_lens(self.model, self.read(text, target), self._outcomes, k)
 
     def token_scores(self, text: str, target: str | None = None, k: int = 5) -> TokenScores:
-        """Return the probability and rank of each token, and the `k` most likely tokens in its place."""
+        """Return the probability and rank of each token, and the `k` most likely tokens at its position."""
         return token_scores(self.model, self._scored(text, target), self.words, k)
 
     def token_scores_in_steps(self, text: str, target: str | None = None, k: int = 5) -> Steps[None, None, TokenScores]:
-        """Return the result of `token_scores`; yield after each short step, so that other work can run in between."""
+        """Return the result of `token_scores`; yield after each short step, to let other work run in between."""
         return token_scores_in_steps(self.model, self._scored(text, target), self.words, k)
 
     def surprises(self, text: str, target: str | None = None) -> TokenNlls:
@@ -154,7 +154,7 @@ class Inspector:
     def loss_by_position(self, texts: Sequence[str], targets: Sequence[str] | None = None) -> LossByPosition:
         """Return the mean loss at each position.
 
-        It is measured on a writer's texts, in adjacent windows of the context, or on a translator's pairs.
+        A writer reads each text in adjacent windows of the context length; a translator needs texts and targets.
         """
         if self.shape == "writer":
             readings = [window for text in texts for window in self.reader.windows(text)]
@@ -172,10 +172,10 @@ class Inspector:
         method: Method = "integrated_gradients",
         n_steps: int = N_STEPS,
     ) -> Attribution:
-        """Attribute the token after a position, or a classifier's label, to the tokens that the model read.
+        """Attribute the token after a position, or a classifier's label, to the tokens that the model reads.
 
-        The position is by default a writer's last one and a translator's first one. After the end of a text, the most
-        likely token is explained.
+        The default position is the last for a writer, and the first for a translator. After the end of a text, the most
+        likely token is attributed.
         """
         reading = self.read(text, target)
         position = (len(reading.target) - 1 if self.shape == "writer" else 0) if position is None else position
@@ -187,7 +187,7 @@ class Inspector:
         return attribution(self.model, reading, aim, outcomes, method, n_steps)
 
     def occlusion(self, text: str, target: str | None = None) -> Occlusion:
-        """Return the effect of each token on a classifier's label, by leaving the token out."""
+        """Return the effect of each token on a classifier's label, measured by leaving the token out."""
         if not isinstance(self.model, EncoderOnly):
             raise UsageError("occlusion needs a classifier; this is a " + self.shape)
         reading, label = self.read(text), self._label(target)
@@ -200,12 +200,12 @@ class Inspector:
         return self.occlusion(text, target)
 
     def ablate(self, text: str, heads: Sequence[str], target: str | None = None, k: int = 5) -> Ablation:
-        """Return what changes without these heads: "3.2" is head 2 of layer 3, "cross.3.2" one of a translator."""
+        """Return the effect of ablating heads; "3.2" is head 2 of layer 3, "cross.3.2" a cross-attention head."""
         chosen = [parse_head(head, self.model) for head in heads]
         return ablate(self.model, self.read(text, target), chosen, self._outcomes, k, self._label(target))
 
     def head_importance(self, text: str, target: str | None = None) -> tuple[HeadImportance, ...]:
-        """Return how much the loss grows without each head."""
+        """Return the increase of the loss without each head."""
         return head_importance(self.model, self.read(text, target), self._label(target))
 
     def arithmetic(self, text: str, head: str, target: str | None = None) -> HeadArithmetic:
@@ -213,7 +213,7 @@ class Inspector:
         return head_arithmetic(self.model, self.read(text, target), parse_head(head, self.model))
 
     def neighbours(self, word: str, k: int = 10, side: Side | None = None) -> Neighbours:
-        """Return the tokens nearest to a word, which is read as inside a sentence if that makes it a single token."""
+        """Return the tokens nearest to a word, which is read as part of a sentence if it is a single token there."""
         return neighbours(self.model, self.tokenizer, word, k, side)
 
     def embedding_map(self, words: Sequence[str] | None = None, n: int = 500, side: Side | None = None) -> EmbeddingMap:
@@ -221,14 +221,14 @@ class Inspector:
         return embedding_map(self.model, self.tokenizer, words, n, side)
 
     def positions(self, n: int | None = None, side: Side | None = None) -> PositionalSimilarity:
-        """Return the vectors of positions and how similar they are."""
+        """Return the vectors of positions and their similarities."""
         return positional_similarity(self.model, n, side)
 
     def induction(self, n: int = 50, seed: int = 0) -> HeadStatistics:
-        """Return a writer's head statistics on `n` random tokens in a row, repeated once.
+        """Return a writer's head statistics on a sequence of `n` random tokens, repeated once.
 
-        Only induction can predict the second half. This is the test of Olsson et al. 2022: in ordinary texts, words may
-        repeat for other reasons.
+        Only induction can predict the second half, while in ordinary texts, words may repeat for other reasons. This is
+        the test of Olsson et al. (2022).
         """
         if self.shape != "writer":
             raise UsageError("induction needs a writer; this is a " + self.shape)
@@ -245,7 +245,7 @@ class Inspector:
     def _outcomes(self) -> list[str]:
         """The labels or tokens that the model predicts; raise UsageError for an encoder without labels."""
         if not self.outcomes:
-            raise UsageError("this encoder has no labels, so it predicts nothing. Look at its heads instead")
+            raise UsageError("this encoder has no labels, so it predicts nothing. Inspect its heads instead")
         return self.outcomes
 
     @property
@@ -253,7 +253,7 @@ class Inspector:
         return list(dict.fromkeys(head.part for head in all_heads(self.model)))
 
     def _scored(self, text: str, target: str | None) -> ForwardPass:
-        """Return the tokens that are scored: all of a writer's, and of others those that fit."""
+        """Return the tokens to score: the whole text for a writer, otherwise the part that fits the context."""
         return self.reader.whole(text, target) if self.shape == "writer" else self.read(text, target)
 
     def _label(self, target: str | None) -> int | None:

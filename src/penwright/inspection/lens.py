@@ -1,10 +1,10 @@
-"""The logit lens (nostalgebraist 2020): what a model would predict if it stopped after each layer.
+"""The logit lens (nostalgebraist 2020): the predictions of a model if it stopped after each layer.
 
 This is softmax(output(norm(h_l))), where h_0 is the embedding and h_l is the output of block l. `norm` is the final
-norm of a pre-norm model. In a post-norm model it does nothing, since the blocks' outputs are normalized already. The
-last row is the model's own prediction. Early layers need not use the same representation as the last one, so their
-predictions can mislead. Belrose et al. (2023) train a translation for each layer instead. For a translator, the lens
-reads the decoder; for a classifier, it predicts labels.
+norm of a pre-norm model. It does nothing in a post-norm model, since block outputs are already normalized. The last row
+is the model's own prediction. Early layers may use another representation than the last one, so their predictions can
+mislead; Belrose et al. (2023) train a translation for each layer instead. For a translator, the lens reads the decoder;
+for a classifier, it predicts labels.
 """
 
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ from penwright.model.encoder_only import EncoderOnly
 
 @dataclass(frozen=True)
 class Lens:
-    """The most likely outcomes after the embedding and after each layer, at each place.
+    """The most likely outcomes after the embedding and after each layer, at each position.
 
-    Places are the target tokens of a writer or translator; a classifier has one. The true token is the next one. Where
-    the text ends, its probability is NaN and its rank is 0. Ranks count from 1.
+    Positions are the target tokens of a writer or translator; a classifier has one position. The true token is the next
+    one of the text. At the end of the text, its probability is NaN and its rank is 0. Ranks count from 1.
     """
 
-    tokens: tuple[Token, ...]  # the tokens at these places; empty for a classifier
+    tokens: tuple[Token, ...]  # the tokens at these positions; empty for a classifier
     top_tokens: list[object]  # [n_layers + 1][places][k], most likely first: readable tokens, or labels
     top_probabilities: Float64[np.ndarray, "n_layers_and_one places k"]
     true_probabilities: Float64[np.ndarray, "n_layers_and_one places"]

@@ -1,4 +1,4 @@
-"""The views of a page about a text: first what the model makes of it, then how it gets there."""
+"""The views of a page about a text: first the results of the model, then the steps of the computation."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -14,7 +14,7 @@ from penwright.views import View
 def as_record(found: object) -> object:
     """Convert dataclasses to dicts and arrays to lists; NaN and infinity, which JSON lacks, become None."""
     if isinstance(found, np.ndarray | np.generic):
-        found = _without_infinite(np.asarray(found)).tolist()  # makes Python numbers
+        found = _without_infinite(np.asarray(found)).tolist()  # to Python numbers
     elif isinstance(found, Mapping):
         found = {str(key): as_record(value) for key, value in found.items()}
     elif is_dataclass(found) and not isinstance(found, type):
@@ -33,8 +33,8 @@ def _without_infinite(array: np.ndarray) -> np.ndarray:
 
 
 def overview(look: Inspector, text: str, target: str | None = None) -> Iterator[View]:
-    """Yield every view that does not need a choice of position or head; `views.html` makes a page of them."""
-    if not look.outcomes:  # an encoder without labels
+    """Yield all views that do not depend on a chosen position or head; `views.html` makes a page of them."""
+    if not look.outcomes:  # true for an encoder without labels
         yield heads(look, text, target)
         yield from map(view, look.rollout(text, target))
         return
@@ -47,7 +47,7 @@ def overview(look: Inspector, text: str, target: str | None = None) -> Iterator[
 
 
 def heads(look: Inspector, text: str, target: str | None = None, sort: str = "layer") -> View:
-    """Return the view of all heads; at most one layer at a time is held in memory unpacked."""
+    """Return the view of all heads; at most one layer at a time is unpacked in memory."""
     answers = look.read(text, target).answers
     return every_head(look.packed_attention(text, target), look.head_statistics(text, target), answers, sort)
 
@@ -65,7 +65,7 @@ def _outcome(look: Inspector, text: str, target: str | None) -> Iterator[View]:
 
 
 def _clearest_head(look: Inspector, text: str, target: str | None) -> str:
-    """Return the most confident head of the last part, which is a translator's cross-attention."""
+    """Return the most confident head of the last part (in a translator, the cross-attention)."""
     part = look.head_statistics(text, target)[-1]
     row, number = divmod(int(part.confidence.argmax()), part.confidence.shape[1])
     return f"{part.name}.{part.layers[row]}.{number}"

@@ -1,4 +1,4 @@
-"""The tokens that an application reads of a text, and the target that it reads with it."""
+"""Conversion of texts and targets to the tokens that an application reads."""
 
 from functools import lru_cache
 
@@ -14,15 +14,15 @@ Inspected = Generator | Translator | Classifier
 
 
 class TextReader:
-    """Converts texts to the tokens of a forward pass, as the application itself does when it is used."""
+    """A converter from texts to the tokens of a forward pass, the same tokens as when the model is used."""
 
     def __init__(self, application: Inspected):
         self.application, self.tokenizer = application, application.tokenizer
-        self._translate = lru_cache(maxsize=16)(self._translation)  # reused by later questions about the same text
+        self._translate = lru_cache(maxsize=16)(self._translation)  # for repeated calls with the same text
 
     @property
     def room(self) -> int:
-        """The number of tokens of a text that the model reads, not counting special tokens."""
+        """The most tokens of a text that the model can read, without special tokens."""
         context = self.application.model.settings.context_length
         match self.application:
             case Generator():
@@ -33,7 +33,7 @@ class TextReader:
                 return context - 2
 
     def read(self, text: str, target: str | None = None) -> ForwardPass:
-        """Return the tokens that the model reads: all that fit its context."""
+        """Return the tokens that the model reads, cut to fit the context."""
         return self.whole(text, target).cut(self.application.model.settings.context_length)
 
     def whole(self, text: str, target: str | None = None) -> ForwardPass:
@@ -59,7 +59,7 @@ class TextReader:
                 return ForwardPass(source, (*starts, *written), (*starts[1:], *written, close))
 
     def windows(self, text: str) -> list[ForwardPass]:
-        """Split a writer's text into adjacent windows of the context."""
+        """Split a writer's text into adjacent windows of the context length."""
         whole, context = self.whole(text), self.application.model.settings.context_length
         return [
             ForwardPass((), whole.target[at : at + context], whole.answers[at : at + context])

@@ -1,4 +1,4 @@
-"""Token scores: how likely each token of a text is, what is likely in its place, and the loss by position."""
+"""Token scores: the probability of each token of a text, the likely alternatives, and the loss by position."""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from penwright.inspection.tokens import Token
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
 
-STEP_ROWS = 128  # positions that a step scores
+STEP_ROWS = 128  # positions scored per step
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class TokenScores:
     """The prediction of each token of a text from all tokens before it (and, in translation, from the source)."""
 
     tokens: tuple[Token, ...]
-    log_probs: Float64[np.ndarray, " positions"]  # log p(token | before), in nats; 0 is certain
+    log_probs: Float64[np.ndarray, " positions"]  # log p(token | tokens before), in nats; 0 is certain
     ranks: Int[np.ndarray, " positions"]  # 1: the model's first choice
     entropies: Float64[np.ndarray, " positions"]  # -sum p log p over the vocabulary, in nats
-    alternatives: TopPredictions  # the most likely tokens at each position: positions, k
-    next: TopPredictions  # after the last token, without positions
+    alternatives: TopPredictions  # the k most likely tokens at each position
+    next: TopPredictions  # the most likely tokens after the last one
 
     @property
     def loss(self) -> float:
@@ -53,8 +53,8 @@ class LossByPosition:
 def token_scores(model: Model, reading: ForwardPass, names: Sequence[str], k: int = 5) -> TokenScores:
     """Score each token of a text; raises UsageError for a classifier.
 
-    A writer's text may have any length. A long one is read as the model reads while it writes: when the context is
-    full, it continues from the newest half (see `decoding.batches.PromptBatch`).
+    A writer's text may have any length. A long text is read as in generation: when the context is full, the model
+    continues from the newest half (see `decoding.batches.PromptBatch`).
     """
     steps = token_scores_in_steps(model, reading, names, k)
     while True:
@@ -67,7 +67,7 @@ def token_scores(model: Model, reading: ForwardPass, names: Sequence[str], k: in
 def token_scores_in_steps(
     model: Model, reading: ForwardPass, names: Sequence[str], k: int = 5
 ) -> Generator[None, None, TokenScores]:
-    """Return the result of `token_scores`; yield after each short step, so that other work can run in between."""
+    """Return the result of `token_scores`; yield after each short step, to let other work run in between."""
     require_token_model(model)
     answers = torch.tensor(reading.answer_ids)
     parts: list[_Part] = []
@@ -131,7 +131,7 @@ def loss_by_position(model: Model, readings: Iterable[ForwardPass]) -> LossByPos
 
 
 def _windows(model: Model, reading: ForwardPass) -> Iterator[tuple[int, int, ForwardPass]]:
-    """Yield the start of each window, the number of positions that an earlier one answered, and its tokens."""
+    """Yield each window: its start, the number of positions that earlier windows scored, and its tokens."""
     context = model.settings.context_length
     if not isinstance(model, DecoderOnly) or len(reading.target) <= context:
         yield 0, 0, reading

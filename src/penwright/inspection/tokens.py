@@ -1,4 +1,4 @@
-"""Tokens in readable form: the text of each, and where it stands."""
+"""Tokens in readable form, with their offsets in the text."""
 
 import codecs
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _AS_BYTES = "penwright.as_bytes"
 class Token:
     """A token and the characters that it covers in whole or in part: from `start` up to, but not including, `end`."""
 
-    text: str  # white space unchanged; the names of special tokens; bytes without a whole character as ⟨c3⟩
+    text: str  # readable text; special tokens by name; bytes without a whole character as ⟨c3⟩
     id: int
     start: int
     end: int
@@ -44,7 +44,7 @@ def special_token(tokenizer: Tokenizer, token: int, place: int) -> Token:
 
 
 def readable(tokenizer: Tokenizer, token: int) -> str:
-    """Return what a token stands for: its text, the name of a special token, or bytes like ⟨c3⟩."""
+    """Return a token in readable form: its text, the name of a special token, or bytes like ⟨c3⟩."""
     piece = tokenizer.token_bytes(token)
     if not piece or token == tokenizer.unknown_id:
         return tokenizer.token_text(token)
@@ -57,7 +57,7 @@ def vocabulary(tokenizer: Tokenizer) -> list[str]:
 
 
 def special_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids of the tokens that stand for no text."""
+    """Return the ids of the tokens that have no text."""
     return [token for token in range(tokenizer.vocab_size) if not tokenizer.token_bytes(token)]
 
 

@@ -1,6 +1,6 @@
-"""Inspection results as views: in the formats that `views/modules/*.js` read, with weights in one byte each.
+"""Inspection results as views, in the formats of `views/modules/*.js`, with one byte per weight.
 
-A row of cross-attention is labeled with the token that is chosen there, since that token is compared with the source.
+A row of cross-attention is labeled with the token chosen there, since this token is the one to compare with the source.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,15 +27,15 @@ from penwright.inspection.tokens import Token
 from penwright.views import View
 from penwright.views.packing import as_table
 
-WEAKEST = 0.1  # minimum weight of a link that is drawn; the strongest of each token always is
-WITHOUT_TOKENS = ("(label)",)  # a classifier's only place
+WEAKEST = 0.1  # smallest weight of a drawn link; the strongest link of each token is always drawn
+WITHOUT_TOKENS = ("(label)",)  # the only position of a classifier
 
 
 @singledispatch
 def view(found: object) -> View:
-    """Return the view of a result: a notebook shows it, and `save` writes it as .html, .svg or .png.
+    """Return the view of a result, which a notebook displays and `save` writes as .html, .svg or .png.
 
-    Results that come in tuples, such as rollouts, are viewed one by one. Raises UsageError for a result without a view.
+    Results in tuples, like rollouts, are viewed one by one. Raises UsageError for a result without a view.
     """
     if isinstance(found, tuple):
         raise UsageError("these are several results: view each of them by itself")
@@ -113,13 +113,13 @@ def _text(found: TokenScores) -> View:
     others = found.alternatives
     places = map(_choices, others.texts, others.ids, others.probabilities)
     data = {**as_table(found), "alternatives": list(places)}
-    del data["next"]  # has a view of its own
+    del data["next"]  # it has its own view
     return View("text", data, heading="How likely each token was")
 
 
 def compared(found: Comparison, names: tuple[str, str]) -> View:
     """Show the surprisals of two texts side by side, under these names."""
-    return View("comparison", {**as_table(found), "names": names}, heading="Surprise, side by side")
+    return View("comparison", {**as_table(found), "names": names}, heading="Surprisal, side by side")
 
 
 def compared_heads(found: Sequence[HeadComparison], names: tuple[str, str], sort: str = "entropy") -> View:
@@ -201,7 +201,7 @@ def _losses(found: LossByPosition) -> View:
 
 
 def importance(found: Sequence[HeadImportance]) -> View:
-    """Show how much the loss grows without each head, part by part."""
+    """Show the increase of the loss without each head, part by part."""
     parts = [{**as_table(part), "n_heads": part.changes.shape[1]} for part in found]
     return View("importance", {"parts": parts}, heading="How much the loss grows without each head")
 
@@ -233,7 +233,7 @@ def _head_weights(part: PackedPart, head: Head) -> np.ndarray:
 
 
 def _known(statistics: HeadStatistics) -> dict[str, np.ndarray]:
-    """Return the statistics that this text and part have."""
+    """Return the statistics that are defined for this text and part."""
     every = {name: getattr(statistics, name) for name in STATISTICS}
     return {name: values for name, values in every.items() if not np.isnan(values).all()}
 

@@ -7,7 +7,7 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.encoder_only import EncoderOnly
 from penwright.model.lora import add_lora
 
-HEAD = ("output", "pooler")  # of a classifier: trained even with LoRA, because its labels may be new
+HEAD = ("output", "pooler")  # head of a classifier; trained in full even with LoRA, because its labels may be new
 Model = DecoderOnly | EncoderDecoder | EncoderOnly
 
 __all__ = ["DecoderOnly", "Encoded", "EncoderDecoder", "EncoderOnly", "Model", "make_model"]
@@ -16,7 +16,7 @@ __all__ = ["DecoderOnly", "Encoded", "EncoderDecoder", "EncoderOnly", "Model", "
 def make_model(
     task: Task, vocab_size: int, settings: ModelSettings, n_labels: int = 0, lora: LoraSettings | None = None
 ) -> Model:
-    """Make a new model of the architecture that this task needs; with `lora`, a frozen one with adapters."""
+    """Make a new model of the architecture for this task; with `lora`, freeze it and add adapters."""
     model: Model
     match task:
         case "generate" | "chat":

@@ -28,7 +28,7 @@ class KeysValues(NamedTuple):
 
 Kernel = Callable[[Tensor, Tensor, Tensor, KernelMask, float], Tensor]
 CAUSAL_BLOCK = 128  # targets per block in plain causal attention; a block skips the sources after it
-PLAIN_UP_TO = 512  # sources; beyond, the matrix of attention weights costs more time and memory than it saves
+PLAIN_UP_TO = 512  # most sources for plain attention; a larger matrix of weights costs too much time and memory
 CAUSAL_UP_TO = 1024  # the same limit for causal attention in blocks
 
 
@@ -44,9 +44,9 @@ def fused_attention(
     mask: KernelMask,
     dropout: float,
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
-    """Compute softmax(Q K^T / sqrt(d_head)) V without holding the whole matrix of attention weights."""
+    """Compute softmax(Q K^T / sqrt(d_head)) V without storing the whole matrix of attention weights."""
     grouped = queries.shape[1] != keys.shape[1]
-    if grouped and mask.allowed is not None and queries.is_cuda:  # no fast GPU kernel supports both
+    if grouped and mask.allowed is not None and queries.is_cuda:  # no fast GPU kernel supports groups and a mask
         keys, values = repeat_kv(keys, queries), repeat_kv(values, queries)
         grouped = False
     return F.scaled_dot_product_attention(
@@ -77,7 +77,7 @@ def plain_attention(
 def _in_blocks(queries: Float[Tensor, "batch n_heads targets d_head"], mask: KernelMask) -> bool:
     """Return whether to compute causal attention in blocks.
 
-    Not with dynamic lengths in compiled code: each number of blocks would be compiled anew.
+    In compiled code with dynamic lengths, blocks are not used, since each number of blocks would be compiled anew.
     """
     if not torch.compiler.is_compiling():
         return mask.is_causal and queries.shape[2] > CAUSAL_BLOCK
@@ -120,7 +120,7 @@ def fastest_attention(
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
     """Compute attention with the fastest kernel.
 
-    This is the fused one, except when training in bfloat16 on a CPU: its backward pass is up to ten times slower there.
+    This is the fused kernel, except for training in bfloat16 on a CPU: its backward pass is up to ten times slower.
     """
     slow_backward = queries.device.type == "cpu" and queries.dtype == torch.bfloat16 and queries.requires_grad
     if slow_backward and keys.shape[2] <= (CAUSAL_UP_TO if _in_blocks(queries, mask) else PLAIN_UP_TO):
@@ -143,7 +143,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(settings.n_heads * d_head, width, bias=bias)
         self.query_norm = make_norm(d_head, settings.norm, bias=bias) if qk_norm else nn.Identity()
         self.key_norm = make_norm(d_head, settings.norm, bias=bias) if qk_norm else nn.Identity()
-        self.kernel: Kernel = fastest_attention  # inspection swaps in a kernel that records its weights
+        self.kernel: Kernel = fastest_attention  # inspection swaps in a kernel that records attention weights
 
     def keys_values(self, x: Float[Tensor, "batch sources d_model"], rotation: Rotation | None = None) -> KeysValues:
         """Return the keys and values of `x`."""

@@ -12,7 +12,7 @@ from penwright.model.mask import KernelMask
 
 @contextmanager
 def swap_kernels(module: nn.Module, swap: Callable[[str, Kernel], Kernel]) -> Iterator[None]:
-    """Inside the block, replace the kernel of each attention layer with `swap(name, kernel)`."""
+    """Replace the kernel of each attention layer with `swap(name, kernel)` inside the `with` block."""
     attentions = {name: part for name, part in module.named_modules() if isinstance(part, Attention)}
     kernels = {name: attention.kernel for name, attention in attentions.items()}
     try:
@@ -28,10 +28,11 @@ def swap_kernels(module: nn.Module, swap: Callable[[str, Kernel], Kernel]) -> It
 def record_attention(
     module: nn.Module, keep: Callable[[Tensor], Tensor] = Tensor.detach
 ) -> Iterator[Mapping[str, list[Float[Tensor, "batch n_heads targets sources"]]]]:
-    """Record the attention weights of every layer inside the block: by layer name, a matrix per pass, oldest first.
+    """Record the attention weights of every layer inside the `with` block.
 
-    Attention is computed step by step instead of by the fused kernel; outputs are equal up to rounding. `keep`
-    converts each matrix before it is stored, for example to a smaller dtype.
+    Yield a list for each layer name, with one matrix per forward pass, oldest first. Attention is computed step by step
+    instead of by the fused kernel; outputs are equal up to rounding. `keep` converts each matrix before it is stored,
+    for example to a smaller dtype.
     """
     maps: dict[str, list[Tensor]] = {}
 

@@ -21,10 +21,10 @@ class ForwardContext(NamedTuple):
     """The data that all layers share in one forward pass."""
 
     positions: Int[Tensor, "rows targets"]
-    end: int  # sources are the tokens before this position
+    end: int  # the sources are the tokens before this position
     mask: KernelMask
     rotation: Rotation | None
-    source_mask: KernelMask = KernelMask()  # for cross-attention
+    source_mask: KernelMask = KernelMask()  # mask of the cross-attention
     origins: Int[Tensor, "rows room"] | None = None  # the row that holds each cached token
     start: int | None = None  # the position of the first target, if it is known to be the same in all rows
 
@@ -51,7 +51,7 @@ class Residual(nn.Module):
 
 
 class Block(nn.Module):
-    """A Transformer block: self-attention, optional cross-attention, and feed-forward, each in a residual."""
+    """A Transformer block: self-attention, optional cross-attention and feed-forward, with residual connections."""
 
     def __init__(self, settings: ModelSettings, *, cross_attention: bool = False):
         super().__init__()
@@ -69,7 +69,7 @@ class Block(nn.Module):
         cache: LayerCache | None = None,
         encoded: KeysValues | None = None,
     ) -> Float[Tensor, "batch targets d_model"]:
-        """Run the block; with a cache, store the new keys and values in it and attend to all of its tokens."""
+        """Run the block; with a cache, append the new keys and values to it and attend to all cached tokens."""
 
         def attend(x: Tensor) -> Tensor:
             source = self.attention.keys_values(x, here.rotation)
@@ -84,13 +84,13 @@ class Block(nn.Module):
     def cross(
         self, x: Float[Tensor, "batch targets d_model"], here: ForwardContext, encoded: KeysValues | None
     ) -> Float[Tensor, "batch targets d_model"]:
-        """Run the cross-attention, if there is one."""
+        """Run the cross-attention, if the block has one."""
         if self.cross_attention is None or self.cross_residual is None or encoded is None:
             return x
         cross_attention = self.cross_attention
 
         def look(x: Tensor) -> Tensor:
-            by_source = x.reshape(encoded.keys.shape[0], -1, x.shape[-1])  # put all rows of a source side by side
+            by_source = x.reshape(encoded.keys.shape[0], -1, x.shape[-1])  # join the adjacent rows of each source
             return cross_attention(by_source, encoded, here.source_mask).reshape(x.shape)
 
         return self.cross_residual(x, look)
@@ -110,7 +110,7 @@ class Encoded(NamedTuple):
         return Encoded(tuple(layer.select(rows) for layer in self.layers), self.padding[rows])
 
     def contiguous(self) -> "Encoded":
-        """Return the same with contiguous keys and values, as compiled steps require."""
+        """Return the encoded sources with contiguous keys and values, as compiled steps require."""
         return Encoded(tuple(KeysValues(*(x.contiguous() for x in layer)) for layer in self.layers), self.padding)
 
 
@@ -137,7 +137,7 @@ class Stack(nn.Module):
         cache: Cache | None = None,
         encoded: Encoded | None = None,
     ) -> Float[Tensor, "batch targets d_model"]:
-        """Run all blocks; with a cache, the tokens of `x` follow those that it holds."""
+        """Run all blocks; with a cache, the tokens of `x` follow the cached tokens."""
         here = self.context(x.shape[1], positions, mask, cache, encoded, self.rotary)
         for layer, block in enumerate(self.blocks):
             kept = cache.layers[layer] if cache else None
@@ -153,7 +153,7 @@ class Stack(nn.Module):
         encoded: Encoded | None,
         rotary: Rotary | None,
     ) -> ForwardContext:
-        """Return the data that all layers share, and make room in the cache."""
+        """Return the data that all layers share, and grow the cache if the new tokens do not fit."""
         end = n_targets + (cache.longest if cache else 0)
         if cache:
             cache.make_room(n_targets)

@@ -1,4 +1,4 @@
-"""The KV cache: keys and values of earlier tokens, so that each token is computed only once."""
+"""The KV cache: keys and values of earlier tokens, stored so each token is computed only once."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from penwright.config import ModelSettings
 from penwright.errors import PenwrightError
 from penwright.model.attention import KeysValues
 
-ROOM = 64  # tokens per row; an OpenCache allocates multiples of this
+ROOM = 64  # tokens per row; a ContinuousCache allocates multiples of this
 LEAST_ROOM = 32  # tokens per row that other caches allocate at first
 
 
@@ -21,7 +21,7 @@ def room_for(n_tokens: int) -> int:
 
 
 class LayerCache:
-    """The cached keys and values of one layer, with room for more tokens."""
+    """The cached keys and values of one layer, with space for more tokens."""
 
     def __init__(self, kept: KeysValues):
         self.kept = kept
@@ -40,10 +40,9 @@ class LayerCache:
     ) -> KeysValues:
         """Write the new tokens at their positions; return all keys and values up to `end`.
 
-        `origins` says which row holds each token (None: its own). `start` is the first position if it is known to be
-        the same in all rows. Rows of different lengths have stale entries after
-        their end. The causal mask is enough to hide them: a target sees nothing after its own position, and each
-        entry is overwritten before its position is reached.
+        `origins` is the row that holds each token; None means the row itself. `start` is the first position, if it is
+        known to be the same in all rows. Rows of different lengths have stale entries after their end. The causal mask
+        hides them: a target sees nothing after its own position, and each entry is overwritten before it is visible.
         """
         for kept, x in zip(self.kept, new, strict=True):
             if start is not None:
@@ -91,7 +90,7 @@ class Cache:
         kind: type[LayerCache] = LayerCache,
         n_new: int = 1,
     ) -> "Cache":
-        """Make a cache of these keys and values, in rows of these lengths, with room for `n_new` tokens."""
+        """Make a cache over existing keys and values, with these row lengths and space for `n_new` tokens."""
         cache = cls.__new__(cls)
         cache.layers, cache.lengths, cache.ragged = [kind(kept) for kept in layers], lengths, True
         cache.origins = origins
@@ -147,7 +146,7 @@ class Cache:
         return rows[:, None].repeat(1, n_tokens)
 
     def begin(self, kept: Sequence[KeysValues]) -> None:
-        """Start every row of an empty cache with these keys and values (a shared prefix), given by layer."""
+        """Start every row of an empty cache with the keys and values of a shared prefix, one item per layer."""
         n_tokens = kept[0].keys.shape[2]
         self.make_room(n_tokens)
         for layer, known in zip(self.layers, kept, strict=True):
@@ -166,11 +165,11 @@ class Cache:
 
 
 class ContinuousCache(Cache):
-    """A cache for continuous batching: rows come and go, and spare rows avoid copying those that stay in place."""
+    """A cache for continuous batching: with spare rows, rows are added and removed with few copies."""
 
     def __init__(self, settings: ModelSettings, n_layers: int, capacity: int, like: Tensor):
         super().__init__(settings, n_layers, 0, capacity, like)
-        self._storage = [layer.kept for layer in self.layers]  # with spare rows; the layers hold views of it
+        self._storage = [layer.kept for layer in self.layers]  # keys and values with spare rows; the layers hold views
 
     def make_room(self, n_tokens: int) -> None:
         """Grow if `n_tokens` more tokens do not fit."""
@@ -222,14 +221,15 @@ def _resized(x: Tensor, n_rows: int, room: int) -> Tensor:
 def positions_of(
     tokens: Int[Tensor, "batch length"], cache: Cache | None, settings: ModelSettings
 ) -> Int[Tensor, "rows length"]:
-    """Return the positions of tokens that follow those in the cache; one row if all rows have the same.
+    """Return the positions of tokens that follow the cached tokens; a single row if all rows have the same positions.
 
-    Raises PenwrightError if they exceed the learned positions of the model.
+    Raises PenwrightError if the text is longer than the learned positions of the model.
     """
     end = tokens.shape[1] + (cache.longest if cache else 0)
     if settings.positions.type == "learned" and end > settings.context_length:
         raise PenwrightError(
-            f"a text of {end} tokens is too long: this model has learned positions for {settings.context_length}"
+            f"a text of {end} tokens is too long: this model has learned positions for {settings.context_length}. "
+            "Shorten the text"
         )
     new = torch.arange(tokens.shape[1], device=tokens.device)[None]
     if cache is None:

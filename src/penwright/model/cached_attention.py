@@ -15,7 +15,7 @@ COMPILES = torch.cpu._is_avx512_supported()  # the operator needs AVX-512
 
 
 def stepping_attention(origins: Int[Tensor, "batch sources"] | None = None) -> Kernel:
-    """Return the kernel for a cache in which `origins` names the row that holds each source (None: its own row)."""
+    """Return the kernel for a cache in which `origins` is the row that holds each source (None: the row itself)."""
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
         allowed = None if mask.allowed is None else mask.allowed.contiguous()
@@ -52,7 +52,7 @@ def _stepping_attention(
     allowed: torch.Tensor | None,
     origins: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Do in PyTorch what stepping_attention.cpp does."""
+    """Compute the same as stepping_attention.cpp, in PyTorch."""
     return _attend(queries, keys, values, allowed, origins)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class DecoderOnly(nn.Module):
     """A causal language model: Llama (Touvron et al. 2023) or Qwen3 with the modern block, GPT-2 with the classic."""
 
-    fused: "FusedDecoder | None" = None  # for inference: set by model.fused.fuse()
+    fused: "FusedDecoder | None" = None  # faster decoder for inference, set by model.fused.fuse()
 
     def __init__(self, vocab_size: int, settings: ModelSettings):
         super().__init__()
@@ -46,7 +46,7 @@ class DecoderOnly(nn.Module):
     ) -> Float[Tensor, "batch length d_model"]:
         """Return the hidden states that the output layer reads.
 
-        Tokens attend only within their own segment. With a cache, they follow the tokens that it holds.
+        Tokens attend only within their own segment. With a cache, they follow the cached tokens.
         """
         positions = positions_of(tokens, cache, self.settings)
         mask = Mask(causal=True, window=self.settings.window, segments=segments)

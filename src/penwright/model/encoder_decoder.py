@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class EncoderDecoder(nn.Module):
     """The Transformer of "Attention Is All You Need"; with other settings, Marian and M2M100."""
 
-    fused: "FusedDecoder | None" = None  # for inference: set by model.fused.fuse()
+    fused: "FusedDecoder | None" = None  # faster decoder for inference, set by model.fused.fuse()
 
     def __init__(self, vocab_size: int, settings: ModelSettings):
         super().__init__()
@@ -51,7 +51,7 @@ class EncoderDecoder(nn.Module):
     def hidden(
         self, target: Int[Tensor, "batch targets"], encoded: Encoded, cache: Cache | None = None
     ) -> Float[Tensor, "batch targets d_model"]:
-        """Return the hidden states that the output layer reads; with a cache, the tokens follow those that it holds."""
+        """Return the hidden states that the output layer reads; with a cache, the tokens follow the cached ones."""
         positions = positions_of(target, cache, self.settings)
         mask = Mask(causal=True, window=self.settings.window)
         return self.decoder(self.target_embedding(target, positions), positions, mask, cache, encoded)

@@ -1,4 +1,4 @@
-"""Decoding steps with few operators, for inference on a CPU: there an operator takes longer than its numbers."""
+"""Decoding steps with few operators, for inference on a CPU, where calls of small operators dominate the time."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -18,18 +18,18 @@ from penwright.model.norm import RMSNorm
 from penwright.model.positions import Rotary
 from penwright.model.quantised import Int8Linear
 
-Product = Callable[[Tensor], Tensor]  # of a row with weights
+Product = Callable[[Tensor], Tensor]  # multiplies rows by weights
 
 
 class FullRotation(NamedTuple):
-    """A rotation with a cosine and a signed sine for each number of a head."""
+    """A rotation with a cosine and a signed sine for each dimension of a head."""
 
     cosines: Float[Tensor, "rows 1 d_head"]
     sines: Float[Tensor, "rows 1 d_head"]
 
     @classmethod
     def of(cls, rotary: Rotary, n_positions: int, dtype: torch.dtype) -> "FullRotation":
-        """Return the rotations at all positions, as rows."""
+        """Return the rotations at the first `n_positions` positions, one row per position."""
         cosines, sines = (x[0, 0, :, None].to(dtype) for x in rotary.forward(torch.arange(n_positions)[None]))
         return cls(torch.cat([cosines, cosines], -1), torch.cat([-sines, sines], -1))
 
@@ -39,12 +39,12 @@ class FullRotation(NamedTuple):
         return FullRotation(self.cosines[places], self.sines[places])
 
     def apply(self, x: Float[Tensor, "rows heads d_head"]) -> Float[Tensor, "rows heads d_head"]:
-        """Rotate as Rotation.apply does."""
+        """Rotate `x` as Rotation.apply() does."""
         return torch.addcmul(x * self.cosines, x.roll(x.shape[-1] // 2, -1), self.sines)
 
 
 class FusedBlock:
-    """A block whose queries, keys and values are one product, and so are the two inputs of a gated network."""
+    """A block with one product for queries, keys and values, and one for the gate and input of a gated network."""
 
     def __init__(self, block: Block):
         attention, feed_forward = block.attention, block.feed_forward
@@ -101,9 +101,9 @@ class FusedBlock:
 
 
 class FusedDecoder:
-    """The decoder of a model for inference, which reads one token of each row at a time.
+    """A decoder for inference that reads one token of each row per step.
 
-    The weights of the model keep their names and values, but those with the same input become views of one tensor.
+    The weights of the model keep their names and values. Weights with the same input become views of one tensor.
     """
 
     def __init__(self, model: DecoderOnly | EncoderDecoder):
@@ -115,18 +115,18 @@ class FusedDecoder:
         self._rotations = FullRotation.of(rotary, model.settings.context_length, like.dtype) if rotary else None
 
     def _addresses(self) -> list[int]:
-        """Return where some of the weights are in memory."""
+        """Return the memory address of a weight, which changes if the model is moved or converted."""
         return [_weights(block.block.attention.query).data_ptr() for block in self._blocks[:1]]
 
     @property
     def is_current(self) -> bool:
-        """Whether the model has not been moved or converted since."""
+        """Whether the model has not been moved or converted since it was fused."""
         return self._places == self._addresses()
 
     def next_logits(
         self, tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None
     ) -> Float[Tensor, "rows vocab_size"]:
-        """Read tokens that follow those in the cache; return the logits of the next ones, never in bfloat16."""
+        """Append a token to each row; return the logits of the next tokens, as float32 instead of bfloat16."""
         settings = self._model.settings
         positions = positions_of(tokens[:, None], cache, settings)
         x = self._embedding(tokens[:, None], positions)[:, 0]
@@ -139,12 +139,12 @@ class FusedDecoder:
 
 
 def fuse(model: DecoderOnly | EncoderDecoder) -> None:
-    """Let decoding steps of this model take few operators. Only for inference: its weights become views."""
+    """Give the model a FusedDecoder. Call this for inference only: the weights become views."""
     model.fused = FusedDecoder(model)
 
 
 def norm_of(norm: nn.Module) -> Product:
-    """Return the norm as a function of few calls."""
+    """Return the norm as a function with little overhead."""
     if not isinstance(norm, RMSNorm):
         return norm.forward
     shape, weight, eps = norm.normalized_shape, norm.weight, norm.eps
@@ -152,7 +152,7 @@ def norm_of(norm: nn.Module) -> Product:
 
 
 def product_of(layers: Sequence[nn.Module]) -> Product:
-    """Return the product with the weights of all layers, side by side; the weights become views of one tensor."""
+    """Return a product with the concatenated weights of all layers; the weights become views of one tensor."""
     if isinstance(layers[0], Int8Linear):
         whole = Int8Linear.__new__(Int8Linear)
         nn.Module.__init__(whole)

@@ -16,7 +16,7 @@ A, B = "lora_A", "lora_B"  # names of the factors, as in PEFT
 
 
 class LoraLinear(nn.Linear):
-    """A frozen linear layer with an adapter: W x + scale * B A x. B starts at zero, so nothing changes at first."""
+    """A frozen linear layer with an adapter: W x + scale * B A x. B starts at zero, so outputs start unchanged."""
 
     def __init__(self, frozen: nn.Linear, rank: int, scale: float):
         super().__init__(frozen.in_features, frozen.out_features, bias=False, device="meta")
@@ -30,12 +30,12 @@ class LoraLinear(nn.Linear):
 
 
 def add_lora(model: nn.Module, settings: LoraSettings, head: Sequence[str] = ()) -> None:
-    """Freeze the model, except for its `head`, and give an adapter to each layer of its blocks that the settings name.
+    """Freeze the model except for `head`, and add an adapter to each layer of the blocks that the settings name.
 
     Args:
         model: The model to change.
         settings: The rank, and the names of the layers.
-        head: The names of the model's own modules that are trained in full.
+        head: The names of the modules that are trained in full.
     """
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.split(".")[0] in head)
@@ -56,7 +56,7 @@ def adapted_layers(model: nn.Module, settings: LoraSettings) -> dict[str, nn.Lin
 
 
 def merged(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], settings: LoraSettings) -> dict[str, Tensor]:
-    """Return the weights of the base with the adapter added; weights that it has in full replace those of the base."""
+    """Return the base weights with the adapter added; whole weights of the adapter replace those of the base."""
     weights = {**base, **{name: tensor for name, tensor in adapter.items() if not name.endswith((A, B))}}
     for name in adapter:
         if name.endswith(A):

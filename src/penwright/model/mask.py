@@ -22,7 +22,7 @@ class Mask:
     causal: bool = False  # a target sees itself and the tokens before it
     window: int | None = None  # how many tokens back (and ahead, unless causal) a target sees, itself included
     padding: Bool[Tensor, "batch sources"] | None = None  # True at real tokens
-    segments: Int[Tensor, "batch sources"] | None = None  # number of the packed document; others are not seen
+    segments: Int[Tensor, "batch sources"] | None = None  # document numbers; a target sees only its document
 
     def resolve(
         self, positions: Int[Tensor, "rows targets"], sources: int, *, whole: bool = True, last: bool = False
@@ -30,8 +30,8 @@ class Mask:
         """Return the mask for the attention kernel; call this once per forward pass, not once per layer.
 
         `positions` are the positions of the targets among the sources. `whole` means that targets and sources are the
-        same tokens; `last`, that the only target of each row is its last source, which sees all others. A target that
-        may see nothing sees everything instead: it is padding, and NaN would spread from it.
+        same tokens; `last`, that the only target of each row is its last source, and sees all sources. A target that
+        may see no source sees all of them instead: it is padding, and its NaN would spread.
         """
         unmasked = self.padding is None and self.segments is None
         is_causal = self.causal and not last

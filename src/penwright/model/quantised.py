@@ -13,7 +13,7 @@ from penwright.native.toolchain import SOURCES
 LARGEST = 127  # largest value of symmetric int8
 TINY = 1e-8  # lower limit of a scale
 WHOLE_VECTORS = 32  # torch's one-row product needs a multiple of this width; otherwise it reads past the end
-BLOCK = 64  # int8_product.cpp needs multiples of this many columns and this width
+BLOCK = 64  # int8_product.cpp needs numbers of columns and widths that are multiples of this
 ZERO = 128  # zero point of the rows in int8_product.cpp, which are unsigned
 SOURCE = SOURCES / "int8_product.cpp"
 COMPILES = torch.cpu._is_vnni_supported()  # the operator needs AVX-512 VNNI
@@ -100,7 +100,7 @@ def compiled_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"])
 def _int8_product(
     rows: torch.Tensor, packed: torch.Tensor, offsets: torch.Tensor, scales: torch.Tensor, n_columns: int
 ) -> torch.Tensor:
-    """Do in PyTorch what int8_product.cpp does."""
+    """Compute the same as int8_product.cpp, in PyTorch."""
     return int8_product(rows, _unpacked(packed)[:n_columns, : rows.shape[1]], scales[:n_columns])
 
 
@@ -112,7 +112,7 @@ def _(
 
 
 def packed_weights(whole: Int8[Tensor, "out_features in_features"], scale: Float[Tensor, " out_features"]) -> Packed:
-    """Pack weights into blocks of 64 outputs, four adjacent numbers of each at a time, padded with zeros."""
+    """Pack weights into zero-padded blocks of 64 outputs, which alternate after every four numbers of an output."""
     rows, width = whole.shape
     filled = F.pad(whole, (0, -width % BLOCK, 0, -rows % BLOCK))
     packed = filled.unflatten(0, (-1, BLOCK)).unflatten(2, (-1, 4)).transpose(1, 2).contiguous()

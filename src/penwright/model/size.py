@@ -9,7 +9,7 @@ from torch import nn
 from penwright.config import ModelSettings, Task
 from penwright.model import make_model
 
-ADAMW_BYTES = 16  # per float32 parameter: weight, gradient and two moments; Muon needs one moment less
+ADAMW_BYTES = 16  # bytes per float32 parameter: weight, gradient and two moments; Muon needs one moment less
 ACTIVATIONS_PER_LAYER = 20  # rough number of d_model vectors kept for the backward pass, with fused attention
 
 
@@ -17,8 +17,8 @@ class Size(NamedTuple):
     """The size of a model. Parameters are exact; a multiply-add counts as two FLOPs; memory is an estimate."""
 
     parameters: int
-    matrix_parameters: int  # those that every token is multiplied with: the output layer, but no embedding tables
-    flops_per_token: int  # of one forward pass at full context; training costs three times as much
+    matrix_parameters: int  # parameters that every token is multiplied with: the output layer, but no embedding tables
+    flops_per_token: int  # FLOPs of one forward pass at full context; training costs three times as much
     training_bytes: int
 
 
@@ -33,7 +33,7 @@ def size_of(task: Task, vocab_size: int, settings: ModelSettings, batch_tokens: 
     return Size(parameters, matrices, 2 * matrices + attention, ADAMW_BYTES * parameters + activations)
 
 
-@lru_cache(maxsize=256)  # planning asks repeatedly, and each answer builds modules
+@lru_cache(maxsize=256)  # planning calls this repeatedly, and each call builds modules
 def _counted(task: Task, vocab_size: int, settings: ModelSettings, n_labels: int) -> tuple[int, int]:
     """Count the parameters of a model, and those of its embedding tables."""
     with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""The weights of a model as named tensors; shared weights occur once, and frozen ones not at all."""
+"""The weights of a model as named tensors; shared weights occur once."""
 
 from collections.abc import Collection, Mapping
 
@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from penwright.config import Task
 from penwright.errors import PenwrightError
 
-CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules that are kept when the task changes: old to new
+ADAPTER = ".lora_B"  # end of the names of LoRA's weights
+FITTED = ("mixture", "log_prior")  # parameters of classifiers that are computed, not trained
+CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules kept when the task changes: old name to new name
     ("generate", "classify"): {"embedding": "embedding", "decoder": "encoder"},
     ("chat", "classify"): {"embedding": "embedding", "decoder": "encoder"},
     ("translate", "classify"): {"source_embedding": "embedding", "encoder": "encoder"},
@@ -16,20 +18,32 @@ CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules that are k
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the trainable parameters by name, without copying; shared ones appear under their first name."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
+    """Return the parameters that a run saves, by name and without copying; shared ones appear under their first name.
+
+    With LoRA, these are the adapters and the head. The frozen weights are those of the base.
+    """
+    parameters = dict(model.named_parameters())
+    has_adapters = any(name.endswith(ADAPTER) for name in parameters)
+    return {
+        name: parameter.detach()
+        for name, parameter in parameters.items()
+        if parameter.requires_grad or name in FITTED or not has_adapters
+    }
 
 
 def weights_for(task: Task, before: Task, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a model under the names that they have in a model for another task, without its head.
+    """Return the weights of a model under their names in a model for another task, without the head of that model.
 
-    Raises PenwrightError if no model for this task can begin with them.
+    Fitted parameters are left out: they belong to the texts of that model.
+
+    Raises PenwrightError if a model for this task cannot start from these weights.
     """
     renamed = CHANGES.get((before, task))
+    weights = {name: tensor for name, tensor in weights.items() if name not in FITTED}
     if task == before or {task, before} == {"generate", "chat"}:
-        return dict(weights)
+        return weights
     if renamed is None:
-        raise PenwrightError(f"a model that was trained to {before} cannot be trained to {task}: it has other parts")
+        raise PenwrightError(f"a model that was trained to {before} cannot be trained to {task}: train a new one")
     parts = {name: name.partition(".") for name in weights}
     return {f"{renamed[first]}.{rest}": weights[name] for name, (first, _, rest) in parts.items() if first in renamed}
 
@@ -41,13 +55,14 @@ def start_from(model: nn.Module, weights: Mapping[str, Tensor], origin: str, hea
     Args:
         model: The model to start.
         weights: The weights of the other model, under the names of this one.
-        origin: Where they are from, for messages.
-        head: The modules that stay as they are if the other model lacks them.
+        origin: The origin of the weights, for messages.
+        head: The modules that keep their initial weights if the other model lacks them.
 
     Raises:
         PenwrightError: If names or shapes do not match.
     """
-    own = {name: parameter.detach() for name, parameter in model.named_parameters() if ".lora_" not in name}
+    named = {name: parameter.detach() for name, parameter in model.named_parameters() if ".lora_" not in name}
+    own = {name: parameter for name, parameter in named.items() if name not in FITTED}
     new = {name for name in own.keys() - weights.keys() if name.split(".")[0] in head}
     _copy({name: parameter for name, parameter in own.items() if name not in new}, weights, origin)
     return bool(new)
@@ -61,7 +76,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: str) -
 
 def _copy(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], origin: str) -> None:
     if missing := sorted(own.keys() - weights.keys()):
-        raise PenwrightError(f"{origin} lacks {', '.join(missing[:5])}: it was saved from another model")
+        raise PenwrightError(f"{origin} lacks {', '.join(missing[:5])}: it belongs to a different model")
     if superfluous := sorted(weights.keys() - own.keys()):
         raise PenwrightError(f"{origin} has {', '.join(superfluous[:5])}, which this model does not have")
     for name, parameter in own.items():

@@ -1,1 +1,1 @@
-"""Operators in C++, and the toolchain that compiles them. PyTorch code elsewhere defines what each one computes."""
+"""Operators in C++, and the toolchain that compiles them. Each operator also has an implementation in PyTorch."""

@@ -1,4 +1,4 @@
-// Product of float rows and an int8 matrix, in AVX-512 VNNI, or in AMX if the CPU has it and there are enough rows.
+// Product of float rows and an int8 matrix, in AVX-512 VNNI, or in AMX if the CPU supports it and the rows are many.
 // Inductor compiles it into each decoding step (decoding/ahead_of_time.py). It puts "extern" before this declaration:
 AOTITorchError aoti_torch_cpu_int8_product(
     AtenTensorHandle rows, AtenTensorHandle packed, AtenTensorHandle offsets, AtenTensorHandle scales,
@@ -20,12 +20,12 @@ using vectors::LANES, vectors::first_lanes;
 constexpr int64_t REGISTERS = 4;          // registers for the columns of a block
 constexpr int64_t COLUMNS = REGISTERS * LANES;  // columns per packed block
 constexpr int64_t DEPTH = 64;             // row widths are padded to a multiple of this
-constexpr int64_t ROWS = 6;               // rows at a time, in registers
-constexpr int64_t TILE = 16;              // rows at a time with AMX
+constexpr int64_t ROWS = 6;               // rows per product in registers
+constexpr int64_t TILE = 16;              // rows per product with AMX
 constexpr int64_t WORTH_TILES = 8;        // fewest rows for which AMX is faster
 constexpr int64_t STRIP = 32;             // rows per strip; their products stay in the cache until all columns are done
 constexpr int64_t AHEAD = 2048;           // prefetch distance in the weights, in bytes
-constexpr int64_t WORTH_THREADS = 1 << 19;  // fewest multiplications for which threads pay
+constexpr int64_t WORTH_THREADS = 1 << 19;  // fewest multiplications for which threads pay off
 
 struct Rows {
     uint8_t* whole;  // [n, depth], with zero point 128
@@ -79,7 +79,7 @@ inline void write_row(const __m512i* sums, const Rows& rows, int64_t row, const 
     asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(x), "v"(weights));
 }
 
-// Multiplies the first N rows, or all if there are fewer.
+// Multiplies the first N rows, or all of fewer rows.
 template <int N>
 void multiply(const Rows& rows, const Columns& columns) {
     if constexpr (N > 1)
@@ -183,7 +183,7 @@ AOTITorchError aoti_torch_cpu_int8_product(
     float* found = vectors::made<float>(product, {n, n_columns}, aoti_torch_dtype_float32());
     thread_local std::vector<uint8_t> whole;
     thread_local std::vector<float> of_rows;
-    whole.resize((n + TILE - 1) * depth);  // AMX reads whole tiles, even if fewer rows are left
+    whole.resize((n + TILE - 1) * depth);  // AMX reads whole tiles, even if fewer rows remain
     of_rows.resize(n);
     multiply_all(data<float>(rows), width,
                  {whole.data(), of_rows.data(), found, n, depth, n_columns},

@@ -17,7 +17,7 @@ namespace likeliest {
 
 using vectors::ALL, vectors::BLOCK, vectors::NEVER, vectors::first_in_block, vectors::largest_of_block;
 
-// Finds the n largest remaining numbers, in order; of equal ones, the first. `left` has a bit per remaining number.
+// Finds the n largest remaining numbers, in order, and of equal ones the first. `left` has a bit per remaining number.
 // `largest` has the maximum of each block, padded with -inf to a multiple of BLOCK.
 inline void find_best(const float* row, int64_t n_best, std::vector<uint64_t>& left, std::vector<float>& largest,
                       float* values, int64_t* places) {
@@ -39,7 +39,7 @@ inline void find_best(const float* row, int64_t n_best, std::vector<uint64_t>& l
     }
 }
 
-// Finds the n largest allowed logits of a row; returns the log-sum-exp of all.
+// Finds the n largest allowed logits of a row; returns the log-sum-exp of all logits.
 inline float look_at(const float* row, int64_t n, const uint64_t* allowed, int64_t n_best, float* values, int64_t* places) {
     thread_local std::vector<uint64_t> left;
     thread_local std::vector<float> largest;

@@ -16,7 +16,7 @@ extern "C++" {
 namespace stepping_attention {
 
 using vectors::LANES, vectors::NEVER, vectors::first_lanes;
-constexpr int64_t WORTH_THREADS = 1 << 17;  // fewest numbers in the keys for which threads pay
+constexpr int64_t WORTH_THREADS = 1 << 17;  // fewest numbers in the keys for which threads pay off
 constexpr int64_t LINE = 64;  // bytes of a cache line
 constexpr int64_t TARGETS = 4;  // targets of a row and head that are computed together
 
@@ -41,7 +41,7 @@ struct Attention {
 template <typename T>
 struct Kept {
     const T *keys, *values;
-    const int64_t* places;  // offset of each source in both, padded by two registers with the last offset
+    const int64_t* places;  // offset of each source in keys and values, padded by two registers with the last offset
     int64_t width;
 };
 
@@ -154,7 +154,7 @@ void mix(float* const* shares, const float* sum, const Kept<T>& kept, int64_t n,
     }
 }
 
-// Computes N targets from this one on, or all if there are fewer.
+// Computes N targets from this one on, or all remaining targets if they are fewer.
 template <int N, typename T>
 void attend(const Attention<T>& all, int64_t row, int64_t head, int64_t target) {
     if constexpr (N > 1)

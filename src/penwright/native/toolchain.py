@@ -23,8 +23,8 @@ SOURCES = Path(__file__).parent  # folder of the C++ operators
 def set_inductor_cache() -> None:
     """Set the cache folder of torch's compiler to Penwright's cache, since /tmp may be emptied at any time.
 
-    A folder that the user chose stays; torch's default, /tmp/torchinductor_USER, does not. If other users can write to
-    the folder, this process compiles again in a temporary one.
+    A folder chosen by the user is kept, but torch's default, /tmp/torchinductor_USER, is replaced. If other users can
+    write to the folder, this process compiles again in a temporary one.
     """
     chosen = os.environ.get(INDUCTOR_CACHE_VARIABLE)
     if chosen is None or Path(chosen).name.startswith("torchinductor_"):
@@ -37,7 +37,7 @@ def set_inductor_cache() -> None:
 
 
 def trusted_folder() -> Path:
-    """Return the folder for compiled code, and create it if needed; raise PenwrightError if others can write to it."""
+    """Return the folder for compiled code, created if needed; raise PenwrightError if other users can write to it."""
     folder = cache_folder("compiled")
     danger = why_not_trusted(folder)
     if danger:
@@ -57,7 +57,7 @@ def why_not_trusted(path: Path) -> str:
     As in ssh, the file and all its parent folders must belong to this user or root, and nobody else may write to them.
     A parent folder may be writable if it is sticky, like /tmp. Missing files and folders are skipped.
     """
-    if not hasattr(os, "getuid"):  # Windows, where nothing is compiled
+    if not hasattr(os, "getuid"):  # no code is compiled on Windows
         return ""
     try:
         unresolved, resolved = path.absolute(), path.resolve()
@@ -69,7 +69,7 @@ def why_not_trusted(path: Path) -> str:
 
 
 def _danger_of(place: Path, *, is_above: bool) -> str:
-    """Return how other users could change this file or folder itself, and what to do; "" if they cannot."""
+    """Return how other users could change this file or folder, and what to do; "" if they cannot."""
     try:
         target, link = place.stat(), place.lstat()  # equal unless the path is a link
     except FileNotFoundError:
@@ -106,7 +106,7 @@ def require_compiler() -> None:
 
 
 def missing_requirement() -> str:
-    """Return what torch.compile lacks on this machine; "" if nothing."""
+    """Return what torch.compile lacks on this machine; "" if nothing is missing."""
     if sys.platform != "linux":
         return "compilation is supported on Linux only"
     if not shutil.which(os.environ.get("CXX", "g++")):

@@ -8,7 +8,7 @@
 namespace vectors {
 
 constexpr int64_t LANES = 16;  // floats per register
-constexpr int64_t BLOCK = 64;  // scores that are processed together: one per bit of a word
+constexpr int64_t BLOCK = 64;  // scores processed together, one per bit of a word
 constexpr uint64_t ALL = ~uint64_t{0};  // all numbers of a block
 constexpr float NEVER = -std::numeric_limits<float>::infinity();
 
@@ -18,7 +18,7 @@ constexpr float NEVER = -std::numeric_limits<float>::infinity();
     return n >= LANES ? 0xffff : n > 0 ? (1u << n) - 1 : 0;
 }
 
-// Runs the work in several threads if they pay, and otherwise without OpenMP: even a team of one thread stops at every
+// Runs the work in several threads if they pay off, else without OpenMP: even a team of one thread stops at every
 // barrier and asks Linux to wake others, which took a tenth of a small step.
 template <typename Work>
 void in_parallel(bool worth_threads, const Work& work) {
@@ -27,7 +27,7 @@ void in_parallel(bool worth_threads, const Work& work) {
     work();
 }
 
-// Prefetches n bytes that are needed soon: the hardware prefetches only plain sequences.
+// Prefetches n bytes that are needed soon, since the hardware prefetches only plain sequences.
 [[gnu::always_inline]] inline void fetch(const void* address, int64_t n_bytes) {
     for (int64_t i = 0; i < n_bytes; i += 64) _mm_prefetch(static_cast<const char*>(address) + i, _MM_HINT_T0);
 }
@@ -49,7 +49,7 @@ inline __m512 exponential(__m512 x) {
     return _mm512_scalef_ps(p, n);
 }
 
-// Loads the 16 numbers from here; -inf for those whose bit in `wanted` is 0.
+// Loads 16 numbers from this address; numbers whose bit in `wanted` is 0 become -inf.
 inline __m512 some(const float* numbers, uint64_t wanted) {
     return _mm512_mask_loadu_ps(_mm512_set1_ps(NEVER), static_cast<__mmask16>(wanted), numbers);
 }

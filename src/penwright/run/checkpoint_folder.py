@@ -1,4 +1,4 @@
-"""The checkpoints in a run folder: which are there, which is the newest or the best; saving and deleting them."""
+"""The checkpoints in a run folder: listing, choosing, saving and deleting them."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,7 +21,7 @@ from penwright.storage import MOST_IN_SMALL, UnsafeFile, is_temporary, read_json
 
 T = TypeVar("T")
 CHECKPOINTS = "checkpoints"
-ATTEMPTS = 100  # most attempts to read a checkpoint while training deletes older ones
+ATTEMPTS = 100  # maximum number of attempts to read a checkpoint while training deletes older ones
 
 
 class CheckpointFolder:
@@ -29,7 +29,7 @@ class CheckpointFolder:
 
     def __init__(self, folder: Path):
         self.folder = folder  # the run folder
-        self.made_with: Record = {}  # description of the files the weights depend on, saved in each checkpoint
+        self.made_with: Record = {}  # facts about the files that the weights depend on, saved in each checkpoint
 
     def checkpoints(self) -> list[Checkpoint]:
         """List the complete checkpoints, oldest first; folders with other names are ignored."""
@@ -39,7 +39,7 @@ class CheckpointFolder:
         return [Checkpoint(path, step) for step, path in sorted((s, p) for s, p in steps if s is not None)]
 
     def first(self) -> Checkpoint | None:
-        """Return the first checkpoint, which has weights only; None if there is none, as in older runs."""
+        """Return the first checkpoint, which has weights only. Return None if it does not exist, as in older runs."""
         folder = self.folder / CHECKPOINTS / FIRST
         try:
             return Checkpoint(folder, int(read_json(folder / "manifest.json", MOST_IN_SMALL)["step"]))
@@ -47,7 +47,7 @@ class CheckpointFolder:
             return None
 
     def last_step(self) -> int:
-        """Return the step of the newest checkpoint, or 0 without one."""
+        """Return the step of the newest checkpoint, or 0 if there is none."""
         return max((checkpoint.step for checkpoint in self.checkpoints()), default=0)
 
     def best_step(self) -> int | None:
@@ -65,16 +65,16 @@ class CheckpointFolder:
         return self.read_best(_identity)
 
     def read_best(self, read: Callable[[Checkpoint], T]) -> tuple[T, list[str]]:
-        """Return `read(best checkpoint)` and the warnings, even while training deletes checkpoints."""
+        """Call `read` with the best checkpoint; return the result and the warnings. Training may delete checkpoints."""
         return self._read_first(self._best_first, read)
 
     def _best_first(self, listed: Sequence[Checkpoint]) -> list[Checkpoint]:
         newest_first = _newest_first(listed)
-        bests = map(self._best_known_to, newest_first)  # older ones still name the best if one is damaged
+        bests = map(self._best_known_to, newest_first)  # if one is damaged, older ones still name the best
         return list(dict.fromkeys([*bests, *newest_first]))
 
     def _best_known_to(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the best checkpoint that this one records, or this one if its record is empty or damaged."""
+        """Return the best checkpoint according to this one, or this one if its record is empty or damaged."""
         with suppress(DamagedCheckpoint):
             step = checkpoint.counters().best_step
             return checkpoint if step is None else self._checkpoint(step)
@@ -89,9 +89,9 @@ class CheckpointFolder:
         read: Callable[[Checkpoint], T],
         *names: str,
     ) -> tuple[T, list[str]]:
-        """Return `read(checkpoint)` for the first undamaged checkpoint in this order, and the warnings.
+        """Call `read` with the first undamaged checkpoint in this order; return the result and the warnings.
 
-        These files of it (default: all) are verified. If checkpoints appear or disappear meanwhile, start over.
+        The named files of a checkpoint (default: all) are verified. If checkpoints appear or disappear, start over.
         """
         for attempt in range(ATTEMPTS):
             listed = self.checkpoints()
@@ -121,12 +121,12 @@ class CheckpointFolder:
     def save_checkpoint(self, step: int, weights: Tensors, training: Tensors, state: Record) -> None:
         """Save a checkpoint atomically.
 
-        `state["best_step"]` is the best step so far. In a file of its own, it could be out of date after a kill.
+        `state["best_step"]` is the best step so far. In a separate file, it could be out of date after a kill.
         """
         save_checkpoint(self._checkpoint(step), weights, training, self._with_origin(state))
 
     def save_first(self, step: int, weights: Tensors, state: Record) -> None:
-        """Save these weights as the first checkpoint, unless there is one."""
+        """Save these weights as the first checkpoint, unless it exists."""
         if self.first() is None:
             first = Checkpoint(self.folder / CHECKPOINTS / FIRST, step)
             save_checkpoint(first, weights, None, self._with_origin(state))

@@ -35,7 +35,7 @@ WEIGHTS, TRAINING, STATE, MANIFEST = "model.safetensors", "training.safetensors"
 SAVED = (WEIGHTS, TRAINING, STATE)
 FIRST = "first"  # folder of the first checkpoint, which has weights only
 NAME = re.compile(r"step-(\d{8,15})", re.ASCII)
-MOST_IN_HEADER = 100_000_000  # bytes, as in safetensors itself
+MOST_IN_HEADER = 100_000_000  # maximum size of a header in bytes, the same as in safetensors
 
 
 Step = Annotated[int, Field(ge=0, lt=10**15)]
@@ -90,7 +90,7 @@ class Checkpoint:
     step: int
 
     def verify(self, *names: str) -> None:
-        """Raise DamagedCheckpoint, naming the file, unless these files (default: all) are as they were saved."""
+        """Raise DamagedCheckpoint, naming the file, if one of these files (default: all) was changed after saving."""
         manifest = self._manifest()
         for name in names or self._saved:
             path, expected = self.folder / name, manifest.files[name]
@@ -127,7 +127,7 @@ class Checkpoint:
 
     @property
     def weights_sha256(self) -> str:
-        """The checksum of the weights, as they were saved."""
+        """The checksum of the weights at the time they were saved."""
         return self._manifest().files[WEIGHTS].sha256
 
     def weights(self) -> Tensors:
@@ -135,11 +135,11 @@ class Checkpoint:
         return _load(self.folder / WEIGHTS)
 
     def training(self) -> Tensors:
-        """Load what only training needs: raw weights, optimizer state, RNG states."""
+        """Load the tensors that only training needs: raw weights, optimizer state, RNG states."""
         return _load(self.folder / TRAINING)
 
     def state(self) -> Record:
-        """Load the counters and scores of training; raise DamagedCheckpoint unless they are as they were saved."""
+        """Load the counters and scores of training; raise DamagedCheckpoint if the file was changed."""
         self.verify(STATE)
         try:
             return read_json(self.folder / STATE, MOST_IN_SMALL)
@@ -204,7 +204,7 @@ def folder_name(step: int) -> str:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return pydantic's first complaint in short form: `field: message`."""
+    """Return pydantic's first error in short form: `field: message`."""
     problem = error.errors()[0]
     return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
 

@@ -3,7 +3,7 @@
 recipe.toml  tokenizer.json  corpus.json  steps.jsonl  metrics.jsonl  samples.jsonl
 stop (asks training to stop)  stopped (training stopped early, everything saved)  lock (held during training)
 checkpoints/step-00001200/ (see run/checkpoints.py)
-ngrams.safetensors (of a classifier: a linear classifier of n-grams)  baselines.json (scores to beat)
+ngrams.safetensors (linear classifier of n-grams, for classifiers)  baselines.json (scores of the baselines)
 checkpoints/first/ (the weights at the first evaluation, kept for comparison)
 quickened.json  alignment.json  calibration.json (findings about the best model)  tensorboard/
 """
@@ -44,7 +44,7 @@ STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
 LINEAR = "ngrams.safetensors"  # the linear classifier that belongs to a classifier
 BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK, LINEAR}  # written before the first checkpoint
-OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # in addition to .json files
+OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # in addition to all .json files
 CHECKSUM = "# Checksum of the lines below: sha256 {}. If you change them by hand, delete this line.\n"
 
 
@@ -72,7 +72,7 @@ class Run(CheckpointFolder):
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
-        """Open an existing run; if there is none, raise PenwrightError, which lists runs nearby."""
+        """Open an existing run. If there is none, raise PenwrightError, which lists the runs in the same folder."""
         if os.path.lexists(folder / RECIPE):
             return cls(folder)
         place = folder.parent if folder.parent.is_dir() else Path()
@@ -82,7 +82,7 @@ class Run(CheckpointFolder):
 
     @property
     def real_folder(self) -> Path:
-        """The folder with links resolved, so that relative paths such as `../` work."""
+        """The folder with links resolved, for relative paths that begin with `../`."""
         real = self.folder.resolve()
         return self.folder if real == self.folder.absolute() else real
 
@@ -93,7 +93,7 @@ class Run(CheckpointFolder):
         return validate(Recipe, with_present_names(parse_toml(self._recipe_bytes(), path), warns=False), str(path))
 
     def warn_of_edits(self) -> None:
-        """Warn if recipe.toml is not what Penwright wrote: damage can leave it valid."""
+        """Warn if recipe.toml has changed since Penwright wrote it: a damaged file may still be valid."""
         first, _, rest = self._recipe_bytes().partition(b"\n")
         match = re.fullmatch(re.escape(CHECKSUM.strip()).replace(r"\{\}", "([0-9a-f]{64})"), first.decode("latin-1"))
         if match and match[1] != hashlib.sha256(rest).hexdigest():
@@ -129,12 +129,12 @@ class Run(CheckpointFolder):
             raise PenwrightError(f"{self.folder / name} cannot be read: {error}") from None
 
     def save_finding(self, name: str, record: Record) -> None:
-        """Save a finding about the best model, such as its calibration."""
+        """Save a finding about the best model, for example the calibration."""
         kept = {**record, "best_step": self.best_step()}
         self.write_json(name, {**kept, "sha256": _digest(kept)})
 
     def finding(self, name: str, kind: type[BaseModel] | None = None) -> Record | None:
-        """Load a finding about the best model; None if there is none, or if the best model has changed since.
+        """Load a finding about the best model. Return None if there is none, or if the best model has changed.
 
         A record that is damaged or not of this `kind` is ignored with a warning.
         """
@@ -166,7 +166,7 @@ class Run(CheckpointFolder):
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the lock of the run, so that no other process trains it.
+        """Hold the lock of the run, which keeps other processes from training it.
 
         Raises PenwrightError if another process holds the lock, and UnsafeFile if a part of the run is a link.
         """
@@ -177,17 +177,19 @@ class Run(CheckpointFolder):
         except OSError as error:
             raise PenwrightError(f"{path} could not be written: {error}") from None
         with file:
-            if fcntl is not None:  # the system releases the lock when the process ends, however it ends
+            if fcntl is not None:  # the system releases the lock when the process ends, even if it is killed
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    raise PenwrightError(f"{self.folder} is being trained by another process") from None
+                    raise PenwrightError(
+                        f"{self.folder} is being trained by another process. Wait until it ends, or stop it"
+                    ) from None
                 except OSError:  # a file system without locks
                     pass
             yield
 
     def records(self, name: str) -> list[Record]:
-        """Read a .jsonl file, without damaged lines such as a last one that a kill cut short."""
+        """Read a .jsonl file, without damaged lines: a kill may cut the last one short."""
         return [record for _, record in self._lines(name)]
 
     def _lines(self, name: str) -> Iterator[tuple[bytes, Record]]:
@@ -253,7 +255,7 @@ def _digest(record: Record) -> str:
 
 
 def _as_json(record: Record, indent: int | None = None) -> str:
-    """Return JSON with non-ASCII characters unescaped, except when a file name in it is not valid UTF-8."""
+    """Return JSON with non-ASCII characters unescaped, unless a file name in it is not valid UTF-8."""
     text = json.dumps(record, ensure_ascii=False, indent=indent)
     try:
         text.encode()

@@ -1,4 +1,4 @@
-"""The stop file: another process asks training to stop by creating it in the run folder; no signals are sent."""
+"""The stop file: another process creates it in the run folder to ask training to stop. No signals are sent."""
 
 import os
 from contextlib import suppress

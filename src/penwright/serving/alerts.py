@@ -1,4 +1,4 @@
-"""Alerts about a training run: what its curves warn of and what to do, in plain words."""
+"""Alerts about a training run: problems that the curves show, and what to do about them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -7,14 +7,14 @@ from statistics import median
 from typing import Any, Literal, NamedTuple
 
 Record = Mapping[str, Any]
-WINDOW = 20  # records before a spike that define the usual loss
-SPIKE = 8.0  # times the median distance from the median
-OVER_FITTED = 0.01  # relative rise above the lowest held-out loss that is not noise
+WINDOW = 20  # number of records before a spike that define the usual loss
+SPIKE = 8.0  # minimum height of a spike: this many times the median distance from the median
+OVER_FITTED = 0.01  # relative rise above the lowest held-out loss that counts as overfitting, not as noise
 FLAT, N_FLAT = 0.003, 4  # a plateau gains less than this share in this many evaluations
 
 
 class Alert(NamedTuple):
-    """A problem, the step at which it was seen, and what to do about it."""
+    """A problem, the step at which it occurred, and what to do about it."""
 
     kind: Literal["not finite", "spike", "plateau", "over-fitting"]
     step: int

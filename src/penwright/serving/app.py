@@ -60,7 +60,7 @@ def create_app(registry: ModelRegistry, settings: ServingSettings) -> FastAPI:
 
 
 class _Files(StaticFiles):
-    """Static files. Methods other than GET and HEAD get 404, as paths without a route do, not Starlette's 405."""
+    """Static files. Methods other than GET and HEAD get 404, like paths without a route, and not Starlette's 405."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a file."""

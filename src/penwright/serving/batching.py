@@ -26,20 +26,20 @@ class ClientsDisconnected(PenwrightError):
 
 
 class CompletionWorker:
-    """A worker that steps a pool while any completion is unfinished. Other work may run between two steps."""
+    """A worker that steps a pool until all completions are finished. Other work may run between two steps."""
 
     def __init__(self, pool: ContinuousBatch, worker: Executor):
         self.pool, self._worker = pool, worker
         self._is_stepping = False  # used on the worker's thread only
-        self._queues: dict[Request, UpdateQueue] = {}  # used on the server's thread only, like all below
-        self.n_tokens = 0  # tokens generated so far
-        self.n_abandoned = 0  # completions abandoned before their end
+        self._queues: dict[Request, UpdateQueue] = {}  # used on the server's thread only, like all attributes below
+        self.n_tokens = 0  # number of tokens generated so far
+        self.n_abandoned = 0  # number of completions abandoned before their end
 
     async def write(self, requests: Sequence[Request], until: float) -> AsyncGenerator[tuple[int, TokenUpdate], None]:
         """Yield the index of a request and its next token, until all requests have finished.
 
         Closing the generator, or cancelling its consumer, stops the work at the next step. Raises TimeoutError when the
-        loop's time passes `until`, and whatever the pool raises.
+        loop's time passes `until`, and any error of the pool.
         """
         loop, queue = asyncio.get_running_loop(), UpdateQueue()
         numbers = {request: number for number, request in enumerate(requests)}
@@ -80,7 +80,7 @@ class CompletionWorker:
         except Exception as error:  # every waiting client must get the error
             updates = [(request, error) for request in self.pool.clear()]
         self._is_stepping = self.pool.busy
-        with suppress(RuntimeError):  # the event loop is closed: nobody reads any more
+        with suppress(RuntimeError):  # the event loop is closed, so there is no reader
             loop.call_soon_threadsafe(self._deliver, updates)
             if self._is_stepping:
                 self._worker.submit(self._step, loop)
@@ -96,15 +96,15 @@ class PendingAnswers:
     """The pending answers of a batch. Any thread may query them."""
 
     def __init__(self, answers: Sequence[asyncio.Future[Any]]):
-        """Store, for each text of the batch, the answer to which it belongs."""
+        """Store the answer to which each text of the batch belongs."""
         self._answers, self._all = answers, set(answers)
 
     def wants(self, number: int) -> bool:
-        """Return whether the result of text `number` is still wanted."""
+        """Return whether a client still waits for the result of text `number`."""
         return not self._answers[number].done()
 
     def check(self) -> None:
-        """Raise ClientsDisconnected if no result is wanted any more."""
+        """Raise ClientsDisconnected if no client waits any more."""
         if all(answer.done() for answer in self._all):
             raise ClientsDisconnected("all clients have disconnected")
 
@@ -133,7 +133,7 @@ class _Request(Generic[BatchKey, Result]):
 class DynamicBatcher(Generic[BatchKey, Result]):
     """A batcher that collects texts for some milliseconds, then processes them in batches.
 
-    A batch takes one text of each request in turn, so that a large request does not hold up small ones.
+    A batch takes one text of each request in turn. A large request therefore does not hold up small ones.
     """
 
     def __init__(
@@ -142,12 +142,12 @@ class DynamicBatcher(Generic[BatchKey, Result]):
         worker: Executor,
         wait_seconds: float = 0.004,
     ):
-        """Store `work`, which runs on the worker's thread. Its last argument tells which results are still wanted."""
+        """Store `work`, which runs on the worker's thread. The last argument of `work` is the pending answers."""
         self._work, self._worker, self._wait = work, worker, wait_seconds
         self._requests: list[_Request[BatchKey, Result]] = []
         self._task: asyncio.Task[None] | None = None
-        self.n_texts = 0  # processed so far
-        self.n_abandoned = 0  # abandoned by their clients
+        self.n_texts = 0  # number of texts processed so far
+        self.n_abandoned = 0  # number of texts abandoned by their clients
 
     async def ask(self, key: BatchKey, texts: Sequence[str]) -> list[Result]:
         """Return the result of each text. Only texts of equal `key` share a batch. Cancelling abandons the texts."""
@@ -176,7 +176,7 @@ class DynamicBatcher(Generic[BatchKey, Result]):
         self._task = None
 
     def _batch(self) -> list[_Request[BatchKey, Result]]:
-        """Return the request of each text in the next batch. A request occurs once for each of its texts."""
+        """Return the request of each text in the next batch. A request occurs once per text."""
         alike = [each for each in self._requests if each.is_open and each.key == self._requests[0].key]
         batch: list[_Request[BatchKey, Result]] = []
         for turn in range(BATCH):
@@ -201,7 +201,7 @@ class DynamicBatcher(Generic[BatchKey, Result]):
     def _results(
         self, requests: Sequence[_Request[BatchKey, Result]], batch: Sequence[_Request[BatchKey, Result]]
     ) -> Sequence[Result]:
-        """Process a batch. This runs on the worker's thread."""
+        """Process a batch, on the worker's thread."""
         parts = (each.texts[len(each.results) :][: batch.count(each)] for each in requests)
         texts = [text for part in parts for text in part]
         return self._work(requests[0].key, texts, PendingAnswers([each.answer for each in batch])) if requests else []

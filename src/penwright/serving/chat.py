@@ -1,4 +1,4 @@
-"""The route of OpenAI's chat completions API: a conversation is a completion of the tokens of its chat template."""
+"""The route of OpenAI's chat completions API: a chat template turns a conversation into tokens to complete."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -47,7 +47,7 @@ async def chat_completions(body: ChatRequest, registry: Registry, limits: Limits
 
 
 def _model(body: ChatRequest, registry: ModelRegistry) -> ModelWorker:
-    """Return the model that is body for, or the first one that answers."""
+    """Return the requested model, or the first one that can answer."""
     if body.model is not None:
         return registry.get(body.model)
     answering = (each for each in registry if isinstance(each.application, Generator) and each.application.template)
@@ -60,7 +60,7 @@ def _model(body: ChatRequest, registry: ModelRegistry) -> ModelWorker:
 
 
 def _job(body: ChatRequest, served: ModelWorker, limits: ServingSettings) -> CompletionJob:
-    """Turn the messages into tokens, and these into a request for completions."""
+    """Convert the messages to tokens, and return a request to complete them."""
     if body.tools:
         raise UsageError("tools are not supported. Leave them out")
     messages = [each.as_message for each in body.messages]
@@ -90,7 +90,7 @@ def _answer(work: CompletionJob) -> ChatAnswer:
 async def _chunks(
     work: CompletionJob, body: ChatRequest, first: CompletionChoice, rest: AsyncGenerator[CompletionChoice, None]
 ) -> AsyncIterator[str]:
-    """Yield the events of a stream: the role of each answer with its first piece, and at last the usage."""
+    """Yield the events of a stream: the first piece of each answer with its role, all other pieces, and the usage."""
     begun = set[int]()
 
     def chunk(*pieces: CompletionChoice, with_usage: bool = False) -> str:

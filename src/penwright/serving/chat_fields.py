@@ -35,33 +35,35 @@ class ChatMessage(BaseModel):
 
     @property
     def as_message(self) -> Message:
-        """The message, with its parts joined; `developer` is OpenAI's newer name of `system`."""
+        """The message, with its parts joined. `developer` is OpenAI's newer name for `system`."""
         parts = self.content if isinstance(self.content, list) else ()
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in parts)
         return Message({"developer": "system"}.get(self.role, self.role), text)
 
 
 class ChatRequest(BaseModel):
-    """A request for answers to a conversation. Other fields, such as `user`, are ignored."""
+    """A request for answers to a conversation. Unknown fields, e.g. `user`, are ignored."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    model: Name | None = None  # None: the first model that answers
+    model: Name | None = None  # None: the first model that can answer
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # new tokens; None: the run's setting
-    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # newer name of max_tokens
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = (
+        None  # maximum number of new tokens; None: the run's setting
+    )
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # newer name for max_tokens
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # 0: always the most likely token
     top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
     n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of answers
     stream: bool | None = False  # send the text in events while it is generated
-    stream_options: StreamOptions | None = None  # for streams
+    stream_options: StreamOptions | None = None  # options that apply to streams
     logprobs: bool | None = False  # return the log-probability of each token
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # alternatives per token to return
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None: a different one each time
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
-    logit_bias: Biases | None = None  # added to logits, by token id
+    logit_bias: Biases | None = None  # values to add to logits, by token id
     tools: list[Any] | None = None  # not supported
     top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # an extension to OpenAI's API; 0 or -1: all tokens
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None

@@ -1,4 +1,4 @@
-"""The routes of classifiers: labels of texts, and how often a classifier is right at each level of confidence."""
+"""The routes of classifiers: the labels of texts, and the calibration of a classifier."""
 
 from typing import Annotated
 
@@ -25,7 +25,7 @@ class LabelResult(BaseModel):
     """The label of a text, or null for a blank text."""
 
     label: str | None
-    scores: dict[str, float]  # the probability of each label, highest first
+    scores: dict[str, float]  # probability of each label, highest first
     warnings: list[str]
 
 
@@ -58,7 +58,7 @@ class CalibrationBin(BaseModel):
 
 
 class CalibrationFacts(BaseModel):
-    """The calibration on all held-out texts. If they are gone, `bins` is empty and `note` says why."""
+    """The calibration on all held-out texts. If the texts are gone, `bins` is empty and `note` says why."""
 
     bins: list[CalibrationBin]
     n: int

@@ -26,7 +26,7 @@ class ComparisonRequest(ModelRequest):
 
     model: Name | None = None
     text: Text = ""
-    target: Text | None = None  # a translation; None: the model's own
+    target: Text | None = None  # a translation; None: the model's own translation
     other_model: Name | None = None
     other_text: Text = ""
     other_target: Text | None = None
@@ -38,7 +38,7 @@ class _Side(NamedTuple):
     target: str | None
 
     async def find(self, question: Callable[[Inspector, str, str | None], T]) -> tuple[T, tuple[str, ...]]:
-        """Return the answer to `question`, and warnings about parts of the text that the model cannot use."""
+        """Return the answer to `question`, and warnings about parts of the text that it ignores."""
 
         def answer() -> tuple[T, tuple[str, ...]]:
             insp = self.served.inspector

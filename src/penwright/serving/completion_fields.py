@@ -17,7 +17,7 @@ MAX_BIASES = 300
 
 
 def _limit_entries(given: Any) -> Any:
-    """Refuse a large object before its values are validated."""
+    """Refuse a large object before validating its values."""
     if isinstance(given, dict) and len(given) > MAX_BIASES:
         raise ValueError(f"may have at most {MAX_BIASES} entries")
     return given
@@ -29,35 +29,35 @@ Biases = Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], BeforeVa
 class StreamOptions(BaseModel):
     """The options of a stream."""
 
-    include_usage: bool = False  # end with an event that counts the tokens
+    include_usage: bool = False  # end with an event that contains the token counts
 
 
 class CompletionRequest(BaseModel):
-    """A request for completions. Other fields, such as `user`, are ignored."""
+    """A request for completions. Unknown fields, e.g. `user`, are ignored."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     model: Name | None = None  # None: the first writer
-    prompt: (  # one or more, as texts or as token ids
+    prompt: (  # one or more prompts, as texts or as token ids
         Text
         | Annotated[list[Text], Field(max_length=MAX_ENTRIES, fail_fast=True)]
         | Ids
         | Annotated[list[Ids], Field(max_length=MAX_ENTRIES, fail_fast=True)]
     ) = "\n"
-    max_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = 16  # new tokens
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = 16  # maximum number of new tokens
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # 0: always the most likely token
     top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
-    n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # completions per prompt
+    n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of completions per prompt
     best_of: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # not supported, unless it equals n
     stream: bool | None = False  # send the text in events while it is generated
-    stream_options: StreamOptions | None = None  # for streams
+    stream_options: StreamOptions | None = None  # options that apply to streams
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # alternatives per token to return
     echo: bool | None = False  # return the prompt before the completion
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None: a different one each time
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
-    logit_bias: Biases | None = None  # added to logits, by token id
+    logit_bias: Biases | None = None  # values to add to logits, by token id
     suffix: Text | None = None  # not supported
     top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # an extension to OpenAI's API; 0 or -1: all tokens
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -65,7 +65,7 @@ class CompletionRequest(BaseModel):
 
 
 class LogProbs(BaseModel):
-    """The log-probabilities of tokens. Offsets count characters of the choice's text."""
+    """The log-probabilities of tokens. Offsets are in characters of the choice's text."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -74,7 +74,7 @@ class LogProbs(BaseModel):
 
     @classmethod
     def joined(cls, parts: Sequence["LogProbs"], with_top: bool) -> "LogProbs":
-        """Concatenate parts."""
+        """Concatenate the log-probabilities of consecutive parts of a text."""
         return cls(
             tokens=[token for part in parts for token in part.tokens],
             token_logprobs=[value for part in parts for value in part.token_logprobs],
@@ -83,7 +83,7 @@ class LogProbs(BaseModel):
         )
 
     def before(self, place: int) -> "LogProbs":
-        """Return the log-probabilities of the tokens that begin before the character `place`."""
+        """Return the log-probabilities of the tokens that begin before the character at index `place`."""
         n = sum(offset < place for offset in self.text_offset)
         top = None if self.top_logprobs is None else self.top_logprobs[:n]
         return LogProbs(

@@ -1,4 +1,4 @@
-"""A completion request in progress: prompts become tokens, and new tokens become choices."""
+"""A completion request in progress: prompts are tokenized, and new tokens are added to choices."""
 
 import asyncio
 import secrets
@@ -31,8 +31,8 @@ from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 from penwright.tokenizers import TextStream, Tokenizer
 
-MAX_NUMBERS = 1_000_000  # tokens and alternatives in an answer
-MIN_TOP_P = 1e-6  # replaces a top_p of 0: only the most likely token remains
+MAX_NUMBERS = 1_000_000  # maximum number of tokens and alternatives in an answer
+MIN_TOP_P = 1e-6  # replacement for a top_p of 0; only the most likely token remains
 
 
 class CompletionJob:
@@ -48,9 +48,9 @@ class CompletionJob:
         _ = served.generator  # raises UsageError for another kind of model
 
     async def prepare(self) -> None:
-        """Check the request and tokenize its prompts, on a thread because long prompts take long.
+        """Check the request and tokenize its prompts, on a thread because long prompts take time.
 
-        Raises UsageError for what the model cannot do, and RequestTooLarge for more than the server allows.
+        Raises UsageError if the model cannot fulfil the request, and RequestTooLarge if it exceeds a server limit.
         """
         await asyncio.to_thread(self._prepare)
 
@@ -74,7 +74,7 @@ class CompletionJob:
         self.choices = [_ChoiceBuilder(place, tokenizer, k, keeps=keeps) for place in range(len(self._requests))]
 
     async def stream(self) -> AsyncGenerator[CompletionChoice, None]:
-        """Yield pieces of the choices as they arrive. `choices` collects them."""
+        """Yield pieces of the choices as they are generated. `choices` collects the pieces."""
         if self.body.echo:
             n_start = int(self._served.generator.tokenizer.begins)
             for builder, request, text in zip(self.choices, self._requests, self._echoes, strict=True):
@@ -102,7 +102,7 @@ class CompletionJob:
         )
 
     async def _scores(self, builder: "_ChoiceBuilder", tokens: Sequence[int]) -> LogProbs | None:
-        """Return the log-probabilities of a prompt's tokens, or None if the request does not want them."""
+        """Return the log-probabilities of a prompt's tokens, or None if they are not requested."""
         if self.body.logprobs is None or not tokens:
             return None
         found = await self._served.run_in_steps(lambda: _score(self._served.inspector, tokens, builder.n_likely or 1))
@@ -110,15 +110,15 @@ class CompletionJob:
 
 
 class _ChoiceBuilder:
-    """A choice that grows piece by piece. With `keeps`, it stores the pieces for `whole`."""
+    """A builder of a choice from its pieces. With `keeps`, it stores the pieces for `whole`."""
 
     def __init__(self, index: int, tokenizer: Tokenizer, n_likely: int | None, *, keeps: bool):
         self._index, self._tokenizer, self.n_likely, self._keeps = index, tokenizer, n_likely, keeps
         self._stream = TextStream(tokenizer)
-        self._n_shown = 0  # characters shown
-        self._n_characters = 0  # characters of all tokens, shown or not
+        self._n_shown = 0  # number of characters returned so far
+        self._n_characters = 0  # number of characters of all tokens, returned or not
         self.n_tokens = 0
-        self._is_cut = False  # a stop string ended it; that string's tokens are not part of it
+        self._is_cut = False  # whether a stop string ended the choice, which then lacks the tokens of that string
         self._pieces: list[CompletionChoice] = []
 
     def take(self, update: TokenUpdate) -> CompletionChoice:
@@ -166,7 +166,7 @@ class _ChoiceBuilder:
 
 
 def _score(inspector: Inspector, ids: Sequence[int], k: int) -> Generator[None, None, TokenScores]:
-    """Score a prompt's tokens in steps, each given the tokens before it."""
+    """Score each token of a prompt given the tokens before it. Yield between steps."""
     model, words = inspector.model, inspector.words
     start = special_token(inspector.tokenizer, inspector.tokenizer.start_id, 0)
     tokens = tuple(Token(words[token], token, at, at + 1) for at, token in enumerate(ids))
@@ -205,7 +205,7 @@ def _prompt(given: object, tokenizer: Tokenizer) -> tuple[str, list[int]]:
 
 def _check_prompts(prompts: Sequence[tuple[str, list[int]]], limits: ServingSettings) -> None:
     check_texts([text for text, _ in prompts], limits)
-    longest = max((len(tokens) for _, tokens in prompts), default=0)  # some tokens may have no text
+    longest = max((len(tokens) for _, tokens in prompts), default=0)  # counts tokens, since tokens may have no text
     if longest > limits.max_characters:
         raise RequestTooLarge(
             f"a prompt has {longest:,} tokens: this server accepts {limits.max_characters:,} (max_characters). "

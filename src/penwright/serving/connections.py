@@ -1,7 +1,7 @@
 """Connection limits: slow senders, slow readers and idle connections are closed before they exhaust the server.
 
-uvicorn limits none of these. Its only timeout is the one between two requests, and its `limit_concurrency` answers
-every client with 503.
+uvicorn has no such limits: its only timeout applies between two requests, and its `limit_concurrency` answers every
+client with 503.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ try:
 except ImportError:  # on Windows
     resource = None  # type: ignore[assignment]
 
-SLOWEST = 1000  # minimum bytes per second at which a client must read its response
-OFTEN, WINDOW = 5, 60.0  # messages of one kind that are logged per WINDOW seconds
+SLOWEST = 1000  # minimum speed at which a client must read its response, in bytes per second
+OFTEN, WINDOW = 5, 60.0  # maximum number of messages of one kind to log per WINDOW seconds
 
 
 def protocol(read_seconds: float, most: int) -> type[H11Protocol]:
@@ -33,7 +33,7 @@ def protocol(read_seconds: float, most: int) -> type[H11Protocol]:
 
 
 def allowed_connections(wanted: int) -> int:
-    """Return how many of `wanted` connections the file descriptor limit allows. Half of the limit is kept for files."""
+    """Return how many of `wanted` connections the file descriptor limit allows. Half of the limit is for files."""
     if resource is None:
         return wanted
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -70,7 +70,7 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Handle received bytes. They do not extend the headers' deadline; the middleware sets one for the body."""
+        """Handle received bytes. They do not extend the headers' deadline. The middleware sets one for the body."""
         was_waiting = self.conn.their_state is h11.IDLE
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
@@ -80,12 +80,12 @@ class _Connection(H11Protocol):
             self._wait_for_request()
 
     def on_response_complete(self) -> None:
-        """Note that the connection is idle from now on."""
+        """Record that the connection has become idle."""
         super().on_response_complete()
         self._idle_since = monotonic()
 
     def pause_writing(self) -> None:
-        """Pause writing, and watch whether the client catches up."""
+        """Pause writing, and start the timer for the client to catch up."""
         super().pause_writing()
         self._watch_progress()
 

@@ -1,4 +1,4 @@
-"""Decoding settings from clients: with the types of JSON and with limits on their size."""
+"""Decoding settings from clients: conversion from JSON, and limits on their size."""
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
@@ -10,7 +10,7 @@ from penwright.config import DecodingSettings, with_present_names
 from penwright.errors import UsageError
 from penwright.serving.errors import RequestTooLarge, first_problem
 
-OFF: Mapping[str, Collection[float]] = {  # values that disable a setting in other programs
+OFF: Mapping[str, Collection[float]] = {  # values by which other programs disable a setting
     "top_k": (0, -1),
     "top_n_sigma": (0, -1),
     "no_repeat_ngram": (0,),
@@ -21,7 +21,7 @@ OFF: Mapping[str, Collection[float]] = {  # values that disable a setting in oth
 
 class _MaxSize(NamedTuple):
     entries: int
-    characters: int  # of all entries together
+    characters: int  # maximum number of characters of all entries together
 
 
 LISTS: Mapping[str, _MaxSize] = {
@@ -34,7 +34,7 @@ LISTS: Mapping[str, _MaxSize] = {
 
 
 def decoding_settings(defaults: DecodingSettings, changes: Mapping[str, Any], where: str) -> DecodingSettings:
-    """Return the defaults with these changes. Raises UsageError or RequestTooLarge, which name the setting."""
+    """Return the defaults with these changes. Raises UsageError or RequestTooLarge, naming the setting."""
     changes, keys = with_present_names(changes, "decoding."), DecodingSettings.model_fields
     unknown = next((name for name in changes if name not in keys), None)
     if unknown is not None:
@@ -57,7 +57,7 @@ def is_off(name: str, value: object) -> bool:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return the value in the type of the settings: None if it disables one, and tuples, which JSON lacks."""
+    """Convert a JSON value to the type of the setting: None if it disables the setting, and tuples for lists."""
     if is_off(name, value):
         return None
     return tuple(value) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Error responses: a plain message, in the format that clients of each route expect."""
+"""Error responses: a plain message in the format that the clients of each route expect."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ TYPES = {
 }
 AGAIN_SECONDS = {429: "1", 503: "5"}  # values of the Retry-After header
 Problem = Mapping[str, Any]  # one error of a pydantic ValidationError
-KINDS = {  # pydantic's types, in the words of JSON
+KINDS = {  # names of pydantic's types for users of JSON
     "string": "a string",
     "int": "a whole number",
     "float": "a number",
@@ -37,7 +37,7 @@ KINDS = {  # pydantic's types, in the words of JSON
     "model": "an object",
     "model_attributes": "an object",
 }
-PROBLEMS = {  # pydantic's errors, in plain words
+PROBLEMS = {  # plain descriptions of pydantic's errors
     "missing": "is missing",
     "extra_forbidden": "is not a known field",
     "json_invalid": "the body is not valid JSON: {error}",
@@ -129,7 +129,7 @@ def error_response(path: str, status: int, message: str, param: str | None = Non
         content = ErrorResponse(error=ErrorDetail(message=message, type=kind, param=param)).model_dump()
     headers = {"Retry-After": AGAIN_SECONDS[status]} if status in AGAIN_SECONDS else {}
     if status == 401:
-        headers["WWW-Authenticate"] = 'Basic realm="penwright", charset="UTF-8"'  # makes browsers ask for the key
+        headers["WWW-Authenticate"] = 'Basic realm="penwright", charset="UTF-8"'  # browsers then ask for the key
     return JSONResponse(content, status, headers)
 
 
@@ -186,14 +186,14 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _alternative(path: str) -> str:
-    """Return what to use instead of a route that OpenAI's servers have and this one lacks."""
+    """Return a hint at the route to use instead of an OpenAI route that this server lacks."""
     if not path.startswith("/v1/"):
         return ""
     return "To generate text, use POST /v1/completions or /v1/chat/completions. "
 
 
 def first_problem(problems: Sequence[Problem], given: object) -> tuple[str, str]:
-    """Return the location of the most relevant problem, as `field.1`, and what is wrong there.
+    """Return the location of the most relevant problem (in the form `field.1`) and its description.
 
     If a field allows several types, pydantic reports a problem for each of them. The deepest location shows which type
     was meant.
@@ -240,7 +240,7 @@ def _reason(problem: Problem) -> str:
 
 
 class _Known(dict[str, Any]):
-    """The details of a problem. Missing ones are formatted as an ellipsis."""
+    """The details of a problem. Missing details are formatted as an ellipsis."""
 
     def __missing__(self, key: str) -> str:
         return "…"

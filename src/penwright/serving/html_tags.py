@@ -1,4 +1,4 @@
-"""HTML split into markup, which stays as it is, and texts, which are translated."""
+"""HTML split into markup, which is not changed, and texts, which are translated."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +12,9 @@ VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "met
 _BEGIN = re.compile(r"</?[a-zA-Z]|<[!?]")
 _NAME = re.compile(r"</?([a-zA-Z][^\s/>]*)")
 _UNTRANSLATED = re.compile(r"""\s(?:translate\s*=\s*["']?no\b|class\s*=\s*["'][^"']*\bnotranslate\b)""", re.IGNORECASE)
-_STOP = re.compile("[>\"']")  # ends a tag, or begins a quoted value, in which > is an ordinary character
+_STOP = re.compile("[>\"']")  # end of a tag, or beginning of a quoted value, where > is an ordinary character
 _LETTER = re.compile(r"[^\W\d_]")
-_SPACES = re.compile(r"[ \t\r\n\f]+")  # which HTML shows as one space
+_SPACES = re.compile(r"[ \t\r\n\f]+")  # white space that HTML shows as one space
 _SPACE = ("&nbsp;", "&#160;", "&#xa0;", "&#xA0;")
 
 
@@ -22,12 +22,12 @@ class Piece(NamedTuple):
     """A piece of a page: markup, or text with the white space around it."""
 
     before: str
-    text: str = ""  # without character references; "" if there is nothing to translate
+    text: str = ""  # text without character references; "" if there is nothing to translate
     after: str = ""
 
 
 def pieces(html: str) -> list[Piece]:
-    """Split a page into pieces, in linear time. `with_texts` joins them again."""
+    """Split a page into pieces, in linear time. `with_texts` joins the pieces."""
     found: list[Piece] = []
     kept: list[str] = []  # open elements, from the outermost untranslated one
     for part, is_text in _parts(html):
@@ -63,14 +63,14 @@ def _piece(part: str) -> Piece:
 
 
 def _space(part: str, place: int) -> int:
-    """Return the length of the white space that begins here, or 0."""
+    """Return the length of the white space that begins at `place`, or 0."""
     if part[place].isspace():
         return 1
     return next((len(each) for each in _SPACE if part.startswith(each, place)), 0)
 
 
 def _space_before(part: str, place: int) -> int:
-    """Return the length of the white space that ends here, or 0."""
+    """Return the length of the white space that ends at `place`, or 0."""
     if part[place - 1].isspace():
         return 1
     return next((len(each) for each in _SPACE if part.endswith(each, 0, place)), 0)
@@ -86,7 +86,7 @@ def _track(kept: list[str], name: str, tag: str) -> None:
 
 
 def _parts(html: str) -> Iterator[tuple[str, bool]]:
-    """Yield the markup and the texts between it, each with whether it is text."""
+    """Yield the parts of a page in order, each with whether it is text (or else markup)."""
     scanner, place, text_from = _Scanner(html), 0, 0
     while (place := html.find("<", place)) >= 0:
         end = scanner.markup_end(place)
@@ -113,10 +113,10 @@ class _Scanner:
     def __init__(self, html: str):
         self._html, self._lower = html, html.lower() if len(html.lower()) == len(html) else html
         self._missing: set[str] = set()
-        self._is_broken = False  # a quotation mark was never closed: from then on, every > ends a tag
+        self._is_broken = False  # whether a quotation mark was not closed; every > then ends a tag
 
     def markup_end(self, place: int) -> int | None:
-        """Return the position after the markup that begins here, or None if this is text."""
+        """Return the position after the markup that begins at `place`, or None if text begins there."""
         if self._html.startswith("<!--", place):
             return self._after("-->", place + 4)
         return self._tag_end(place) if _BEGIN.match(self._html, place) else None

@@ -1,7 +1,7 @@
-"""The route that serves the pictures of `penwright.inspection`: what happens inside a model.
+"""The route that serves the pictures of `penwright.inspection`, which show what happens inside a model.
 
 A response is packed for `views/modules/bytes.js`: {views: [{name, heading, data, options}], warnings: [texts]}. With
-`?format=json` it holds the same as JSON. With html, svg or png it is a file to save.
+`?format=json`, the response has the same content as JSON. With html, svg or png, it is a file to save.
 """
 
 import asyncio
@@ -36,25 +36,30 @@ TYPES: Mapping[str, str] = {
     "svg": "image/svg+xml",
     "png": "image/png",
 }
-MAX_ALTERNATIVES = 500_000  # maximum of k times the characters of the text
-MAX_NUMBERS = {"json": 4_000_000, "html": 16_000_000, "svg": 16_000_000, "png": 16_000_000}  # limits of a picture
-N_WORDS = 2000  # words in an embedding map
-N_POSITIONS = 256  # positions in the similarity picture
+MAX_ALTERNATIVES = 500_000  # maximum of k times the number of characters of the text
+MAX_NUMBERS = {
+    "json": 4_000_000,
+    "html": 16_000_000,
+    "svg": 16_000_000,
+    "png": 16_000_000,
+}  # maximum numbers in a picture, by format
+N_WORDS = 2000  # number of words in an embedding map
+N_POSITIONS = 256  # number of positions in the similarity picture
 
 
 class InspectRequest(ModelRequest):
-    """A request for a picture. Each picture reads the fields that concern it."""
+    """A request for a picture. Each picture uses the fields that apply to it."""
 
     model: Name | None = None
     text: Text = ""
     target: Text | None = None  # a translation or a label; None: the model's own
-    head: Annotated[Text, Field(max_length=40)] = "0.0"  # such as "3.2" or, for a translator, "cross.3.2"
+    head: Annotated[Text, Field(max_length=40)] = "0.0"  # LAYER.HEAD or PART.LAYER.HEAD, for example "cross.3.2"
     heads: Annotated[list[Name], Field(max_length=4096, fail_fast=True, default_factory=list)]  # heads to ablate
-    part: PartName | None = None  # part to roll out; None: the last
+    part: PartName | None = None  # part for attention rollout; None: the last part
     position: Annotated[int, Field(ge=0, le=2**31)] | None = None  # the attributed token follows this position
     method: Method = "integrated_gradients"
-    word: Text = ""  # find the neighbours of this word
-    side: Side | None = None  # which embeddings of a translator
+    word: Text = ""  # word whose neighbours to find
+    side: Side | None = None  # side of a translator whose embeddings to use
     k: Annotated[int, Field(ge=1, le=100)] = 10
 
 
@@ -67,7 +72,7 @@ def _one_head(insp: Inspector, body: InspectRequest) -> View:
     maps = insp.attention(body.text, body.target, [head.layer])
     part = maps.part(head.part)
     data = one_head(maps, head).data
-    weights = part.weights[0, head.number][: len(data["weights"])]  # the exact weights, not the ones rounded to bytes
+    weights = part.weights[0, head.number][: len(data["weights"])]  # exact weights, not rounded to bytes
     return View("head", {**data, "weights": weights}, heading=f"Where head {head} looks")
 
 
@@ -86,7 +91,7 @@ def _attribution(insp: Inspector, body: InspectRequest) -> View:
     return view(insp.attribution(body.text, body.target, position=body.position, method=body.method))
 
 
-# The pictures by their names in the URL.
+# The functions that make the pictures, by name in the URL.
 PICTURES: Mapping[str, Callable[[Inspector, InspectRequest], View]] = {
     "tokens": _tokens,
     "next": lambda insp, body: view(insp.token_scores(body.text, body.target, body.k).next),
@@ -150,7 +155,7 @@ def answer_in(format: Format, found: View, warnings: Sequence[str]) -> Response:
 
 
 def for_page(found: View) -> dict[str, Any]:
-    """Return a view for the page. Heads are sent as thumbnails; the page requests a head when it is opened."""
+    """Return a view for the page. Heads are sent as thumbnails. The page requests a head when a person opens it."""
     data = as_table(found.data)
     if found.name == "attention":
         data = {**data, "parts": [_thumbs(part) for part in data["parts"]]}
@@ -158,7 +163,7 @@ def for_page(found: View) -> dict[str, Any]:
 
 
 def _count(data: object) -> int:
-    """Return how many numbers the arrays of a picture hold."""
+    """Return the total size of the arrays of a picture."""
     match data:
         case np.ndarray():
             return data.size

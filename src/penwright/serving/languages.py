@@ -30,19 +30,19 @@ UNKNOWN = Languages("source", "target")
 
 
 class LanguageGuess(NamedTuple):
-    """A possible language of a text, and the mean probability per token that its translator reaches."""
+    """A possible language of a text, and the mean token probability when it is translated from that language."""
 
     language: str
     share: float
 
 
 def languages_of(name: str, opened: OpenedRun) -> Languages:
-    """Return the languages of a run, from its served name (de-en) or from its training data."""
+    """Return the languages of a run, from its served name (e.g. de-en) or its training data."""
     return languages_in(name) or known_languages(opened.recipe, opened.card) or UNKNOWN
 
 
 async def detect(text: str, translators: Sequence[ModelWorker]) -> list[LanguageGuess]:
-    """Rank the source languages of the translators by how likely the text is in them, best first."""
+    """Rank the source languages of the translators by the likelihood that the text is in that language, best first."""
     guesses = []
     for served in translators:
         (found,) = await served.translate([text], TranslationChoices(beam_size=1))
@@ -54,5 +54,5 @@ async def detect(text: str, translators: Sequence[ModelWorker]) -> list[Language
 
 
 def name_of(code: str) -> str:
-    """Return the English name of a language, or its code if the name is not known."""
+    """Return the English name of a language, or its code if it has no known name."""
     return NAMES.get(code, code)

@@ -22,7 +22,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 class TranslateRequest(BaseModel):
-    """A request to translate one or more texts. Other fields are ignored."""
+    """A request to translate one or more texts. Unknown fields are ignored."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -30,7 +30,7 @@ class TranslateRequest(BaseModel):
     source: Name = "auto"  # language code; auto: detect the language
     target: Name  # language code
     format: Literal["text", "html"] = "text"  # html: keep tags, and translate the text between them
-    alternatives: Annotated[int, Field(ge=0, le=MAX_INT)] = 0  # further translations to return
+    alternatives: Annotated[int, Field(ge=0, le=MAX_INT)] = 0  # number of further translations to return
     api_key: Text | None = None  # the server's key, if it has one
 
 
@@ -49,7 +49,7 @@ class Detected(BaseModel):
 
 
 class Translated(BaseModel):
-    """The translations: a text for a text, a list for a list."""
+    """The translations: a text if the request has one text, and a list if it has a list."""
 
     translatedText: str | list[str]
     alternatives: list[str] | list[list[str]] | None = None
@@ -73,7 +73,7 @@ def _body(model: type[BaseModel]) -> dict[str, Any]:
 
 @router.post("/translate", response_model_exclude_none=True, openapi_extra=_body(TranslateRequest))
 async def translate(request: Request, registry: Registry, limits: Limits) -> Translated:
-    """Translate texts. In HTML, tags, scripts, code and elements marked translate="no" stay as they are."""
+    """Translate texts. In HTML, tags, scripts, code and elements with translate="no" are not changed."""
     body = await _read(request, TranslateRequest)
     several = isinstance(body.q, list)
     texts = body.q if isinstance(body.q, list) else [body.q]
@@ -111,7 +111,7 @@ async def _ranked_translations(served: ModelWorker, texts: Sequence[str], n: int
 
 
 def _ranks(page: Sequence[Piece], ranked: Mapping[str, Sequence[str]]) -> range:
-    """Return the ranks of a page's translations, from 1. The text with the most translations sets their number."""
+    """Return the ranks of a page's translations, from 1. The text with the most translations determines the number."""
     return range(1, 1 + max((len(ranked[text]) for text in texts_of(page)), default=1))
 
 
@@ -136,7 +136,7 @@ async def languages(registry: Registry) -> list[Language]:
 
 @router.get("/frontend/settings")
 async def frontend_settings(registry: Registry, limits: Limits) -> dict[str, Any]:
-    """Return the settings that web pages made for LibreTranslate request first."""
+    """Return the settings that web pages for LibreTranslate request first."""
     first = next(iter(_languages(registry)), None)
     source = {"code": first.code, "name": first.name} if first else None
     target = {"code": first.targets[0], "name": name_of(first.targets[0])} if first else None
@@ -174,7 +174,7 @@ async def _translator(
         suitable = [served for served in suitable if body.source in {pairs[served].source, "source"}]
     unknown = [served for served, pair in pairs.items() if pair.source == "source"]
     if not suitable and len(pairs) == len(unknown) == 1:
-        suitable = unknown  # the only translator, and its languages are unknown
+        suitable = unknown  # a single translator of unknown languages
     if not suitable:
         supported = ", ".join(f"{pair.source} to {pair.target}" for pair in pairs.values())
         raise UsageError(
@@ -187,7 +187,7 @@ async def _translator(
 
 
 async def _read(request: Request, model: type[Body]) -> Body:
-    """Return the request, sent as JSON or as a form. All values of a form are text."""
+    """Return the request, which is JSON or a form. All values of a form are text."""
     content_type, content = request.headers.get("content-type", ""), await request.body()
     is_json = kind_of(content_type, content) == "application/json"
     try:

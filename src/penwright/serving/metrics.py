@@ -1,4 +1,4 @@
-"""Health and metrics of a server: their routes, and the registry of metrics for Prometheus."""
+"""Routes for the health and the metrics of a server, and the registry of metrics for Prometheus."""
 
 from collections.abc import Iterable, Iterator
 from typing import Literal
@@ -38,7 +38,7 @@ async def metrics(request: Request) -> Response:
 
 
 class Metrics:
-    """A registry of metrics: it counts requests, and reads the other values from the models."""
+    """A registry of metrics. It counts requests, and reads all other values from the models."""
 
     def __init__(self, registry: ModelRegistry):
         self._collected = CollectorRegistry()

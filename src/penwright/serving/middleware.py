@@ -33,7 +33,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-LINGER_SECONDS, LINGER_BODIES = 2.0, 16  # limits on draining a refused body; 16 times max_body_bytes
+LINGER_SECONDS, LINGER_BODIES = 2.0, 16  # limits on draining a refused body: seconds, and multiples of max_body_bytes
 
 
 class _Rejected(Exception):
@@ -96,7 +96,7 @@ class Middleware:
             self._metrics.count(route, answer.status, perf_counter() - start)
 
     def _check_origin(self, headers: Headers) -> None:
-        """Refuse pages of other sites, including those whose host name resolves to this machine (DNS rebinding)."""
+        """Refuse pages of other sites, even if their host name resolves to this machine (DNS rebinding)."""
         host = headers.get("host", "")
         if self._hosts and host.lower() not in self._hosts:
             raise _Rejected(403, "this server does not answer to that host name. Use the address that it printed")
@@ -140,7 +140,7 @@ class Middleware:
         return bytes(body)
 
     async def _reject(self, response: Response, incoming: _Body, answer: "_Answer") -> None:
-        """Send the error, then drain some of the body: closing the connection at once would lose the answer."""
+        """Send the error, then drain part of the body: closing the connection at once would lose the answer."""
         if not incoming.is_whole:
             response.headers["Connection"] = "close"
         start = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
@@ -206,7 +206,7 @@ async def _disconnected(receive: Receive) -> Message:
 
 
 def _hosts(settings: ServingSettings) -> Iterator[str]:
-    """Yield the allowed Host headers; none for a server on all addresses, which requires a key."""
+    """Yield the allowed Host headers. Yield none for a server on all addresses, which requires a key."""
     if settings.host in {"0.0.0.0", "::"}:
         return
     own = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -225,7 +225,7 @@ def _netloc(origin: str) -> str | None:
 
 
 def _encodings(key: str | None) -> list[bytes]:
-    """Return the bytes that clients may send for a key: HTTP defines no encoding for headers."""
+    """Return all encodings of a key that clients may send: HTTP defines no encoding for headers."""
     if key is None:
         return []
     found = [key.encode("utf-8", "surrogateescape")]
@@ -235,7 +235,7 @@ def _encodings(key: str | None) -> list[bytes]:
 
 
 def _keys(scope: Scope, headers: Headers) -> Iterator[bytes]:
-    """Yield the keys in the headers and the query, as bytes, from every place that a client may use."""
+    """Yield the keys, as bytes, from all headers and query fields that a client may use."""
     scheme, _, value = headers.get("authorization", "").encode("latin-1").strip().partition(b" ")
     if scheme.lower() == b"bearer":
         yield value
@@ -251,7 +251,7 @@ def _keys(scope: Scope, headers: Headers) -> Iterator[bytes]:
 
 
 async def _key_in_body(headers: Headers, body: bytes) -> bytes:
-    """Return the field `api_key` of a form or a JSON body; empty if it has none."""
+    """Return the field `api_key` of a form or a JSON body, or b"" if there is none."""
     try:
         fields = await read_fields(headers.get("content-type", ""), body)
     except (ValueError, RecursionError):
@@ -260,7 +260,7 @@ async def _key_in_body(headers: Headers, body: bytes) -> bytes:
 
 
 def _check_json(scope: Scope, headers: Headers, body: bytes) -> None:
-    """Refuse JSON that is not valid Unicode, and mark it as JSON whatever content type the client sent."""
+    """Refuse JSON that is not valid Unicode. Mark JSON as such, whatever content type the client sent."""
     if not body:
         return
     kind = kind_of(headers.get("content-type", ""), body)

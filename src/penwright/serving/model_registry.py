@@ -1,4 +1,4 @@
-"""The served models by name."""
+"""A registry of the served models."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

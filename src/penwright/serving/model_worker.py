@@ -1,4 +1,4 @@
-"""A served run: everything that computes with its model runs on one thread of its own."""
+"""A served run. All computation with its model runs on a dedicated thread."""
 
 import asyncio
 import time
@@ -29,8 +29,8 @@ from penwright.workflows.optimize import kept_alignment
 
 Kind = Literal["writer", "translator", "classifier"]
 T = TypeVar("T")
-Check = Callable[[], None]  # raises if the work should stop
-WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # a build works and rests in turn
+Check = Callable[[], None]  # function that raises an error if the work should stop
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # durations for which a build works and rests in turn
 # The errors that the files of a damaged run may raise.
 DAMAGE = (PenwrightError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)
 
@@ -61,11 +61,11 @@ class ModelWorker:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-{name}")
         self._builder = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-build-{name}")
         self._read_folder()
-        self.n_inside = 0  # queued and running texts
+        self.n_inside = 0  # number of queued and running texts
         self.is_stopping = False
 
     def _read_folder(self) -> None:
-        """Read the facts about the model now: the run folder may be changed or deleted while the model is served."""
+        """Read the facts about the model early: the run folder may be changed or deleted while the model is served."""
         run = self.opened.run
         self.created = int(time.time())
         self.best_step: int | None = None
@@ -83,11 +83,13 @@ class ModelWorker:
 
     @classmethod
     def load(cls, folder: Path, name: str | None = None, limits: ServingSettings | None = None) -> "ModelWorker":
-        """Load a run folder under its own name or another one."""
+        """Load a run folder. The default name is that of the folder."""
         device = limits.device if limits else "cpu"
         served = cls(name or folder.resolve().name, open_run(folder), load(folder, device), limits)
         if served.kind == "writer":
-            _ = served.completion_worker  # takes a second, which would block all clients at the first request
+            _ = (
+                served.completion_worker
+            )  # creating it takes a second, which would block all clients at the first request
         return served
 
     @property
@@ -118,7 +120,7 @@ class ModelWorker:
 
     @cached_property
     def inspector(self) -> Inspector:
-        """The inspector of the model. Use it inside `run` only, like everything that computes."""
+        """The inspector of the model. Use it only inside `run`, since it computes."""
         return Inspector(self.application)
 
     @cached_property
@@ -147,7 +149,7 @@ class ModelWorker:
     async def run_in_steps(self, begin: Callable[[], Steps[None, None, T]]) -> T:
         """Run long work on the model's thread, and let other requests run wherever the generator yields.
 
-        `begin` returns the generator; it runs on the model's thread, too. If the client disconnects, the work stops.
+        `begin` runs on the model's thread, too, and returns the generator. If the client disconnects, the work stops.
         """
         with self._slots(1):
             async with asyncio.timeout(self.limits.deadline_seconds):
@@ -157,10 +159,10 @@ class ModelWorker:
                 return result[0]
 
     async def build(self, function: Callable[[Check], T]) -> T:
-        """Run a slow function that needs no model, such as compiling a pattern, and return its result.
+        """Run a slow function that needs no model, e.g. to compile a pattern, and return its result.
 
-        The function runs on a thread of its own and must call its argument often. The call stops the function when no
-        client waits any more or `build_seconds` are over. It also yields the GIL to the model's thread.
+        The function runs on its own thread and must often call its argument. This call stops the function when no
+        client waits any more, or after `build_seconds`. It also yields the GIL to the model's thread.
         """
         disconnected, seconds = Event(), self.limits.build_seconds
         with self._slots(1):
@@ -174,7 +176,7 @@ class ModelWorker:
     async def write(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, TokenUpdate], None]:
         """Yield the tokens of completions (made by `generator.requests`), each with the index of its request.
 
-        Wrap it in `contextlib.aclosing`: when closed early, it stops the work within a token.
+        Wrap the generator in `contextlib.aclosing`. Closing it early stops the work within a token.
         """
         until = asyncio.get_running_loop().time() + self.limits.deadline_seconds
         with self._slots(len(requests)):
@@ -269,7 +271,7 @@ def _advance(steps: Steps[None, None, T]) -> tuple[T] | None:
 def _build_check(disconnected: Event, until: float) -> Check:
     """Return a check that raises ClientsDisconnected once `disconnected` is set, and UsageError after `until`.
 
-    It sleeps now and then, so that the model's thread gets most of the GIL.
+    The check sleeps now and then, which leaves most of the GIL to the model's thread.
     """
     began = monotonic()
 

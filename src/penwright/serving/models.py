@@ -16,7 +16,7 @@ from penwright.serving.run_records import read_records
 
 router = APIRouter()
 N_EXAMPLES = 4
-SAMPLE = 100  # characters of a sample
+SAMPLE = 100  # maximum number of characters of a sample
 
 
 class ModelFacts(BaseModel):
@@ -35,9 +35,9 @@ class ModelFacts(BaseModel):
     step: int | None  # training step of the best checkpoint
     labels: list[str]  # the labels of a classifier
     languages: list[str]  # the two language codes of a translator; see languages.py
-    decoding: dict[str, Any]  # its own decoding settings
-    examples: list[str]  # sample prompts from its training
-    sample: str  # a text to inspect; a writer's includes the beginning of its completion
+    decoding: dict[str, Any]  # default decoding settings of the model
+    examples: list[str]  # sample prompts from the training of the model
+    sample: str  # a text to inspect; for a writer, with the beginning of a completion
 
 
 class Models(BaseModel):
@@ -53,7 +53,7 @@ def models(registry: Registry) -> Models:
 
 
 def facts(served: ModelWorker) -> ModelFacts:
-    """Return the facts about a model, from its weights and from what is left of its run folder."""
+    """Return the facts about a model, from its weights and from the files that its run folder still has."""
     opened, model = served.opened, served.application.model
     settings, samples = opened.recipe.model, read_records(opened.run.folder / SAMPLES).lines
     examples = list(dict.fromkeys(record["prompt"] for record in samples if record["prompt"].strip()))

@@ -11,8 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 FORM, PARTS = "application/x-www-form-urlencoded", "multipart/form-data"
-MAX_FIELDS = 1000  # fields of a form
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # half of a pair, or part of a whole pair, which is one character
+MAX_FIELDS = 1000  # maximum number of fields of a form
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # half of a surrogate pair; a whole pair is one character
 
 
 def kind_of(content_type: str, body: bytes) -> str:
@@ -26,7 +26,7 @@ def kind_of(content_type: str, body: bytes) -> str:
 
 
 def problem_of_json(body: bytes) -> str | None:
-    """Return why a JSON body is not valid Unicode, or None. Syntax errors are found later."""
+    """Return why a JSON body is not valid Unicode, or None if it is. Syntax errors are detected later."""
     try:
         body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -45,7 +45,7 @@ def problem_of_json(body: bytes) -> str | None:
 async def read_fields(content_type: str, body: bytes) -> Mapping[str, Any]:
     """Return the fields of a JSON object or a form. A form field that occurs several times becomes a list.
 
-    Raises ValueError, or RecursionError, for a body that is neither.
+    Raises ValueError or RecursionError for any other body.
     """
     kind = kind_of(content_type, body)
     if kind == "application/json":

@@ -1,4 +1,4 @@
-"""Readers of the logs of training. A damaged line costs only that line."""
+"""Readers of training logs. Only damaged lines are lost."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Record = dict[str, Any]
-MAX_BYTES = 64_000_000  # bytes read from the end of a file
+MAX_BYTES = 64_000_000  # maximum number of bytes to read from the end of a file
 KEYS: Mapping[str, Mapping[str, type]] = {  # required keys of a line, with the types of their values
     "steps.jsonl": {"step": int, "seconds": float, "targets": int},
     "metrics.jsonl": {"step": int},
@@ -19,15 +19,15 @@ class RunRecords(NamedTuple):
     """The valid records of a file, and a description of the damaged lines."""
 
     lines: Sequence[Record]
-    problem: str  # "" if there is none
+    problem: str  # "" if no line is damaged
 
 
 def read_records(path: Path) -> RunRecords:
-    """Return the records of steps.jsonl, metrics.jsonl or samples.jsonl; none if the file is missing.
+    """Return the records of steps.jsonl, metrics.jsonl or samples.jsonl. A missing file has none.
 
-    An incomplete last line, which a killed process leaves, is not reported.
+    An incomplete last line is not reported, since a killed process may leave one.
     """
-    if not path.is_file():  # missing, or a pipe, which would never end
+    if not path.is_file():  # the file is missing, or a pipe without end
         return RunRecords((), "")
     try:
         with path.open("rb") as file:

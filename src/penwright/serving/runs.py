@@ -26,8 +26,8 @@ from penwright.serving.model_worker import DAMAGE
 from penwright.serving.run_records import finite_or_none, read_records
 
 router = APIRouter(prefix="/runs", responses=ERROR_RESPONSES)
-QUIET = 120.0  # seconds without a new line, after which a run counts as stopped
-MAX_POINTS = 2000  # points of a curve
+QUIET = 120.0  # a run counts as stopped after this many seconds without a new line
+MAX_POINTS = 2000  # maximum number of points of a curve
 COUNTERS = ("step", "seconds", "targets", "epoch", "skipped", "total_steps")
 State = Literal["training", "stopping", "finished", "stopped"]
 Column = list[float | None]
@@ -44,9 +44,9 @@ class RunFacts(BaseModel):
     total_steps: int | None
     seconds: float
     best_step: int | None
-    scores: dict[str, float | None]  # the scores of the last evaluation
-    model: str | None  # its name as a served model
-    changed: float  # seconds since 1970
+    scores: dict[str, float | None]  # scores of the last evaluation
+    model: str | None  # name of the served model, if the run is served
+    changed: float  # time of the last change, in seconds since 1970
     problem: str = ""  # what cannot be read
 
 
@@ -102,14 +102,14 @@ class StopRequest(ModelRequest):
 
 
 class Stopped(BaseModel):
-    """The state after a request to stop: "stopping" until the step is finished and saved."""
+    """The state after a request to stop. It is "stopping" until the step is finished and saved."""
 
     state: State
 
 
 @router.get("")
 def every_run(registry: Registry) -> Runs:
-    """List the visible runs. Damage in one run is reported there and does not hide the others."""
+    """List the visible runs. A damaged run is listed with its problem, and does not hide other runs."""
     found = [
         facts for name, folder in folders(registry).items() if (facts := _facts(name, folder, registry)) is not None
     ]
@@ -140,7 +140,7 @@ def samples(registry: Registry, run: RunName) -> Samples:
 
 @router.get("/settings")
 def settings(registry: Registry, run: RunName) -> RunSettings:
-    """Return the settings of the recipe."""
+    """Return the settings of a run's recipe."""
     return RunSettings(settings=_flat(_run(registry, run).recipe.model_dump(mode="json")))
 
 
@@ -156,7 +156,7 @@ def stop(registry: Registry, body: StopRequest) -> Stopped:
 
 
 def folders(registry: ModelRegistry) -> dict[str, Path]:
-    """Return the run folders by name. A name that is taken gets the parent folder's name as a prefix."""
+    """Return the run folders by name. A name that occurs again gets the parent folder's name as a prefix."""
     places = dict.fromkeys(served.opened.run.folder.resolve().parent for served in registry)
     found: dict[str, Path] = {}
     for place in places:
@@ -173,7 +173,7 @@ def readable(folder: Path) -> str:
 
 
 def downsample(records: Sequence[Record], most: int) -> Sequence[Record]:
-    """Return at most `most` records, evenly spread: the lowest and the highest loss of each stretch."""
+    """Return at most `most` records, evenly spread: those with the lowest and the highest loss in each interval."""
     if len(records) <= most:
         return records
     kept = []
@@ -247,13 +247,13 @@ def _state(run: Run) -> State:
 
 
 def _changed(run: Run) -> float:
-    """Return when the logs or the recipe last changed, in seconds since 1970."""
+    """Return the time of the last change to the logs or the recipe, in seconds since 1970."""
     paths = [run.folder / name for name in (STEPS, METRICS, "recipe.toml")]
     return max((path.stat().st_mtime for path in paths if path.is_file()), default=0.0)
 
 
 def _with_speed(steps: Sequence[Record]) -> list[Record]:
-    """Return the records with `speed`, the targets per second since the previous one; None after a resume."""
+    """Add `speed` to the records: the targets per second since the previous record, or None after a resume."""
     before: Record = {"seconds": 0.0, "targets": 0}
     found = []
     for each in steps:

@@ -21,8 +21,8 @@ from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 
-IDLE_TICKS = 10  # tenths of a second
-BACKLOG = 256  # connections that may wait to be accepted, including before `run`
+IDLE_TICKS = 10  # idle time before memory is returned, in tenths of a second
+BACKLOG = 256  # maximum number of connections that wait to be accepted, also before `run`
 
 
 class Server:
@@ -31,7 +31,7 @@ class Server:
     def __init__(self, registry: ModelRegistry, settings: ServingSettings):
         """Bind the address.
 
-        Raises UsageError if other machines can reach the address and there is no key. Raises PenwrightError if the
+        Raises UsageError if other machines can connect to the address and there is no key. Raises PenwrightError if the
         address cannot be bound.
         """
         if not settings.is_local and settings.api_key is None:
@@ -51,7 +51,7 @@ class Server:
             log_level="warning",
             lifespan="off",
             server_header=False,
-            use_colors=False,  # our standard error prints escape sequences instead of sending them
+            use_colors=False,  # our standard error escapes control sequences, so colours would not work
             timeout_graceful_shutdown=int(self._settings.drain_seconds) + 1,
         )
         for name in ("uvicorn.error", "asyncio"):
@@ -77,9 +77,9 @@ class Server:
         )
 
     def run(self, *, open_page: bool = False) -> None:
-        """Serve until SIGTERM, which lets running requests finish, or until Ctrl+C."""
+        """Serve until SIGTERM or Ctrl+C. After SIGTERM, running requests may finish."""
         gc.collect()
-        gc.freeze()  # without it, a collection scans all of torch: 0.25 s for a list of 100,000 lists
+        gc.freeze()  # otherwise, each collection scans all of torch: 0.25 s for a list of 100,000 lists
         before = signal.signal(signal.SIGTERM, _exit)  # uvicorn raises SIGTERM again after its shutdown
         try:
             asyncio.run(self.serve(open_page=open_page))
@@ -87,7 +87,7 @@ class Server:
             signal.signal(signal.SIGTERM, before)
 
     async def serve(self, *, open_page: bool = False) -> None:
-        """Serve until `stop` is called. In the main thread, a signal ends it too."""
+        """Serve until `stop` is called. In the main thread, a signal also ends serving."""
         if open_page:
             webbrowser.open(self.address)
         try:
@@ -109,7 +109,7 @@ class _Draining(uvicorn.Server):
         self._n_idle = self._n_seen = 0
 
     async def on_tick(self, counter: int) -> bool:
-        """Return memory to the system once the server has been idle. uvicorn calls this ten times a second."""
+        """Return memory to the system when the server becomes idle. uvicorn calls this ten times a second."""
         self._n_idle = 0 if self.server_state.tasks else self._n_idle + 1
         if self._n_idle == IDLE_TICKS and self._n_seen != self.server_state.total_requests:
             self._n_seen = self.server_state.total_requests
@@ -129,10 +129,10 @@ def serve(folders: Sequence[str], settings: ServingSettings) -> Server:
 
 
 def named_run(text: str) -> tuple[Path, str | None]:
-    """Return the folder and the name, or None, that FOLDER or NAME=FOLDER gives. Both may contain `=`.
+    """Parse FOLDER or NAME=FOLDER. Return the folder, and the name or None. Both may contain `=`.
 
-    An existing folder is taken as it is. Otherwise the name ends at the first `=` that an existing folder follows. If
-    none exists, it ends at the first `=`, unless it contains a slash.
+    If the whole text is an existing folder, there is no name. Otherwise the name ends at the first `=` before an
+    existing folder. If there is none, the name ends at the first `=`, unless it contains a slash.
     """
     if Path(text).exists():
         return Path(text), None
@@ -150,7 +150,7 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.create_server(place[:2], family=family, backlog=BACKLOG)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a response may end 40 ms late
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise, responses may end 40 ms late
         return listening
     except OSError as error:
         raise PenwrightError(f"cannot listen on {host}:{port}: {error.strerror}. Choose another --port") from None

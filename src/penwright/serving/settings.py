@@ -11,33 +11,33 @@ class ServingSettings(Settings):
     """The address, the key and the limits of a server."""
 
     host: str = "127.0.0.1"  # address to listen on
-    port: int = 8000  # port to listen on; 0: a free one
+    port: int = 8000  # port to listen on; 0: any free port
     api_key: str | None = None  # key that requests must send, except to /health; None: no key
     device: str = "cpu"  # device on which the models run
-    max_body_bytes: PositiveInt = 2_000_000  # bytes of a request body
-    max_characters: PositiveInt = 50_000  # length of a text
-    max_texts: PositiveInt = 128  # texts per request
-    max_n: PositiveInt = 16  # completions per prompt, or alternative translations
-    max_new_tokens: PositiveInt = 4096  # new tokens of a completion
-    max_rows: PositiveInt = 64  # completions that a writer generates at a time
-    max_waiting: PositiveInt = 512  # queued or running texts of one model; beyond: 429
-    max_connections: PositiveInt = 512  # open connections; beyond, the longest idle one is closed
-    read_seconds: PositiveFloat = 20.0  # time limit for sending a request (then 408) or reading part of a response
-    build_seconds: PositiveFloat = 10.0  # time limit for compiling a pattern and word constraints (then 400)
-    deadline_seconds: PositiveFloat = 300.0  # time limit for answering a request (then 504)
-    drain_seconds: PositiveFloat = 10.0  # time that running requests get to finish when the server stops
+    max_body_bytes: PositiveInt = 2_000_000  # maximum size of a request body, in bytes
+    max_characters: PositiveInt = 50_000  # maximum length of a text, in characters
+    max_texts: PositiveInt = 128  # maximum number of texts per request
+    max_n: PositiveInt = 16  # maximum number of completions per prompt, or of alternative translations
+    max_new_tokens: PositiveInt = 4096  # maximum number of new tokens of a completion
+    max_rows: PositiveInt = 64  # maximum number of completions that a writer generates at a time
+    max_waiting: PositiveInt = 512  # maximum number of queued and running texts of a model; beyond: 429
+    max_connections: PositiveInt = 512  # maximum number of open connections; beyond, the longest idle one is closed
+    read_seconds: PositiveFloat = 20.0  # time limit for sending a request (else 408) or reading part of a response
+    build_seconds: PositiveFloat = 10.0  # time limit for compiling a pattern and word constraints (else 400)
+    deadline_seconds: PositiveFloat = 300.0  # time limit for answering a request (else 504)
+    drain_seconds: PositiveFloat = 10.0  # time for running requests to finish when the server stops
 
     @field_validator("api_key")
     @classmethod
     def _refuse_blank(cls, key: str | None) -> str | None:
-        """Refuse a blank key: every request would match it."""
+        """Refuse a blank key, which every request would match."""
         if key is not None and not key.strip():
             raise ValueError("the key is blank. Give a key with at least one visible character, or omit the option")
         return key
 
     @property
     def is_local(self) -> bool:
-        """True if only this machine can reach the server."""
+        """True if only this machine can connect to the server."""
         return is_loopback(self.host)
 
 

@@ -44,8 +44,8 @@ from penwright.translation.words import pieces_of_words
 
 router = APIRouter(prefix="/translating", responses=ERROR_RESPONSES)
 T = TypeVar("T")
-MAX_TARGET_CHARACTERS = 4 * MAX_CHARACTERS  # of a given translation
-MIN_WEIGHT = 0.01  # smallest attention weight that is sent
+MAX_TARGET_CHARACTERS = 4 * MAX_CHARACTERS  # maximum length of a translation in a request
+MIN_WEIGHT = 0.01  # minimum attention weight to send
 
 
 @router.post("/cut", response_model=TranslatedDocument)
@@ -145,7 +145,7 @@ async def other_words(body: SearchRequest, registry: Registry, limits: Limits) -
 
 @router.post("/tree", response_model=Tree)
 async def tree(body: SearchRequest, registry: Registry, limits: Limits) -> Response:
-    """Return the tree of the beam search that translates a sentence."""
+    """Return the beam search tree for a sentence."""
     served = registry.get(body.model, "translator")
     translator = served.translator
     check_texts([body.text + body.prefix], limits)

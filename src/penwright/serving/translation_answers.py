@@ -22,7 +22,10 @@ from penwright.translation.segments import sentences
 from penwright.translation.translator import Translator
 from penwright.translation.words import WordSpan, complete_last_word, pieces_of_words, span_indices, word_spans
 
-MAX_WORDS, MAX_CHARACTERS = 300, 3000  # per sentence: the cost of search and attention is quadratic in its length
+MAX_WORDS, MAX_CHARACTERS = (
+    300,
+    3000,
+)  # limits of a sentence: the cost of search and attention is quadratic in the length
 
 
 def check_sentence(text: str, prefix: str, name: str) -> None:
@@ -40,7 +43,7 @@ def check_sentence(text: str, prefix: str, name: str) -> None:
 
 
 def other_word(found: Alternative, prefix: str) -> OtherWord:
-    """Return a possible next word, with the prefix that has it."""
+    """Return a possible next word, and the prefix extended by this word."""
     end = found.text.find(found.word, len(prefix.strip())) + len(found.word)
     probability = exp(found.log_prob)
     return OtherWord(
@@ -49,7 +52,7 @@ def other_word(found: Alternative, prefix: str) -> OtherWord:
 
 
 def paragraph(block: TextBlock, translator: Translator) -> Paragraph:
-    """Return a paragraph in sentences. Sentences that are too long to translate at once are split as well."""
+    """Return a paragraph, split into sentences. Sentences that are too long to translate at once are split as well."""
     whole_ones = sentences(block.text, translator.source_language) if block.text.strip() else []
     found = [part for sentence in whole_ones for part in short_parts(sentence)]
     return Paragraph(
@@ -91,7 +94,7 @@ def _words(text: str, places: Sequence[WordSpan], probabilities: Sequence[float 
 
 
 def sentence(found: Translation, tokenizer: Tokenizer) -> Sentence:
-    """Return a sentence and its translations in words."""
+    """Return a sentence and its translations, split into words."""
     places = pieces_of_words(found.source, tokenizer)
     return Sentence(
         source=_words(found.source, places),
@@ -115,7 +118,7 @@ def _probabilities(candidate: Candidate, places: Sequence[WordSpan], tokenizer: 
     """Return the joint probability of each word's tokens, or None if the tokens do not spell the text."""
     spelled = [tokenizer.token_bytes(piece.token) for piece in candidate.pieces if piece.token != tokenizer.end_id]
     if spelled:
-        spelled[0] = spelled[0].lstrip(b" ")  # as in the text
+        spelled[0] = spelled[0].lstrip(b" ")  # the text has no leading space either
     if not places or b"".join(spelled) != candidate.text.encode():
         return [None] * len(places)
     numbers = span_indices(candidate.text, places, map(len, spelled))

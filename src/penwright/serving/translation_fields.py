@@ -10,7 +10,7 @@ MAX_BEAMS = 16
 
 
 class SentenceWord(BaseModel):
-    """A word of a text, with the text between it and the previous word."""
+    """A word of a text, with the text between the previous word and this one."""
 
     before: str
     text: str
@@ -24,7 +24,7 @@ class TermResult(BaseModel):
     target: str
     state: Literal["found", "forced", "inserted", "missed"]
     protected: bool
-    source_words: list[int]  # indices of words
+    source_words: list[int]  # indices of words of the source
     target_words: list[int]
 
 
@@ -32,7 +32,7 @@ class SentenceTranslation(BaseModel):
     """One translation of a sentence."""
 
     text: str
-    log_prob: float  # in nats
+    log_prob: float  # log-probability in nats
     score: float
     words: list[SentenceWord]
     terms: list[TermResult]
@@ -50,7 +50,7 @@ class TranslationOptions(ModelRequest):
     """The options of a translation request."""
 
     model: Name | None = None  # None: the first translator
-    glossary: Text = ""  # the lines of a glossary file
+    glossary: Text = ""  # content of a glossary file
     beam_size: Annotated[int, Field(ge=1, le=MAX_BEAMS)] | None = None
     length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
 
@@ -91,7 +91,7 @@ class LinksRequest(ModelRequest):
 class Link(NamedTuple):
     """The attention of a target word to a source word."""
 
-    target: int  # index of the word
+    target: int  # index of the target word
     source: int
     weight: float
 
@@ -100,7 +100,7 @@ class Links(BaseModel):
     """The word alignment of a translation, without weights below 0.01."""
 
     links: list[Link]
-    aligned_by: str  # which heads the weights come from
+    aligned_by: str  # heads that the weights come from
 
 
 class SourceSentence(BaseModel):
@@ -109,15 +109,15 @@ class SourceSentence(BaseModel):
     before: str
     text: str
     after: str
-    words: list[str]  # the words of the text
+    words: list[str]  # words of the text
 
 
 class Paragraph(BaseModel):
     """The lines of a paragraph; see translation/documents.py."""
 
     first: str  # white space and bullet before the first line
-    rest: str  # white space before the other lines
-    width: int  # width of the longest line; 0 for a single line
+    rest: str  # white space before all other lines
+    width: int  # width of the longest line, in columns; 0 for a single line
     sentences: list[SourceSentence]
 
 
@@ -140,7 +140,7 @@ class OtherWord(BaseModel):
     word: str
     probability: float  # probability of its first token
     text: str
-    prefix: str  # the prefix of a translation that has this word here
+    prefix: str  # prefix of the translation, extended by this word
 
 
 class OtherWords(BaseModel):

@@ -35,7 +35,7 @@ from penwright.tokenizers.tokenizer import unknown_warnings
 
 router = APIRouter(responses={**ERROR_RESPONSES})
 N_LIKELY = 10
-MAX_ALTERNATIVES = 50_000  # alternatives in total, over all tokens of a text
+MAX_ALTERNATIVES = 50_000  # maximum number of alternatives for all tokens of a text together
 Tokens = tuple[int, ...]
 
 
@@ -43,9 +43,9 @@ class TokenChoice(BaseModel):
     """A candidate for the next token."""
 
     id: int
-    text: str  # the token alone
-    shown: str | None = None  # what it adds to a text, if that differs: "" for part of a character
-    probability: float  # the model's, before the settings
+    text: str  # text of the token alone
+    shown: str | None = None  # what the token adds to a text, if that differs: "" for part of a character
+    probability: float  # probability by the model, before the settings
     chance: float | None = None  # probability with the settings; None if none apply
 
 
@@ -54,7 +54,7 @@ class NextTokenDistribution(BaseModel):
 
     likeliest: list[TokenChoice]
     entropy: float  # entropy of the model's distribution, in nats
-    n_kept: int  # how many tokens can be sampled
+    n_kept: int  # number of tokens that can be sampled
 
 
 class WrittenToken(BaseModel):
@@ -62,8 +62,8 @@ class WrittenToken(BaseModel):
 
     id: int
     text: str
-    shown: str  # the text that this token completes
-    log_prob: float  # the model's, before the settings, in nats
+    shown: str  # text that this token completes
+    log_prob: float  # log-probability by the model, before the settings, in nats
     rank: int
     entropy: float
     likeliest: list[TokenChoice]
@@ -75,7 +75,7 @@ class ScoredToken(BaseModel):
 
     id: int
     text: str
-    start: int  # in characters (Unicode code points) of the text
+    start: int  # offset in the text, in characters (Unicode code points)
     end: int
     log_prob: float
     rank: int
@@ -91,12 +91,14 @@ class Scores(BaseModel):
 
 
 class PromptRequest(ModelRequest):
-    """A text and the token ids after it. Ids make sure that a generated text is continued from the same tokens."""
+    """A text and the token ids after it. With the ids, a generated text is continued from the same tokens."""
 
     model: Name | None = None
     text: Text = ""
     tokens: Annotated[list[TokenId], Field(max_length=100_000, fail_fast=True, default_factory=list)]
-    settings: Annotated[dict[str, Any], Field(default_factory=dict)]  # changes to the model's own; null disables a rule
+    settings: Annotated[
+        dict[str, Any], Field(default_factory=dict)
+    ]  # changes to the model's settings; null disables a rule
 
 
 @router.post("/next")
@@ -113,7 +115,7 @@ async def next_token(body: PromptRequest, registry: Registry, limits: Limits) ->
 async def score(body: PromptRequest, registry: Registry, limits: Limits) -> Response:
     """Return the probability of each token given the tokens before it. Long texts get fewer alternatives.
 
-    Requests of other clients run between the parts of a long text.
+    A long text is scored in parts. Requests of other clients can run between two parts.
     """
     served = registry.get(body.model, "writer")
     check_texts([body.text], limits)
@@ -212,13 +214,15 @@ def _tokens(served: ModelWorker, body: PromptRequest) -> Tokens:
 
 @lru_cache(maxsize=32)
 def _logits(served: ModelWorker, tokens: Tokens) -> Float[Tensor, " vocab_size"]:
-    """Return the logits of the token after these. They are cached, so that settings can be tried quickly."""
+    """Return the logits of the next token. They are cached, which makes it fast to try settings."""
     return served.generator.next_logits(tokens).double()
 
 
 def _next_distribution(served: ModelWorker, tokens: Tokens, settings: DecodingSettings) -> NextTokenDistribution:
     tokenizer, context = served.generator.tokenizer, served.generator.model.settings.context_length
-    logits = _logits(served, tuple(in_view(tokens, context)))  # the model reads no more, so the cache key needs no more
+    logits = _logits(
+        served, tuple(in_view(tokens, context))
+    )  # the model reads only these tokens, so they suffice as the key
     sampling = plan_of(tokenizer, settings, []).sampling
     reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.uses_history else None)[0]
     chances = (

@@ -40,7 +40,9 @@ class TaskParts:
     """The functions and columns that make up a task."""
 
     open_corpus: Callable[[Sequence[str], ReadingOptions], AnyCorpus]
-    open_evaluation: Callable[[Sequence[str], ReadingOptions], AnyCorpus]  # opens files that are all held out
+    open_evaluation: Callable[
+        [Sequence[str], ReadingOptions], AnyCorpus
+    ]  # opens files to evaluate on, all of them held out
     columns: tuple[str, ...]  # text columns of the token store
     labels: tuple[str, ...]  # label columns of the token store
     rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # values of these columns, given all labels
@@ -54,7 +56,7 @@ class TaskParts:
     def token_store(
         self, corpus: AnyCorpus, tokenizer: Tokenizer, labels: Sequence[str], *, held_out: bool
     ) -> TokenStore:
-        """Return the tokens of one part of the corpus, from the cache if they were made before."""
+        """Return the tokens of one part of the corpus, from the cache if possible."""
         part = corpus.held_out if held_out else corpus.training
         key = _store_key(corpus.fingerprint, tokenizer, labels, held_out=held_out)
 
@@ -73,7 +75,7 @@ def kept_training_tokens(fingerprint: str, tokenizer: Tokenizer, labels: Sequenc
 
 
 def _store_key(fingerprint: str, tokenizer: Tokenizer, labels: Sequence[str], *, held_out: bool) -> str:
-    """Return a key of everything that the tokens of a part depend on."""
+    """Return a cache key made from everything that the tokens of a part depend on."""
     return store_key(fingerprint, tokenizer.fingerprint, "held out" if held_out else "training", *labels)
 
 

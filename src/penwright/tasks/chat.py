@@ -14,18 +14,18 @@ from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 from penwright.tokenizers.chat_template import Message
 
 N_SAMPLES, SAMPLE_TOKENS = 2, 100
-MOST_EVALUATED = 500_000  # tokens in a quick evaluation
+MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
-    """Yield each answer with what comes before it, and its number in its conversation."""
+    """Yield each answer with the text before it and its number in the conversation."""
     for conversation in _conversations(part):
         for number, turn in enumerate(conversation.turns):
             yield turn.prompt, turn.answer, number
 
 
 def texts(corpus: AnyCorpus) -> Iterator[str]:
-    """Yield the training conversations, piece by piece."""
+    """Yield the training conversations in pieces."""
     for conversation in _conversations(corpus.training):
         for turn in conversation.turns:
             yield from (*turn.prompt, turn.answer)
@@ -58,7 +58,7 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score predictions by the frequency of tokens in answers (unigram) and by the previous token (bigram)."""
+    """Score predictions by token frequency in answers (unigram) and by the previous token (bigram)."""
     assert context.training is not None
     training, held_out = (store.column("answer").tokens for store in (context.training, context.held_out))
     nats = ngram_baselines(training[:], held_out[:], context.tokenizer.vocab_size)
@@ -66,7 +66,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 
 
 def sample(context: RunContext) -> Sequence[Sample]:
-    """Answer the prompts of the settings, or else the first held-out ones."""
+    """Answer the prompts of the settings or, if there are none, the first held-out prompts."""
     generator, length = context.application, context.recipe.decoding.max_new_tokens or SAMPLE_TOKENS
     assert isinstance(generator, Generator)
     given: list[tuple[Sequence[Message], str]] = [

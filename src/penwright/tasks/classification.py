@@ -33,13 +33,13 @@ from penwright.evaluation.scores import Sample, Score
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 
 N_SAMPLES = 3
-SHOWN = 10  # labels in an error message
-MOST_EVALUATED = 10_000  # texts in a quick evaluation
-MOST_SCORES = 20_000_000  # of texts times labels, that are in memory at once
-MOST_LOGITS = 50_000_000  # of the linear classifier's texts times labels
-MOST_CHARACTERS = 20_000_000  # of the texts that the linear classifier learns from
-MOST_DOUBTFUL, DOUBTFUL = 50, 0.8  # labels that are listed, and how sure their contradiction is
-LINEAR = "linear classifier of n-grams"  # the note of its scores
+SHOWN = 10  # maximum number of labels in an error message
+MOST_EVALUATED = 10_000  # maximum number of texts in a quick evaluation
+MOST_SCORES = 20_000_000  # maximum of texts times labels in memory at once
+MOST_LOGITS = 50_000_000  # maximum of texts times labels for fitting the linear classifier
+MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
+MOST_DOUBTFUL, DOUBTFUL = 50, 0.8  # maximum number of doubtful labels, and minimum probability of another label
+LINEAR = "linear classifier of n-grams"  # note on the scores of this baseline
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
@@ -85,15 +85,15 @@ def batches(context: RunContext, store: TokenStore) -> LabelledBatches:
 
 
 def fit_linear(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> LinearClassifier:
-    """Fit a linear classifier of n-grams on the training texts, or on a random part of them if they are many."""
+    """Fit a linear classifier of n-grams on the training texts, or on a random part if there are many."""
     texts, numbers = _training_texts(corpus, labels, seed)
     return LinearClassifier.fit(texts, numbers, len(labels), seed)
 
 
 def doubtful_labels(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> list[Mistake]:
-    """Return the training texts whose label is contradicted by a linear classifier that did not learn from them.
+    """Return training texts whose label a linear classifier contradicts, although it was not fitted on them.
 
-    The most confident contradictions come first. `row` counts the training texts.
+    The most confident contradictions come first. `row` is the index among the training texts.
     """
     texts, numbers = _training_texts(corpus, labels, seed)
     found = worst_mistakes(out_of_fold(texts, numbers, len(labels), seed), numbers, texts, labels, most=MOST_DOUBTFUL)
@@ -101,7 +101,7 @@ def doubtful_labels(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> list
 
 
 def _training_texts(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> tuple[list[str], Int64[Tensor, " texts"]]:
-    """Return the training texts and the numbers of their labels; if they are long, only a random part of them."""
+    """Return the training texts and the indices of their labels. If there is much text, return a random part."""
     part = corpus.training
     fitting = int(len(part) * MOST_CHARACTERS / max(1, part.n_characters))
     n = max(1, min(len(part), fitting, MOST_LOGITS // len(labels)))
@@ -161,7 +161,7 @@ def calibration(context: RunContext) -> Calibration:
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score a fixed random sample of held-out texts. Fit the mixture with the linear classifier on them."""
+    """Score a fixed random sample of held-out texts. Fit the mixture with the linear classifier on this sample."""
     classifier, column, labels = _classifier(context), context.held_out.column("text"), _labels(context)
     rows = np.random.default_rng(0).permutation(len(labels))[: _most_at_once(context)]
     log_probs = classifier.log_probabilities([column[row] for row in rows.tolist()])
@@ -177,7 +177,7 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
 
 
 def _scores(results: Sequence[tuple[Counts, NegativeLogLikelihood]], *, is_balanced: bool = False) -> Sequence[Score]:
-    """Return the scores. The first one ranks: macro-F1 if rare labels are to count as much as others."""
+    """Return the scores. The first score ranks: it is macro-F1 if all labels should count equally."""
     counts = np.sum([counts for counts, _ in results], axis=0)
     nats = sum(nll.nats for _, nll in results) / max(1, int(counts.sum()))
     accuracy, macro_f1 = classification_scores(counts)
@@ -203,7 +203,7 @@ def _held_out_texts(context: RunContext) -> Iterator[str]:
 
 
 def _most_at_once(context: RunContext) -> int:
-    """Return how many texts to score at once."""
+    """Return the number of texts to score at once."""
     return max(1, min(MOST_EVALUATED, MOST_SCORES // max(1, len(context.card.labels))))
 
 

@@ -23,7 +23,7 @@ AnyPart = CorpusPart[Document] | CorpusPart[Pair] | CorpusPart[Labelled] | Corpu
 
 @dataclass
 class RunContext:
-    """The parts of a run that tasks work with."""
+    """The context of a run: all parts that the tasks need."""
 
     recipe: Recipe
     corpus: AnyCorpus
@@ -33,9 +33,9 @@ class RunContext:
     model: Model
     device: torch.device
     card: ModelCard
-    linear: LinearClassifier | None = None  # of n-grams; for classification
-    linear_log_probs: Tensor | None = None  # on the texts of quick evaluations, which are the same each time
-    has_new_head: bool = False  # whether the head of a fine-tuned model starts from scratch
+    linear: LinearClassifier | None = None  # linear classifier of n-grams; classification only
+    linear_log_probs: Tensor | None = None  # log-probabilities of `linear` for the fixed texts of quick evaluations
+    has_new_head: bool = False  # whether a fine-tuned model has a new, untrained head
 
     @property
     def markers(self) -> Markers:
@@ -58,7 +58,7 @@ def make_card(corpus: AnyCorpus, training: TokenStore, tokenizer: Tokenizer) -> 
 
 
 def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
-    """Return how files are read: which columns (from the recipe, else from `roles`), and what is left out."""
+    """Return how files are read: which columns (from the recipe, or else from `roles`), and which rows are left out."""
     data = recipe.data
     return ReadingOptions(
         columns=Columns(data.source, data.target, data.text, data.label, data.label_names, roles or {}),

@@ -13,7 +13,7 @@ from penwright.generation.generator import Generator
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 from penwright.text import first_words
 
-N_PROMPTS, WORDS = 2, 3  # sample prompts and words in each, unless the settings have prompts
+N_PROMPTS, WORDS = 2, 3  # number of sample prompts, and words in each, if the settings have no prompts
 SAMPLE_TOKENS = 150
 MOST_EVALUATED = 500_000  # tokens in a quick evaluation
 LONGEST_WINDOW = 1024  # tokens, for imported models; usual in the examples of transformers
@@ -40,12 +40,12 @@ def evaluate(context: RunContext) -> Sequence[Score]:
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score windows from all over the held-out part, scaled up to all of it."""
+    """Score a sample of windows from the whole held-out part, and scale the result up to the whole part."""
     return _scores(context, _window_stride(context))
 
 
 def _window_stride(context: RunContext) -> int:
-    """Return n such that a quick evaluation reads one in n windows."""
+    """Return the stride n: a quick evaluation reads one in n windows."""
     return -(-len(context.held_out.column("text").tokens) // MOST_EVALUATED)
 
 
@@ -82,7 +82,7 @@ def batches(context: RunContext, store: TokenStore) -> TextBatches:
 
 
 def sample(context: RunContext) -> Sequence[Sample]:
-    """Complete the prompts of the settings, or else the beginnings of held-out lines."""
+    """Complete the prompts of the settings or, if there are none, the beginnings of held-out lines."""
     prompts = context.recipe.training.prompts or _default_prompts(context.corpus.held_out)
     generator = context.application
     assert isinstance(generator, Generator)
@@ -93,7 +93,7 @@ def sample(context: RunContext) -> Sequence[Sample]:
 
 @lru_cache(maxsize=1)
 def _default_prompts(part: AnyPart) -> list[str]:
-    """Return the first words of the first held-out lines. They are cached, since a whole file may be read for them."""
+    """Return the first words of the first held-out lines. They are cached, since a whole file may be read."""
     chunks = (chunk for document in part if isinstance(document, Document) for chunk in document.chunks)
     lines = [line[:200] for line in next(chunks, "").split("\n") if any(map(str.isalpha, line[:200]))]
     return [first_words(line, WORDS) for line in lines[:N_PROMPTS]] or ["\n"]

@@ -17,7 +17,7 @@ from penwright.translation.constraints.requirements import NO_CONSTRAINTS
 from penwright.translation.translator import Translator
 
 N_SAMPLES = 3
-MOST_EVALUATED = 2000  # pairs that a quick evaluation translates
+MOST_EVALUATED = 2000  # maximum number of pairs that a quick evaluation translates
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
@@ -48,14 +48,14 @@ def evaluate(context: RunContext, beam_size: int | None = None, output: Path | N
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score greedy translations of some pairs. They rank checkpoints as well as beam search on all, but much faster."""
+    """Score greedy translations of some pairs. This ranks checkpoints as well as beam search on all pairs."""
     pairs = _chosen_pairs(context.corpus.held_out)
     return _scores(context, pairs, _translate(context, pairs, beam_size=1))
 
 
 @lru_cache(maxsize=1)
 def _chosen_pairs(part: AnyPart) -> Sequence[Pair]:
-    """Return pairs from all over the part. They are cached, because finding them takes reading all pairs of a file."""
+    """Return pairs from all over the part. They are cached, because finding them means reading all pairs."""
     n = min(len(part), MOST_EVALUATED)
     chosen = {number * len(part) // n for number in range(n)}
     return [pair for number, pair in enumerate(_pairs(part)) if number in chosen]
@@ -78,7 +78,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 
 
 def sample(context: RunContext) -> Sequence[Sample]:
-    """Translate the prompts of the settings, or else a few held-out sources."""
+    """Translate the prompts of the settings or, if there are none, a few held-out sources."""
     asked = [Pair(prompt, "") for prompt in context.recipe.training.prompts]
     pairs = asked or _chosen_pairs(context.corpus.held_out)[:N_SAMPLES]
     translations = _translate(context, pairs, beam_size=1)

@@ -1,4 +1,4 @@
-"""Chat templates: Jinja, as in the tokenizer_config.json of other projects, which turn messages into one text."""
+"""Chat templates in Jinja, as in the tokenizer_config.json of other projects. They turn messages into one text."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ PLAIN = (
     "{% for message in messages %}{{ '\\n' if not loop.first }}{{ message.role | capitalize }}:\n{{ message.content }}"
     "{% endfor %}{{ '\\nAssistant:\\n' if add_generation_prompt }}"
 )
-OPEN, CLOSE = "\ue000", "\ue001"  # around the number of a message, in place of its content
+OPEN, CLOSE = "\ue000", "\ue001"  # enclose the number of a message, which stands in for its content
 PLACE = re.compile(f"{OPEN}(\\d+){CLOSE}")
 ASSISTANT = "assistant"
 
@@ -29,13 +29,13 @@ class Message(NamedTuple):
 
 
 class Markup(str):
-    """Text of a template, in which the names of special tokens stand for these tokens. Messages are never Markup."""
+    """Text of a template. Names of special tokens in it become these tokens. Messages are never Markup."""
 
     __slots__ = ()
 
 
 class Turn(NamedTuple):
-    """An answer of the assistant, and what came before it since its last answer."""
+    """An answer of the assistant, and the text between the previous answer and this one."""
 
     prompt: tuple[str, ...]  # pieces of text: Markup of the template, or the contents of messages
     answer: str
@@ -43,16 +43,16 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A template that turns messages into pieces of text. It runs in a sandbox: it may come from anybody."""
+    """A template that turns messages into pieces of text. It runs in a sandbox, since it may be untrusted."""
 
     source: str = PLAIN
-    start_token: str = ""  # what the template calls bos_token
-    end_token: str = ""  # what it calls eos_token; one after an answer is the end token that the model writes itself
+    start_token: str = ""  # text that the template calls bos_token
+    end_token: str = ""  # text that the template calls eos_token; dropped after an answer, which has its own
 
     def turns(self, messages: Sequence[Message]) -> tuple[list[Turn], tuple[str, ...]]:
-        """Return the answers in a conversation, each with what comes before it, and what comes after the last.
+        """Return the turns of a conversation, and the pieces after the last answer.
 
-        After the last answer, the pieces go up to where the assistant answers again.
+        These pieces are the prompt for the next answer.
         """
         turns, pieces, is_after_answer = list[Turn](), list[str](), False
         for piece in self._pieces(messages):
@@ -69,13 +69,13 @@ class ChatTemplate:
         return turns, tuple(pieces)
 
     def _pieces(self, messages: Sequence[Message]) -> Iterator[Markup | int]:
-        """Yield the text of the template, and in its places the numbers of the messages."""
+        """Yield the text of the template in pieces, with the number of each message in place of its content."""
         marked = [{"role": each.role, "content": f"{OPEN}{n}{CLOSE}"} for n, each in enumerate(messages)]
         tokens = {"bos_token": self.start_token, "eos_token": self.end_token}
         try:
             text = self._template.render(messages=marked, add_generation_prompt=True, **tokens)
-        except Exception as error:  # a template may raise anything
-            raise PenwrightError(f"the chat template cannot take these messages: {error}") from None
+        except Exception as error:  # a template may raise any exception
+            raise PenwrightError(f"the chat template rejects these messages: {error}") from None
         for place, piece in enumerate(PLACE.split(text)):
             if place % 2:
                 yield int(piece)
@@ -89,7 +89,7 @@ class ChatTemplate:
         from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
 
         class Generation(Extension):
-            """The tag `generation`, which marks answers for other trainers."""
+            """The tag `generation`, with which other trainers mark answers."""
 
             tags = {"generation"}  # noqa: RUF012
 
@@ -115,5 +115,5 @@ PLAIN_TEMPLATE = ChatTemplate()
 
 
 def template_of(settings: ChatSettings | None) -> ChatTemplate:
-    """Return the template of a model, or the plain one."""
+    """Return the chat template of a model, or the plain template if it has none."""
     return ChatTemplate(settings.template, settings.bos_token, settings.eos_token) if settings else PLAIN_TEMPLATE

@@ -6,10 +6,10 @@ from typing import Any
 from penwright.tokenizers.kinds import MARKED_WORDS
 
 Table = Mapping[str, Any]
-MOST_PIECES = 1 << 22  # far more than any real vocabulary has
-FOREIGN = "penwright"  # in a tokenizer.json: how Penwright uses a tokenizer of another project
-LONGEST_PATTERN = 2_000  # characters of a regular expression
-PLAIN = ("truncation", "padding")  # parts that Penwright never writes
+MOST_PIECES = 1 << 22  # maximum size of a vocabulary, far above that of any real one
+FOREIGN = "penwright"  # key of a tokenizer.json from another project: how Penwright uses it
+LONGEST_PATTERN = 2_000  # maximum length of a regular expression, in characters
+PLAIN = ("truncation", "padding")  # parts of a tokenizer.json that Penwright never writes
 
 
 def check_file(file: Table) -> None:
@@ -32,7 +32,7 @@ def check_file(file: Table) -> None:
 
 
 def _ids_of_pieces(vocabulary: object) -> set[Any]:
-    """Return the ids of a BPE or unigram vocabulary; raise ValueError if two are equal."""
+    """Return the ids of a BPE or unigram vocabulary; raise ValueError if two ids are equal."""
     if isinstance(vocabulary, list):
         return set(range(len(vocabulary)))
     if not isinstance(vocabulary, dict):
@@ -44,7 +44,7 @@ def _ids_of_pieces(vocabulary: object) -> set[Any]:
 
 
 def _require_known_pattern(splitter: object) -> None:
-    """Raise ValueError for a pattern that is not Penwright's: an untrusted one may take forever to match."""
+    """Raise ValueError for a pattern that is not Penwright's: an untrusted pattern may take forever to match."""
     parts = splitter.get("pretokenizers", []) if isinstance(splitter, dict) else []
     for part in parts:
         if part["type"] == "Split" and part["pattern"] != {"Regex": MARKED_WORDS}:
@@ -77,12 +77,12 @@ def check_foreign_file(file: Table) -> None:
 
 
 def _spaces(decoders: list[Table]) -> bool:
-    """Return whether a decoder replaces the sign for a space of SentencePiece, as those of Llama 2 do."""
+    """Return whether a decoder replaces SentencePiece's symbol for a space, like that of Llama 2."""
     return any(part["type"] == "Replace" and part.get("pattern") == {"String": "\u2581"} for part in decoders)
 
 
 def parts_of(file: Table, name: str) -> list[Table]:
-    """Return the parts of a normalizer, pre-tokenizer or decoder; a sequence has several."""
+    """Return the parts of a normalizer, pre-tokenizer or decoder; only a sequence has several."""
     part = file.get(name)
     if part is None:
         return []

@@ -21,7 +21,7 @@ class Ragged(NamedTuple):
     lengths: Counts
 
     def select(self, which: Int64[np.ndarray, " some"]) -> "Ragged":
-        """Return the ids of these texts, in this order; a text may occur more than once."""
+        """Return the token ids of the given texts, in the given order. A text may occur more than once."""
         lengths = self.lengths[which]
         starts, ends = (np.cumsum(self.lengths) - self.lengths)[which], np.cumsum(lengths)
         places = np.arange(lengths.sum()) + np.repeat(starts - ends + lengths, lengths)
@@ -38,16 +38,16 @@ def lengths_of(texts: Sequence[str] | Sequence[bytes]) -> Counts:
     return np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
 
 
-# A word with the white space before it. BPE and unigram never join a visible character to white space after it, so the
-# ids of a text are the ids of its words. U+001C to U+001F are white space in Python but not in the library.
+# A word with the white space before it. BPE and unigram never join a visible character to the white space after
+# it, so the ids of a text are the ids of its words. U+001C to U+001F are white space in Python, not in the library.
 WORD = re.compile(r"[^\S\x1c-\x1f]*[\S\x1c-\x1f]+|\s+")
 
-_WHITE = np.zeros(1 << 16, dtype=bool)  # by UTF-16 code unit; no white space needs two
+_WHITE = np.zeros(1 << 16, dtype=bool)  # whether a UTF-16 code unit is white space; no white space needs two units
 _WHITE[[*b"\t\n\v\f\r ", 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]] = True
 
-_COLUMNS = 3  # of four code units each, enough for a short word
+_COLUMNS = 3  # integers per key; each holds four code units, and together they hold a short word
 _UNITS = 4 * _COLUMNS
-_MASKS = np.array([(1 << 16 * n) - 1 for n in range(5)], dtype=np.uint64)  # the first n of four units
+_MASKS = np.array([(1 << 16 * n) - 1 for n in range(5)], dtype=np.uint64)  # masks for the first n of four units
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing (Knuth 1973)
 _SLOT_BITS = 19
 _CHUNK = 1 << 15  # words per chunk; later chunks find words that earlier ones added
@@ -98,14 +98,14 @@ class WordTable:
     """
 
     def __init__(self, dtype: IdType) -> None:
-        self._lengths = np.zeros(1 << _SLOT_BITS, dtype=np.int64)  # 0 in free slots
+        self._lengths = np.zeros(1 << _SLOT_BITS, dtype=np.int64)  # lengths of the words; 0 in free slots
         self._keys = np.zeros((_COLUMNS, 1 << _SLOT_BITS), dtype=np.uint64)
         self._numbers = np.zeros(1 << _SLOT_BITS, dtype=np.int64)
-        self._ids = Ragged(np.empty(0, dtype), np.empty(0, np.int64))  # by word number
+        self._ids = Ragged(np.empty(0, dtype), np.empty(0, np.int64))  # token ids by word number
         self._adding = Lock()
 
     def ids(self, words: Words, encode: Callable[[list[str]], Ragged]) -> Ragged:
-        """Return the ids of each word; encode unknown words, and add those whose slots are free."""
+        """Return the ids of each word; encode unknown words, and cache those with a free slot."""
         keys, begins = words.keys(), range(0, max(1, len(words.starts)), _CHUNK)
         return _concatenated([self._ids_of_chunk(words, keys, begin, encode) for begin in begins])
 
@@ -115,7 +115,7 @@ class WordTable:
         hits = self._lengths[slots] == lengths
         for column, key in zip(self._keys, keys, strict=True):
             hits &= column[slots] == key
-        numbers, known = self._numbers[slots], self._ids  # numbers first: see _add()
+        numbers, known = self._numbers[slots], self._ids  # read in this order: see _add()
         others = np.flatnonzero(~hits)
         encoded = encode(words.spelled(begin + others))
         numbers[others] = len(known.lengths) + np.arange(len(others))
@@ -151,7 +151,7 @@ def _concatenated(all_ids: Sequence[Ragged]) -> Ragged:
 Encoder = Callable[[Sequence[str]], Ragged]
 
 _N_CODE_POINTS = 0x110000
-_SMALL = 10_000  # characters, below which encoding word by word is faster
+_SMALL = 10_000  # characters; with fewer, encoding word by word is faster
 
 
 def character_encoder(characters: Mapping[int, str], unknown_id: int, dtype: IdType) -> Encoder:
@@ -167,7 +167,7 @@ def character_encoder(characters: Mapping[int, str], unknown_id: int, dtype: IdT
 
 
 def byte_encoder(dtype: IdType) -> Encoder:
-    """Return an encoder in which the id of a byte is the byte."""
+    """Return an encoder that uses the value of each byte as its id."""
 
     def encode(texts: Sequence[str]) -> Ragged:
         encoded = [text.encode("utf-8") for text in texts]
@@ -182,7 +182,7 @@ class WordEncoder:
     The cache is cleared when it grows too large.
     """
 
-    max_characters = 3_000_000  # about 100 MB, with the overhead of Python objects
+    max_characters = 3_000_000  # maximum in the cache: about 100 MB, with the overhead of Python objects
 
     def __init__(self, library: LibraryTokenizer, dtype: IdType) -> None:
         self._library = library
@@ -211,7 +211,8 @@ class WordEncoder:
         if self._n_characters > self.max_characters:
             self._clear()
         known = self._known
-        new = list(set[str]().union(*words_of_texts).difference(known))
+        words = set[str]().union(*words_of_texts)
+        new = [word for word in words if word not in known]  # difference() may iterate a dict that other threads change
         encodings = self._library.encode_batch_fast(new, add_special_tokens=False)
         known.update((word, np.array(e.ids, self._dtype).tobytes()) for word, e in zip(new, encodings, strict=True))
         self._n_characters += sum(map(len, new))
@@ -225,7 +226,7 @@ class WordEncoder:
 
 
 def _spelling() -> list[str]:
-    """Return the character of each byte: itself if printable; the other 68 bytes get the characters from U+0100."""
+    """Return a character for each byte. Printable bytes keep theirs; the other 68 get characters from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]

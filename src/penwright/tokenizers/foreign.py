@@ -1,4 +1,4 @@
-"""Tokenizers of other projects: any tokenizer.json of the library, with a note of how its model uses it."""
+"""Tokenizers of other projects: any tokenizer.json of the tokenizers library, with the conventions of its model."""
 
 import json
 import re
@@ -20,7 +20,7 @@ TokenIds = tuple[TokenId, ...]
 
 
 class Conventions(BaseModel):
-    """How a model uses its tokenizer: the special tokens, and what surrounds a text."""
+    """The way a model uses its tokenizer: the special tokens, and the tokens around a text."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -28,17 +28,17 @@ class Conventions(BaseModel):
     start: TokenId
     end: TokenId
     begins: bool = True  # whether a prompt begins with the start token
-    source_prefix: TokenIds = ()  # of a translator: tokens before each source, such as its language
-    target_prefix: TokenIds = ()  # of a translator: tokens between the start token and each target
-    ids: TokenIds | None = None  # the model's id of each token of the library; None: the same
-    extra: dict[str, TokenId] = {}  # tokens of the model that the library does not have, by name
-    target: dict[str, Any] | None = None  # tokenizer.json of the target, with ids and extra; None: as the source
+    source_prefix: TokenIds = ()  # tokens before each source of a translator, for example its language
+    target_prefix: TokenIds = ()  # tokens between the start token and each target of a translator
+    ids: TokenIds | None = None  # the model's id for each id of the library; None: the same ids
+    extra: dict[str, TokenId] = {}  # ids of tokens that only the model has, by name
+    target: dict[str, Any] | None = None  # tokenizer.json of the target, with ids and extra; None: the same
 
 
 class ForeignTokenizer(Tokenizer):
-    """A tokenizer that another project trained. Unlike those of Penwright, it may normalize a text.
+    """A tokenizer that another project trained. Unlike Penwright's own, it may normalize texts.
 
-    Special tokens are recognized in no text, as in all tokenizers of Penwright.
+    As in all tokenizers of Penwright, special tokens in a text are not recognized.
     """
 
     def __init__(self, file: Table) -> None:
@@ -55,7 +55,7 @@ class ForeignTokenizer(Tokenizer):
         self._target = self._target_tokenizer()
 
     def _read_vocabulary(self) -> None:
-        """Note the name and the bytes of each of the model's tokens."""
+        """Store the name and the bytes of each token of the model."""
         numbers, extra = self._library.get_vocab(with_added_tokens=True), self.conventions.extra
         given = self.conventions.ids
         self._ids = np.array(range(1 + max(numbers.values(), default=0)) if given is None else given)
@@ -79,14 +79,14 @@ class ForeignTokenizer(Tokenizer):
             self._bytes[self.unknown_id] = "\N{REPLACEMENT CHARACTER}".encode()
 
     def encode_ragged(self, texts: Sequence[str]) -> Ragged:
-        """Encode many texts to one array, with the number of tokens of each."""
+        """Encode many texts to one array; return it with the number of tokens of each text."""
         encodings = self._library.encode_batch_fast(list(map(well_formed, texts)), add_special_tokens=False)
         lengths = np.array([len(each) for each in encodings], dtype=np.int64)
         numbers = np.fromiter((number for each in encodings for number in each.ids), np.int64, int(lengths.sum()))
         return Ragged(self._ids[numbers].astype(self.dtype), lengths)
 
     def sizes(self, text: str) -> list[int]:
-        """Return how many UTF-8 bytes of the text each of its tokens covers."""
+        """Return the number of UTF-8 bytes of the text that each token covers."""
         if self.kind == "bpe" and self._plain.get("normalizer") is None:
             return super().sizes(text)
         text, covered, sizes = well_formed(text), 0, []
@@ -101,12 +101,12 @@ class ForeignTokenizer(Tokenizer):
         return self.conventions.begins
 
     def source(self, tokens: Sequence[int]) -> list[int]:
-        """Return a translator's source between the tokens that surround it."""
+        """Return the tokens of a translator's source, with those that the model expects around it."""
         return [*self.conventions.source_prefix, *tokens, self.end_id]
 
     @property
     def target_prefix(self) -> tuple[int, ...]:
-        """The tokens between the start token and each target of a translator, such as its language."""
+        """The tokens between the start token and each target of a translator, for example its language."""
         return self.conventions.target_prefix
 
     @property
@@ -122,7 +122,7 @@ class ForeignTokenizer(Tokenizer):
 
     @property
     def pieces(self) -> list[str]:
-        """All tokens by id, as tokenizer.json writes them."""
+        """The text of each token by id, as written in tokenizer.json."""
         return self._pieces
 
     @property
@@ -133,17 +133,17 @@ class ForeignTokenizer(Tokenizer):
 
     @property
     def user_defined(self) -> frozenset[int]:
-        """The tokens that are always kept whole, and that stand for text."""
+        """The tokens that stand for text and are never split."""
         return self._user_defined
 
     @property
     def is_plain(self) -> bool:
-        """Whether other programs can use its tokenizer.json."""
+        """Whether other programs can use the tokenizer.json."""
         return self.conventions.ids is None
 
     @property
     def library(self) -> LibraryTokenizer:
-        """A copy for other programs."""
+        """A copy of the underlying tokenizer, for other programs."""
         return LibraryTokenizer.from_str(json.dumps(self._plain))
 
     def _file_content(self) -> bytes:
@@ -157,7 +157,7 @@ class ForeignTokenizer(Tokenizer):
         return model.get("unk_token")
 
     def _speller(self) -> Callable[[str], bytes]:
-        """Return the function from a piece to its bytes, and note what kind of tokenizer this is."""
+        """Set the kind of the tokenizer, and return a function that maps a piece to its bytes."""
         model, types = self._plain["model"], {part["type"] for part in parts_of(self._plain, "decoder")}
         splitters = parts_of(self._plain, "pre_tokenizer")
         if model["type"] == "WordPiece":

@@ -23,7 +23,7 @@ _N_CODE_POINTS = 0x110000
 _MIN_VOCAB_SIZE = len(SPELLING) + len(SPECIALS)
 _DEFAULT_VOCAB_SIZE = 8_000
 _SAMPLE = 1_000_000  # characters that are searched for combining marks
-_MANY_MARKS = 0.01  # share of the characters
+_MANY_MARKS = 0.01  # if the share of combining marks is larger, words are split by MARKED_WORDS
 MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 # GPT-2's pattern, except that a combining mark (an accent, or a vowel sign of Hebrew, Arabic, Hindi or Thai) does not
 # end a word.
@@ -37,12 +37,12 @@ class TrainedTokenizer(NamedTuple):
 
 
 def train_characters(texts: Iterable[str], vocab_size: int | None) -> TrainedTokenizer:
-    """Train a character tokenizer; with a `vocab_size`, only the most frequent characters, the others become <unk>."""
+    """Train a character tokenizer. With a `vocab_size`, all but the most frequent characters become <unk>."""
     counts = _count_characters(texts)
     by_frequency = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     n_kept = len(by_frequency) if vocab_size is None else vocab_size - len(SPECIALS) - 1
     if n_kept < 1:
-        raise PenwrightError(f"a vocabulary of {vocab_size} has no room for characters; use 5 tokens or more")
+        raise PenwrightError(f"a vocabulary of {vocab_size} is too small for characters; use 5 tokens or more")
     characters = [chr(code_point) for code_point in np.sort(by_frequency[:n_kept])]
     vocabulary = {token: token_id for token_id, token in enumerate([*characters, UNKNOWN])}
     library = LibraryTokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN, fuse_unk=False))
@@ -74,7 +74,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int | None) -> TrainedTokenizer:
 
 
 def train_unigram(texts: Iterable[str], vocab_size: int | None) -> TrainedTokenizer:
-    """Train a unigram model over bytes (Kudo 2018): start with many pieces, then drop the least useful ones."""
+    """Train a unigram model over bytes (Kudo 2018): start with many pieces, then drop the least useful pieces."""
     size = _checked_size(vocab_size)
     marked, texts = _has_many_marks(texts)
     draft = _byte_level(models.Unigram(), split_words=True, marked=marked)
@@ -119,7 +119,7 @@ def _count_characters(texts: Iterable[str]) -> NDArray[np.int64]:
 
 
 def _has_many_marks(texts: Iterable[str]) -> tuple[bool, Iterator[str]]:
-    """Return whether the start of these texts has many combining marks, and an iterator over all of them."""
+    """Return whether the start of these texts has many combining marks, and an iterator over all texts."""
     texts, seen, n_seen = iter(texts), [], 0
     for text in texts:
         seen.append(text)
@@ -144,7 +144,7 @@ def _byte_level(model: models.Model, split_words: bool, marked: bool = False) ->
 def _checked_size(vocab_size: int | None) -> int:
     if vocab_size is not None and vocab_size < _MIN_VOCAB_SIZE:
         raise PenwrightError(
-            f"a vocabulary of {vocab_size} has no room for the 256 bytes; use {_MIN_VOCAB_SIZE} tokens or more, "
+            f"a vocabulary of {vocab_size} is too small for the 256 bytes; use {_MIN_VOCAB_SIZE} tokens or more, "
             "or a tokenizer of type characters"
         )
     return vocab_size or _DEFAULT_VOCAB_SIZE
@@ -158,8 +158,8 @@ def _shortfall(library: LibraryTokenizer, size: int) -> tuple[str, ...]:
 def _deterministic_scores(vocabulary: Mapping[str, float | None]) -> list[tuple[str, float]]:
     """Return the trainer's pieces and scores without their randomness.
 
-    The trainer adds floats in any order, so scores are rounded. It ranks bytes without evidence at random, within
-    256 * 0.0001 above the lowest score (in a very short text, without a score); here they get the lowest score.
+    The trainer adds floats in any order, so scores are rounded. It gives bytes without evidence
+    random scores within 256 * 0.0001 of the lowest score, or none in a very short text; here they get the lowest score.
     """
     floor = round(min((score for score in vocabulary.values() if score is not None), default=0.0), 6)
 

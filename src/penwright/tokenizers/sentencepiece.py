@@ -1,4 +1,4 @@
-"""SentencePiece models as tokenizer.json: the file is parsed here, and the tokenizers library does the rest."""
+"""Conversion of SentencePiece models to tokenizer.json, which the tokenizers library reads."""
 
 import base64
 import struct
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from penwright.tokenizers.checks import MOST_PIECES
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.Type; those of GGUF, too
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.Type; GGUF uses the same numbers
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # wire types of protobuf
 Value = int | bytes
 
@@ -22,13 +22,13 @@ class SentencePiece(NamedTuple):
 
 
 class SentencePieceModel(NamedTuple):
-    """The parts of a SentencePiece model that decide what it does with a text."""
+    """The parts of a SentencePiece model that determine how it encodes a text."""
 
     pieces: Sequence[SentencePiece]
     type: int = BPE
     charsmap: bytes = b""  # compiled rules of the normalizer
-    adds_prefix: bool = True  # put a space before a text
-    trims: bool = True  # remove spaces around a text, and all but one inside
+    adds_prefix: bool = True  # whether a space is put before each text
+    trims: bool = True  # whether spaces around a text and repeated spaces inside are removed
 
 
 def parse_sentencepiece(content: bytes) -> SentencePieceModel:
@@ -94,7 +94,7 @@ def _piece(fields: dict[int, Value]) -> SentencePiece:
 
 
 def as_tokenizer_json(model: SentencePieceModel) -> dict[str, Any]:
-    """Return the tokenizer.json with the same results."""
+    """Return a tokenizer.json that gives the same results as the model."""
     pieces = model.pieces
     unknown = next((number for number, piece in enumerate(pieces) if piece.type == UNKNOWN), None)
     added = [(number, piece) for number, piece in enumerate(pieces) if piece.type in (UNKNOWN, CONTROL, USER_DEFINED)]

@@ -1,4 +1,4 @@
-"""The tokenizer of all kinds, saved as a tokenizer.json that other libraries can read."""
+"""The tokenizer class for all kinds, saved as a tokenizer.json that other libraries can read."""
 
 import codecs
 import hashlib
@@ -43,8 +43,8 @@ class Tokenizer:
         """Wrap a tokenizer of the library; `notes` lists requests that training could not meet."""
         library.encode_special_tokens = True
         self.kind: str = kind_of(library)
-        self.joins_marks = isinstance(library.pre_tokenizer, pre_tokenizers.Sequence)  # unlike GPT-2's pattern
-        self.prefix_space = isinstance(library.normalizer, normalizers.Prepend)  # added before each text
+        self.joins_marks = isinstance(library.pre_tokenizer, pre_tokenizers.Sequence)  # marks do not end a word
+        self.prefix_space = isinstance(library.normalizer, normalizers.Prepend)  # adds a space before each text
         self.notes = notes
         self.vocab_size = library.get_vocab_size(with_added_tokens=True)
         self.dtype = ids_type(self.vocab_size)
@@ -63,12 +63,12 @@ class Tokenizer:
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Encode many texts to arrays of `dtype`; much faster than one by one."""
+        """Encode many texts to arrays of `dtype`. This is much faster than one text at a time."""
         tokens, lengths = self.encode_ragged(texts)
         return np.split(tokens, np.cumsum(lengths)[:-1]) if texts else []
 
     def encode_ragged(self, texts: Sequence[str]) -> Ragged:
-        """Encode many texts to one array, with the number of tokens of each."""
+        """Encode many texts to one array; return it with the number of tokens of each text."""
         texts = texts if _is_well_formed("".join(texts)) else [well_formed(text) for text in texts]
         return self._encoder(list(map(with_space, texts)) if self.prefix_space else texts)
 
@@ -98,7 +98,7 @@ class Tokenizer:
         return text.removeprefix(" ") if self.prefix_space else text
 
     def sizes(self, text: str) -> list[int]:
-        """Return how many UTF-8 bytes of the text each of its tokens covers."""
+        """Return the number of UTF-8 bytes of the text that each token covers."""
         if self.kind == "characters":  # the token of an unknown character does not have its bytes
             return [len(character.encode()) for character in well_formed(text)]
         sizes = [len(self._bytes[token_id]) for token_id in self.encode(text)]
@@ -113,7 +113,7 @@ class Tokenizer:
         return list(tokens) if is_whole else [self.start_id, *tokens]
 
     def source(self, tokens: Sequence[int]) -> list[int]:
-        """Return a translator's source between the tokens that surround it."""
+        """Return the tokens of a translator's source, with those that the model expects around it."""
         return [*tokens, self.end_id]
 
     @property
@@ -123,12 +123,12 @@ class Tokenizer:
 
     @property
     def n_before_source(self) -> int:
-        """The number of tokens before a translator's source, such as that of its language."""
+        """The number of tokens before a translator's source, for example one for its language."""
         return len(self.source(())) - 1
 
     @property
     def target_prefix(self) -> tuple[int, ...]:
-        """The tokens between the start token and each target of a translator, such as its language."""
+        """The tokens between the start token and each target of a translator, for example its language."""
         return ()
 
     @property
@@ -157,7 +157,7 @@ class Tokenizer:
 
     @property
     def pieces(self) -> list[str]:
-        """All tokens by id, as tokenizer.json writes them: bytes as printable characters."""
+        """The text of each token by id, as written in tokenizer.json: bytes as printable characters."""
         return [self._library.id_to_token(token_id) or "" for token_id in range(self.vocab_size)]
 
     @property
@@ -167,22 +167,22 @@ class Tokenizer:
 
     @property
     def splitter(self) -> Mapping[str, Any] | None:
-        """The rule that splits texts into words, as tokenizer.json writes it."""
+        """The rule that splits texts into words, as written in tokenizer.json."""
         return json.loads(self._library.to_str())["pre_tokenizer"]
 
     @property
     def user_defined(self) -> frozenset[int]:
-        """The tokens that are always kept whole, and that stand for text; only imported tokenizers have some."""
+        """The tokens that stand for text and are never split; only imported tokenizers have some."""
         return frozenset()
 
     @property
     def is_plain(self) -> bool:
-        """Whether other programs can use its tokenizer.json; not those of imported translators with their own ids."""
+        """Whether other programs can use the tokenizer.json; False for imported translators with their own ids."""
         return True
 
     @property
     def library(self) -> LibraryTokenizer:
-        """A copy for other programs, which adds the start token to each text."""
+        """A copy of the underlying tokenizer for other programs. It adds the start token to each text."""
         library, start = LibraryTokenizer.from_str(self._library.to_str()), self.pieces[self.start_id]
         special = [(start, self.start_id)]
         library.post_processor = TemplateProcessing(single=f"{start} $A", special_tokens=special)
@@ -238,7 +238,7 @@ class Tokenizer:
             return byte_encoder(self.dtype)
         library = LibraryTokenizer.from_str(self._library.to_str())
         library.encode_special_tokens = True
-        library.normalizer = None  # its words already have their space
+        library.normalizer = None  # the words that it encodes already have their space
         return WordEncoder(library, self.dtype)
 
 
@@ -281,17 +281,17 @@ class TextStream:
 def never_generated(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the special tokens that stand for no text, except the end token, which may be generated."""
     ids = (tokenizer.pad_id, tokenizer.start_id, tokenizer.unknown_id)
-    return tuple(token for token in ids if token is not None and token != tokenizer.end_id)  # GPT-2 has one for all
+    return tuple(token for token in ids if token is not None and token != tokenizer.end_id)  # GPT-2 has only one
 
 
 def controls(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the tokens that contain control characters other than the tab. Line breaks would make two lines of one."""
+    """Return the tokens that contain control characters, except tabs. Line breaks would split one line into two."""
     texts = (tokenizer.token_bytes(token).decode("utf-8", errors="ignore") for token in range(tokenizer.vocab_size))
     return tuple(token for token, text in enumerate(texts) if CONTROLS & set(text))
 
 
 def unknown_warnings(tokenizer: Tokenizer, text: str) -> list[str]:
-    """Return a warning that lists the characters of the text that the model does not know, if there are any."""
+    """Return a warning that lists the characters unknown to the model; [] if there are none."""
     unknown = tokenizer.unknown_characters(text)
     return [f"characters the model does not know: {' '.join(map(_readable, unknown))}"] if unknown else []
 

@@ -15,8 +15,8 @@ from penwright.tokenizers.tokenizer import Tokenizer, well_formed, with_space
 _SAMPLE_BYTES: dict[Kind, int] = {"bpe": 50_000_000, "unigram": 10_000_000}  # unigram is ten times slower
 _PIECE_LENGTH = 1 << 16
 
-# Longer runs of characters without white space, or of white space only, teach nothing. BPE needs time quadratic in
-# their length.
+# Longer spans without white space, or of white space only, are useless for training. The time that BPE needs is
+# quadratic in their length.
 _LONG_RUN = re.compile(r"(\S{256}|\s{256})")
 
 
@@ -32,8 +32,8 @@ def train_tokenizer(
 
     `vocab_size` includes special tokens (default: all characters, or 8,000 tokens for BPE and unigram). BPE and
     unigram train on a sample of at most about `max_bytes` of the stream (default: 50 MB and 10 MB). `prefix_space`
-    adds a space before each text, so that its first word has the same token as elsewhere. Raises PenwrightError if
-    there is no text or the vocabulary is too small.
+    adds a space before each text, so its first word has the same token as elsewhere. Raises PenwrightError if there is
+    no text or the vocabulary is too small.
     """
     if kind not in KINDS:
         raise UsageError(f'there is no tokenizer.type "{kind}" to train. Choose one of {", ".join(KINDS)}')
@@ -63,8 +63,8 @@ def _pieces(text: str) -> Iterator[str]:
 def _sample(pieces: Iterable[str], max_bytes: int) -> list[str]:
     """Draw a random sample in one pass and bounded memory.
 
-    Each piece draws a number and stays while it is below a threshold, which is halved when the sample is too large.
-    Taking every n-th piece instead would see only one language if lines alternate between two.
+    Each piece draws a number, and stays while this number is below a threshold. The threshold is halved whenever the
+    sample is too large. A sample of every n-th piece could miss one language if lines alternate between two.
     """
     rng = random.Random(0)
     sample: list[tuple[float, str]] = []

@@ -15,19 +15,19 @@ class TrainState:
     """The counters of a run, saved with every checkpoint."""
 
     step: int = 0
-    total_steps: int | None = None  # None until a budget in minutes is settled
-    ends_by_the_clock: bool = False  # The end moves when throughput changes.
-    ends_early: bool = False  # The end moves only closer, because an early cooldown has begun.
+    total_steps: int | None = None  # number of steps in total; None until a budget in minutes is settled
+    ends_by_the_clock: bool = False  # whether the end moves when throughput changes
+    ends_early: bool = False  # whether an early cooldown has begun, so that the end can only move closer
     turn_step: int = 0  # step of the budget at which the end was last moved
     turn_progress: float = 0.0  # progress of the schedule at that step
     targets: int = 0
-    seconds: float = 0.0  # spent on training, evaluation included
-    reserved_seconds: float = 0.0  # duration of an evaluation, kept free for the last one
-    first_step: int = 0  # where the current budget began: 0, or the end of the budget before
+    seconds: float = 0.0  # time spent on training, evaluation included
+    reserved_seconds: float = 0.0  # time reserved for the last evaluation: the duration of one
+    first_step: int = 0  # step at which the current budget began: 0, or the end of the previous budget
     first_second: float = 0.0
     skipped: int = 0
     skipped_in_a_row: int = 0
-    best: float | None = None  # best value so far of the score that ranks
+    best: float | None = None  # best value so far of the score that ranks checkpoints
     best_step: int | None = None  # step of the best value
     nats_of_best: float | None = None  # held-out nats at that step
     evaluations_since_best: int = 0
@@ -49,20 +49,20 @@ def count_steps(settings: TrainingSettings, batches: AnyBatches) -> int | None:
     return None
 
 
-MEASURED_STEPS = 8  # fewest steps for measuring throughput
-MARK_AT_LATEST = 200  # step at which the measurement starts at the latest
-MIN_CHANGE = 0.1  # The end is moved only if the number of remaining steps changes by more than this fraction.
+MEASURED_STEPS = 8  # minimum number of steps for measuring throughput
+MARK_AT_LATEST = 200  # latest step at which the measurement starts
+MIN_CHANGE = 0.1  # minimum relative change of the remaining steps for which the end is moved
 
 
 @dataclass
 class Clock:
     """A clock that converts a budget in minutes into steps, as late as the schedule allows.
 
-    Throughput is measured from a little after the start, so that warm-up and compilation do not count. If it changes
-    later (the machine slows down, another program ends), the end is moved, so that the run takes the given minutes.
+    Throughput is measured after the first steps, so that warm-up and compilation do not count. If it changes later,
+    because the machine slows down or another program ends, the end is moved to keep to the budget.
     """
 
-    seconds: float  # the whole budget
+    seconds: float  # budget in seconds
     settles_at: float  # fraction of the budget after which the schedule must know its end
     mark: tuple[int, float] | None = None  # step and second from which throughput is measured
 
@@ -73,14 +73,14 @@ class Clock:
 
     @classmethod
     def of(cls, minutes: float, schedule: Schedule) -> "Clock":
-        """Make the clock for a budget and a schedule. A WSD schedule must know its end when the cooldown begins."""
+        """Create the clock for a budget and a schedule. A WSD schedule must know its end when the cooldown begins."""
         stable = 1 - schedule.cooldown_fraction if schedule.type == "wsd" else schedule.settles_at
         return cls(60 * minutes, max(0.05, stable))
 
     def settle(self, step: int, elapsed: float, reserved: float = 0.0) -> int | None:
-        """Return the number of steps of the whole run, or None while it is too early to settle it.
+        """Return the number of steps of the whole run, or None while it is too early to settle this number.
 
-        `elapsed` is the time spent, and `reserved` the time kept for a last evaluation, both in seconds.
+        `elapsed` is the time spent, and `reserved` the time reserved for a last evaluation, both in seconds.
         """
         if self.mark is None and (elapsed >= self.seconds * self.settles_at / 5 or step >= MARK_AT_LATEST):
             self.mark = (step, elapsed)
@@ -93,11 +93,11 @@ class Clock:
         return step + max(0, int((self.seconds - elapsed - reserved) * steps_per_second))
 
     def adjust(self, step: int, elapsed: float, reserved: float, total: int, since: int) -> int | None:
-        """Return a corrected number of steps, or None if the settled `total` still fits the throughput so far.
+        """Return a corrected number of steps, or None if `total` still fits the throughput.
 
-        `since` is the step of the last correction. Until the next one, at least an eighth of the steps from there to
-        the end are taken. A correction at most halves or doubles the remaining steps: a machine that stood still for
-        a while must not end a cooldown at once.
+        `since` is the step of the last correction. The next correction comes after at least an eighth of the steps
+        from `since` to the end. It at most halves or doubles the remaining steps: a machine that was suspended for a
+        while must not end a cooldown at once.
         """
         left = total - step
         wanted = self.settle(step, elapsed, reserved)
@@ -111,7 +111,7 @@ _MARK = TypeAdapter(tuple[int, float] | None)
 
 
 class Budget:
-    """The budget of a run: what is spent and what is left, and the learning-rate schedule."""
+    """The budget of a run: the spent and the remaining part, and the learning-rate schedule."""
 
     def __init__(self, settings: TrainingSettings, schedule: Schedule, batches: AnyBatches, n_processes: int = 1):
         self._settings, self._schedule, self._batches = settings, schedule, batches
@@ -119,7 +119,7 @@ class Budget:
         self.clock = Clock.of(settings.minutes, schedule) if settings.minutes is not None else None
 
     def save(self) -> Record:
-        """Return the counters as a checkpoint keeps them."""
+        """Return the counters to save in a checkpoint."""
         mark = list(self.clock.mark) if self.clock and self.clock.mark else None
         return {**asdict(self.state), "clock_mark": mark}
 
@@ -158,7 +158,7 @@ class Budget:
         step, elapsed, shift = state.step - state.first_step, state.seconds - state.first_second, self._end_shift
         if state.total_steps is None:
             total = clock.settle(step, elapsed, state.reserved_seconds)
-            if total is not None and state.reserved_seconds:  # evaluations may have used up the time of the cooldown
+            if total is not None and state.reserved_seconds:  # evaluations may have used the time of the cooldown
                 total = max(total, step + int(step * clock.least_left))
         else:
             settled = state.total_steps - state.first_step
@@ -192,7 +192,7 @@ class Budget:
         return EndShift(self.state.turn_step, self.state.turn_progress)
 
     def cool_down(self) -> bool:
-        """Start the cooldown now if the schedule has one that is still ahead; return whether it started."""
+        """Start the cooldown now if the schedule has one that has not begun. Return whether it started."""
         state, schedule = self.state, self._schedule
         if not isinstance(schedule, WarmupStableDecay) or not 0 < schedule.cooldown_fraction < 1:
             return False
@@ -203,11 +203,11 @@ class Budget:
         return True
 
     def extend(self) -> None:
-        """Start a new budget with a new schedule where the loaded state ends."""
+        """Start a new budget with a new schedule at the step of the loaded state."""
         state = self.state
         state.first_step, state.first_second = state.step, state.seconds
         state.evaluations_since_best = state.evaluations_over_fitted = 0
-        state.best_nats, state.stopped_early = None, False  # at a high learning rate, nats rise again for a while
+        state.best_nats, state.stopped_early = None, False  # a high learning rate raises the nats for a while
         state.ends_by_the_clock = state.ends_early = False
         state.turn_step, state.turn_progress = 0, 0.0
         steps = count_steps(self._settings, self._batches)

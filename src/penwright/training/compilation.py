@@ -1,4 +1,4 @@
-"""Compilation of the blocks with torch.compile: steps take a third less time, but compiling pays in long runs only."""
+"""Compilation of the blocks with torch.compile: steps take a third less time, which pays off in long runs only."""
 
 from contextlib import AbstractContextManager
 
@@ -11,14 +11,14 @@ from penwright.errors import PenwrightError
 from penwright.native import toolchain
 from penwright.training.optimizers import blocks_of
 
-# Seconds of training from which compiling pays. On a CPU, compiling takes 22 s, or 60 s for varying lengths, and twice
-# as long on slow cores (measured; not measured on a GPU).
+# Seconds of training from which compiling pays off. On a CPU, compiling takes 22 s, or 60 s for varying lengths, and
+# twice as long on slow cores (measured; not measured on a GPU).
 PAYS_FROM: dict[Task, float] = {"generate": 120.0, "chat": 240.0, "translate": 240.0, "classify": 240.0}
 GAIN = 1.45  # speedup of training on a CPU (measured)
 
 
 def choose_compilation(device: torch.device, task: Task, seconds: float) -> tuple[bool, str]:
-    """Decide whether to compile for about this many seconds of training; return the decision and its reason."""
+    """Decide whether to compile for about this many seconds of training. Return the decision and the reason."""
     if device.type not in ("cpu", "cuda"):
         return False, "untested on this device"
     if seconds < PAYS_FROM[task]:
@@ -32,19 +32,19 @@ def choose_compilation(device: torch.device, task: Task, seconds: float) -> tupl
 
 
 def compile_blocks(model: nn.Module, device: torch.device, *, dynamic: bool) -> None:
-    """Mark each block to be compiled when it first runs. Blocks of the same kind share the compiled code.
+    """Mark each block for compilation when it first runs. Blocks of the same kind share the compiled code.
 
     Raises PenwrightError if torch.compile cannot work on this machine.
     """
-    missing = toolchain.missing_requirement()  # needed on a GPU, too: Triton compiles its launchers
+    missing = toolchain.missing_requirement()  # GPUs need the toolchain, too: Triton compiles launchers
     if missing:
         raise PenwrightError(f"training.compile is on, but {missing}. Add --set training.compile=off")
     toolchain.set_inductor_cache()
-    shapes.use_duck_shape = False  # else a batch whose length happens to equal the model's width is compiled on its own
+    shapes.use_duck_shape = False  # otherwise a batch whose length equals the model's width is compiled separately
     for block in blocks_of(model):
         block.compile(dynamic=dynamic)
 
 
 def uncompiled() -> AbstractContextManager[None]:
-    """Return a context where nothing runs compiled. Evaluation and decoding use other shapes and would recompile."""
+    """Return a context in which no compiled code runs. Evaluation and decoding use other shapes and would recompile."""
     return torch.compiler.set_stance("force_eager")

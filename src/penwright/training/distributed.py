@@ -1,10 +1,10 @@
-"""Data-parallel training by several processes (ranks), each on its rows of every batch. All collectives are here.
+"""Data-parallel training by several processes (ranks), each on its rows of every batch, with all collectives.
 
 Rank 0 leads: it reads, plans, evaluates, saves, and broadcasts what to compute. The other ranks follow. Batches are the
 same as in a single process, and gradients are summed over all rows. More ranks therefore change the speed, but not the
 result, apart from dropout and the order of floating-point sums.
 
-Ranks find each other through the environment variables of torchrun, which can therefore start them, too.
+Ranks find each other through torchrun's environment variables, so torchrun can start them, too.
 """
 
 import atexit
@@ -30,27 +30,27 @@ from penwright.training.launcher import env_int, is_launched
 from penwright.training.rank_table import Field, RankTable, how_it_ended
 
 PATIENCE = timedelta(days=7)  # timeout while rank 0 prepares a corpus or evaluates; the launcher detects hung ranks
-NOTICED = 1.0  # seconds in which the launcher records that a rank has ended
+NOTICED = 1.0  # seconds within which the launcher records that a rank has ended
 
 
 @dataclass
 class Ranks:
     """The group of processes that train together, as seen by one of them."""
 
-    rank: int = 0  # of this process
+    rank: int = 0  # rank of this process
     size: int = 1
     control: "dist.ProcessGroup | None" = None  # group for the messages of rank 0, on the CPU
     failed: int | None = None  # exit code if rank 0 fails while the others compute
-    table: RankTable = field(default_factory=lambda: RankTable(1))  # progress, read by the launcher
+    table: RankTable = field(default_factory=lambda: RankTable(1))  # progress of the ranks, which the launcher reads
     notes_compilations: bool = False
 
     @property
     def leads(self) -> bool:
-        """Whether this is rank 0."""
+        """Whether this process is rank 0."""
         return self.rank == 0
 
     def share(self, batch: AnyBatch) -> AnyBatch | None:
-        """Return this rank's rows of a batch, or None if there are fewer rows than ranks and it gets none."""
+        """Return this rank's rows of a batch, or None if the rank gets none because there are fewer rows than ranks."""
         if self.size == 1:
             return batch
         return batch.every(self.size, self.rank) if self.rank < batch.n_rows else None
@@ -101,7 +101,7 @@ class Ranks:
                 dist.broadcast(payload, 0, self.control)
 
     def receive(self) -> Record | None:
-        """Return the next message from rank 0. None means that the work is over, or that rank 0 is gone."""
+        """Return the next message from rank 0. None means that the work is over or rank 0 has ended."""
         length = torch.zeros(1, dtype=torch.int64)
         try:
             dist.broadcast(length, 0, self.control)
@@ -123,7 +123,7 @@ class Ranks:
         except PenwrightError:
             self.broadcast(None)
             raise
-        except BaseException as error:  # perhaps within a step, where the other ranks receive no message
+        except BaseException as error:  # during a step, the other ranks receive no message
             self.failed = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
             raise
         self.broadcast(None)
@@ -140,7 +140,7 @@ class Ranks:
 
     @contextmanager
     def _recorded_wait(self, *, within_step: bool = False) -> Iterator[None]:
-        """Record that this rank waits for the others; raise PenwrightError if one of them is gone."""
+        """Record that this rank waits for the others. Raise PenwrightError if one of them has ended."""
         self.table.count(self.rank, Field.WAITS)
         if within_step:
             self.table.count(self.rank, Field.COLLECTIVES)
@@ -152,7 +152,7 @@ class Ranks:
             self.table.count(self.rank, Field.WAITS)
 
     def _describe_loss(self, reason: str) -> str:
-        """Return the message for a lost rank: which one ended and how, or else the `reason`."""
+        """Return the message for a lost rank: which rank ended and how or, if unknown, the `reason`."""
         sleep(NOTICED if self.table.is_shared else 0.0)
         for rank, code in enumerate(self.table.column(Field.ENDED)):
             if code:
@@ -160,10 +160,10 @@ class Ranks:
         return f"another rank ended or cannot be reached ({reason}). {self.table.remedy}"
 
     def leave(self) -> None:
-        """Leave the group, so that all ranks end together and no listening thread outlives Python."""
+        """Leave the group. All ranks then end together, and no listening thread outlives Python."""
         if self.failed is not None and self.size > 1:
             sys.stderr.flush()
-            os._exit(self.failed)  # at once: the other ranks are inside a step and would wait forever
+            os._exit(self.failed)  # exit at once: the other ranks are inside a step and would wait forever
         if self.leads:
             with suppress(PenwrightError):
                 self.broadcast(None)
@@ -176,10 +176,10 @@ ALONE = Ranks()
 
 @cache
 def join() -> Ranks:
-    """Return the ranks once all of them have joined; ALONE if this process is the only one."""
+    """Wait until all ranks have joined, and return them. Return ALONE if this process is the only one."""
     if not is_launched():
         return ALONE
-    import torch.distributed.nn  # noqa: PLC0415  # if compilation imported it later, the group would never be freed
+    import torch.distributed.nn  # noqa: PLC0415  # if compilation imported this later, the group would never be freed
 
     local, size = env_int("LOCAL_RANK", 0), env_int("WORLD_SIZE", 1)
     if torch.cuda.is_available() and local < torch.cuda.device_count():
@@ -195,5 +195,5 @@ def join() -> Ranks:
 
 
 def joined() -> Ranks:
-    """Return the ranks that `join()` brought together; ALONE if it was not called."""
+    """Return the ranks of the last `join()`, or ALONE if it was not called."""
     return join() if dist.is_available() and dist.is_initialized() else ALONE

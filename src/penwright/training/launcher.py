@@ -16,18 +16,18 @@ from penwright.training.signals import stop_requests
 TICK = 0.2  # seconds between two checks of the ranks
 GRACE = 10.0  # seconds for the other ranks to end by themselves after one has ended
 HUNG = 60.0  # seconds without progress after which a rank counts as hung
-HUNG_AT_FIRST = 600.0  # the same during the first steps, which take longer
-HUNG_WHEN_ASKED = 10.0  # the same after a stop request
+HUNG_AT_FIRST = 600.0  # same limit during the first steps, which take longer
+HUNG_WHEN_ASKED = 10.0  # same limit after a stop request
 STEPS_AT_FIRST = 2
-PATIENCE = 5  # A lag counts as hung only if it is this many times longer than any lag before.
+PATIENCE = 5  # a rank counts as hung only if its lag is this many times longer than any lag before
 Process = subprocess.Popen[bytes]
 
 
 def launch(n: int, command: Sequence[str]) -> int:
     """Run `python -m command` as n ranks and return the exit code of rank 0.
 
-    A stop signal is passed to rank 0, which saves, and the others end with it. A second signal ends all ranks at once.
-    If a rank hangs, is stopped or dies, all are ended and an error names it.
+    A stop signal is passed to rank 0, which saves; then all ranks end. A second signal ends all ranks at once. If a
+    rank hangs, is stopped or dies, all ranks are ended and an error names that rank.
     """
     with stop_requests() as received, _started(n, command) as (ranks, table):
         return Watch(ranks, table, received).exit_code()
@@ -35,12 +35,12 @@ def launch(n: int, command: Sequence[str]) -> int:
 
 @contextmanager
 def _started(n: int, command: Sequence[str]) -> Iterator[tuple[list[Process], RankTable]]:
-    """Start the ranks and yield them with their table. None of them outlives the block."""
+    """Start the ranks and yield them with their table. No rank outlives the block."""
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     environment |= {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n)}
     start: partial[Process] = partial(subprocess.Popen, [sys.executable, "-m", *command])
     table = RankTable(n)
-    if os.name == "posix":  # Windows cannot pass on descriptors, so its ranks are not watched for progress.
+    if os.name == "posix":  # Windows cannot pass on descriptors, so there the progress of ranks is not watched.
         shared = make_shared_file(n)
         table = RankTable(n, shared)
         environment |= {TABLE: str(shared), LAUNCHER: str(os.getpid())}
@@ -55,14 +55,14 @@ def _started(n: int, command: Sequence[str]) -> Iterator[tuple[list[Process], Ra
         for process in ranks:
             process.kill()
         for process in ranks:
-            with suppress(subprocess.TimeoutExpired):  # a system call that no kill interrupts
+            with suppress(subprocess.TimeoutExpired):  # the process may be in an uninterruptible system call
                 process.wait(GRACE)
 
 
 class Watch:
     """A watcher that waits for the ranks and finds those that died, were stopped or hang.
 
-    It counts time in short ticks of its own, so that a sleeping launcher or machine makes no rank look hung.
+    It counts time in short ticks. A rank therefore does not seem hung because the launcher or the machine slept.
     """
 
     def __init__(self, ranks: Sequence[Process], table: RankTable, received: list[int]):
@@ -70,7 +70,7 @@ class Watch:
         self.ranks, self.table, self.received = ranks, table, received
         self.passed_on = False
         self.seconds_stopped = [0.0] * len(ranks)
-        self.seconds_alone = 0.0  # since another rank failed
+        self.seconds_alone = 0.0  # seconds since another rank failed
         self.lag = self.longest_lag = self.wait = 0.0
         self.collectives: list[int] = []
         self.compilations: list[int] = []
@@ -107,13 +107,15 @@ class Watch:
 
     @property
     def is_asked_to_stop(self) -> bool:
-        """Whether somebody asked the training to stop."""
+        """Whether a stop was requested."""
         return bool(self.received or self.table.get(0, Field.ASKED))
 
     def _find_dead(self, seconds: float) -> None:
         failed = [rank for rank, process in enumerate(self.ranks) if rank and process.poll()]
         for rank in failed:
-            self.table.set(rank, Field.ENDED, self.ranks[rank].returncode)  # rank 0 names it when the connection breaks
+            self.table.set(
+                rank, Field.ENDED, self.ranks[rank].returncode
+            )  # rank 0 reports this when the connection breaks
         self.seconds_alone += seconds if failed else 0.0
         if self.seconds_alone > GRACE and self.ranks[0].poll() is None:
             rank = failed[0]
@@ -163,12 +165,12 @@ class Watch:
 
 
 def _is_stopped(process: Process) -> bool:
-    """Return whether a signal such as SIGSTOP has stopped the process."""
-    if not hasattr(os, "waitid"):  # macOS before Python 3.13 has no way to tell
+    """Return whether a signal (e.g. SIGSTOP) has stopped the process."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13 cannot report it
         return False
     try:
         return os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # It has ended.
+    except ChildProcessError:  # the process has ended
         return False
 
 
@@ -190,7 +192,7 @@ def n_here() -> int:
 
 
 def env_int(name: str, otherwise: int) -> int:
-    """Return the integer in an environment variable, or `otherwise` if there is none."""
+    """Return the integer in an environment variable, or `otherwise` if the variable is not set."""
     try:
         return int(os.environ.get(name, otherwise))
     except ValueError:

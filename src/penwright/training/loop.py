@@ -14,12 +14,12 @@ from penwright.training.observers import Observer, notify
 from penwright.training.signals import stop_requests
 from penwright.training.trainer import Trainer
 
-SAVE_AT_LEAST_EVERY = 300.0  # seconds
-EVALUATIONS = 10  # per run, unless the settings say otherwise
+SAVE_AT_LEAST_EVERY = 300.0  # seconds between two checkpoints at most
+EVALUATIONS = 10  # default number of evaluations per run
 OVER_FITTED = 0.01  # relative rise of the held-out nats above their minimum that counts as overfitting, not as noise
-COOL_AFTER, STOP_AFTER = 2, 3  # overfitted evaluations in a row before the run cools down, and before it stops
-FRESH, GROWTH = 2.0, 1.5  # An evaluation is due after this many epochs, then whenever their number grew by this factor.
-# No evaluation before this step of a budget in minutes: an untrained model generates up to the length limit, slowly.
+COOL_AFTER, STOP_AFTER = 2, 3  # consecutive evaluations with overfitting before the run cools down, and before it stops
+FRESH, GROWTH = 2.0, 1.5  # evaluate after FRESH epochs, then whenever the number of epochs has grown by this factor
+# With a budget in minutes, no evaluation before this step: an untrained model always generates up to the length limit.
 FEWEST_STEPS = 20
 # No early stop above this fraction of the peak learning rate: the cooldown may still repair what a high rate does.
 STOP_BELOW = 0.5
@@ -36,7 +36,7 @@ class Session:
         sample: Callable[[], Sequence[Sample]],
         observers: Sequence[Observer],
     ):
-        """Prepare the session. The first score of `evaluate` ranks; it and `sample` use the trainer's model."""
+        """Prepare the session. `evaluate` and `sample` use the trainer's model. The first score ranks."""
         self.run, self.trainer, self.evaluate, self.sample, self.observers = run, trainer, evaluate, sample, observers
         self.last_evaluated_step, self.last_evaluated_at = trainer.state.step, trainer.state.seconds
         self.saved_step, self.saved_at = trainer.state.step, monotonic()
@@ -63,7 +63,7 @@ class Session:
                     self.evaluate_now()
                 clear_stop_files(self.run)
         finally:
-            with ExitStack() as stack:  # notifies every observer, even if another one fails
+            with ExitStack() as stack:  # notify every observer, even if another one fails
                 for observer in reversed(self.observers):
                     stack.callback(notify, [observer], "finished", self.trainer)
 
@@ -78,12 +78,12 @@ class Session:
             return (state.step - state.first_step) % every == 0 or self._passes_epoch_mark()
         if state.step - state.first_step < FEWEST_STEPS:
             return False
-        cost = state.reserved_seconds  # at most a twentieth of the time goes into evaluation
+        cost = state.reserved_seconds  # evaluation gets at most a twentieth of the time
         since = state.seconds - self.last_evaluated_at
         return since >= 20 * cost and (since >= 60 * (settings.minutes or 1) / EVALUATIONS or self._epochs_have_grown())
 
     def _passes_epoch_mark(self) -> bool:
-        """Return whether 2, 3, 4.5 ... epochs end with this step. In a run of many epochs, the best comes early."""
+        """Return whether 2, 3, 4.5 ... epochs end with this step. In a run of many epochs, the best is early."""
         before, now = map(self.trainer.budget.epochs_until, (self.trainer.state.step - 1, self.trainer.state.step))
         mark = FRESH
         while mark <= before:
@@ -93,13 +93,13 @@ class Session:
     def _epochs_have_grown(self) -> bool:
         """Return whether enough epochs have passed since the last evaluation.
 
-        On a small text, which is read often, the best moment could otherwise pass between two evaluations.
+        A small text is read often. Without this rule, the best step could fall between two evaluations.
         """
         state, epochs = self.trainer.state, self.trainer.budget.epochs_until
         return epochs(state.step) >= max(FRESH, GROWTH * epochs(self.last_evaluated_step))
 
     def evaluate_now(self) -> Sequence[Score]:
-        """Evaluate on the held-out part, write samples, record whether this step is the best, and save."""
+        """Evaluate on the held-out part, write samples, record whether this step is the best so far, and save."""
         trainer, begin = self.trainer, monotonic()
         with uncompiled(), trainer.average.applied() if trainer.average else nullcontext():
             scores, samples = self.evaluate(), self.sample()
@@ -118,7 +118,7 @@ class Session:
         self._handle_over_fitting(scores)
         before = state.seconds
         state.reserved_seconds = monotonic() - begin
-        state.seconds = before + state.reserved_seconds  # so that a resumed run does not get these seconds again
+        state.seconds = before + state.reserved_seconds  # a resumed run must not get these seconds again
         self._save()
         state.reserved_seconds = monotonic() - begin
         self.last_evaluated_at = before + state.reserved_seconds
@@ -127,7 +127,7 @@ class Session:
     def _is_best(self, scores: Sequence[Score]) -> bool:
         """Return whether these scores are the best so far.
 
-        The first score decides. If it differs by no more than its standard error, the fewest nats decide.
+        The first score decides. If it differs by at most its standard error, the lower nats decide.
         """
         state, score, nats = self.trainer.state, scores[0], _nats(scores)
         if state.best is None or nats is None or state.nats_of_best is None:
@@ -157,7 +157,7 @@ class Session:
     def _handle_over_fitting(self, scores: Sequence[Score]) -> None:
         """Stop when patience is exhausted. With `cooldown_on_overfitting`, first cool down, then stop.
 
-        Overfitting is judged by the held-out nats, which change smoothly. Scores such as accuracy jump by chance.
+        Overfitting is judged by the held-out nats, which change smoothly. Accuracy and similar scores jump by chance.
         """
         settings, state = self.trainer.settings, self.trainer.state
         nats = _nats(scores)

@@ -1,4 +1,4 @@
-"""Observers of a training session, and those that log it: in the run folder, and for TensorBoard if it is installed."""
+"""Observers of a training session, including two that write logs: one in the run folder, one for TensorBoard."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 Event = Literal["said", "stepped", "evaluated", "finished"]  # the methods of an Observer
-LOG_EVERY, FIRST_STEPS = 10, 100  # steps between two lines of the log; the first steps get a line each
+LOG_EVERY, FIRST_STEPS = 10, 100  # steps per line of the log; each of the first steps gets its own line
 
 
 class Observer:
     """An observer of a run. Subclasses override the events that they need."""
 
     def said(self, text: str) -> None:
-        """Show a message for a person: a choice with its reason, or a warning."""
+        """Show a message to the user: a choice with its reason, or a warning."""
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
         """Handle the report of a step."""
 
     def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
-        """Handle an evaluation on the held-out part; `best` means that no earlier one was better."""
+        """Handle an evaluation on the held-out part. `best` means that no earlier evaluation was better."""
 
     def finished(self, trainer: Trainer) -> None:
         """Handle the end of the session, successful or not."""
@@ -62,7 +62,7 @@ class StepLog(Observer):
     def _write(self, trainer: Trainer) -> None:
         if not self.reports:
             return
-        state, rate = trainer.state, trainer.optimizers.peaks[-1][0]  # Muon's, if there is one
+        state, rate = trainer.state, trainer.optimizers.peaks[-1][0]  # learning rate of Muon, if it is used
         figures = {
             "step": self.reports[-1].step,
             "seconds": round(state.seconds, 2),
@@ -83,7 +83,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(finite) / len(finite) if finite else None
 
 
-TENSORBOARD_EVERY = 20  # steps
+TENSORBOARD_EVERY = 20  # steps between two values
 
 
 def tensorboard_observer(folder: Path) -> Observer | None:
@@ -92,7 +92,7 @@ def tensorboard_observer(folder: Path) -> Observer | None:
 
 
 class _TensorBoard(Observer):
-    """An observer that writes for TensorBoard. It imports TensorBoard, which is slow, only with the first value."""
+    """An observer that writes TensorBoard files. It delays the slow import of TensorBoard until the first value."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -15,13 +15,17 @@ from penwright.model.block import Block
 from penwright.model.weights import weights_of
 from penwright.training.distributed import ALONE, Ranks
 
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic that brings singular values close to 1 in five rounds
+COEFFICIENTS = (
+    3.4445,
+    -4.7750,
+    2.0315,
+)  # coefficients of the quintic that brings singular values close to 1 in five rounds
 
 
 def orthogonalise(
     matrices: Float[Tensor, "n rows columns"], precision: torch.dtype, rounds: int = 5
 ) -> Float[Tensor, "n rows columns"]:
-    """Return roughly the nearest semi-orthogonal matrix to each, with singular values between 0.7 and 1.2."""
+    """Return approximately the nearest semi-orthogonal matrices. Their singular values are between 0.7 and 1.2."""
     x = matrices.to(precision)
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x  # the smaller product is cheaper
@@ -54,7 +58,7 @@ class MuonOptimizer(torch.optim.Optimizer):
         self.precision, self.ranks = precision, ranks
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # no loss is computed
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # returns no loss
         """Update all parameters that have a gradient."""
         for group in self.param_groups:
             by_shape = defaultdict(list)
@@ -71,7 +75,7 @@ class MuonOptimizer(torch.optim.Optimizer):
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
-        ahead = torch._foreach_lerp(gradients, buffers, momentum)  # Nesterov: look one step ahead
+        ahead = torch._foreach_lerp(gradients, buffers, momentum)  # Nesterov momentum: one step ahead
         updates = self.ranks.map_rows(partial(orthogonalise, precision=self.precision), torch.stack(ahead))
         rows, columns = parameters[0].shape
         torch._foreach_mul_(parameters, 1 - lr * weight_decay)
@@ -106,7 +110,7 @@ class Optimizers:
         self.peaks = [[group["lr"] for group in part.param_groups] for part, _ in self.parts]
 
     def step(self, factor: float) -> None:
-        """Take one step at `factor` times the peak learning rates, then clear the gradients."""
+        """Take one step with `factor` times the peak learning rates, then clear the gradients."""
         for (part, _), peaks in zip(self.parts, self.peaks, strict=True):
             for group, peak in zip(part.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor
@@ -150,7 +154,7 @@ def _matrices_of_blocks(model: nn.Module) -> Named:
 
 
 def _adamw(model: nn.Module, parameters: Named, settings: AdamW) -> torch.optim.Optimizer:
-    """Make AdamW with weight decay for matrices only: decaying norms, biases and embeddings does not help."""
+    """Create AdamW with weight decay for matrices only: decaying norms, biases and embeddings does not help."""
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     decayed = [p for p in parameters.values() if p.ndim >= 2 and id(p) not in tables]
     others = [p for p in parameters.values() if p.ndim < 2 or id(p) in tables]
@@ -165,7 +169,7 @@ def _adamw(model: nn.Module, parameters: Named, settings: AdamW) -> torch.optim.
 class WeightAverage:
     """An exponential moving average of the weights, often better than the last weights (Polyak and Juditsky 1992).
 
-    It begins as a plain mean, so that the first weights are soon forgotten.
+    It begins as a plain mean, which soon forgets the first weights.
     """
 
     def __init__(self, model: nn.Module, decay: float):
@@ -181,7 +185,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Give the model the averaged weights within the block."""
+        """Use the averaged weights in the model within the block."""
         self._swap()
         try:
             yield

@@ -13,27 +13,30 @@ from shlex import quote
 
 from penwright.training.signals import STOP_SIGNALS
 
-TABLE, LAUNCHER = "PENWRIGHT_RANK_TABLE", "PENWRIGHT_LAUNCHER"  # environment of a rank: a descriptor and a process id
-FOLDER_BYTES = 4096  # room for the path of the run folder
-ORPHAN_GRACE = 3.0  # seconds for a rank to save after its launcher is gone
+TABLE, LAUNCHER = (
+    "PENWRIGHT_RANK_TABLE",
+    "PENWRIGHT_LAUNCHER",
+)  # environment variables of a rank: a descriptor and a process id
+FOLDER_BYTES = 4096  # maximum length of the path of the run folder
+ORPHAN_GRACE = 3.0  # seconds that a rank gets to save after its launcher has ended
 
 
 class Field(IntEnum):
     """The columns of the table. Each rank writes its own row, except ENDED, which the launcher writes."""
 
     STEPS = 0  # optimizer steps whose gradients were all-reduced
-    COLLECTIVES = 1  # collectives entered within steps; equal in all ranks
-    WAITS = 2  # odd while the rank waits for the others
-    COMPILATIONS = 3  # odd while the rank compiles
+    COLLECTIVES = 1  # collectives entered within steps; the same in all ranks
+    WAITS = 2  # counter that is odd while the rank waits for the others
+    COMPILATIONS = 3  # counter that is odd while the rank compiles
     ASKED = 4  # 1 once the rank has received a stop signal
-    ENDED = 5  # exit code of a rank that failed, negative for a signal
+    ENDED = 5  # exit code of a rank that failed; negative for a signal
 
 
 class RankTable:
     """A table with the progress of each rank and the path of the run folder."""
 
     def __init__(self, n_ranks: int, descriptor: int | None = None):
-        """Map the file with this descriptor; without one, make a table for this process alone."""
+        """Map the file with this descriptor. Without one, create a table for this process alone."""
         self.n_ranks, self.is_shared = n_ranks, descriptor is not None
         size = n_ranks * len(Field) * 8
         memory = bytearray(size + FOLDER_BYTES) if descriptor is None else mmap.mmap(descriptor, size + FOLDER_BYTES)
@@ -70,7 +73,7 @@ class RankTable:
 
     @property
     def remedy(self) -> str:
-        """Advice for a person after the ranks have ended."""
+        """Advice for the user after the ranks have ended."""
         folder = os.fsdecode(bytes(self._folder).rstrip(b"\0"))
         if not folder:
             return "Start the training again"
@@ -81,7 +84,7 @@ class RankTable:
 
 
 def make_shared_file(n_ranks: int) -> int:
-    """Create a file for the table and return its descriptor. The file vanishes with the last process that holds it."""
+    """Create a file for the table and return its descriptor. The file is deleted when the last process closes it."""
     descriptor, path = tempfile.mkstemp()
     Path(path).unlink()
     os.ftruncate(descriptor, n_ranks * len(Field) * 8 + FOLDER_BYTES)
@@ -89,7 +92,7 @@ def make_shared_file(n_ranks: int) -> int:
 
 
 def how_it_ended(code: int) -> str:
-    """Return what the exit code of a process means, as a predicate: "failed with ...", "was ended by ..."."""
+    """Describe an exit code of a process as a predicate: "failed with ...", "was ended by ..."."""
     if code >= 0:
         return f"failed with exit code {code}"
     try:
@@ -100,9 +103,9 @@ def how_it_ended(code: int) -> str:
 
 
 def guard(rank: int, n_ranks: int) -> None:
-    """Start a thread that ends this rank soon after its launcher is gone, and records stop signals in the table.
+    """Start a thread that ends this rank soon after its launcher has ended, and records stop signals in the table.
 
-    It records them even while the main thread waits in a collective, where Python runs no signal handler.
+    Signals are recorded even while the main thread waits in a collective, where Python runs no signal handler.
     """
     launcher = os.environ.get(LAUNCHER) or ("TORCHELASTIC_RUN_ID" in os.environ and os.getppid())
     if not launcher or os.name != "posix":
@@ -118,6 +121,6 @@ def _guard(table: RankTable, rank: int, signals: int, launcher: int) -> None:
     while os.getppid() == launcher:
         if select.select([signals], [], [], 0.5)[0] and set(os.read(signals, 64)) & set(STOP_SIGNALS):
             table.set(rank, Field.ASKED, 1)
-    signal.setitimer(signal.ITIMER_REAL, ORPHAN_GRACE)  # This signal ends even an interpreter that is shutting down.
+    signal.setitimer(signal.ITIMER_REAL, ORPHAN_GRACE)  # this signal ends even an interpreter that is shutting down
     if not table.get(rank, Field.ASKED):
-        _thread.interrupt_main()  # like Ctrl+C: rank 0 saves and leaves, and the others follow it
+        _thread.interrupt_main()  # like Ctrl+C: rank 0 saves and leaves, and the other ranks follow

@@ -1,4 +1,4 @@
-"""Requests to stop by signal: SIGINT, SIGTERM and SIGHUP."""
+"""Stop requests by signal: SIGINT, SIGTERM and SIGHUP."""
 
 import signal
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from types import FrameType
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 STOP_SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows has no SIGHUP
-ONE_REQUEST = 0.5  # seconds within which signals count as one: service managers signal every process of a group
+ONE_REQUEST = 0.5  # seconds within which signals count as one request: service managers signal every process of a group
 
 
 def treat_as_ctrl_c() -> None:
@@ -20,10 +20,10 @@ def treat_as_ctrl_c() -> None:
 
 @contextmanager
 def stop_requests() -> Iterator[list[int]]:
-    """Collect the first stop signal in a list, so that work can end in order; a second one acts as before.
+    """Collect the first stop signal in a list, so that work can end in order. A second signal has its usual effect.
 
-    A hang-up never counts as the second signal, because a closing terminal sends several. It stays ignored under
-    `nohup`.
+    A hang-up never counts as the second signal, because a closing terminal sends several. Under `nohup`, hang-ups
+    stay ignored.
     """
     received: list[int] = []
     first_at = 0.0
@@ -42,7 +42,7 @@ def stop_requests() -> Iterator[list[int]]:
         for number in STOP_SIGNALS:
             if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, note)
-    except ValueError:  # Only the main thread may handle signals; its owner takes care of them.
+    except ValueError:  # not the main thread, which alone may handle signals
         before = {}
     try:
         yield received

@@ -26,13 +26,13 @@ from penwright.training.budget import Budget, TrainState
 from penwright.training.compilation import compile_blocks
 from penwright.training.optimizers import Optimizers, WeightAverage
 
-TOO_MANY_SKIPPED = 25  # skipped steps in a row that end the training
+TOO_MANY_SKIPPED = 25  # number of consecutive skipped steps that ends the training
 
 
 class StepReport(NamedTuple):
     """The outcome of one step."""
 
-    step: int  # counted from 1
+    step: int  # number of the step, from 1
     loss: float  # mean nats per target
     grad_norm: float  # not finite if the step was skipped
     factor: float  # fraction of the peak learning rate
@@ -46,9 +46,9 @@ class Prefetcher:
     """
 
     def __init__(self, batches: AnyBatches, accumulate: int, device: torch.device, *, ahead: bool | None = None):
-        """Set up the source. With `ahead`, a thread makes the next step's batches; None means: unless on the CPU.
+        """Set up the source. With `ahead`, a thread makes the next step's batches.
 
-        On a CPU, training keeps all cores busy already.
+        By default, this is done on a GPU only: on a CPU, training already keeps all cores busy.
         """
         self._batches, self._accumulate, self._device = batches, accumulate, device
         makes_ahead = device.type != "cpu" if ahead is None else ahead
@@ -56,7 +56,7 @@ class Prefetcher:
         self._next: tuple[int, Future[list[Batch]]] | None = None
 
     def __call__(self, step: int) -> list[Batch]:
-        """Return the batches of this step, counted from 0. Steps may be asked for in any order."""
+        """Return the batches of this step, counted from 0. Steps may be requested in any order."""
         if self._thread is None:
             made = self._make(step)
         else:
@@ -68,7 +68,7 @@ class Prefetcher:
 
     def _make(self, step: int) -> list[Batch]:
         batches: list[Batch] = [*self._batches.for_step(step, self._accumulate)]
-        if self._device.type == "cuda":  # copies from pinned memory run in the background
+        if self._device.type == "cuda":  # copying from pinned memory runs in the background
             batches = [batch.pinned() for batch in batches]
         return batches
 
@@ -84,7 +84,7 @@ class Trainer:
         self.settings = recipe.training
         weight = recipe.distillation.weight if recipe.distillation else 0.0
         self.teachers = Teachers([each.eval() for each in teachers], weight) if teachers else None
-        self.unit = "texts" if recipe.task == "classify" else "tokens"  # what one target is
+        self.unit = "texts" if recipe.task == "classify" else "tokens"  # unit of a target
         self.prefetcher = Prefetcher(batches, self.settings.accumulate, machine.device)
         self.optimizers = Optimizers(model, recipe.optimizer, machine.precision, machine.ranks)
         averages = self.settings.ema_decay and self.ranks.leads
@@ -100,7 +100,7 @@ class Trainer:
         return self.budget.state
 
     def steps(self) -> Iterator[StepReport]:
-        """Yield a report after each optimizer step, until the last."""
+        """Take all optimizer steps, and yield a report after each."""
         begin = monotonic() - self.state.seconds
         while self.state.total_steps is None or self.state.step < self.state.total_steps:
             self.ranks.broadcast(asdict(self.state))
@@ -111,7 +111,7 @@ class Trainer:
             self.state.seconds = monotonic() - begin  # includes the time between the steps
 
     def follow(self) -> None:
-        """Take the same steps as rank 0 until it is done. Only the other ranks call this."""
+        """Take the same steps as rank 0 until rank 0 is done. Only the other ranks call this."""
         while (record := self.ranks.receive()) is not None:
             self.budget.state = TrainState(**record)
             self.ranks.seed_rng(self.seed, self.state.step)
@@ -122,12 +122,12 @@ class Trainer:
         state = self.state
         self.model.train()
         batches = self.prefetcher(state.step)
-        n_targets = max(1, sum(batch.n_targets for batch in batches))  # so that every target has the same weight
+        n_targets = max(1, sum(batch.n_targets for batch in batches))  # gives every target the same weight
         losses = torch.stack([self._forward_backward(batch, n_targets) for batch in batches])
         self._all_reduce(losses)
         limit = self.settings.max_grad_norm or inf
         norm = clip_grad_norm_(self.model.parameters(), limit)
-        loss, grad_norm = torch.stack([losses.sum(), norm]).tolist()  # waits only once for a GPU
+        loss, grad_norm = torch.stack([losses.sum(), norm]).tolist()  # synchronizes with a GPU only once
         factor = self.budget.rate_factor
         state.step += 1
         state.targets += n_targets
@@ -154,7 +154,7 @@ class Trainer:
         if self.ranks.size > 1:
             parameters = [each for each in self.model.parameters() if each.requires_grad]
             for each in parameters:
-                if each.grad is None:  # this rank had no rows
+                if each.grad is None:  # the rank had no rows
                     each.grad = torch.zeros_like(each)
             self.ranks.all_reduce([*(each.grad for each in parameters if each.grad is not None), losses])
 
@@ -175,11 +175,11 @@ class Trainer:
             )
 
     def weights(self) -> Tensors:
-        """Return the weights to use the model with: their average if one is kept."""
+        """Return the weights for using the model: the moving average if there is one."""
         return self.average.average if self.average is not None else weights_of(self.model)
 
     def save(self) -> tuple[Tensors, Record]:
-        """Return what a process needs, in addition to `weights()`, to resume bit for bit: tensors and counters."""
+        """Return the tensors and counters that are needed, in addition to `weights()`, to resume bit for bit."""
         tensors = {f"optimizer/{name}": tensor for name, tensor in self.optimizers.state().items()}
         if self.average is not None:
             tensors |= {f"raw/{name}": tensor for name, tensor in weights_of(self.model).items()}
@@ -189,7 +189,7 @@ class Trainer:
         return tensors, self.budget.save()
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Resume from this checkpoint. Raise DamagedCheckpoint if it does not hold what `save()` returns."""
+        """Resume from this checkpoint. Raise DamagedCheckpoint if its content is not what `save()` returns."""
         record, tensors, weights = checkpoint.state(), checkpoint.training(), checkpoint.weights()
         try:
             self.budget.load(record)

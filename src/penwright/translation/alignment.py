@@ -1,10 +1,10 @@
 """Word alignment from the cross-attention of a translator.
 
-The head that aligns best differs from model to model, and is often not in the last layer. So it is chosen on data. Each
-head is read at the step that writes a word and at the step that reads it (Chen et al. 2020, "Accurate Word Alignment
-Induction from Neural Machine Translation"). The head whose links agree best with a lexical model of the corpus is
-chosen. The lexical model keeps the links that it finds in both directions (IBM model 1 with a preference for the
-diagonal, after Dyer et al. 2013).
+The head that aligns best differs from model to model, and is often not in the last layer, so it is chosen on data. The
+weights of each head are taken both at the step that outputs a word and at the step that reads the word (Chen et al.
+2020, "Accurate Word Alignment Induction from Neural Machine Translation"). The head whose links agree best with a
+lexical model of the corpus is chosen. The lexical model is IBM model 1 with a preference for the diagonal (after Dyer
+et al. 2013), and keeps the links that it finds in both directions.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,23 +21,23 @@ from penwright.tokenizers.tokenizer import well_formed
 from penwright.translation.cross_attention import Maps, TokenPair, cross_attention
 from penwright.translation.words import WordSpan, span_indices, word_spans
 
-ITERATIONS = 8  # of EM
-TENSION = 4.0  # nats that a link loses if it is a whole sentence length off the diagonal
+ITERATIONS = 8  # iterations of EM
+TENSION = 4.0  # nats that a link loses at a distance of a sentence length from the diagonal
 Links = frozenset[tuple[int, int]]  # indices of a source word and a target word, as words() splits them
 Cut = Callable[[str], Sequence[WordSpan]]  # splits a text into words
 Weights = Float[np.ndarray, "target_words source_words"]  # attention of target words to source words
 
 
 class AlignmentHead(NamedTuple):
-    """A cross-attention head, and the step at which its weights are read."""
+    """A cross-attention head, and the step from which its weights are taken."""
 
     layer: int
     head: int
-    shift: int  # 0: the step that writes a token; 1: the next step, which reads it
+    shift: int  # 0: the step that outputs a token; 1: the next step, which reads the token
 
 
 class Agreement(NamedTuple):
-    """A head, and how well its links agree with the links of a lexical model."""
+    """The agreement of a head's links with those of a lexical model."""
 
     head: AlignmentHead
     f1: float
@@ -53,14 +53,14 @@ class Aligner:
         self._model, self._tokenizer, self.head, self._cut = model, tokenizer, head, cut
 
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[Links]:
-        """Link each target word of each pair to the source word it attends to most.
+        """Link each target word of each pair to the source word that it attends to most.
 
-        Target words without attention have no link. Pairs longer than the model's context have no links at all.
+        Target words without attention have no link. Pairs longer than the model's context have no links.
         """
         return [links_of(weights) for weights in self.weights(pairs)]
 
     def weights(self, pairs: Sequence[tuple[str, str]]) -> list[Weights]:
-        """Return how much each target word of each pair attends to each source word.
+        """Return the attention of each target word to each source word, for each pair.
 
         Weights are summed over the tokens of a source word and averaged over the tokens of a target word. Rows sum to
         less than 1, since the source's end token is left out. Pairs longer than the context have weights of 0.
@@ -99,7 +99,7 @@ def pharaoh(links: Iterable[tuple[int, int]]) -> str:
 
 
 def error_rate(found: Sequence[Links], expected: Sequence[Links]) -> float:
-    """Return the alignment error rate (Och and Ney 2003), 0 to 1, if all expected links are sure."""
+    """Return the alignment error rate, 0 to 1, with all expected links counted as sure (Och and Ney 2003)."""
     return 1 - f1(found, expected)
 
 
@@ -117,7 +117,7 @@ def _maps(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str
 def word_weights(
     maps: Maps, pair: tuple[str, str], head: AlignmentHead | None, tokenizer: Tokenizer, cut: Cut = word_spans
 ) -> Weights:
-    """Return the word attention of one head, or (None) of the mean of all heads at the steps that write a word."""
+    """Return the word attention of a head. None takes the mean of all heads, at the steps that output a word."""
     sources, targets = (
         np.array(word_numbers(side, each, cut), dtype=np.int64)
         for side, each in zip(pair, (tokenizer, tokenizer.target), strict=True)
@@ -139,12 +139,12 @@ def word_weights(
 
 
 def links_of(weights: Weights) -> Links:
-    """Link each target word to the source word it attends to most; words without attention have no link."""
+    """Link each target word to the source word that it attends to most; words without attention have no link."""
     return frozenset((int(row.argmax()), word) for word, row in enumerate(weights) if row.size and row.max() > 0)
 
 
 def word_numbers(text: str, tokenizer: Tokenizer, cut: Cut = word_spans) -> list[int]:
-    """Return for each token the index of the word that it ends in, or else of the last word before it."""
+    """Return for each token the index of the word that it ends in or, outside of words, that it follows."""
     text = well_formed(text)
     return span_indices(text, cut(text), tokenizer.sizes(text))
 
@@ -163,7 +163,7 @@ def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
     source_of_key = keys // (target_ids.max(initial=0) + 1)
     table = np.ones(len(keys))
     for iteration in range(ITERATIONS):
-        weights = table[which] * (place.prior if 2 * iteration >= ITERATIONS else 1.0)  # no diagonal at first
+        weights = table[which] * (place.prior if 2 * iteration >= ITERATIONS else 1.0)  # ignore the diagonal at first
         shares = weights / np.maximum(np.bincount(place.target, weights=weights), 1e-300)[place.target]
         counts = np.bincount(which, weights=shares, minlength=len(keys))
         table = counts / np.maximum(np.bincount(source_of_key, weights=counts), 1e-300)[source_of_key]
@@ -177,7 +177,7 @@ def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
 
 
 class _Places(NamedTuple):
-    """The running index of each co-occurrence's target word, and the prior of its distance from the diagonal."""
+    """The index of the target word of each co-occurrence, and the prior for the distance from the diagonal."""
 
     target: NDArray[np.int64]
     prior: NDArray[np.float64]
@@ -186,7 +186,7 @@ class _Places(NamedTuple):
 def _co_occurrences(
     pairs: Sequence[tuple[str, str]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], _Places, list[tuple[int, int]]]:
-    """Pair every target word with every source word of its sentence pair, target word by target word."""
+    """Pair each target word with each source word of the same sentence pair, in the order of target words."""
     known: tuple[dict[str, int], dict[str, int]] = ({}, {})
     sources, targets, places, priors, sizes = [], [], [], [], []
     n_targets = 0

@@ -1,4 +1,4 @@
-"""Translations other than the best one: with other next words, diverse, or sampled."""
+"""Alternative translations: with other next words, diverse, or sampled."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,14 +24,14 @@ from penwright.translation.constraints.segments import ConstrainedSegment, Segme
 
 
 class TokenSampler:
-    """A sampler that takes the place of `likeliest` in a search with a single beam."""
+    """A sampler to use instead of `likeliest` in a search with a single beam."""
 
     def __init__(self, sampling: Sampling, chances: RowRng):
         self._sampling, self._chances = sampling, chances
         self._history: History | None = None
 
     def choose(self, logits: Logits, spelling: Utf8Rules, situations: Situations, _: int) -> MaskedTopK:
-        """Draw the next token of each row. This masks the forbidden logits in place."""
+        """Draw the next token of each row; mask forbidden logits in place."""
         normalisers = logits.logsumexp(-1)
         spelling.forbid(logits, situations)
         if self._sampling.uses_history and self._history is None:
@@ -49,7 +49,7 @@ class TokenSampler:
 
 
 class AlternativeSearch:
-    """A search for translations other than the best one."""
+    """A search for alternative translations."""
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
         self._model, self._tokenizer = model, tokenizer
@@ -81,8 +81,8 @@ class AlternativeSearch:
     ) -> dict[Segment, list[SegmentResult]]:
         """Return up to `n` different translations of each segment.
 
-        They are searched one after another. A token costs `strength` nats for each earlier translation that has it at
-        the same step (after Vijayakumar et al. 2018).
+        The translations are searched one after another. A token costs `strength` nats for each earlier translation
+        that has the token at the same step (after Vijayakumar et al. 2018).
         """
         asked = [self._searcher.soft_constraints(job) for job in jobs]
         written: list[list[SegmentResult]] = [[] for _ in jobs]
@@ -96,7 +96,7 @@ class AlternativeSearch:
     def _discouraged(
         self, asked: ConstrainedSegment, before: Sequence[SegmentResult], strength: float
     ) -> ConstrainedSegment:
-        """Penalize the tokens of earlier translations at their steps."""
+        """Penalize each token of earlier translations at the step where it occurred."""
         end = self._tokenizer.end_id
         steps = zip_longest(*((*found.hypothesis.tokens, end) for found in before), fillvalue=end)
         costs = [{token: strength * step.count(token) for token in step} for step in steps]
@@ -123,7 +123,7 @@ class AlternativeSearch:
         return found
 
     def _draw(self, rows: TargetBatch, sampling: Sampling, chances: RowRng, limits: Sequence[int]) -> list[Hypothesis]:
-        """Draw a translation for each row: a search with a single beam, which draws its tokens."""
+        """Draw a translation for each row, by a search with a single beam and random tokens."""
         sampler = TokenSampler(sampling, chances)
         choosing = TokenSelector(self._spelling(sampling.banned), sampler.choose, sampler.select)
         found = beam_search(rows, limits, BeamSettings(1), end_id=self._tokenizer.end_id, choosing=choosing)

@@ -1,4 +1,4 @@
-"""The cross-attention of all decoder heads, recorded for given translations."""
+"""Recording of the cross-attention of all decoder heads for given translations."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -26,9 +26,9 @@ class TokenPair(NamedTuple):
 
 @torch.inference_mode()
 def cross_attention(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[TokenPair]) -> list[Maps]:
-    """Return the cross-attention of each pair: a row for the start token and for each target token.
+    """Return the cross-attention of each pair, with a row for the start token and for each target token.
 
-    The source's end token is left out.
+    The end token of the source is left out.
     """
     found: dict[int, Maps] = {}
     before = (tokenizer.start_id, *tokenizer.target_prefix)
@@ -49,9 +49,9 @@ def cross_attention(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence
 
 
 def coverage(maps: Maps) -> float:
-    """Return how well the source was attended to, in nats: 0 if each token received the attention of a whole token.
+    """Return the coverage of the source in nats: 0 if each source token receives a total attention of at least 1.
 
-    This is the sum over source tokens of log(min(1, attention received)); Wu et al. (2016), equation 14. The attention
+    This is the sum over source tokens of log(min(1, attention received)) (Wu et al. 2016, equation 14). The attention
     is the mean of all heads.
     """
     received = maps.mean((0, 1)).sum(0)

@@ -9,9 +9,9 @@ from penwright.text import display_width, gaps_between, wrap
 from penwright.translation.segments import sentences
 
 _BULLET = re.compile(r"(?:[-*+•–—>#|]+|\(?(?:\d{1,3}|[A-Za-z])[.)])\s+")
-_SPACES = re.compile(r"[ \t\r\n\v\f]+")  # other spaces stay: a line must not break at the no-break space of "5 km"
+_SPACES = re.compile(r"[ \t\r\n\v\f]+")  # not the no-break space, as in "5 km", where a line must not break
 _END = tuple('.!?:;…"”»“。！？：；」』）؟؛۔।॥׃')
-SHORT, FULL = 40, 60  # columns from which a line counts as wrapped: in mid-sentence, and at the end of one
+SHORT, FULL = 40, 60  # fewest columns of a wrapped line that ends inside, or at the end of, a sentence
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class TextBlock:
     first: str  # indentation and bullet of the first line
     rest: str  # indentation of the other lines
     text: str  # the content, on one line
-    width: int  # of the longest line, in columns; 0 for a single line
+    width: int  # width of the longest line, in columns; 0 for a single line
 
     def lines(self, text: str) -> str:
-        """Return `text` with the block's bullet and indentation, wrapped as the block was."""
+        """Return `text` with the bullet, indentation and line width of the block."""
         if not self.width:
             return self.first + text
         room = max(1, self.width - max(display_width(self.first), display_width(self.rest)))
@@ -34,7 +34,7 @@ class TextBlock:
 
 
 def blocks(document: str) -> list[TextBlock]:
-    """Split a document into blocks, whose lines, joined by line breaks, are the document."""
+    """Split a document into blocks; their lines, joined by line breaks, give the document."""
     groups: list[list[str]] = []
     for line in document.split("\n"):
         if groups and _continues(groups[-1], line):
@@ -45,7 +45,7 @@ def blocks(document: str) -> list[TextBlock]:
 
 
 def _continues(group: Sequence[str], line: str) -> bool:
-    """Return whether a line continues a wrapped paragraph: indented alike, after a line that was full."""
+    """Return whether a line continues a wrapped paragraph: it has the same indentation and follows a full line."""
     before, text = group[-1].rstrip(), line.strip()
     if not text or not before or _BULLET.match(text):
         return False
@@ -74,7 +74,7 @@ def _block(group: Sequence[str]) -> TextBlock:
 
 
 def translated(document: str, language: str | None, translate: Callable[[Sequence[str]], Sequence[str]]) -> str:
-    """Translate a document sentence by sentence; `language` is as in `sentences`."""
+    """Translate a document sentence by sentence; `language` is that of sentences()."""
     parts = blocks(document.replace("\r\n", "\n"))
     cut = [sentences(part.text, language) if part.text.strip() else [] for part in parts]
     new = iter(translate([sentence.strip() for group in cut for sentence in group]))

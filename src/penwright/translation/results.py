@@ -17,15 +17,15 @@ from penwright.translation.constraints.requirements import ConstraintResult
 from penwright.translation.constraints.search import WantedJob
 from penwright.translation.constraints.segments import Segment, SegmentResult
 
-LONGEST_LOOP = 6  # words
-MIN_REPEATS = 4  # occurrences in a row that make a word a loop; 3 for a phrase of several words
-STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters that occur six times or more in a row
-FEW_TOKENS = 8  # a source with fewer is too short to judge the length
+LONGEST_LOOP = 6  # most words in a repeated phrase
+MIN_REPEATS = 4  # fewest consecutive occurrences that make a word a loop; 3 for a phrase
+STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters, six times or more in a row
+FEW_TOKENS = 8  # in shorter sources, the length says nothing
 SHORTEST, LONGEST = 0.3, 3.0  # usual target tokens per source token
 
 
 def symptoms(source: str, target: str, n_source: int, n_target: int) -> list[str]:
-    """Return warnings about a target that repeats itself, copies its source, or has an odd length (in tokens)."""
+    """Return warnings about a target that repeats itself, copies the source, or has an unusual length in tokens."""
     found = []
     loop = _loop(target)
     if loop and not _loop(source):
@@ -40,7 +40,7 @@ def symptoms(source: str, target: str, n_source: int, n_target: int) -> list[str
 
 
 def _loop(text: str) -> str:
-    """Return the first repeated words, or else the first repeated letters."""
+    """Return the first repeated words or, without any, the first repeated letters."""
     stutter = STUTTER.search(text)
     return repeated(words(text)) or (stutter[1] if stutter else "")
 
@@ -70,20 +70,20 @@ class TranslatedToken(NamedTuple):
     """A token of a translation."""
 
     text: str
-    log_prob: float  # in nats
+    log_prob: float  # log-probability in nats
     token: int
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One translation of a whole text; its log-probability and score are sums over the parts of the text."""
+    """A translation of a whole text, whose log-probability and score are sums over the parts of the text."""
 
     text: str
-    log_prob: float  # in nats
+    log_prob: float  # total log-probability in nats
     score: float  # candidates are ranked by log-probability / length ** length_penalty
     finish: Literal["end", "length"]  # "length": a part reached the length limit
-    pieces: tuple[TranslatedToken, ...] = ()  # including the end token of each part, with empty text
-    outcomes: tuple[ConstraintResult, ...] = ()  # of the constraints on this text
+    pieces: tuple[TranslatedToken, ...] = ()  # tokens; the end token of each part has an empty text
+    outcomes: tuple[ConstraintResult, ...] = ()  # results of the constraints on this text
 
     def __repr__(self) -> str:
         return f"<Candidate {brief(self.text)} (score {self.score:.3f}, finish={self.finish!r})>"
@@ -112,13 +112,13 @@ class Alternative(NamedTuple):
     """A possible next word of a translation."""
 
     word: str
-    log_prob: float  # log-probability of its first token, in nats
-    text: str  # the whole translation with it
+    log_prob: float  # log-probability of the first token, in nats
+    text: str  # the whole translation with this word
     score: float
 
 
 class TextPart(NamedTuple):
-    """A segment, its start in the whole text, and the white space after it."""
+    """A segment, its offset in the whole text, and the white space after the segment."""
 
     segment: Segment
     start: int
@@ -126,7 +126,7 @@ class TextPart(NamedTuple):
 
 
 class SplitText(NamedTuple):
-    """A text and the parts of each of its lines."""
+    """A text, and the parts of each line."""
 
     text: str
     lines: list[list[TextPart]]
@@ -138,7 +138,7 @@ def distinct_segments(texts: Sequence[SplitText]) -> list[Segment]:
 
 
 def still_wanted(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob | None:
-    """Return a function that tells whether any text that contains a segment is still wanted."""
+    """Return a function that returns whether a segment occurs in a text that is still wanted."""
     if wanted is None:
         return None
     texts_of: dict[Segment, set[int]] = {}

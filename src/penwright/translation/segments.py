@@ -1,4 +1,4 @@
-"""Splitting of texts too long for a model: between sentences, else clauses, else words, else characters."""
+"""Splitting of texts too long for a model: between sentences if possible, else clauses, words or characters."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -12,9 +12,9 @@ _WORD = re.compile(r"\s+")
 
 
 def segments(text: str, fits: Callable[[str], bool], language: str | None) -> list[str]:
-    """Split a text into parts that fit; joined, they are the text again.
+    """Split a text into parts that fit; joined, the parts give the text.
 
-    White space between two parts belongs to the first. A single character is never split, even if it does not fit.
+    White space between two parts belongs to the first. A single character is a part even if it does not fit.
     """
     if fits(text):
         return [text]
@@ -22,9 +22,9 @@ def segments(text: str, fits: Callable[[str], bool], language: str | None) -> li
 
 
 def sentences(text: str, language: str | None) -> list[str]:
-    """Split a text into sentences with the white space around them; joined, they are the text again.
+    """Split a text into sentences with the white space around them; joined, the sentences give the text.
 
-    `language` is a code such as "de-CH" and selects the rules. None and unknown languages use the rules of English.
+    `language` is a code like "de-CH", which selects the rules. None and unknown languages use the rules of English.
     """
     code = (language or "en").lower().replace("_", "-").split("-")[0]
     found: list[str] = list(sentencex.segment(code, text))
@@ -32,7 +32,7 @@ def sentences(text: str, language: str | None) -> list[str]:
 
 
 def keep_spans_whole(spans: Sequence[tuple[int, int]], parts: Sequence[str]) -> list[str]:
-    """Move the cuts between parts so that no span is cut; each span that was cut becomes a part of its own.
+    """Move the cuts between parts off the spans; each span that was cut becomes a part of its own.
 
     The spans must not overlap.
     """
@@ -55,7 +55,7 @@ def _cut(text: str, fits: Callable[[str], bool]) -> list[str]:
 
 
 def _border(text: str) -> int:
-    """Return the best split point nearest to the middle: between clauses, else between words, else the middle."""
+    """Return the split point nearest to the middle: between clauses, else between words, else the middle."""
     for pattern in (_CLAUSE, _WORD):
         places = [match.end() for match in pattern.finditer(text) if match.end() < len(text)]
         if places:

@@ -34,21 +34,21 @@ from penwright.translation.results import (
 )
 from penwright.translation.segments import keep_spans_whole, segments
 
-SHORTEST_REACH = 5  # up to four bytes for a character, and the end token
+SHORTEST_REACH = 5  # four tokens for a character of up to four bytes, and the end token
 USED_BY_BEAMS = (*BEAM_SETTINGS, "max_new_tokens")
 Given = TypeVar("Given", Constraints, Constraints | Sequence[Constraints])
 
 
 def _with_old_name(constraints: Given, demands: Given | None) -> Given:
-    """Return the constraints; older code passes them as `demands`."""
+    """Return the constraints, which older code passes as `demands`."""
     if demands is None:
         return constraints
-    warn("`demands` is now `constraints`; the old name will be removed", PenwrightWarning, stacklevel=3)
+    warn("`demands` is now `constraints`: use the new name", PenwrightWarning, stacklevel=3)
     return demands
 
 
 class Translator:
-    """A translator of texts of any length, which it batches by length."""
+    """A translator for texts of any length, which batches texts of similar length."""
 
     kind: Literal["translator"] = "translator"
 
@@ -63,9 +63,10 @@ class Translator:
     ):
         """Create a translator.
 
-        `max_source_tokens` is the longest source that is translated whole, end token included (None: the context).
-        Longer sources are translated in parts. Set it to the longest source in training: longer ones translate poorly.
-        `source_language` is a code such as "de", for splitting sentences; None splits as in English.
+        `max_source_tokens` is the length of the longest source to translate whole, end token included (None: the
+        context). Longer sources are translated in parts. Set it to the length of the longest source in training, since
+        longer sources translate poorly. `source_language` is a code like "de" for splitting sentences; None uses the
+        rules of English.
         """
         self.model, self.tokenizer, self.source_language = model, tokenizer, source_language
         self.defaults = defaults or DecodingSettings()
@@ -80,10 +81,10 @@ class Translator:
 
     @contextmanager
     def watched(self, watch: Callable[[], None], wanted: Wanted | None = None) -> Iterator[None]:
-        """Call `watch` before each search step inside the block; an exception that it raises ends the search.
+        """Call `watch` before each search step inside the `with` block; an exception in `watch` ends the search.
 
-        `wanted` tells whether a text of translate(), by its number, is still needed. The search drops the other texts,
-        and their results are useless. The texts still needed are not affected.
+        `wanted` takes the index of a text in translate() and returns whether the text is still needed. The search
+        drops texts that are not, and their results are useless. Other texts are not affected.
         """
         self._wanted = wanted
         try:
@@ -94,11 +95,11 @@ class Translator:
 
     def use_processes(self, n_processes: int | None = None) -> None:
         """Do nothing: a translator works in a single process. Deprecated."""
-        warn("Translator.use_processes has no effect any more: leave it out", PenwrightWarning, stacklevel=2)
+        warn("Translator.use_processes has no effect: remove the call", PenwrightWarning, stacklevel=2)
 
     def share_out(self, n_processes: int | None = None) -> None:
         """Do nothing: a translator works in a single process. Deprecated."""
-        warn("Translator.share_out has no effect any more: leave it out", PenwrightWarning, stacklevel=2)
+        warn("Translator.share_out has no effect: remove the call", PenwrightWarning, stacklevel=2)
 
     def translate(
         self,
@@ -117,10 +118,10 @@ class Translator:
         Options are the [decoding] settings of beam search: beam_size, length_penalty, coverage_penalty, beam_patience
         and max_new_tokens. The defaults come from the run's recipe.
 
-        Line breaks stay, and a blank line gives a blank line. `constraints` and `prefixes` are for all texts, or one
-        for each text. A translation begins with its prefix; white space at its end completes the last word.
-        `watch` sees the steps of the search, and may raise to end it. Raises UsageError unless n_best is between 1 and
-        beam_size.
+        Line breaks and blank lines stay. `constraints` and `prefixes` are one for all texts, or one for each text. A
+        translation begins with its prefix; white space at the end of the prefix completes the last word. `watch` is
+        called with the steps of the search, and may raise an exception to end it. Raises UsageError unless n_best is
+        between 1 and beam_size.
         """
         constraints = _with_old_name(constraints, demands)
         chosen = decoding_settings(self.defaults, settings, options, USED_BY_BEAMS)
@@ -142,7 +143,7 @@ class Translator:
         demands: Constraints | None = None,
         **options: Any,
     ) -> list[Translation]:
-        """Sample `n` translations of each text; options are [decoding] settings such as temperature and seed."""
+        """Sample `n` translations of each text; options are [decoding] settings like temperature and seed."""
         constraints = _with_old_name(constraints, demands)
         settings = decoding_settings(self.defaults, settings, options)
         sampling = Sampling(self._banned, settings)
@@ -161,7 +162,7 @@ class Translator:
     ) -> list[Translation]:
         """Return up to `n` different translations of each text; options as in `translate`.
 
-        A token costs `strength` nats for each earlier translation that has it in the same place.
+        A token costs `strength` nats for each earlier translation that has the token at the same step.
         """
         constraints = _with_old_name(constraints, demands)
         parts = self._prepared(texts, constraints, "")
@@ -178,12 +179,11 @@ class Translator:
         demands: Constraints | None = None,
         **options: Any,
     ) -> list[Alternative]:
-        """Return the `n` most likely next words after a prefix, each with the best translation that continues it.
+        """Return the `n` most likely next words after a prefix, each with the best translation that contains it.
 
-        Options are the settings of beam search, such as beam_size.
-
-        White space at the end of the prefix completes its last word; otherwise, the word may continue. Raises
-        UsageError for a source of several lines, or one longer than the model reads at once.
+        Options are the settings of beam search, as in `translate`. White space at the end of the prefix completes the
+        last word; otherwise, the word may continue. Raises UsageError for a source of several lines, or a source that
+        does not fit the model.
         """
         constraints = _with_old_name(constraints, demands)
         parts = [part for _, lines in self._prepared([source], constraints, prefix) for line in lines for part in line]
@@ -209,7 +209,7 @@ class Translator:
     ) -> str:
         """Translate a document sentence by sentence; options as in `translate`.
 
-        Blank lines, indentation and bullets stay. Wrapped paragraphs are wrapped again.
+        Blank lines, indentation and bullets stay. Wrapped paragraphs are wrapped to the same width.
         """
         constraints = _with_old_name(constraints, demands)
 
@@ -240,18 +240,18 @@ class Translator:
         constraints: Constraints | Sequence[Constraints],
         prefixes: str | Sequence[str],
     ) -> list[SplitText]:
-        """Split each text into the parts of its lines, with its prefix and constraints."""
+        """Split each text into lines, and lines into parts that fit the model; attach prefixes and constraints."""
         texts = [texts] if isinstance(texts, str) else texts
         prefixes = [prefixes] * len(texts) if isinstance(prefixes, str) else prefixes
         constraints = [constraints] * len(texts) if isinstance(constraints, Constraints) else constraints
         longest = max((len(self.tokenizer.target.encode(prefix.strip())) for prefix in {*prefixes} - {""}), default=0)
         if longest >= self.context_length:
-            raise UsageError(f"the prefix has {longest:,} tokens, but the model writes at most {self.context_length:,}")
+            raise UsageError(f"the prefix has {longest:,} tokens, but at most {self.context_length:,} fit: shorten it")
         each = zip(texts, prefixes, constraints, strict=True)
         return [SplitText(text, self._lines(text, prefix, constraint)) for text, prefix, constraint in each]
 
     def _lines(self, text: str, prefix: str, constraints: Constraints) -> list[list[TextPart]]:
-        """Split a text into the parts of each line; the very first part gets the prefix."""
+        """Split a text into the parts of each line; the first part of the text gets the prefix."""
         lines, start = [], 0
         for line in well_formed(text).split("\n"):
             lines.append(self._parts(line, start, constraints))

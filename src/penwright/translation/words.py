@@ -1,7 +1,7 @@
 """Word spans of a text, and the tokens that belong to each word.
 
-Chinese, Japanese, Thai, Lao, Khmer and Burmese do not separate words. There the tokens of a model tell where words end
-(`pieces_of_words`). Without tokens, each character is a word (`text.py`).
+Chinese, Japanese, Thai, Lao, Khmer and Burmese do not separate words. In these scripts, words end where tokens of the
+model end (`pieces_of_words`). Without tokens, each character is a word (`text.py`).
 """
 
 from bisect import bisect_left
@@ -14,7 +14,7 @@ from penwright.tokenizers import Tokenizer
 
 
 class WordSpan(NamedTuple):
-    """A word's characters: from `start` up to, but not including, `end`."""
+    """The character offsets of a word: from `start` up to, but not including, `end`."""
 
     start: int
     end: int
@@ -26,7 +26,7 @@ def word_spans(text: str) -> list[WordSpan]:
 
 
 def complete_last_word(text: str) -> str:
-    """Complete the last word of a text: append a space, unless the script has none."""
+    """Append a space to complete the last word of a text, unless its script has no spaces."""
     return text if not text or text[-1].isspace() or ENDS_ALONE.search(text) else f"{text} "
 
 
@@ -36,7 +36,7 @@ def pieces_of_words(text: str, tokenizer: Tokenizer) -> list[WordSpan]:
 
 
 def joined(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[WordSpan]:
-    """Join adjacent spans unless a token ends between them; `sizes` are the tokens' sizes in bytes."""
+    """Join adjacent spans unless a token ends between them; `sizes` are the sizes of the tokens in bytes."""
     ends, starts = set(accumulate(sizes)), byte_places(text)
     found: list[WordSpan] = []
     for span in spans:
@@ -49,12 +49,12 @@ def joined(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[W
 
 
 def span_indices(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[int]:
-    """Return for each token the index of the span it ends in or follows; `sizes` are the tokens' sizes in bytes."""
+    """Return for each token the index of the span that it ends in or follows; `sizes` are token sizes in bytes."""
     places = byte_places(text)
     starts = [places[span.start] for span in spans]
     return [max(0, bisect_left(starts, end) - 1) for end in accumulate(sizes)]
 
 
 def byte_places(text: str) -> list[int]:
-    """Return the UTF-8 byte offset of each character, and of the end."""
+    """Return the UTF-8 byte offsets of each character and of the end."""
     return [*accumulate((len(character.encode()) for character in text), initial=0)]

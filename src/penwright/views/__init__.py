@@ -1,7 +1,7 @@
-"""Drawings of what happens inside a Transformer, for the page, for notebooks, and as HTML, SVG and PNG files.
+"""Views of the computations of a Transformer, for web pages, for notebooks, and as HTML, SVG and PNG files.
 
-The JavaScript in `modules/*.js` draws. Each view has a function `draw(element, data, options)`; the comment above it
-describes `data`. `View` is such a drawing in Python: it displays itself in a notebook and saves itself to a file.
+JavaScript in `modules/*.js` draws the views. Each view has a function `draw(element, data, options)`; the comment above
+it describes `data`. `View` is a view in Python, which can be displayed in a notebook or saved to a file.
 """
 
 from penwright.views.export import MODULES, STYLE, View, html

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 WIDE, HIGH = 0.85, 0.24  # inches per step of a tree, and per node
 QUIET = "#9a9ca5"
-WIDEST = 12  # dimensions of a vector that are shown: the first ones and the last one
+WIDEST = 12  # most dimensions of a vector in a picture: the first ones and the last one
 CELL = 0.44, 0.2  # inches per number: width and height
 
 
 def beam(figure: "Figure", data: Mapping[str, Any]) -> None:
     """Draw the tree of a beam search.
 
-    Kept nodes are black, dropped ones pale, and finished ones framed. Their log-probabilities in nats are below.
+    Kept nodes are black, dropped nodes pale, and finished nodes framed. The log-probability in nats is below each node.
     """
     nodes = {node["id"]: node for node in data["nodes"]}
     rows = _rows(nodes)
@@ -93,7 +93,7 @@ def arithmetic(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 
 def _places(width: int) -> list[str]:
-    """Return the numbers of the dimensions that are shown."""
+    """Return the indices of the dimensions in the picture."""
     places = [str(place) for place in range(width)]
     return places if width <= WIDEST else [*places[: WIDEST - 1], f"… {width - 1}"]
 
@@ -113,7 +113,7 @@ def _numbers(
     *,
     shares: bool,
 ) -> None:
-    """Draw a table of numbers on coloured cells. With `shares` they are probabilities, else signed numbers."""
+    """Draw a table of numbers on coloured cells. With `shares`, the numbers are probabilities, else signed."""
     finite = np.where(np.isfinite(numbers), numbers, 0.0)
     if shares:
         shown = axes.imshow(np.sqrt(finite), cmap=colours(WEIGHTS), vmin=0, vmax=1, aspect="auto")
@@ -134,7 +134,7 @@ def _numbers(
 
 
 def comparison(figure: "Figure", data: Mapping[str, Any]) -> None:
-    """Draw two bars for each piece of text: its surprise on both sides of the comparison."""
+    """Draw two bars for each piece of text: its surprisal on each side of the comparison."""
     pairs = zip(data["first_texts"], data["second_texts"], strict=True)
     names = [label(one) if one == other else f"{label(one)} | {label(other)}" for one, other in pairs]
     figure.set_size_inches(5, 0.9 + 0.28 * len(names))

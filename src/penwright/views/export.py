@@ -44,11 +44,11 @@ $style</style>
 
 @dataclass(frozen=True)
 class View:
-    """One view with its data. It displays itself in a notebook, and saves itself as HTML, SVG or PNG.
+    """A view with its data, which a notebook displays and which can be saved as HTML, SVG or PNG.
 
-    `name` is a file in `modules/` with a function `draw`, whose comment describes `data` and `options`. Tables may also
-    be dataclasses or named tuples, and arrays are NumPy arrays. In a notebook, heads of `attention` that would make the
-    output too large are left out (see `notebook.smaller`).
+    `name` is a file in `modules/` with a function `draw`; the comment above it describes `data` and `options`. Tables
+    may also be dataclasses or named tuples, and arrays are NumPy arrays. In a notebook, some heads of `attention` are
+    left out if the output would be too large (see `notebook.smaller`).
     """
 
     name: str
@@ -61,9 +61,9 @@ class View:
             raise UsageError(f"there is no view {self.name!r}. Choose one of: {', '.join(view_names())}")
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Save to a file that opens without a network. Its suffix is .html, .svg or .png.
+        """Save the view to a self-contained file with the suffix .html, .svg or .png.
 
-        Raises UsageError for another suffix, or if the view has no picture of this kind.
+        Raises UsageError for another suffix, or if the view cannot be saved in this format.
         """
         path = Path(path)
         ending = path.suffix.lower()
@@ -78,7 +78,7 @@ class View:
         return {"text/plain": repr(self), "text/html": notebook.cell(self._small_page())}
 
     def _small_page(self) -> str:
-        """Return the page for a notebook. Its output cell has at most `notebook.LIMIT` bytes."""
+        """Return the page for an output cell of at most `notebook.LIMIT` bytes."""
         for data, note in notebook.smaller(self.name, as_table(self.data)):
             page = html([View(self.name, data, {**self.options, **note}, self.heading)])
             if len(notebook.cell(page).encode()) <= notebook.LIMIT:
@@ -98,13 +98,13 @@ def view_names() -> tuple[str, ...]:
 
 
 def html(views: Sequence[View], title: str = "") -> str:
-    """Return one page with the views below each other. It needs no other file and sends no requests.
+    """Return a page with the views below each other, which needs no other files and sends no requests.
 
-    Without a title it is bare, for embedding in another page. Its security policy allows only its own script. Texts are
-    in the packed data only, so that none can become part of the page.
+    A page without a title is bare, for embedding in another page. The security policy allows only the script of the
+    page. Texts occur only in the packed data, so no text can be executed as part of the page.
     """
     sections = [{"name": v.name, "heading": v.heading, "data": v.data, "options": v.options} for v in views]
-    # a single view with the same heading as the page needs no heading
+    # a single view needs no heading if the page has the same one
     if len(sections) == 1 and title == views[0].heading:
         sections[0]["heading"] = ""
     packed = zlib.compress(pack({"title": title, "views": sections}))
@@ -123,7 +123,7 @@ def html(views: Sequence[View], title: str = "") -> str:
 def bundle(names: tuple[str, ...]) -> str:
     """Return the modules of some views as one classic script, since `import` does not work from file://.
 
-    Each module becomes a function that returns its exports, and follows the modules that it imports.
+    Each module becomes a function that returns the exports, placed after the functions of imported modules.
     """
     wanted = _in_order(["start", *names])
     parts = ['"use strict";', *(_wrap_module(name) for name in wanted)]
@@ -133,7 +133,7 @@ def bundle(names: tuple[str, ...]) -> str:
 
 
 def _in_order(names: Sequence[str], found: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the modules and everything that they import, dependencies first."""
+    """Return the modules and all imported modules, dependencies first."""
     for name in names:
         if name not in found:
             needed = [other for _, other in IMPORT.findall(_source(name))]

@@ -1,4 +1,4 @@
-"""Shared parts of pictures: fonts, the colours of `modules/colour.js`, token labels as in `modules/tokens.js`."""
+"""Shared parts of pictures: fonts, colours as in `modules/colour.js`, and labels as in `modules/tokens.js`."""
 
 import re
 import warnings
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
-DEFAULT_FONT = "DejaVu Sans"  # comes with matplotlib: Latin, Greek, Cyrillic, Arabic, Hebrew ...
+DEFAULT_FONT = "DejaVu Sans"  # included in matplotlib; Latin, Greek, Cyrillic, Arabic, Hebrew ...
 NOTE = "No font on this machine has {missing}. Save as .svg instead, which uses the reader's fonts"
 
 
 def choose_fonts(figure: "Figure", stays_text: bool) -> None:
-    """Choose fonts that have all characters in the figure's texts.
+    """Choose fonts that together have all characters in the figure's texts.
 
     If no font has a character and the picture consists of pixels (not `stays_text`), add a note to it and warn.
     """
@@ -40,7 +40,7 @@ def choose_fonts(figure: "Figure", stays_text: bool) -> None:
 
 
 def find_fonts(characters: Iterable[str]) -> tuple[list[str], set[str]]:
-    """Return a few fonts that together have the characters, by name, and the characters that no font has."""
+    """Return the names of a few fonts that together have the characters, and the characters that no font has."""
     from matplotlib import font_manager  # noqa: PLC0415 (an extra)
 
     missing = {c for c in characters if ord(c) not in _code_points(font_manager.findfont(DEFAULT_FONT))}
@@ -65,7 +65,7 @@ def _code_points(path: str) -> frozenset[int]:
 
 
 def _list_missing(missing: set[str]) -> str:
-    """List the first missing characters by code point, since they cannot be drawn."""
+    """List the code points of the first missing characters, which cannot be drawn."""
     first = [f"U+{ord(c):04X}" for c in sorted(missing)[:6]]
     more = len(missing) - len(first)
     return ", ".join(first) + (f" and {more} more" if more > 0 else "")
@@ -78,7 +78,7 @@ SIGNS = {" ": "␣", "\n": "⏎", "\t": "⇥"}
 
 
 def label(token: Any, longest: int = 24) -> str:
-    """Return a token as a label, as in `modules/tokens.js`. At most `longest` characters are shown."""
+    """Return a token as a label of at most `longest` characters, as in `modules/tokens.js`."""
     text = token if isinstance(token, str) else as_table(token)["text"]
     cut = text[:longest]
     cut = re.sub(r"^ +| +$", lambda spaces: "␣" * len(spaces[0]), cut)
@@ -100,5 +100,5 @@ def colours(stops: str) -> "LinearSegmentedColormap":
 
 
 def image(axes: "Axes", weights: Float[ndarray, "targets sources"]) -> Any:
-    """Draw probabilities as cells, coloured by their square roots."""
+    """Draw probabilities as cells, coloured by the square roots."""
     return axes.imshow(np.sqrt(weights), cmap=colours(WEIGHTS), vmin=0, vmax=1, interpolation="nearest", aspect="auto")

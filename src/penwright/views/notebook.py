@@ -1,4 +1,4 @@
-"""Views in notebooks: a sandboxed frame that grows with its content, small enough to save with the notebook."""
+"""Views in notebooks: sandboxed frames that grow with their content, small enough to save with the notebook."""
 
 from collections.abc import Iterator, Mapping
 from html import escape
@@ -12,11 +12,11 @@ from penwright.views.packing import as_table, to_root_bytes
 
 LIMIT = 1_000_000  # bytes of HTML per output
 THUMBNAIL = 64  # pixels per side, as in modules/heads.js
-HEIGHT = 520  # pixels, if the notebook runs no scripts
+HEIGHT = 520  # height in pixels if the notebook runs no scripts
 
-# The script on the notebook's side. It sets the height of every frame, and sends the theme (light or dark) at the start
-# and after each change. It is installed once, however often cells are run, and does not keep removed frames alive.
-# A frame may draw its view before this script listens, or before it has a width, so it is asked for its height again.
+# This script runs in the notebook. It sets the height of every frame, and sends the theme (light or dark) at the start
+# and after each change. It is installed once, even if cells run again, and does not keep removed frames alive. Since a
+# frame may draw its view before this script listens, or before it has a width, the script asks for the height again.
 HOST = """<script>(() => {
 const frame = document.currentScript.previousElementSibling;
 const ask = (one) => one.contentWindow && one.contentWindow.postMessage({penwright: "here"}, "*");
@@ -52,10 +52,10 @@ def cell(page: str) -> str:
 
 
 def smaller(name: str, data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, str]]]:
-    """Yield the complete data, then less and less of it, each with options that say what is missing.
+    """Yield the complete data, then smaller and smaller parts, each with options that say what is missing.
 
     Only heads of `attention` can be left out. All heads keep their thumbnails; in each part, the first 32, 16, ... 0
-    keep their weights, ordered by layer and head. The [layer, head] pairs in `data["first"]` come before all others.
+    keep their weights, ordered by layer and head. The [layer, head] pairs in `data["first"]` come first.
     """
     yield data, {}
     if name != "attention":
@@ -83,7 +83,7 @@ def _reduce_part(part: Any, kept: int, first: Any) -> dict[str, Any]:
 def thumbnails(
     weights: UInt8[ndarray, "n_layers n_heads targets sources"],
 ) -> UInt8[ndarray, "n_layers n_heads high wide"]:
-    """Shrink weights to at most 64 by 64 cells. Each keeps its largest weight, so that thin strong lines survive."""
+    """Shrink weights to at most 64 by 64 cells. Each cell keeps its largest weight, so thin lines stay visible."""
     for axis in (2, 3):
         size = weights.shape[axis]
         if size > THUMBNAIL:

@@ -1,4 +1,4 @@
-"""Data for the views as bytes: a JSON header, then the arrays that it refers to. `modules/bytes.js` reads them.
+"""The data of views as bytes, for `modules/bytes.js`: a JSON header, then the arrays that it refers to.
 
 The first four bytes are the length of the header (little-endian). Each array begins at a multiple of 8 bytes, as
 browsers require.
@@ -35,7 +35,7 @@ def pack(data: Any) -> bytes:
 
 
 def as_table(record: Any) -> Any:
-    """Return a dataclass or named tuple as a table of its fields, and anything else unchanged."""
+    """Return a dataclass or named tuple as a table of fields; return other values unchanged."""
     if is_dataclass(record) and not isinstance(record, type):
         return {field.name: getattr(record, field.name) for field in fields(record)}
     return record._asdict() if isinstance(record, tuple) and hasattr(record, "_asdict") else record

@@ -1,6 +1,6 @@
-"""Views as SVG and PNG, for papers, drawn by matplotlib (extra `pictures`), since a server has no browser.
+"""Views as SVG and PNG, for papers, drawn by matplotlib (extra `pictures`), since servers have no browser.
 
-Text stays text in SVG, so that the viewer shapes it, in any script. In PNG it is drawn with the fonts of this machine.
+In SVG, text stays text, so the viewer can shape any script. In PNG, text is drawn with the fonts of this machine.
 """
 
 import io
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ENDINGS = (".svg", ".png")
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "svg.hashsalt": "penwright",  # the same picture gives the same file
+    "svg.hashsalt": "penwright",  # equal pictures give equal files
     "text.parse_math": False,  # a dollar sign in a text is not a formula
     "font.size": 9,
     "axes.spines.top": False,
@@ -53,7 +53,7 @@ def render(name: str, data: Mapping[str, Any], ending: str) -> bytes:
         raise PenwrightError("pictures need matplotlib. Install it: pip install 'penwright[pictures]'") from missing
     out = io.BytesIO()
     with rc_context(dict(STYLE)), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # ink.choose warns once, and says what to do
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # ink.choose_fonts warns once, with advice
         figure = Figure(layout="constrained")
         DRAWINGS[name](figure, data)
         ink.choose_fonts(figure, stays_text=ending == ".svg")
@@ -80,12 +80,12 @@ def _matrix(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 
 def _hide_later(weights: Float[ndarray, "*heads targets sources"]) -> Float[ndarray, "*heads targets sources"]:
-    """Blank out the later tokens, which a decoder cannot attend to."""
+    """Mask later tokens, which a decoder cannot attend to."""
     return np.where(np.tri(*weights.shape[-2:]), weights, np.nan)
 
 
 def _tokens(axes: "Axes", rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Label the cells with their tokens if there is room, else with numbers."""
+    """Label the cells with tokens if these fit, else with numbers."""
     if max(len(rows), len(columns)) <= 64:
         axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=7)
         axes.set_yticks(range(len(rows)), rows, fontsize=7)
@@ -100,7 +100,7 @@ def _heads(figure: "Figure", data: Mapping[str, Any]) -> None:
     weights = probabilities(part["weights"])
     weights = _hide_later(weights) if part["name"] == "decoder" else weights
     n_layers, n_heads, rows, columns = weights.shape
-    gap = 2 + max(rows, columns) // 6  # cells between the heads, which leave room for their names
+    gap = 2 + max(rows, columns) // 6  # space between heads for their names, in cells
     wide = np.pad(weights, ((0, 0), (0, 0), (gap, 0), (0, gap)), constant_values=np.nan)
     figure.set_size_inches(0.75 * n_heads, 0.85 * n_layers)
     axes = figure.subplots()
@@ -198,7 +198,7 @@ def _similarity(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 
 def _bars(figure: "Figure", names: Sequence[str], values: Shaped[ndarray, " n"], title: str) -> None:
-    """Draw a row with a bar for each name. Negative values have another colour."""
+    """Draw a row of bars, one for each name. Negative values have another colour."""
     figure.set_size_inches(5, 0.7 + 0.2 * len(names))
     axes = figure.subplots()
     axes.barh(range(len(names)), values, color=[LINES[1] if value >= 0 else LINES[0] for value in values], height=0.7)

@@ -1,4 +1,4 @@
-"""The workflows that commands and the Python API use, in one place."""
+"""A single place to import the workflows from, for the commands and the Python API."""
 
 from penwright.training.launcher import is_launched, launch
 from penwright.workflows.ensemble import member_settings, minutes_for, train_ensemble

@@ -1,7 +1,7 @@
 """Checks that the files of a run belong together: recipe, tokenizer, corpus record, and the weights of a checkpoint.
 
 Mismatched weights load without an error: with two swapped token ids, or another rotary base, the model writes nonsense.
-So each checkpoint records what it was made with, and this is compared before a model is built.
+So each checkpoint records the files and settings it was made with. They are compared before a model is built.
 """
 
 import torch
@@ -27,14 +27,14 @@ MAY_CHANGE = {  # [model] settings that may change when a run is resumed
 
 
 def made_with(run: Run, recipe: Recipe) -> Record:
-    """Return what the weights of this run depend on: hashes of files, and settings."""
+    """Return everything that the weights of this run depend on: hashes of files, and settings."""
     names = [name for name in FILES if name != LINEAR or (recipe.task == "classify" and recipe.model.ngrams)]
     files = {name: sha256_of(run.folder / name) for name in names}
     return {"files": files, "settings": _settings(recipe)}
 
 
 def _settings(recipe: Recipe) -> Record:
-    """Return all settings that decide what the weights mean, by their full names."""
+    """Return all settings that determine the meaning of the weights, by their full names."""
     model = recipe.model.model_dump(mode="json", exclude=MAY_CHANGE)
     tables = {"tokenizer": recipe.tokenizer.model_dump(mode="json"), "model": model}
     if recipe.finetuning and recipe.lora:  # the adapters fit these weights only
@@ -43,7 +43,7 @@ def _settings(recipe: Recipe) -> Record:
 
 
 def require_made_with(checkpoint: Checkpoint, run: Run, recipe: Recipe) -> None:
-    """Raise PenwrightError, naming the file, unless this checkpoint was made with the present files and settings.
+    """Raise PenwrightError, naming the file, unless this checkpoint was made with the current files and settings.
 
     Checkpoints of older versions do not record what they were made with, and are accepted.
     """
@@ -74,18 +74,18 @@ def _digest(run: Run, name: str) -> str:
 
 
 def require_shapes(checkpoint: Checkpoint, recipe: Recipe, vocab_size: int, n_labels: int) -> None:
-    """Raise PenwrightError unless the weights have the shapes of the model. No memory is taken for the model yet."""
+    """Raise PenwrightError unless the weights have the shapes of the model. This allocates no memory for the model."""
     saved, path = checkpoint.shapes(), checkpoint.folder
     model = recipe.model
     layers = model.n_layers + (model.n_decoder_layers or 0)
-    if layers > len(saved):  # even to describe a model with that many layers would take long
+    if layers > len(saved):  # even describing a model with so many layers would be slow
         raise PenwrightError(
             f"{RECIPE} asks for {layers:,} layers, but {path} has only {len(saved)} tensors. They do not match"
         )
     try:
         with torch.device("meta"):  # shapes without memory
             built = weights_of(make_model(recipe.task, vocab_size, model, n_labels, recipe.lora))
-    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # sizes that no tensor can have
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # impossible tensor sizes
         raise PenwrightError(f"{RECIPE} describes a model that cannot be built: {error}") from None
     _compare({name: tuple(tensor.shape) for name, tensor in built.items()}, saved, checkpoint)
 

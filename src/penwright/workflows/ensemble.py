@@ -1,4 +1,4 @@
-"""Ensembles: several models of one corpus that teach a single one, which is used like any other."""
+"""Ensembles: several models of one corpus are distilled into a single one, which is used like any other."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,14 +17,16 @@ from penwright.workflows.train import train
 
 # Called when a run begins: with its folder and its plan (None if it is resumed). Returns the observers of the run.
 Watch = Callable[[Path, Prepared | None], Sequence[Observer]]
-MEMBERS_SHARE = 0.5  # share of a budget in minutes; the student, which learns from the members, gets the rest
+MEMBERS_SHARE = (
+    0.5  # share of a budget in minutes that the members get; the student, which learns from them, gets the rest
+)
 
 
 def train_ensemble(given: Table, n_members: int, folder: Path, watch: Watch) -> Application:
-    """Train the members, each in a run next to `folder`, then the student in `folder` that learns from all of them.
+    """Train the members in runs next to `folder`, then train the student in `folder` on their predictions.
 
-    A budget in minutes is divided among them; any other budget applies to each. What an earlier, interrupted call for
-    the same folder has done is not done again.
+    A budget in minutes is divided among all of these models; any other budget applies to each. Runs that an earlier,
+    interrupted call for the same folder has finished are not trained again.
     """
     members = [folder.with_name(f"{folder.name}-member-{number}") for number in range(1, n_members + 1)]
     settings = {member: member_settings(given, n_members, number) for number, member in enumerate(members, 1)}
@@ -43,13 +45,13 @@ def train_ensemble(given: Table, n_members: int, folder: Path, watch: Watch) -> 
 
 
 def member_settings(given: Table, n_members: int, number: int) -> Table:
-    """Return the settings of a member, counted from 1: its own seed, but the same held-out texts as all others."""
+    """Return the settings of member `number`, counted from 1. The members differ in seed, but share held-out texts."""
     seed = given.get("seed", 1)
     return merge(_with_shared_split(given), {"seed": seed + number}, _minutes(given, MEMBERS_SHARE / n_members))
 
 
 def _like_first_member(settings: Table, first: Path) -> Table:
-    """Add the tokenizer and the size of the first member, since a new timing of this machine might choose others."""
+    """Add the tokenizer and the size of the first member, since timing this machine again might change the choice."""
     if not _is_begun(first):
         return settings
     recipe = Run.open(first).recipe
@@ -101,7 +103,7 @@ def _teacher_names(folder: Path) -> list[str]:
 
 
 def _is_begun(folder: Path) -> bool:
-    return (folder / CORPUS).exists()  # the last file written before the first step
+    return (folder / CORPUS).exists()  # the last file that is written before the first step
 
 
 def _train_or_resume(settings: Table, folder: Path, watch: Watch) -> Application:

@@ -25,9 +25,9 @@ from penwright.workflows.load import OpenedRun, best_precision, corpus_record, o
 
 
 def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpus:
-    """Open the corpus of the run, or all of these files to evaluate on.
+    """Open the corpus of the run or, if paths are given, these files, all of them held out.
 
-    Raises PenwrightError if the run's own data has changed: what is held out now may have been trained on.
+    Raises PenwrightError if the run's own data has changed: the model may have learned texts that are now held out.
     """
     recipe = recipe_here(opened_run.run, opened_run.recipe)
     parts, reading = TASKS[recipe.task], reading_of(recipe, columns_of_training(opened_run.run))
@@ -50,14 +50,14 @@ def evaluation_context(
 
 
 def columns_of_training(run: Run) -> Roles:
-    """Return the columns that a run was trained on, by role; none for runs that did not record them."""
+    """Return the columns that a run was trained on, by role. Return none if the run did not record them."""
     return corpus_record(run).columns
 
 
 def recipe_here(run: Run, recipe: Recipe) -> Recipe:
-    """Return the recipe of a run with the paths of its files resolved from the folder that it was trained in."""
+    """Return the recipe of a run. Its paths are resolved from the folder in which the run was trained."""
     origin = corpus_record(run).trained_from
-    if origin is None:  # not recorded by older runs
+    if origin is None:  # older runs do not record it
         return recipe
 
     def here(paths: Sequence[str]) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def recipe_here(run: Run, recipe: Recipe) -> Recipe:
 
 
 def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
-    """Raise PenwrightError unless this is what the run was trained on, with the same part held out."""
+    """Raise PenwrightError unless the run was trained on this corpus with the same part held out."""
     before = corpus_record(run)
     if before.fingerprint == corpus.fingerprint:
         return
@@ -101,9 +101,9 @@ def evaluate(
 ) -> Sequence[Score]:
     """Score a run's best model, with baselines, on its held-out part or on all of these files.
 
-    `changes` to [data] say how the files are read. The model is evaluated as load() uses it: in the precision that
-    `optimize` chose, unless one is given. Unlike while training, a translator is scored with beam search. Its
-    translations can be written to `output`.
+    `changes` to [data] control how the files are read. The default precision is the one that `optimize` chose, as in
+    load(). Translators are scored with beam search, unlike during training. Their translations can be written to
+    `output`.
     """
     here, own = usable_device(device), open_run(folder)
     recipe = validate(Recipe, merge(own.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
@@ -128,7 +128,7 @@ def evaluate(
 
 
 def check_labels(folder: Path) -> list[Mistake]:
-    """Return the training texts of a classifier that may have a wrong label, the most doubtful first."""
+    """Return the training texts of a classifier that may have a wrong label, most doubtful first."""
     own = open_run(folder)
     if own.recipe.task != "classify":
         raise UsageError(f"{folder} is not a classifier, so there are no labels to check")
@@ -172,7 +172,7 @@ def _with_baselines(baselines: Sequence[Score], scores: Sequence[Score]) -> list
 def _in_trained_direction(
     opened_run: OpenedRun, corpus: AnyCorpus, paths: Sequence[str]
 ) -> tuple[OpenedRun, AnyCorpus]:
-    """Swap source and target, with a warning, if the names of the pairs say so. Warn of other languages."""
+    """Swap source and target, with a warning, if the pairs have the opposite direction. Warn of other languages."""
     trained, found = languages_of(opened_run.recipe, opened_run.card), languages_between(corpus.names)
     if opened_run.recipe.task != "translate" or trained is None or found is None or _same_languages(trained, found):
         return opened_run, corpus
@@ -194,12 +194,12 @@ def _in_trained_direction(
 
 
 def _same_languages(first: Languages, second: Languages) -> bool:
-    """Return whether both are the same, regardless of region."""
+    """Return whether two language pairs are the same, regardless of region."""
     return [code.split("-")[0] for code in first] == [code.split("-")[0] for code in second]
 
 
 def novelty(folder: Path, texts: Sequence[str]) -> NoveltyReport:
-    """Measure how much of these texts also occurs in a writer's training text, compared with held-out passages."""
+    """Measure how much of these texts is copied from a writer's training text, compared with held-out passages."""
     opened_run = open_run(folder)
     if opened_run.recipe.task != "generate":
         raise UsageError(f"{folder} does not generate text, so there is no novelty to measure")

@@ -1,4 +1,4 @@
-"""Export of a run: to another engine, as an adapter, or as a run of its own."""
+"""Export of a run: to another engine, as an adapter, or as a new run."""
 
 import os
 from pathlib import Path
@@ -22,9 +22,9 @@ AnyFormat = Literal[Format, "peft", "penwright"]
 def export(
     folder: Path, to: AnyFormat, output: Path, precision: Precision = "float32", adapter: Path | None = None
 ) -> None:
-    """Write a run's best model to a new folder. See the modules of `formats` for the formats of other engines.
+    """Write a run's best model to a new folder. The modules of `formats` describe the formats of other engines.
 
-    "peft" writes the adapter of a LoRA run. "penwright" makes a run of its own, with adapters merged into the weights.
+    "peft" writes the adapter of a LoRA run. "penwright" makes a new run, with adapters merged into the weights.
     The origin and licence of an imported model are stated in README.md. An `adapter` in PEFT's format is first merged
     into the model. Raises UsageError if the run has no adapter to write.
     """
@@ -67,7 +67,7 @@ def _save_adapter(run: OpenedRun, output: Path) -> None:
 
 
 def _save_run(run: OpenedRun, weights: Tensors, folder: Path) -> None:
-    """Write a run that is finished and needs no base."""
+    """Write a finished run that needs no base."""
     made = Run.create(folder)
     recipe = run.recipe.model_copy(update={"lora": None, "finetuning": None})
     run.tokenizer.save(made.tokenizer_path)

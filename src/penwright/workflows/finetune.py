@@ -18,25 +18,27 @@ from penwright.workflows.consistency import MAY_CHANGE
 from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
 from penwright.workflows.load import corpus_record, open_base, open_run
 
-SAMPLE = 1_000_000  # characters that are searched for unknown ones
-MOST_UNKNOWN = 0.2  # share of the characters that may be unknown to the tokenizer of the base
+SAMPLE = 1_000_000  # number of characters that are searched for unknown ones
+MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base does not know
 
 
 def with_base(given: Table) -> Table:
     """Add the tokenizer, the model and the task of the base, if there is one, to the settings of a new run.
 
-    Raises UsageError for a setting that would make another model of it.
+    Raises UsageError for a setting that would change the model.
     """
     match given.get("finetuning"):
         case {"base": str(folder)}:
             base = open_run(folder)
         case _:
             return given
-    weights_for(given["task"], base.recipe.task, {})  # raises PenwrightError for a task that they cannot begin
-    chosen = {"dropout"} if given["task"] == base.recipe.task else {"dropout", "token_dropout", "n_decoder_layers"}
+    weights_for(given["task"], base.recipe.task, {})  # raises PenwrightError if they do not fit the task
+    chosen = {"dropout", "ngrams", "balanced"}
+    if given["task"] != base.recipe.task:
+        chosen |= {"token_dropout", "n_decoder_layers"}
     model = base.recipe.model.model_dump(exclude_none=True, exclude=chosen)
     for name, value in given.get("model", {}).items():
-        if name == "size" or (name not in MAY_CHANGE and model.get(name) != value):
+        if name == "size" or (name not in MAY_CHANGE | chosen and model.get(name) != value):
             raise UsageError(f"model.{name} cannot be set: the model of {folder} keeps its size and its parts")
     if given.get("tokenizer"):
         raise UsageError(f"[tokenizer] cannot be set: the model of {folder} keeps its tokenizer")
@@ -47,7 +49,7 @@ def with_base(given: Table) -> Table:
 
 
 def require_suitable(recipe: Recipe, corpus: AnyCorpus, say: Say) -> None:
-    """Raise PenwrightError if the base cannot be trained on this corpus, or if its own text is wanted and gone."""
+    """Raise PenwrightError if the base cannot be trained on this corpus, or if its own text is needed but missing."""
     if recipe.finetuning is None:
         return
     base = open_base(recipe)
@@ -68,7 +70,7 @@ def require_suitable(recipe: Recipe, corpus: AnyCorpus, say: Say) -> None:
 
 
 def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
-    """Yield a notice if some characters are unknown to the tokenizer. Raise PenwrightError if they are many."""
+    """Yield a notice if some characters are unknown to the tokenizer. Raise PenwrightError if there are many."""
     if tokenizer.unknown_id is None:
         return
     n_read, counts = 0, Counter[str]()
@@ -90,7 +92,7 @@ def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
 
 
 def start_from_base(model: Model, recipe: Recipe, labels: Sequence[str]) -> bool:
-    """Give the model the weights of the base, if there is one. Return whether it has a new head."""
+    """Load the weights of the base, if there is one, into the model. Return whether the model has a new head."""
     if recipe.finetuning is None:
         return False
     base = open_base(recipe)
@@ -119,7 +121,7 @@ def with_old_text(context: RunContext, batches: AnyBatches) -> AnyBatches:
 
 
 def _old_corpus(recipe: Recipe) -> AnyCorpus:
-    """Open the text that the base was trained on. Raise PenwrightError if it is gone or has changed."""
+    """Open the text that the base was trained on. Raise PenwrightError if the text is missing or has changed."""
     base = open_base(recipe)
     if corpus_record(base.run).is_untrained:
         raise PenwrightError(f"{base.run.folder} was imported without the text of its training: leave out --keep-old")

@@ -28,8 +28,8 @@ GGUF = ".gguf"
 def import_model(source: str, folder: Path, languages: Languages | None = None, say: Say = say_nothing) -> Application:
     """Import a folder in the layout of the Hugging Face hub, `hub:NAME` or a GGUF file, as a new run.
 
-    `languages` are needed for models that translate between many. Raises PenwrightError if the model cannot be used;
-    nothing is left behind then.
+    Multilingual translation models need `languages`. Raises PenwrightError if the model cannot be used, and
+    then leaves no folder behind.
     """
     require_unused(folder)
     path = download(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else Path(source)
@@ -46,7 +46,7 @@ def import_model(source: str, folder: Path, languages: Languages | None = None, 
     try:
         _write(model, source, unfinished)
         unfinished.chmod(0o755)
-        if folder.exists():  # empty, or left by a run that was stopped before its first checkpoint
+        if folder.exists():  # empty, or from a run that was stopped before its first checkpoint
             rmtree(folder)
         unfinished.replace(folder)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Loading of trained runs. Imports only what the kind of model needs, and no corpus, training or export code."""
+"""Loading of trained runs. It imports only what the kind of model needs, and no corpus, training or export code."""
 
 import os
 from pathlib import Path
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import penwright.generation.generator
     import penwright.translation.translator
 
-CORPUS = "corpus.json"  # in a run folder: what it was trained on
+CORPUS = "corpus.json"  # in a run folder: a record of the training data
 OPTIMIZED = "quickened.json"  # in a run folder: the precision that `optimize` chose
 
 
@@ -49,15 +49,15 @@ class OpenedRun(NamedTuple):
     recipe: Recipe
     tokenizer: Tokenizer
     card: ModelCard
-    checkpoint: Checkpoint | None = None  # the requested one; None: the best
+    checkpoint: Checkpoint | None = None  # the requested checkpoint; None: the best one
 
     @property
     def best(self) -> Checkpoint:
-        """Its checkpoint, or the best one."""
+        """The requested checkpoint, or the best one."""
         return self.checkpoint or self.run.best()[0]
 
     def model(self, precision: Precision = "float32") -> Model:
-        """Load its best model, or the model of its checkpoint. Warn of damaged checkpoints that are skipped."""
+        """Load the best model of the run, or the requested checkpoint's. Warn about damaged checkpoints it skips."""
         keep_freed_memory()
         disable_cudnn_attention()
         weights = self.weights()
@@ -67,7 +67,7 @@ class OpenedRun(NamedTuple):
         return model
 
     def weights(self) -> Tensors:
-        """Load the weights of its best model, or of its checkpoint; with LoRA, merged with those of its base."""
+        """Load the weights of the best or the requested checkpoint. LoRA adapters are merged into the base weights."""
         if self.checkpoint is not None:
             self.checkpoint.verify(WEIGHTS)
             return self._weights(self.checkpoint)
@@ -77,7 +77,7 @@ class OpenedRun(NamedTuple):
         return weights
 
     def linear(self) -> "penwright.classification.linear.LinearClassifier | None":
-        """Load the linear classifier that belongs to a classifier; None if its run has none."""
+        """Load the linear classifier that belongs to a classifier. Return None if the run has none."""
         path = self.run.folder / LINEAR
         if self.recipe.task != "classify" or not (self.recipe.model.ngrams or os.path.lexists(path)):
             return None
@@ -104,7 +104,7 @@ class CorpusFile(BaseModel):
 
 
 class CardRecord(BaseModel):
-    """A ModelCard, in corpus.json."""
+    """A ModelCard as stored in corpus.json."""
 
     labels: list[str] = []
     max_source_tokens: PositiveInt | None = None
@@ -112,7 +112,7 @@ class CardRecord(BaseModel):
 
 
 class Origin(BaseModel):
-    """Where an imported model comes from."""
+    """The origin of an imported model."""
 
     source: str
     architecture: str
@@ -140,7 +140,7 @@ class CorpusRecord(BaseModel):
 
 
 def corpus_record(run: Run) -> CorpusRecord:
-    """Return what a run was trained on. Raise PenwrightError if the run stopped too early to know, or is damaged."""
+    """Return the record of a run's training data. Raise PenwrightError if it is missing or damaged."""
     path = run.folder / CORPUS
     if not os.path.lexists(path):
         raise PenwrightError(f"{run.folder} was stopped before its training began. Run the command that began it again")
@@ -151,14 +151,14 @@ def corpus_record(run: Run) -> CorpusRecord:
 
 
 def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
-    """Open the run that a fine-tuned one started from, at the checkpoint that it started from.
+    """Open the base of a fine-tuned run, at the checkpoint from which fine-tuning started.
 
     Args:
         recipe: The recipe of the fine-tuned run.
-        run: The fine-tuned run, to find a base whose path is relative to where it was trained; None: from here.
+        run: The fine-tuned run. A relative path to the base starts where this run was trained; None: here.
 
     Raises:
-        PenwrightError: If there is no such run, or if it has no longer these weights.
+        PenwrightError: If there is no such run, or if its weights have changed.
     """
     assert recipe.finetuning is not None
     folder, digest = Path(recipe.finetuning.base), recipe.finetuning.base_sha256
@@ -206,7 +206,7 @@ def open_run(folder: str | Path) -> OpenedRun:
 def load(folder: str | Path, device: str = "cpu", precision: Precision | None = None) -> Application:
     """Load the best model of a run, or the model of a checkpoint: a Generator, a Translator or a Classifier.
 
-    Weights are in float32, unless `precision` is given, or `optimize` found another one to be as good.
+    Weights are in float32, unless `precision` is given or `optimize` chose another precision.
     """
     here, opened_run = usable_device(device), open_run(folder)
     kept = best_precision(opened_run.run, here)

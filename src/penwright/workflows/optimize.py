@@ -1,4 +1,4 @@
-"""Optimization of a trained run: precision, penalties, alignment head and calibration, kept in its folder."""
+"""Optimization of a trained run: precision, penalties, alignment head and calibration, saved in its folder."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -25,7 +25,7 @@ from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import OPTIMIZED, OpenedRun, corpus_record, load_translator, open_run
 
-MAX_LOSS_INCREASE = 0.005  # nats per token that a precision may lose against float32
+MAX_LOSS_INCREASE = 0.005  # maximum loss increase of a precision over float32, in nats per token
 MEASURED_BATCHES = 100
 ALIGNMENT = "alignment.json"  # in a run folder: the attention head that aligns best
 CALIBRATION = "calibration.json"  # in a run folder: how often a classifier is right at each level of confidence
@@ -40,7 +40,7 @@ class HeadRecord(BaseModel):
 
 
 class CalibrationRecord(BaseModel):
-    """The content of calibration.json: the bins of a Calibration, each as a list."""
+    """The content of calibration.json: a Calibration, with each bin as a list."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -50,11 +50,11 @@ class CalibrationRecord(BaseModel):
 
 
 def optimize(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
-    """Find the fastest precision that is as good as float32, and compile the decoding steps; load() uses both.
+    """Choose the fastest precision that is as good as float32, and compile decoding steps, for load().
 
     "As good" means that the nats per token rise by at most MAX_LOSS_INCREASE on at most MEASURED_BATCHES batches of
     held-out text. Return the nats per token of each precision. A given `precision` is used whatever its loss. An
-    imported model has no held-out text: it stays in float32, unless a precision is given.
+    imported model has no held-out text, so it stays in float32 unless a precision is given.
     """
     opened_run = open_run(folder)
     if opened_run.recipe.task == "classify":
@@ -88,7 +88,7 @@ def quicken(folder: Path, precision: Precision | None = None, say: Say = say_not
 
 
 def fastest_first() -> list[Precision]:
-    """Return the precisions that this processor has instructions for, fastest first. It would emulate others slowly."""
+    """Return the precisions for which this processor has instructions, fastest first. Emulating others is slow."""
     has_int8, has_bfloat16 = torch.cpu._is_vnni_supported(), torch.cpu._is_avx512_bf16_supported()
     possible: list[tuple[Precision, bool]] = [("int8", has_int8), ("bfloat16", has_bfloat16), ("float32", True)]
     return [precision for precision, has in possible if has]
@@ -110,7 +110,7 @@ def tune_decoding(
 ) -> Tuning:
     """Try length and coverage penalties on the run's held-out pairs, or on all of these files.
 
-    If the best ones beat the current ones by more than chance, they are saved in the run's recipe.
+    If the best penalties are significantly better than the current ones, they are saved in the run's recipe.
     """
     opened_run, translator = open_run(folder), load_translator(folder, device, verb="tune")
     if beam_size is not None:
@@ -119,7 +119,7 @@ def tune_decoding(
     tuning = tune(translator, [pair.source for pair in pairs], [pair.target for pair in pairs], say)
     if tuning.is_better:
         decoding = apply_trial(opened_run.recipe.decoding, tuning.trials[0])
-        # from the run's own recipe, which names its files as they were given
+        # start from the run's own recipe, which holds the paths as they were given
         opened_run.run.save_recipe(opened_run.run.recipe.model_copy(update={"decoding": decoding}))
     return tuning
 
@@ -127,7 +127,7 @@ def tune_decoding(
 def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = (), say: Say = say_nothing) -> Aligner:
     """Load a run that translates, for word alignment.
 
-    Its attention head is chosen once, on the run's held-out pairs or on these files, and kept in alignment.json.
+    The attention head is chosen once, on the run's held-out pairs or on these files, and saved in alignment.json.
     """
     opened_run, translator = open_run(folder), load_translator(folder, device, "float32", "align")
     if _kept_head(opened_run.run) is None:
@@ -155,7 +155,7 @@ def _kept_head(run: Run) -> AlignmentHead | None:
 
 
 def calibrate(folder: Path, device: str = "cpu") -> Calibration:
-    """Return how often a classifier is right at each level of confidence, measured once on its held-out texts."""
+    """Return how often a classifier is right at each level of confidence, measured once on held-out texts."""
     here, opened_run = usable_device(device), open_run(folder)
     if opened_run.recipe.task != "classify":
         raise UsageError(f"{folder} is not a classifier, so there is no confidence to calibrate")

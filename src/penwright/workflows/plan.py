@@ -1,4 +1,4 @@
-"""Planning of a run: settings are merged, the corpus is opened, the recipe is planned. Nothing is written."""
+"""Planning of a run: merge the settings, open the corpus, plan the recipe. Nothing is written."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -40,38 +40,38 @@ from penwright.training.auto.throughput import throughput_meter
 from penwright.workflows.finetune import require_suitable, with_base
 
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must match the width
-N_EXAMPLES = 3  # shown before training
+N_EXAMPLES = 3  # number of examples shown before training
 FEWEST_CHARACTERS = 100  # minimum length of text for training a writer
-SEEN_FOR_FACTS = 2_000_000  # characters read to count the distinct ones
+SEEN_FOR_FACTS = 2_000_000  # number of characters read to count the distinct ones
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan, with the corpus and the machine that it was made for. Nothing is written yet."""
+    """A plan, with its corpus and machine. Nothing is written yet."""
 
     plan: Plan
     corpus: AnyCorpus
     machine: Machine
-    reason: str  # for the choice of the task
+    reason: str  # why this task was chosen
 
     def __repr__(self) -> str:
         return f"<Prepared on {self.machine.device}: {self.plan!r}>"
 
 
 def read_recipe(path: Path, above: Table) -> Table:
-    """Read the tables of a recipe. Its budget is dropped if `above`, which overrides it, gives another."""
+    """Read the tables of a recipe. Drop its budget if `above`, which overrides the recipe, gives another."""
     return _without_replaced_budget(read_toml(path), above)
 
 
 def _without_replaced_budget(table: Table, above: Table) -> Table:
-    """Return the table without its budget if the one that overrides it gives another."""
+    """Return the table, without its budget if `above` gives another."""
     if "training" not in table or not any(name in above.get("training", {}) for name in BUDGETS):
         return table
     return {**table, "training": {key: value for key, value in table["training"].items() if key not in BUDGETS}}
 
 
 def prepare(given: Table, say: Say = say_nothing) -> Prepared:
-    """Open the corpus, choose the machine, and choose every setting that is not `given` (the tables of a recipe)."""
+    """Open the corpus, choose the machine, and choose every setting that the tables of `given` leave open."""
     data = given.get("data", {})
     paths = one_or_more(data.get("train", ()))
     if not paths:
@@ -106,7 +106,7 @@ def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
 
 
 def forecast(prepared: Prepared) -> Forecast:
-    """Forecast the result: for a writer with a compressor on the same text, else from the number of epochs."""
+    """Forecast the result: for a writer from the compression of the same text, otherwise from the number of epochs."""
     corpus, plan = prepared.corpus, prepared.plan
     minutes = plan.recipe.training.minutes
     if plan.recipe.task != "generate":
@@ -118,7 +118,7 @@ def forecast(prepared: Prepared) -> Forecast:
 
 
 def _task_of_columns(data: Table) -> tuple[str, str] | None:
-    """Return the task that the given columns are for, with the reason; None if they do not decide it."""
+    """Return the task that the given columns imply, and the reason. Return None if they imply none."""
     for key, task in (("label", "classify"), ("source", "translate"), ("target", "translate")):
         if data.get(key) is not None:
             return task, f"data.{key} is given"
@@ -151,7 +151,7 @@ def _first_bytes(texts: Iterable[str], n_bytes: int) -> bytes:
 
 
 def _without_open_choices(given: Table) -> Table:
-    """Return the settings that can be checked before planning, without those that depend on open choices."""
+    """Return the settings without those that depend on open choices and cannot be checked before planning."""
     budget: Table = {} if any(name in given.get("training", {}) for name in BUDGETS) else {"steps": 1}
     table = merge({"model": {}, "training": budget}, given)
     for name in ("optimizer", "schedule"):
@@ -164,7 +164,7 @@ def _without_open_choices(given: Table) -> Table:
 
 
 def _with_teacher_tokenizer(given: Table) -> Table:
-    """Add the tokenizer settings of the teachers, if there are any: a student must use the same tokens."""
+    """Add the tokenizer settings of the teachers, if any: a student must use the same tokens."""
     match given.get("distillation"):
         case {"teachers": [str(teacher), *_]}:
             tokenizer = Run.open(Path(teacher)).recipe.tokenizer
@@ -190,7 +190,7 @@ def new_run_folder(recipe: Recipe) -> Path:
     text = recipe.data.train[0].removeprefix("hub:")
     text = "stdin" if is_pipe_name(text) else text
     parts = Path(text).parts
-    if is_pattern(text):  # a pattern names no file, so take the folder before it
+    if is_pattern(text):  # take the folder before the pattern
         parts = tuple(takewhile(lambda part: not WILDCARD.search(part), parts))
     name = "".join(parts[-1:]).strip("/").split(".")[0] or "run"
     folders = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000))
@@ -204,7 +204,7 @@ def apply_changes(recipe: Recipe, changes: Table, folder: Path) -> Recipe:
 
 
 def require_settings(folder: Path, given: Table) -> None:
-    """Raise PenwrightError, naming a setting, if a run was begun with settings that differ from these."""
+    """Raise PenwrightError, naming a setting, if a run was started with other settings."""
     run = Run.open(folder).recipe
     # "auto" was replaced when the run began
     training = {key: value for key, value in given.get("training", {}).items() if value != "auto"}

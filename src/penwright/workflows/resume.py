@@ -1,4 +1,4 @@
-"""Resuming of a run: in this process, or as a rank that follows rank 0. Both open a run that is on disk."""
+"""Resuming of a run: in this process, or as a rank that follows rank 0. Both open a run from disk."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe that may cha
 
 
 def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> Application:
-    """Resume a run bit for bit where it stopped, or with `changes`: more budget, or new paths to the same data."""
+    """Resume a run bit for bit where it stopped. `changes` may add budget, or give new paths to the same data."""
     if set(changes) - CHANGEABLE:
         raise UsageError("a resumed run keeps its model: only [training], [data] and [decoding] can change")
     run = Run.open(folder)
@@ -46,12 +46,12 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
 
 def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Application:
     require_writable_cache()  # before the text is read
-    clear_stop_files(run)  # old requests; one that comes while the text is read is obeyed at the first step
+    clear_stop_files(run)  # a request that arrives from now on takes effect at the first step
     recipe = apply_changes(run.recipe, _as_stored(changes, run), run.folder)
     here = apply_changes(recipe_here(run, run.recipe), changes, run.folder)
     run.warn_of_edits()
     machine = choose_machine(recipe.training)
-    newest, warnings = run.newest() if run.checkpoints() else (None, [])  # None: the seed repeats the beginning
+    newest, warnings = run.newest() if run.checkpoints() else (None, [])  # None: start again with the same seed
     context = _reopen(run, here, machine, newest)
     trainer = make_trainer(context, machine)
     for warning in warnings:
@@ -99,7 +99,7 @@ def _changed_processes(before: int | None, now: int) -> Iterator[str]:
 
 
 def _reopen(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint | None) -> RunContext:
-    """Open what the run began with. Raise PenwrightError if its text has changed or its files do not match."""
+    """Open the corpus and the files of the run. Raise PenwrightError if the text changed or files do not match."""
     torch.manual_seed(recipe.seed)
     if checkpoint:
         require_made_with(checkpoint, run, recipe)
@@ -115,9 +115,9 @@ def _reopen(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint |
 
 
 def follow() -> bool:
-    """Train along with rank 0 until it has finished, and return True; in rank 0 itself, return False at once.
+    """Train along with rank 0 until it has finished, then return True. In rank 0 itself, return False at once.
 
-    Only rank 0 obeys stop signals: it saves, and then tells the other ranks that the work is over.
+    Only rank 0 handles stop signals. It saves, and then informs the other ranks that the work is over.
     """
     ranks = join()
     if ranks.leads:
@@ -142,7 +142,7 @@ def _follow_run(run: Run, recipe: Recipe, step: int) -> None:
 
 
 def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Observer]) -> None:
-    """Suggest compilation if a short run is resumed for long: it may pay now."""
+    """Suggest compilation if a short run is resumed for so long that compiling may pay off."""
     seconds = 60 * (recipe.training.minutes or 0.0)
     if recipe.training.compile == "off" and choose_compilation(machine.device, recipe.task, seconds)[0]:
         notify(
@@ -151,7 +151,7 @@ def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Obs
 
 
 def _as_stored(changes: Table, run: Run) -> Table:
-    """Return the changes as the recipe keeps them, with paths relative to the folder that the run was trained in."""
+    """Return the changes as stored in the recipe, with paths relative to the folder in which the run was trained."""
     place = run.real_folder
     origin = place / (corpus_record(run).trained_from or os.path.relpath(Path.cwd(), place))
     data = changes.get("data", {})

@@ -1,4 +1,4 @@
-"""Training of a new run from a plan. `resume.py` continues a run that is on disk."""
+"""Training of a new run from a plan. To resume a run from disk, see `resume.py`."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -33,11 +33,11 @@ from penwright.workflows.finetune import origin_of_base, start_from_base, with_o
 from penwright.workflows.load import CORPUS, corpus_record, load, open_base
 from penwright.workflows.plan import Prepared
 
-BASELINES = "baselines.json"  # in a run folder: the scores that its model has to beat
+BASELINES = "baselines.json"  # in a run folder: the scores of simple methods
 
 
 def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
-    """Train what was prepared in a new run folder; return the best model of the run, ready to use."""
+    """Train the prepared run in a new folder. Return the best model of the run, ready to use."""
     run = Run.create(folder)
     with run.lock():
         clear_stop_files(run)
@@ -47,7 +47,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
             notify(observers, "said", "fitting a linear classifier of n-grams, for comparison")
             add_linear(context, run, is_new=True)
         trainer = make_trainer(context, prepared.machine)
-        trainer.state.seconds = monotonic() - begin  # the linear classifier is part of the budget
+        trainer.state.seconds = monotonic() - begin  # count the time of the linear classifier as part of the budget
         for note in _skipped_text(trainer, context.recipe):
             notify(observers, "said", note)
         baselines = TASKS[context.recipe.task].baselines(context, False)
@@ -58,7 +58,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
 
 
 def _begin(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> RunContext:
-    """Write everything into the run folder that training starts from: recipe, tokenizer and corpus record."""
+    """Write the files that training starts from into the run folder: recipe, tokenizer and corpus record."""
     recipe, corpus, machine = _with_precision(prepared.plan.recipe, prepared.machine), prepared.corpus, prepared.machine
     torch.manual_seed(recipe.seed)
     tokenizer = _tokenizer(recipe, corpus, observers)
@@ -70,13 +70,13 @@ def _begin(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> RunCo
 
 
 def _with_precision(recipe: Recipe, machine: Machine) -> Recipe:
-    """Record the precision that was chosen for this machine, so that a resumed run uses the same one."""
+    """Record the precision that was chosen for this machine. A resumed run will use the same one."""
     training = recipe.training.model_copy(update={"precision": str(machine.precision).removeprefix("torch.")})
     return recipe.model_copy(update={"training": training})
 
 
 def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer]) -> Tokenizer:
-    """Load the tokenizer of the base or of the teachers, if there are any; else train one."""
+    """Load the tokenizer of the base or of the teachers, or train one if there are none."""
     if recipe.finetuning:
         return open_base(recipe).tokenizer
     if recipe.distillation:
@@ -92,9 +92,9 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
 def make_context(
     recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device, *, is_new: bool
 ) -> RunContext:
-    """Store the tokens of the corpus and initialize the model: with the weights of its base, if there is one.
+    """Store the tokens of the corpus and initialize the model, with the weights of the base if there is one.
 
-    A run that is not new loads a checkpoint afterwards, but its adapters still need the weights of the base.
+    A resumed run loads a checkpoint afterwards, but its adapters still need the weights of the base.
     """
     task = TASKS[recipe.task]
     training = task.token_store(corpus, tokenizer, corpus.labels, held_out=False)
@@ -111,9 +111,9 @@ def make_context(
 
 
 def add_linear(context: RunContext, run: Run, is_new: bool = False) -> None:
-    """Give the context of a classifier the linear one of its run. Fit and save it for a new run, or if it is missing.
+    """Add the linear classifier of the run to the context. Fit and save one if the run is new or has none.
 
-    Runs that stopped before their first checkpoint begin anew, so that what they left may be of other texts.
+    A run that stopped before its first checkpoint starts again, perhaps with other texts. Its old file is not used.
     """
     path, labels = run.folder / LINEAR, context.card.labels
     if is_new or not os.path.lexists(path):
@@ -125,7 +125,7 @@ def _save_corpus_record(run: Run, context: RunContext) -> None:
     corpus = context.corpus
     files = [{"path": str(file.path), "bytes": file.n_bytes, "sha256": file.sha256} for file in corpus.files]
     record = {"fingerprint": corpus.fingerprint, "files": files, "report": corpus.report.as_dict()}
-    here = os.path.relpath(Path.cwd(), run.real_folder)  # relative, so that a run and its text can be moved together
+    here = os.path.relpath(Path.cwd(), run.real_folder)  # a relative path allows moving a run and its text together
     places = {"trained_from": Path(here).as_posix(), "card": asdict(context.card)}
     run.write_json(CORPUS, {**record, **places, "columns": corpus.roles, **origin_of_base(context.recipe)})
 
@@ -138,7 +138,7 @@ def make_trainer(context: RunContext, machine: Machine) -> Trainer:
 
 
 def _teachers(context: RunContext) -> list[Model]:
-    """Load the best models of the runs that teach this one. Raise PenwrightError if one cannot."""
+    """Load the best models of the teachers. Raise PenwrightError if one of them cannot teach this run."""
     teachers = []
     for folder in context.recipe.distillation.teachers if context.recipe.distillation else ():
         teacher = load(folder, str(context.device))
@@ -161,7 +161,7 @@ def _teachers(context: RunContext) -> list[Model]:
 
 
 def _skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
-    """Yield a notice for text that the model does not see, or not in every epoch."""
+    """Yield a notice about text that the model does not see, or not in every epoch."""
     batches, reach = trainer.batches, recipe.model.context_length
     if n := batches.n_left_out:
         yield f"left out: {n:,} pairs of more than {reach} tokens, the limit of the model's learned positions"
@@ -174,15 +174,15 @@ def _skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
 def fit(
     run: Run, context: RunContext, trainer: Trainer, observers: Sequence[Observer], to_beat: Sequence[Score] = ()
 ) -> Application:
-    """Train until the budget is spent; return the best model. Report the baselines that it does not beat."""
+    """Train until the budget is spent. Return the best model, and report the baselines that are better."""
     parts = TASKS[context.recipe.task]
     run.made_with = made_with(run, context.recipe)
     watching = [StepLog(run), *observers]
     session = Session(run, trainer, lambda: parts.quick_evaluate(context), lambda: parts.sample(context), watching)
     if context.recipe.finetuning and not (context.has_new_head or run.checkpoints()):
-        start = session.evaluate_now()  # kept as step 0, the best so far
+        start = session.evaluate_now()  # saved as step 0, the best so far
         note = f"{context.recipe.finetuning.base}, before fine-tuning"
-        for score in dict.fromkeys([start[0], start[-1]]):  # the score that ranks, and the nats
+        for score in dict.fromkeys([start[0], start[-1]]):  # the score that ranks checkpoints, and the nats
             to_beat = [*to_beat, score._replace(note=note)]
             notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({note})")
     recipe = context.recipe.model_dump(mode="json", exclude_none=True)
@@ -193,17 +193,19 @@ def fit(
     for warning in warnings:
         notify(observers, "said", warning)
     for baseline in _unbeaten(run, best.step, to_beat):
-        advice = "It needs more text" if is_over_fitted(run, best.step) else "It needs more minutes, or more text"
+        advice = (
+            "The model needs more text"
+            if is_over_fitted(run, best.step)
+            else "The model needs more minutes, or more text"
+        )
         notify(observers, "said", f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). {advice}")
     with catch_warnings():
-        simplefilter("ignore")  # the warnings above, once more
-        return load(
-            run.folder, str(context.device)
-        )  # loaded again, because a model compiled for training decodes slowly
+        simplefilter("ignore")  # the warnings above would be repeated
+        return load(run.folder, str(context.device))  # load again: a model compiled for training decodes slowly
 
 
 def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[Score]:
-    """Yield the baselines that the model of this step does not beat."""
+    """Yield the baselines that are at least as good as the model of this step."""
     scores = next((record for record in run.records(METRICS) if record["step"] == step), {})
     for baseline in baselines:
         if baseline.name in scores and not baseline._replace(value=scores[baseline.name]).beats(baseline.value):
@@ -211,7 +213,7 @@ def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[Score
 
 
 def is_over_fitted(run: Run, best_step: int) -> bool:
-    """Return whether the held-out nats of the last model are clearly higher than the nats of the best."""
+    """Return whether the held-out nats of the last model are clearly higher than those of the best model."""
     records = run.records(METRICS)
     nats = {record["step"]: value for record in records for name, value in record.items() if name.startswith("nats")}
     return bool(nats.get(run.last_step(), 0.0) > nats.get(best_step, inf) * (1 + OVER_FITTED))

@@ -17,12 +17,12 @@ from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20
 MOST_MEMBERS = 200_000
-MOST_UNPACKED = 8 << 30  # bytes, all members together
-MOST_RATIO = 250  # unpacked to packed size; DEFLATE reaches 1,032, but only on pure repetition
-LARGE = 64 << 20  # bytes, unpacked; the ratio of smaller archives is not checked
+MOST_UNPACKED = 8 << 30  # maximum size of all members together, in bytes
+MOST_RATIO = 250  # maximum ratio of unpacked to packed size; DEFLATE reaches 1,032, but only on pure repetition
+LARGE = 64 << 20  # unpacked size in bytes; the ratio of smaller archives is not checked
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError, UnicodeError)
 NON_DATA_PREFIXES = ("readme", "license", "licence", "copying", "changelog", "manifest")  # prefixes of file names
-MOST_XML = 256 << 20  # bytes per part
+MOST_XML = 256 << 20  # maximum size of a part, in bytes
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 T = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
@@ -59,7 +59,7 @@ def members(archive: str | Path) -> list[Path]:
     """Return the paths of the visible files in an archive, sorted by name."""
     with open_zip(archive) as opened:
         names = [PurePosixPath(entry.filename) for entry in opened.infolist() if not entry.is_dir()]
-    visible = [name for name in names if not any(part.startswith((".", "__MACOSX")) for part in name.parts)]  # nor ".."
+    visible = [name for name in names if not any(part.startswith((".", "__MACOSX")) for part in name.parts)]  # not ".."
     return [Path(archive) / name.relative_to(name.anchor) for name in sorted(set(visible))]
 
 
@@ -89,9 +89,9 @@ def member_blocks(archive: Path, path: Path) -> Iterator[bytes]:
 
 
 def open_zip(archive: str | Path | BufferedIOBase, name: str = "") -> zipfile.ZipFile:
-    """Open a zip archive, or a document in zip format, and check its sizes. Errors call it `name`.
+    """Open a zip archive, or a document in zip format, and check its sizes. `name` is for error messages.
 
-    Raises PenwrightError if it is damaged, or as large as a zip bomb.
+    Raises PenwrightError if it is damaged, or looks like a zip bomb.
     """
     name = name or str(archive)
     try:

@@ -18,7 +18,7 @@ DAMAGED = Broken("damaged, or without text in any language")
 ONE_SIDED = Broken("without a translation")
 UNSURE = Broken("without a translation, or marked as fuzzy")
 ALONE = Broken("without a counterpart in the other file")
-ENOUGH = 0.5  # share of the segments of two files that must match
+ENOUGH = 0.5  # minimum share of matching segments in two files
 LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 LONGEST = 4 << 20  # characters; anything longer is damage, not a unit
 NAMES = {  # elements that contain translations
@@ -29,7 +29,7 @@ NAMES = {  # elements that contain translations
 }
 ROOT_END = {"tmx": "tmx", "xliff": "xliff", "wmt": "dataset", "tbx": "tbx|martif"}
 SIDES = {"tuv", "langSet", "langSec"}
-CODES = {"bpt", "ept", "ph", "it", "ut"}  # contain formatting codes, but a `sub` inside them is text
+CODES = {"bpt", "ept", "ph", "it", "ut"}  # elements with formatting codes; a `sub` inside them is text
 PREFIX = re.compile(r"[<\s/](?!xml:|xmlns:)([A-Za-z_][\w.-]*):(?=[A-Za-z_])")
 LANGUAGES = re.compile(r"""\s(source-language|target-language|srcLang|trgLang)\s*=\s*["']([^"']*)["']""")
 Texts = dict[str, str]  # texts of a unit by language
@@ -46,9 +46,9 @@ def holds_segments(file: SourceFile) -> bool:
 
 
 def bilingual_languages(file: SourceFile, source: str | None, target: str | None) -> tuple[str, str]:
-    """Return the two languages to read: the requested ones, else the most frequent ones of the file.
+    """Return the two languages to read: the requested ones, or else the most frequent ones.
 
-    For a PO file they are `msgid` and `msgstr`. Regions (pt-BR, pt-PT) count as languages of their own only if they
+    For a PO file, these are `msgid` and `msgstr`. Regions (pt-BR, pt-PT) count as languages of their own only if they
     are requested, or if the file has a single language. Raises PenwrightError if a language is missing.
     """
     if file.format == "po":
@@ -70,7 +70,7 @@ def bilingual_languages(file: SourceFile, source: str | None, target: str | None
 
 
 def bilingual_pairs(file: SourceFile, source: str, target: str) -> Pairs:
-    """Yield one pair for each unit. A language without a region (`de`) stands for all its regions."""
+    """Yield one pair for each unit. A language without a region (`de`) includes all regions."""
     if file.format == "po":
         return _po_pairs(file, is_swapped=source == "msgstr")
     return (_pair(texts, source, target) for texts in read_units(file))
@@ -126,7 +126,7 @@ def _find_language(file: SourceFile, name: str, counts: Counter[str]) -> str:
 
 
 def _list_languages(languages: Sequence[str]) -> str:
-    """List the languages, without their regions unless there are several of one language."""
+    """List the languages. Regions are listed only for a language with several of them."""
     regions = Counter(map(_primary, languages))
     return ", ".join(each if regions[_primary(each)] > 1 else _primary(each) for each in languages) or "none"
 

@@ -12,8 +12,8 @@ from penwright.errors import PenwrightError
 Cells = list[str]
 SEPARATOR_LINE = re.compile(r'"?sep=(..?)"?', re.IGNORECASE)  # the first line of some Excel exports
 STAND_IN = "\ue000"  # replaces a multi-character delimiter, which the csv module does not support
-MOST_LINES = 100_000  # per row; a quote mark that is still open after these is an ordinary character
-SWALLOWED = 4  # lines in one quoted row; if each is a complete row by itself, the quote mark is a stray one
+MOST_LINES = 100_000  # maximum lines per row; a quote mark still open after these is an ordinary character
+SWALLOWED = 4  # a quote mark is stray if it joins this many lines, each a complete row by itself
 LONGEST_CELL = 2**31 - 1
 BACKSLASH = re.compile(r'\\(["\\])|\\')
 COPY_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
@@ -21,9 +21,9 @@ COPY_CODES = {"n": "\n", "t": "\t", "r": "\r", "N": ""}
 PREFIX = "__label__"
 SAMPLE = 1000  # lines that are examined
 MOST = 0.98  # share of lines that must match the expected form
-FEWEST = 20  # lines needed to detect labels before or after a comma, also lines per label
-LONGEST_LABEL = 30  # characters
-MOST_WORDS = 3  # in a label
+FEWEST = 20  # fewest lines for detecting labels before or after a comma; also fewest lines per label
+LONGEST_LABEL = 30  # maximum length of a label, in characters
+MOST_WORDS = 3  # maximum number of words in a label
 SENTENCE_ENDS = tuple(".!?…。！？।؟")
 CLOSING_QUOTES = "\"'”’»"
 _FASTTEXT = re.compile(rf"\s*((?:{PREFIX}\S+\s*)+)(.*)", re.DOTALL)
@@ -36,7 +36,7 @@ class Dialect:
 
     delimiter: str
     quote: str = ""
-    escape: str = ""  # a backslash, before quote marks or, if nothing is quoted, before delimiters
+    escape: str = ""  # a backslash before quote marks, or before delimiters if nothing is quoted
     has_space_after_delimiter: bool = False  # whether a space separates a delimiter from a quote mark
 
 
@@ -127,7 +127,7 @@ class QuotedRows:
                 self._is_over = True
                 return
             taken.append(line)
-            if is_escaped and "\\" in line:  # before any other character, a backslash is literal
+            if is_escaped and "\\" in line:  # a backslash before any other character is literal
                 line = BACKSLASH.sub(lambda found: found[0] if found[1] else "\\\\", line)
             yield f"{line}\n"
 
@@ -144,7 +144,7 @@ class QuotedRows:
     def _settle(self, cells: Cells | None) -> tuple[Cells, bool]:
         """Return the cells of a doubtful row, and whether its quote marks are in place.
 
-        `cells` is what the csv module found in the taken lines; None if it failed.
+        `cells` are the cells that the csv module found in the taken lines; None if it failed.
         """
         first, *others = self._taken
         mended = self._mend(first)
@@ -168,7 +168,7 @@ class QuotedRows:
             cells, place = [], 0
             while place <= len(line):
                 found = pattern.match(line, place)
-                assert found is not None  # its last alternative matches anything
+                assert found is not None  # the last alternative of a pattern matches anything
                 cells.append(found[2] if found[1] is None else self._unescape(found[1].replace(doubled, quote)))
                 place = found.end() + 1
             if self._width in (None, len(cells)):
@@ -198,7 +198,7 @@ class LabelledLines:
 
     file: SourceFile
     parse: Parse
-    form: str  # a description
+    form: str  # description of the form of the lines
     columns: tuple[str, ...] = ("label", "text")
 
     @property
@@ -208,7 +208,7 @@ class LabelledLines:
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """The file, as a tuple of one."""
+        """A tuple with the file."""
         return (self.file,)
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
@@ -227,7 +227,7 @@ class LabelledLines:
             yield tuple(cells[column] for column in columns)
 
     def place(self, row: int) -> str:
-        """Return the location of a row (counted from 0) in words, for messages."""
+        """Describe the location of a row (counted from 0), for messages."""
         return f"{self.file.path} line {row + 1:,}"
 
 

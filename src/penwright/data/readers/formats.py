@@ -18,16 +18,16 @@ OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 @dataclass(frozen=True)
 class Format:
-    """A file format, and how it is read."""
+    """A file format, and the way it is read."""
 
     name: str
-    description: str  # with its article
+    description: str  # name with its article, for messages
     kind: Literal["plain", "document", "markup", "segments", "pairs", "sheet", "archive", "other"]
-    remedy: str = ""  # what the user can do about an unsupported file (kind "other")
+    remedy: str = ""  # advice to the user about an unsupported file (kind "other")
 
     @property
     def is_decoded(self) -> bool:
-        """Whether the text is taken from the file as it is, decoded with the file's encoding."""
+        """Whether the file is plain text, decoded with its encoding."""
         return self.kind in ("plain", "pairs")
 
 
@@ -97,7 +97,7 @@ BY_SUFFIX = {
     ".srt": "srt",
     ".vtt": "vtt",
 }
-COMMENTS = r"(?>(?:\s|<!--(?>.*?-->)|<\?(?>.*?\?>))*)"  # and processing instructions, such as the XML declaration
+COMMENTS = r"(?>(?:\s|<!--(?>.*?-->)|<\?(?>.*?\?>))*)"  # comments, processing instructions and the XML declaration
 ROOT = re.compile(
     rf"\A{COMMENTS}(?P<doctype><!DOCTYPE\s[^>\[]*(?:\[(?>.*?\]\s*>))?>?)?{COMMENTS}<(?:\w+:)?(?P<root>[\w-]+)(?=[\s/>])",
     re.DOTALL | re.IGNORECASE,
@@ -128,7 +128,7 @@ MIME_TYPES = {
 def detect_format(name: str, head: bytes, text: str, open_file: Callable[[], BufferedIOBase]) -> Format | None:
     """Return the format of a file, or None for plain text and unknown formats.
 
-    `head` is the beginning of the unpacked bytes, and `text` is the same, decoded. `open_file` opens the whole file.
+    `head` is the beginning of the unpacked bytes; `text` is the decoded `head`. `open_file` opens the whole file.
     """
     suffix = PurePath(name.lower().removesuffix(".gz")).suffix
     found = _by_bytes(head, open_file, suffix) or _by_text(text.lstrip("\ufeff").replace("\r\n", "\n"), suffix)
@@ -179,7 +179,7 @@ def _by_text(text: str, suffix: str) -> str | None:
 
 
 class MissingLibrary(PenwrightError):
-    """Error for a file whose library is not installed."""
+    """An error for a file that needs a library that is not installed."""
 
 
 def require_library(library: str, what: str) -> None:

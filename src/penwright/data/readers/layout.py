@@ -10,16 +10,16 @@ from penwright.languages import LANGUAGE_NAMES, split_words
 
 SAMPLE = 1000  # rows from which a layout is detected
 DELIMITERS = ("\t", ";", "|", ",", "^", "~", "::", "||", "|||")
-FEW_FIT = 0.3  # share of rows that must fit if the first one is a header
-TABBED = 0.95  # share of lines with the same number of tabs, if nothing else suggests a table
-MANY_FIT = 0.6  # share of rows that must fit if there is no header
-LONGEST_KNOWN = 30  # characters of a common name
-LONGEST_NAME = 100  # characters; surveys use whole questions as column names
-MOST_BEFORE = 20  # rows that may precede a header: titles and comments
-ENOUGH = 3  # values needed to judge the length of a column's texts
+FEW_FIT = 0.3  # minimum share of rows that fit, if the first row is a header
+TABBED = 0.95  # minimum share of lines with the same number of tabs, if nothing else suggests a table
+MANY_FIT = 0.6  # minimum share of rows that fit, if there is no header
+LONGEST_KNOWN = 30  # maximum length of a common name, in characters
+LONGEST_NAME = 100  # maximum length of a column name, in characters; surveys use whole questions
+MOST_BEFORE = 20  # maximum number of rows before a header: titles and comments
+ENOUGH = 3  # fewest values from which the length of the texts in a column is judged
 LONG = 20  # characters; shorter values are not texts
-REPEATS = 0.05  # share of rows that may repeat the header
-ALIKE = 0.9  # share of values that must be of one kind, such as numbers
+REPEATS = 0.05  # maximum share of rows that repeat the header
+ALIKE = 0.9  # minimum share of values of one kind, for example numbers
 KINDS = {
     "number": re.compile(r"[-+]?[$€£]?\d[\d.,\s]*%?|[-+]?\d*\.?\d+(e[-+]?\d+)?|nan", re.IGNORECASE),
     "time": re.compile(r"\d{1,4}[-/.:]\d{1,2}([-/.:]\d{1,4})?([T ,]+\d{1,2}:\d{2}.*)?"),
@@ -69,7 +69,7 @@ class Fit:
     def rank(self, text: str) -> tuple[float, float, bool, int, float, int]:
         """Return a sort key that compares delimiters. The best fit sorts last."""
         mark = self.dialect.delimiter
-        n_prose = text.count(f"{mark} ") / text.count(mark)  # a space follows punctuation
+        n_prose = text.count(f"{mark} ") / text.count(mark)  # punctuation is followed by a space
         known = self.is_named, len(mark), -round(n_prose, 1), -DELIMITERS.index(mark)
         return round(self.share, 3), round(self.proper, 1), *known
 
@@ -113,7 +113,7 @@ def is_tabbed(lines: Sequence[str]) -> bool:
 def _best_quoting(lines: Sequence[str], delimiter: str, is_cut: bool) -> Fit | None:
     """Return the best fit with this delimiter; None if there are no rows.
 
-    In a TSV file, quote marks count as text unless a CSV writer clearly put them there. So do single quotes anywhere.
+    Quote marks in TSV files, and single quotes in all files, are text unless clearly written by a CSV writer.
     """
     plain = _fit(lines, Dialect(delimiter), is_cut)
     quoted = [fit for dialect in _quotings(lines, delimiter) if (fit := _fit(lines, dialect, is_cut))]
@@ -158,7 +158,7 @@ def _fit(lines: Sequence[str], dialect: Dialect, is_cut: bool) -> Fit | None:
 
 
 def _has_written_quotes(lines: Sequence[str], dialect: Dialect) -> bool:
-    """Return whether a CSV writer put the quote marks: all are in place, and they cannot all belong to the text."""
+    """Return whether a CSV writer wrote the quote marks: all are in place, and they cannot all belong to the text."""
     if not dialect.quote:
         return True
     quote = dialect.quote
@@ -190,7 +190,7 @@ def find_header(rows: Sequence[Sequence[str]], width: int, names: Sequence[str] 
         if header is not None and list(row) == list(rows[header]):
             return header
         if is_header(cells, rows[place + 1 :]):
-            header = place  # unless this is a title, and the next row the header
+            header = place  # unless this row is a title, and the next row is the header
             if is_known_header(cells):
                 return header
         elif n_filled > 1:
@@ -199,7 +199,7 @@ def find_header(rows: Sequence[Sequence[str]], width: int, names: Sequence[str] 
 
 
 def is_known_header(cells: Sequence[str]) -> bool:
-    """Return whether all names are common ones, or one of them reveals the purpose of its column."""
+    """Return whether all names are common column names, or one name reveals the purpose of its column."""
     names = [cell.strip().strip("\ufeff").lower().replace(" ", "_") for cell in cells]
     names = [name for name in names if name]
     if not names or max(map(len, names)) > LONGEST_KNOWN:
@@ -256,7 +256,7 @@ def _vote_of_texts(name: str, values: Sequence[str]) -> int:
 
 
 def _usual_shortest(values: Sequence[str]) -> int:
-    """Return the length that nearly all values have at least."""
+    """Return the length of the shortest value, ignoring the shortest 5 %."""
     return sorted(map(len, values))[len(values) // 20]
 
 

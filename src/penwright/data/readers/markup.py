@@ -45,7 +45,7 @@ def html_lines(text: str) -> list[str]:
 
 
 def declared_encoding(head: bytes) -> str | None:
-    """Return the encoding that a page, XML file or PO file declares at its start; None if it cannot be right."""
+    """Return the encoding declared at the start of a page, XML file or PO file; None if it cannot be right."""
     declaration = DECLARED.search(head[:4096])
     name = known_encoding(declaration[1].decode("ascii", "replace")) if declaration else None
     if name is None or name.startswith(("utf-16", "utf-32")):  # impossible: the declaration is in ASCII

@@ -1,6 +1,6 @@
 """A program that reads a PDF document from standard input and writes its text to standard output.
 
-It runs in a process of its own with limited memory, time and output, since a PDF can demand any amount of these.
+It runs in a process of its own with limited memory, time and output, since a PDF can demand any amount of each.
 Its exit code is 3 for a document with a password, and 4 for a document that cannot be read.
 """
 

@@ -28,7 +28,7 @@ BLANK = Broken("blank line")
 NO_RECORD = Broken("not a JSON object")
 NO_TEXT = Broken("a field that is missing or holds no text")
 SURROGATES = re.compile("[\ud800-\udfff]")
-SPACE = " \t\r\n,"  # between the values of a JSON list
+SPACE = " \t\r\n,"  # characters between the values of a JSON list
 MISSING = object()
 BATCH = 1000  # rows in memory at a time
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
@@ -73,7 +73,7 @@ class Records:
             yield broken or tuple(text for text in texts if isinstance(text, str))
 
     def place(self, row: int) -> str:
-        """Return the location of a row (counted from 0) in words, for messages."""
+        """Describe the location of a row (counted from 0), for messages."""
         return f"{self.name} {self.unit} {row + 1:,}"
 
 
@@ -137,7 +137,7 @@ def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
         try:
             value, place = decoder.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            n_more = 1 + (len(text) - place) // BLOCK  # double the text, so that a long value is not parsed too often
+            n_more = 1 + (len(text) - place) // BLOCK  # double the text, so a long value is not parsed too often
             if more := "".join(islice(blocks, n_more)):
                 text, place = text[place:] + more, 0
                 continue
@@ -157,7 +157,7 @@ def _rows_of(value: object) -> Iterable[Record | Broken] | None:
         return (NO_RECORD,)
     lists = [part for part in value.values() if isinstance(part, list)]
     heads, rows = value.get("columns"), value.get("data")
-    if isinstance(heads, list) and isinstance(rows, list):  # as pandas writes with orient="split"
+    if isinstance(heads, list) and isinstance(rows, list):  # the form that pandas writes with orient="split"
         return (_zipped(map(str, heads), row) if isinstance(row, list) else NO_RECORD for row in rows)
     of_rows = [part for part in lists if part and all(isinstance(row, dict) for row in part)]
     if len(of_rows) == 1:

@@ -37,7 +37,7 @@ def sheet_lines(file: BufferedIOBase, name: str, format_name: str) -> Iterator[s
 
 
 def sheets_read(last_line: str) -> str:
-    """Return a remark on which sheet is read and which ones are not."""
+    """Return a remark on the sheet that is read, and on the others."""
     first, *others = json.loads(last_line)["sheets"]
     return f"sheet '{first}'" + (f" (not read: {', '.join(others)})" if others else "")
 
@@ -52,11 +52,11 @@ def _xlsx_rows(file: BufferedIOBase, name: str) -> Iterator[tuple[str, Cells]]:
     import openpyxl  # noqa: PLC0415 - an extra
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about styles and other parts that are not read
+        warnings.simplefilter("ignore")  # openpyxl warns about styles and other parts that are not read
         try:
             workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
             for sheet in workbook.worksheets:
-                sheet.reset_dimensions()  # some programs write wrong ones
+                sheet.reset_dimensions()  # some programs write wrong dimensions
                 for row in sheet.iter_rows(values_only=True):
                     yield sheet.title, _trimmed([_shown(value) for value in row])
             workbook.close()

@@ -16,9 +16,9 @@ from penwright.data.readers.records import json_table, parquet_table
 from penwright.data.readers.spreadsheets import sheet_rows
 
 ReadCells = Callable[[], Iterator[list[str]]]
-FEW = 20  # with fewer rows, a sample is too small
-COMMON = 0.05  # minimum share of rows that makes a width usual rather than a mistake
-SOME = 3  # minimum number of rows that makes a width usual
+FEW = 20  # a sample with fewer rows is too small
+COMMON = 0.05  # a width is usual, not a mistake, if at least this share of rows has it
+SOME = 3  # a width is usual if at least this many rows have it
 TOO_FEW = Broken("too few fields")
 TOO_MANY = Broken("too many fields (possibly a delimiter in a text without quotes)")
 REPEATED = Broken("a repeated header")
@@ -34,7 +34,7 @@ class Table(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call the table."""
+        """The name of the table in messages."""
         ...
 
     @property
@@ -51,7 +51,7 @@ class Table(Protocol):
         """Yield the given columns (counted from 0) of every row, or why the row is broken."""
 
     def place(self, row: int) -> str:
-        """Return the location of a row (counted from 0) in words, for messages."""
+        """Describe the location of a row (counted from 0), for messages."""
 
 
 def is_table_file(file: SourceFile) -> bool:
@@ -95,7 +95,7 @@ def has_text_column(table: Table) -> bool:
 
 
 def select(table: Table, first: Sequence[int], second: int) -> Iterator[tuple[str, str] | Broken]:
-    """Yield two sides of every row, stripped of spaces around them. The `first` columns are joined by a space."""
+    """Yield the two sides of every row, without spaces around them. The `first` columns are joined by a space."""
     for row in table.rows([*first, second]):
         if isinstance(row, Broken):
             yield row
@@ -114,7 +114,7 @@ class Grid:
     columns: tuple[str, ...]
     header: tuple[str, ...] | None = None
     n_before: int = 0  # rows before the header
-    fewest: int = 1  # cells: a row with fewer is broken, others may lack empty cells at the end
+    fewest: int = 1  # fewest cells of a complete row; empty cells at the end may be missing
     unit: str = "row"
     n_skipped: int = 0  # lines before the first row
 
@@ -125,7 +125,7 @@ class Grid:
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """The file, as a tuple of one."""
+        """A tuple with the file."""
         return (self.file,)
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
@@ -155,7 +155,7 @@ class Grid:
                 yield TOO_MANY if any(cells[most:]) else wanted(cells)
 
     def place(self, row: int) -> str:
-        """Return the location of a row (counted from 0) in words, for messages."""
+        """Describe the location of a row (counted from 0), for messages."""
         after = self.header is not None and row >= self.n_before
         return f"{self.name} {self.unit} {row + 1 + after + self.n_skipped:,}"
 
@@ -169,7 +169,7 @@ def delimited_grid(file: SourceFile, delimiter: str | None, names: Sequence[str]
     A given `delimiter` is used unless the first line names another one (`sep=;`).
     """
     dialect, sample, n_skipped = _detect_dialect(file, delimiter, SAMPLE)
-    if len(sample) < FEW and file.n_lines > SAMPLE:  # rows span very many lines
+    if len(sample) < FEW and file.n_lines > SAMPLE:  # the rows have very many lines
         dialect, sample, n_skipped = _detect_dialect(file, delimiter, MOST_LINES)
     columns, header, n_before, fewest = _layout(sample, names, strays=dialect.delimiter == "\t")
 

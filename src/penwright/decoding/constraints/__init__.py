@@ -1,1 +1,1 @@
-"""Constraints: on completions, as one regular language, and on translations, as terms in beam search."""
+"""Constraints on decoding: a regular language for completions, and terms in beam search for translations."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from penwright.decoding.constraints.expressions import Classes, Expression, Expressions, TooLarge
 from penwright.errors import UsageError
 
-MOST_STATES, MOST_CELLS = 10_000, 4_000_000  # limits of the table, which has a cell for each state and class
+MOST_STATES, MOST_CELLS = 10_000, 4_000_000  # limits of the table: a cell for each state and class
 TOO_MUCH = "the pattern and the words together are too complex: use smaller numbers in braces, or fewer words"
 DEAD = 0  # the state from which no text is accepted
 
@@ -17,11 +17,11 @@ DEAD = 0  # the state from which no text is accepted
 class Automaton:
     """An automaton that reads texts character by character.
 
-    Its states are expressions: first the one that matches nothing, then the starts.
+    Its states are expressions. The first matches nothing; the next are the start states.
     """
 
     def __init__(self, expressions: Expressions, starts: Sequence[Expression]):
-        """Find the states; raise UsageError if there are more than 10,000, or finding them takes too much work."""
+        """Compute the states; raise UsageError if there are more than 10,000 or if they take too much work."""
         self.classes: Classes = expressions.classes()
         self._most = min(MOST_STATES, MOST_CELLS // self.classes.count)
         self._numbers: dict[Expression, int] = {}
@@ -30,7 +30,7 @@ class Automaton:
         rows: list[list[int]] = []
         try:
             self.starts = [self._number(start) for start in starts]
-            for state in self._states:  # the list grows meanwhile
+            for state in self._states:  # the loop appends to this list
                 expressions.work(self.classes.count // 4)
                 rows.append([self._number(expressions.derive(state, c)) for c in range(self.classes.count)])
         except (TooLarge, RecursionError):
@@ -47,17 +47,17 @@ class Automaton:
         return number
 
     def distances(self, costs: NDArray[np.float64]) -> Float64[np.ndarray, " states"]:
-        """Return the least cost of the characters from each state to an accepted text; inf if there is none.
+        """Return the least cost of the characters from each state to an accepted text; inf if no text is accepted.
 
         `costs` gives the cost of a character of each class.
         """
         n_states, n_classes = self.table.shape
-        edges = np.argsort(self.table, axis=None, kind="stable")  # sorted by the state that they lead to
+        edges = np.argsort(self.table, axis=None, kind="stable")  # sorted by target state
         first = np.searchsorted(self.table.ravel()[edges], np.arange(n_states + 1))
         found = np.where(self.accepts, 0.0, np.inf)
         settled = np.zeros(n_states, dtype=np.bool_)
         coming = {0.0} if self.accepts.any() else set()
-        while coming:  # nearest first, all states at the same distance together (Dijkstra 1959)
+        while coming:  # nearest states first, equal distances together (Dijkstra 1959)
             distance = min(coming)
             coming.remove(distance)
             nearest = np.flatnonzero((found == distance) & ~settled)

@@ -24,16 +24,14 @@ MERIT = attrgetter("merit")
 
 
 class BeamState(NamedTuple):
-    """The state of a beam: its progress through the terms, and the credit that it may have to give back."""
+    """The state of a beam: its progress through the terms, and the credit that it may have to pay back."""
 
     stage: Stage
-    open_credit: float = (
-        0.0  # nats that its merit has gained from a term it has only begun; given back if the term breaks off
-    )
+    open_credit: float = 0.0  # nats of merit from a term in progress; paid back if the term breaks off
 
     @property
     def bank(self) -> int:
-        """The number of hard terms present or begun: beams compete within the same bank."""
+        """The number of hard terms that are present or begun; beams compete within the same bank."""
         return self.stage.prospects.progress
 
 
@@ -41,7 +39,7 @@ class BeamTransition(NamedTuple):
     """The effect of a token on a beam."""
 
     standing: BeamState
-    credit: float  # nats that its merit gains, in addition to the log-probability of the token
+    credit: float  # nats of merit in addition to the log-probability of the token
 
 
 class Continuation(NamedTuple):
@@ -58,8 +56,8 @@ class Continuation(NamedTuple):
 class ConstrainedBeams:
     """The beams of one sentence with a guide.
 
-    In merit, a hard term costs only its first token, since every hypothesis must contain the term. Otherwise one that
-    has just begun an unlikely term would always outrank one that is nearly through it.
+    In merit, a hard term costs only its first token, since every hypothesis must contain the term. Otherwise, a beam
+    that has just begun an unlikely term would always outrank a beam that has nearly completed it.
     """
 
     guide: ConstraintAutomaton
@@ -68,7 +66,7 @@ class ConstrainedBeams:
 
     @classmethod
     def start(cls, guide: ConstraintAutomaton, limit: int, beam_size: int) -> "ConstrainedBeams":
-        """Return beams that have not begun."""
+        """Return the beams before the first step."""
         return cls(guide, limit, [BeamState(guide.start())] * beam_size)
 
     def must_follow(self, length: int) -> list[bool]:
@@ -98,7 +96,7 @@ class ConstrainedBeams:
             if stage.state.closed or (self.guide.whole_prefix and length == len(prefix)):
                 yield beam, self.guide.borders.goes_on
             elif prospects.needed < prospects.needed_anew and not self._fits(prospects.needed_anew, length + 1):
-                broken = self.guide.borders.goes_on.clone()  # would make the term just completed part of a longer word
+                broken = self.guide.borders.goes_on.clone()  # tokens that make the term part of a longer word
                 broken[list(prospects.wanted)] = False
                 yield beam, broken
 
@@ -113,10 +111,10 @@ class ConstrainedBeams:
         before: Sequence[Sequence[float]],
         length: int,
     ) -> list[Continuation]:
-        """Choose the beams to continue with, from these tokens after each beam.
+        """Choose the best continuations from these tokens after each beam.
 
-        `gains` are the log-probabilities of all these tokens in order. `before` holds the present log-probability and
-        merit of each beam.
+        `gains` are the log-probabilities of all tokens, in order. `before` holds the present log-probability and merit
+        of each beam.
         """
         found = []
         discouraged = self.guide.discouraged[length] if length < len(self.guide.discouraged) else {}
@@ -151,14 +149,14 @@ class ConstrainedBeams:
         if self._fits(prospects.needed_anew, length + 1):
             return tokens  # the terms still fit after any token
         in_time = [t for t in tokens if self._fits(self._needed_after(stage, t), length + 1)]
-        return in_time or tokens  # if none fits, a term that breaks off must begin again
+        return in_time or tokens  # if no token fits, the term breaks off and begins again
 
     def _fits(self, needed: int, length: int) -> bool:
         """Return whether `needed` more tokens and the end token fit after the first `length`."""
         return length + needed + 1 <= self.limit
 
     def _is_forced(self, prospects: Prospects, length: int) -> bool:
-        """Return whether the remaining terms need every token that is left."""
+        """Return whether the remaining terms need all remaining tokens."""
         return prospects.needed > 0 and length + prospects.needed + 1 >= self.limit
 
     def _needed_after(self, stage: Stage, token: int) -> int:

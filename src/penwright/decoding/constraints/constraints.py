@@ -1,4 +1,4 @@
-"""Constraints on completions: all settings as one expression, and the tokens after which it can still be met."""
+"""Constraints on completions: all settings as one expression, and the tokens that can still lead to a match."""
 
 import codecs
 from collections.abc import Callable, Sequence
@@ -32,15 +32,13 @@ class ConstrainedWord(NamedTuple):
 
     @classmethod
     def read(cls, written: str) -> "ConstrainedWord":
-        """Parse a word: `art` is a whole word, `art*` may also begin a longer one.
+        """Parse a word: `art` is a whole word; `art*` also matches longer words that begin with it.
 
-        Letters may always adjoin a side of the text that is not a letter itself.
+        If the text begins or ends with a character that is not a letter, letters may adjoin that side.
         """
         text = written.strip("*")
         if not text:
-            raise UsageError(
-                f"'{written}' is not a word that can be banned or required: write some letters, as in dragon or drag*"
-            )
+            raise UsageError(f"'{written}' cannot be banned or required: write some letters, like dragon or drag*")
         return cls(text, written[0] == "*" or not _joins_word(text[0]), written[-1] == "*" or not _joins_word(text[-1]))
 
 
@@ -48,7 +46,7 @@ class Rules:
     """The settings as one expression: the pattern, the words, and the stop strings that end a text."""
 
     def __init__(self, settings: DecodingSettings, check: Callable[[], None] = never_end):
-        """Read the settings. Raises UsageError for an unsupported pattern; what `check` raises ends the work."""
+        """Read the settings. Raises UsageError for an unsupported pattern. An exception from `check` ends the work."""
         self.expressions = make = Expressions(check=check)
         self._stops = [stop for stop in settings.stop if stop]
         self._banned = [ConstrainedWord.read(word) for word in settings.banned_words]
@@ -58,7 +56,7 @@ class Rules:
         self._separator = make.one_of(characters(r"\W"))
 
     def after(self, prompt: str) -> Expression:
-        """Match the allowed completions of this prompt, each with the stop string that ends it, if any does."""
+        """Match the allowed completions of this prompt, each alone or with the stop string that ends it."""
         make, inside = self.expressions, bool(prompt) and _joins_word(prompt[-1])
         required = [self._containing([word], inside) for word in self._required]
         begun = [rest for word in self._banned for rest in self._remainders(word, prompt)]
@@ -66,7 +64,7 @@ class Rules:
         return self._with_stops(make.both(self._pattern, *required, make.unlike(banned)))
 
     def _containing(self, words: Sequence[ConstrainedWord], inside: bool) -> Expression:
-        """Match texts that contain one of these words; `inside` means that the text begins within another word."""
+        """Match texts that contain one of these words; `inside` means that the text begins inside another word."""
         make = self.expressions
         apart = make.then(make.anything, self._separator)
         before = apart if inside else make.either(make.empty, apart)
@@ -75,13 +73,13 @@ class Rules:
         return make.either(make.then(make.anything, joined), make.then(before, alone))
 
     def _word_from(self, word: ConstrainedWord, place: int) -> Expression:
-        """Match the word from this character on, and whatever may follow it."""
+        """Match the word from this character on, and any text that may follow it."""
         make = self.expressions
         apart = make.either(make.empty, make.then(self._separator, make.anything))
         return make.then(self._any_case(word.text[place:]), make.anything if word.open_after else apart)
 
     def _remainders(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
-        """Return what would complete the word, for each beginning of it that ends the prompt."""
+        """Return the rest of the word for each beginning of the word that ends the prompt."""
         found, folded = [], prompt.casefold()
         for place in range(1, len(word.text)):
             before = prompt[:-place][-1:]
@@ -94,7 +92,7 @@ class Rules:
         return self.expressions.then(*(self.expressions.one_of(_case_variants(character)) for character in text))
 
     def _with_stops(self, allowed: Expression) -> Expression:
-        """Match allowed texts, alone or followed by a stop string, with no stop string before that."""
+        """Match allowed texts without stop strings, alone or followed by a stop string."""
         make = self.expressions
         if not self._stops:
             return allowed
@@ -102,7 +100,7 @@ class Rules:
         whole = [allowed]
         for stop in self._stops:
             longer = [exact[other] for other in self._stops if other != stop and other.endswith(stop)]
-            hidden = [make.unlike(make.then(make.anything, other)) for other in longer]  # the longest one counts
+            hidden = [make.unlike(make.then(make.anything, other)) for other in longer]  # the longest match counts
             whole.append(make.both(make.then(allowed, exact[stop]), *hidden))
         any_character = make.unlike(make.empty)
         early = [make.then(make.anything, stop, any_character) for stop in exact.values()]
@@ -112,16 +110,16 @@ class Rules:
 
 
 class TokenText(NamedTuple):
-    """The text that each token adds after given bytes of an unfinished character."""
+    """The text that each token adds after an unfinished character with given bytes."""
 
     tokens: Int64[np.ndarray, " tokens"]  # tokens that keep the text well-formed, longest text first
     classes: Int64[np.ndarray, "tokens longest"]  # classes of the added characters
-    n_longer: list[int]  # how many tokens add more than 0, 1, 2, ... characters
-    tails: Int64[np.ndarray, " tokens"]  # the number of the unfinished character after each token
+    n_longer: list[int]  # numbers of tokens that add more than 0, 1, 2, ... characters
+    tails: Int64[np.ndarray, " tokens"]  # index of the unfinished character after each token
 
 
 class CompletionConstraint:
-    """The constraint on completions of some prompts: where every token leads from every state of its automaton."""
+    """The constraint on completions of some prompts: an automaton, and the next state for each state and token."""
 
     def __init__(
         self,
@@ -131,7 +129,7 @@ class CompletionConstraint:
         max_new_tokens: int,
         check: Callable[[], None] = never_end,
     ):
-        """Build the automaton, calling `check` meanwhile, which may raise to end the work.
+        """Build the automaton; `check` is called meanwhile, and may raise an exception to end the work.
 
         Raises UsageError if no completion of one of the prompts can meet the settings.
         """
@@ -152,12 +150,12 @@ class CompletionConstraint:
         self._token_texts = lru_cache(REMEMBERED)(self._find_token_texts)
         self._distances_after_tail = lru_cache(REMEMBERED)(self._find_distances_after_tail)
         self.reach = lru_cache(REMEMBERED)(self._reach)
-        for start in self.starts.values():  # so that the first decoding step does not wait for it
+        for start in self.starts.values():  # done now, not in the first decoding step
             check()
             self.reach(start, b"")
 
     def _class_costs(self) -> Float64[np.ndarray, " classes"]:
-        """Return the tokens that a character of each class takes: one, or one a byte; inf if it is not writable."""
+        """Return the tokens per character of each class: one, or one per byte; inf for characters without tokens."""
         costs = np.array(self.automaton.classes.cheapest() if self._bytewise else [inf] * self.automaton.classes.count)
         costs = costs.astype(np.float64)
         for spelled in self.bytes:
@@ -171,7 +169,7 @@ class CompletionConstraint:
             distance, after = self.distances[start], f" after '{prompt[-40:]}'" if prompt.strip() else ""
             if distance == inf:
                 raise UsageError(
-                    f"nothing that this model can write{after} meets the pattern and the words: they contradict each "
+                    f"this model can write nothing{after} that meets the pattern and the words: they contradict each "
                     "other, or need characters that the model does not know. Change one of them"
                 )
             if distance > max_new_tokens:
@@ -188,7 +186,7 @@ class CompletionConstraint:
         return state, rest
 
     def _reach(self, state: int, tail: bytes) -> Float32[np.ndarray, " vocab_size"]:
-        """Return, for each token, how many more are needed after it at most; inf if it must not come."""
+        """Return an upper bound on the tokens that are needed after each token; inf if the token is forbidden."""
         texts = self._token_texts(tail)
         states = np.full(len(texts.tokens), state, dtype=np.int32)
         for place, n_longer in enumerate(texts.n_longer):
@@ -202,7 +200,7 @@ class CompletionConstraint:
         return found
 
     def _find_distances_after_tail(self, tail: bytes) -> Float64[np.ndarray, " states"]:
-        """Return the distance from each state once these first bytes of a character are written."""
+        """Return the distance from each state after the first bytes of an unfinished character."""
         if not tail:
             return self.distances
         first, last, n_missing = _completions(tail)
@@ -240,7 +238,7 @@ class ConstrainedRows:
         self._places: list[tuple[int, bytes]] = [(guide.starts[prompt], b"") for prompt in prompts]
 
     def possible(self, logits: Logits, n_left: int) -> Logits:
-        """Mask tokens after which n_left more would not meet the constraint. At least one token always remains."""
+        """Mask tokens after which n_left more tokens cannot meet the constraint; always leave at least one token."""
         return logits.masked_fill(~self.allowed(n_left).to(logits.device), NEG_INF)
 
     def allowed(self, n_left: int) -> Bool[Tensor, "rows vocab_size"]:
@@ -248,7 +246,7 @@ class ConstrainedRows:
         return torch.from_numpy(np.stack([self._guide.reach(*place) for place in self._places]) <= n_left)
 
     def push(self, tokens: Int[Tensor, " rows"]) -> None:
-        """Append the next token of each row; none of them is the end token."""
+        """Append the next token of each row, which is never the end token."""
         pairs = zip(self._places, tokens.tolist(), strict=True)
         self._places = [self._guide.follow(*place, token) for place, token in pairs]
 
@@ -272,7 +270,7 @@ def _case_variants(character: str) -> list[Span]:
 
 
 def _decode(spelled: bytes) -> tuple[str | None, bytes]:
-    """Return the whole characters and the bytes of an unfinished one; None if it cannot become valid UTF-8."""
+    """Return the whole characters, or None for invalid UTF-8, and the bytes of an unfinished character."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         text, rest = decoder.decode(spelled), decoder.getstate()[0]
@@ -280,13 +278,13 @@ def _decode(spelled: bytes) -> tuple[str | None, bytes]:
         return None, b""
     if rest:
         first, last, _ = _completions(rest)
-        if first > last:  # the decoder notices this only at the next byte
+        if first > last:  # invalid, but the decoder notices only at the next byte
             return None, b""
     return text, rest
 
 
 def _completions(tail: bytes) -> tuple[int, int, int]:
-    """Return the first and last code point that begin with these bytes, and how many bytes are missing."""
+    """Return the first and last code points that begin with these bytes, and the number of missing bytes."""
     length = 2 + (tail[0] >= 0xE0) + (tail[0] >= 0xF0)
     n_missing = length - len(tail)
     known = tail[0] & (0x7F >> length)

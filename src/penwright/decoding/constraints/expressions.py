@@ -11,13 +11,13 @@ import numpy as np
 from jaxtyping import Int64
 
 Span = tuple[int, int]  # code points from the first up to the second, exclusive
-Expression = int  # a number in the Expressions that made it; equal expressions have equal numbers
+Expression = int  # an index in the Expressions that made it; equal expressions have equal indices
 N_CODE_POINTS = 0x110000
 OFTEN = 200  # parts visited between two calls of a check
 
 
 class TooLarge(Exception):
-    """The error for an expression that takes too much work."""
+    """An error for an expression that takes too much work."""
 
 
 def never_end() -> None:
@@ -27,7 +27,7 @@ def never_end() -> None:
 class Expressions:
     """A factory of expressions and their derivatives; `limit` bounds the work, counted in parts visited.
 
-    `check` is called every few hundred parts, and may raise to end the work.
+    `check` is called every few hundred parts, and may raise an exception to end the work.
     """
 
     def __init__(self, limit: int = 3_000_000, check: Callable[[], None] = never_end):
@@ -46,7 +46,7 @@ class Expressions:
         return self._nullable[number]
 
     def one_of(self, spans: Iterable[Span]) -> Expression:
-        """Match one character of these spans."""
+        """Match one character in these spans."""
         found = tuple(sorted(set(spans)))
         return self._make("one", found, nullable=False) if found else self.nothing
 
@@ -59,7 +59,7 @@ class Expressions:
         return whole
 
     def work(self, n_parts: int = 1) -> None:
-        """Count work; raise TooLarge if it becomes too much, and whatever `check` raises."""
+        """Count work and call `check`; raise TooLarge if the limit is exceeded."""
         self._work_left -= n_parts
         self._until_check -= n_parts
         if self._work_left < 0:
@@ -69,7 +69,7 @@ class Expressions:
             self._check()
 
     def either(self, *parts: Expression) -> Expression:
-        """Match any of the parts; without parts, nothing."""
+        """Match any of the parts; without parts, match nothing."""
         found = self._flatten("either", parts) - {self.nothing}
         if self.anything in found:
             return self.anything
@@ -78,7 +78,7 @@ class Expressions:
         return self._make("either", found, nullable=any(map(self.nullable, found)))
 
     def both(self, *parts: Expression) -> Expression:
-        """Match all of the parts at once; without parts, anything."""
+        """Match all of the parts at once; without parts, match anything."""
         found = self._flatten("both", parts) - {self.anything}
         if self.nothing in found:
             return self.nothing
@@ -87,12 +87,12 @@ class Expressions:
         return self._make("both", found, nullable=all(map(self.nullable, found)))
 
     def unlike(self, part: Expression) -> Expression:
-        """Match every text that the part does not match."""
+        """Match each text that the part does not match."""
         kind, *inner = self._nodes[part]
         return inner[0] if kind == "unlike" else self._make("unlike", part, nullable=not self.nullable(part))
 
     def repeat(self, part: Expression, least: int, most: int | None = None) -> Expression:
-        """Match the part `least` to `most` times; without `most`, any number from `least` up."""
+        """Match the part `least` to `most` times; without `most`, match it at least `least` times."""
         if most == 0 or part == self.empty:
             return self.empty
         if part == self.nothing:
@@ -105,14 +105,14 @@ class Expressions:
         return self._make("repeat", part, least, most, nullable=least == 0)
 
     def classes(self) -> "Classes":
-        """Return the classes of characters that no expression tells apart. Call it once, after making them all."""
+        """Return the classes of characters that no expression distinguishes. Call this after making all expressions."""
         ones = {number: node[1] for number, node in enumerate(self._nodes) if node[0] == "one"}
         classes = Classes(list(ones.values()))
         self._members = {number: classes.within(spans) for number, spans in ones.items()}
         return classes
 
     def derive(self, number: Expression, of_class: int) -> Expression:
-        """Return what may follow a character of this class; raise TooLarge if that takes too much work."""
+        """Return the derivative by a character of this class; raise TooLarge if it takes too much work."""
         key = number, of_class
         known = self._derived.get(key)
         if known is None:
@@ -171,13 +171,13 @@ SURROGATES = 0xD800, 0xE000  # code points that no text contains
 
 
 class Classes:
-    """Classes of code points: those that are in the same of the given sets belong to one class."""
+    """Classes of code points: all members of a class are in the same of the given sets."""
 
     def __init__(self, sets: Sequence[Sequence[Span]]):
         edges = {0, N_CODE_POINTS, *(edge for spans in sets for span in spans for edge in span)}
         self._borders = np.array(sorted(edges), dtype=np.int64)
         numbers = np.zeros(len(edges) - 1, dtype=np.int64)
-        for spans in sets:  # each set may split the classes so far
+        for spans in sets:  # each set may split existing classes
             _, numbers = np.unique(2 * numbers + self._inside(spans), return_inverse=True)
         self._numbers: Int64[np.ndarray, " pieces"] = numbers.reshape(-1).astype(np.int64)
         self.count = int(self._numbers.max()) + 1
@@ -190,7 +190,7 @@ class Classes:
         return change.cumsum()[:-1] > 0
 
     def within(self, spans: Sequence[Span]) -> frozenset[int]:
-        """Return the classes that make up one of the sets."""
+        """Return the classes that together form one of the sets."""
         return frozenset(self._numbers[self._inside(spans)].tolist())
 
     def of(self, text: str) -> list[int]:
@@ -199,12 +199,12 @@ class Classes:
         return self._numbers[np.searchsorted(self._borders, points, side="right") - 1].tolist()
 
     def between(self, first: int, last: int) -> list[int]:
-        """Return the classes that have a code point from `first` to `last`."""
+        """Return the classes with a code point from `first` to `last`."""
         begin, end = np.searchsorted(self._borders, [first, last], side="right")
         return sorted(set(self._numbers[begin - 1 : end].tolist()))
 
     def cheapest(self) -> list[float]:
-        """Return the fewest UTF-8 bytes that a character of each class takes; inf for surrogates, which have none."""
+        """Return the fewest UTF-8 bytes of a character of each class; inf for surrogates, which have no encoding."""
         begins, ends = self._borders[:-1], self._borders[1:]
         begins = np.where((begins >= SURROGATES[0]) & (begins < SURROGATES[1]), SURROGATES[1], begins)
         sizes = 1.0 + (begins >= 0x80) + (begins >= 0x800) + (begins >= 0x10000)

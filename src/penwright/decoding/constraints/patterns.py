@@ -1,4 +1,4 @@
-"""Python's `re` patterns as expressions; features that are not regular are refused."""
+"""Translation of Python's `re` patterns into expressions; features that are not regular are rejected."""
 
 import re
 import sys
@@ -44,15 +44,15 @@ def parse_pattern(expressions: Expressions, pattern: str) -> Expression:
 
 @lru_cache(maxsize=64)
 def characters(pattern: str, flags: int = 0) -> tuple[Span, ...]:
-    """Return the characters that a pattern such as `[a-z]` matches, by asking `re` about every one (30 ms)."""
+    """Return the characters that a one-character pattern matches, by testing all characters with `re` (30 ms)."""
     every = _every_character()
     return tuple(match.span() for match in re.compile(f"(?:{pattern})+", flags).finditer(every))
 
 
 def _parse(pattern: str) -> Any:
-    """Parse a pattern with Python's own parser, which is private, but agrees with `re` on every pattern.
+    """Parse a pattern with Python's own parser, which agrees with `re` on every pattern.
 
-    Hypothesis uses it too. Everything else of `re` that is used here is public.
+    The parser is private, but Hypothesis uses it too. All other functions of `re` in this module are public.
     """
     try:
         from re import _parser  # type: ignore[attr-defined]  # noqa: PLC0415
@@ -65,13 +65,13 @@ def _parse(pattern: str) -> Any:
 
 
 class _Reader:
-    """A translator of the parse tree of a pattern to an expression."""
+    """A translator of parse trees of patterns into expressions."""
 
     def __init__(self, expressions: Expressions):
         self._make = expressions
 
     def whole(self, items: list[Any], flags: int) -> Expression:
-        """Translate a pattern or one alternative of it, without ^ and $ around it, which change nothing."""
+        """Translate a pattern or an alternative; ^ at its start and $ at its end change nothing and are dropped."""
         items = items[1:] if items and _is_anchor(items[0], _BEGINS) else items
         items = items[:-1] if items and _is_anchor(items[-1], _ENDS) else items
         if len(items) == 1 and str(items[0][0]) == "BRANCH":
@@ -79,7 +79,7 @@ class _Reader:
         return self.sequence(items, flags)
 
     def sequence(self, items: list[Any], flags: int) -> Expression:
-        """Translate items that follow one another."""
+        """Translate a sequence of items."""
         return self._make.then(*(self._item(name, value, flags) for name, value in items))
 
     def _item(self, name: Any, value: Any, flags: int) -> Expression:
@@ -98,7 +98,7 @@ class _Reader:
             case other:
                 what = _REFUSED.get(other, other)
                 raise UsageError(
-                    f"a pattern cannot contain {what}, because it must tell what may come next: rewrite it without"
+                    f"a pattern cannot contain {what}, because the next tokens must be predictable: rewrite the pattern"
                 )
 
 
@@ -107,7 +107,7 @@ def _is_anchor(item: tuple[Any, Any], places: tuple[str, ...]) -> bool:
 
 
 def _code_points(kind: str, value: Any, flags: int) -> tuple[Span, ...]:
-    """Return the characters that a part of a pattern matches, where it matches exactly one."""
+    """Return the characters that a part of a pattern matches, if it matches exactly one character."""
     match kind:
         case "LITERAL":
             points = {value, *_cased_matches(f"[{_escaped(value)}]", flags)} if flags & re.IGNORECASE else {value}
@@ -121,7 +121,7 @@ def _code_points(kind: str, value: Any, flags: int) -> tuple[Span, ...]:
 
 @lru_cache(maxsize=256)
 def _set_code_points(items: tuple[tuple[str, Any], ...], flags: int) -> tuple[Span, ...]:
-    """Return the characters of a set, without asking `re` about every one: a pattern may have hundreds of sets."""
+    """Return the characters of a set without testing them all with `re`, since a pattern may have hundreds of sets."""
     mask = np.zeros(N_CODE_POINTS, dtype=np.bool_)
     for name, value in items:
         match name:
@@ -134,7 +134,7 @@ def _set_code_points(items: tuple[tuple[str, Any], ...], flags: int) -> tuple[Sp
                     mask[begin:end] = True
     if items[0][0] == "NEGATE":
         mask = ~mask
-    if flags & re.IGNORECASE:  # only characters with another case change
+    if flags & re.IGNORECASE:  # affects only characters with another case
         mask[list(map(ord, _cased_characters()))] = False
         mask[_cased_matches(f"[{''.join(_in_brackets(*item) for item in items)}]", flags)] = True
     edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
@@ -142,7 +142,7 @@ def _set_code_points(items: tuple[tuple[str, Any], ...], flags: int) -> tuple[Sp
 
 
 def _in_brackets(name: str, value: Any) -> str:
-    """Return an item of a set of characters as it is written between brackets."""
+    """Return an item of a set of characters as it is written in brackets."""
     match name:
         case "NEGATE":
             return "^"

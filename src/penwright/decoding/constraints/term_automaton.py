@@ -14,23 +14,23 @@ from penwright.tokenizers import Tokenizer
 
 Tokens = tuple[int, ...]
 After = Literal["nothing", "opening", "anything"]  # the kind of the last token
-SLACK, SLOPE = 1, 5.0  # SLACK tokens early or late are free; each further one costs SLOPE nats
+SLACK, SLOPE = 1, 5.0  # up to SLACK tokens early or late are free; each further token costs SLOPE nats
 
 
 class Borders:
-    """Word boundaries, by the tokens of a tokenizer."""
+    """The word boundaries at the tokens of a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer):
         texts = [tokenizer.token_bytes(token).decode("utf-8", "replace") for token in range(tokenizer.vocab_size)]
-        self.ends = torch.tensor([_ends_word(text) for text in texts])  # a word before such a token is complete
+        self.ends = torch.tensor([_ends_word(text) for text in texts])  # whether the word before the token ends
         self.ends[tokenizer.end_id] = True
-        self.opens = torch.tensor([_opens_word(text) for text in texts])  # the next word comes without a space
+        self.opens = torch.tensor([_opens_word(text) for text in texts])  # whether the next word has no space before it
         self.is_end: list[bool] = self.ends.tolist()
         self.is_opening: list[bool] = self.opens.tolist()
 
     @cached_property
     def goes_on(self) -> torch.Tensor:
-        """The tokens that continue the word before them, as a mask."""
+        """A mask of the tokens that continue the word before them."""
         return ~self.ends
 
 
@@ -52,15 +52,15 @@ def _opens_word(text: str) -> bool:
 
 @dataclass(frozen=True)
 class RequiredTerm:
-    """A term that must come exactly `times` times (0: never), as whole words, in any of its forms."""
+    """A term that must occur exactly `times` times (0: never), as whole words, in any of its forms."""
 
-    forms: tuple[Tokens, ...]  # as tokenized after a space
-    bare: tuple[Tokens, ...]  # as tokenized after an opening bracket
-    first: tuple[Tokens, ...]  # as tokenized at the beginning of a text
+    forms: tuple[Tokens, ...]  # the forms, tokenized after a space
+    bare: tuple[Tokens, ...]  # the forms, tokenized after an opening bracket
+    first: tuple[Tokens, ...]  # the forms, tokenized at the beginning of a text
     times: int = 1
-    bias: float = inf  # inf: it is required. Otherwise it is optional, and each of its tokens adds this many nats
-    place: int | None = None  # how many tokens are expected before it
-    verbatim: bool = False  # counts as soon as it is complete; the next token must begin a new word
+    bias: float = inf  # inf: the term is required; otherwise it is optional, and each token adds this many nats
+    place: int | None = None  # expected number of tokens before the term
+    verbatim: bool = False  # whether the term counts as soon as it is complete, and a new word must follow
 
     @property
     def is_hard(self) -> bool:
@@ -73,7 +73,7 @@ class RequiredTerm:
         return min(map(len, self.forms))
 
     def too_early(self, start: int) -> float:
-        """Return the cost in nats of beginning at `start`, if that is before the expected place."""
+        """Return the cost in nats of beginning at `start`; 0 if that is not before the expected place."""
         return 0.0 if self.place is None else SLOPE * max(0, self.place - SLACK - start)
 
     def is_late(self, length: int) -> bool:
@@ -97,7 +97,7 @@ class Match(NamedTuple):
 class State(NamedTuple):
     """The progress of a target through its terms."""
 
-    left: tuple[int, ...]  # how many more times each term must occur (or may, if it is soft)
+    left: tuple[int, ...]  # how many more times each term must occur (or may occur, if it is soft)
     matches: tuple[Match, ...] = ()
     after: After = "nothing"  # the kind of the last token of the target
     closed: bool = False  # whether a verbatim term has just been completed
@@ -106,15 +106,15 @@ class State(NamedTuple):
 class Prospects(NamedTuple):
     """The consequences of a state for the search."""
 
-    wanted: Tokens  # tokens that continue or begin terms still to come
-    barred: list[int]  # tokens that alone form a term which must not come, or not again
-    may_end: bool  # whether all required terms have come, if the last word ends here
-    may_end_word: bool  # False if that would complete a hard term once too often
-    progress: int  # hard terms that have come or begun: hypotheses with the same number compete
-    needed: int  # the fewest tokens until all hard terms have come, without the end token
-    needed_anew: int  # the same if the term in progress is interrupted, or its last word continues
-    hard: Match | None  # the longest match of a hard term that must still come
-    soft: Match | None  # the longest match of a soft term that may still come
+    wanted: Tokens  # tokens that continue or begin missing terms
+    barred: list[int]  # one-token terms that are forbidden or must not occur again
+    may_end: bool  # whether all required terms are present if the last word ends here
+    may_end_word: bool  # False if the end of the word would complete a hard term once too often
+    progress: int  # number of hard terms present or begun; hypotheses with the same number compete
+    needed: int  # fewest tokens until all hard terms are present, without the end token
+    needed_anew: int  # the same number if the term in progress breaks off or its last word continues
+    hard: Match | None  # the longest match of a missing hard term
+    soft: Match | None  # the longest match of a soft term that may still occur
     waiting: list[RequiredTerm]  # hard terms that have not begun
 
 
@@ -124,18 +124,18 @@ class Stage:
 
     state: State
     prospects: Prospects
-    next: dict[int, "Stage"] = field(default_factory=dict)  # by tokens
+    next: dict[int, "Stage"] = field(default_factory=dict)  # keys: tokens
 
 
 @dataclass
 class ConstraintAutomaton:
-    """An automaton that tracks the terms in targets of one sentence; targets begin with `prefix`, if it is given."""
+    """An automaton that tracks the terms in targets of one sentence; all targets begin with `prefix`."""
 
     terms: Sequence[RequiredTerm]
     borders: Borders
     prefix: Tokens = ()
-    whole_prefix: bool = False  # whether its last word is complete
-    discouraged: Sequence[Mapping[int, float]] = ()  # at each step, nats to subtract from tokens
+    whole_prefix: bool = False  # whether the last word of the prefix is complete
+    discouraged: Sequence[Mapping[int, float]] = ()  # for each step, the nats to subtract from tokens
     _stages: dict[State, Stage] = field(default_factory=dict)
 
     def start(self) -> Stage:
@@ -166,7 +166,7 @@ class ConstraintAutomaton:
         return None if state.matches else self._first_tokens[state.after]
 
     def _count_verbatim(self, state: State) -> State:
-        """Count the verbatim term that is now complete, if there is one."""
+        """Count a verbatim term that has just been completed."""
         done = {m.term for m in state.matches if m.is_whole and self.terms[m.term].verbatim and state.left[m.term]}
         if not done:
             return state
@@ -209,7 +209,7 @@ class ConstraintAutomaton:
         )
 
     def _left_after_word(self, state: State) -> tuple[int, ...]:
-        """Return what is left if the last word is complete: the longest term that ends with it counts as present."""
+        """Return `left` if the last word is complete: the longest term that ends with it counts as present."""
         whole = [match for match in state.matches if match.is_whole and state.left[match.term] > 0]
         if not whole:
             return state.left
@@ -218,7 +218,7 @@ class ConstraintAutomaton:
 
     @cached_property
     def _beginnings(self) -> dict[After, list[tuple[int, Tokens]]]:
-        """The terms that can begin after each kind of token: their numbers, with each of their forms."""
+        """The terms that can begin after each kind of token: the index of each term, with each of its forms."""
         found: dict[After, list[tuple[int, Tokens]]] = {"nothing": [], "opening": [], "anything": []}
         for number, term in enumerate(self.terms):
             found["nothing"] += [(number, form) for form in dict.fromkeys(term.first + term.forms)]
@@ -228,7 +228,7 @@ class ConstraintAutomaton:
 
     @cached_property
     def _first_tokens(self) -> dict[After, set[int]]:
-        """The first tokens of those terms."""
+        """The first tokens of the terms that can begin after each kind of token."""
         return {after: {form[0] for _, form in beginnings} for after, beginnings in self._beginnings.items()}
 
 

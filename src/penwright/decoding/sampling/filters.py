@@ -1,4 +1,4 @@
-"""Filters that limit which tokens may be drawn, in the order in which they are applied."""
+"""Filters that limit the tokens to draw from, in the order in which they are applied."""
 
 from collections.abc import Callable
 from math import log, sqrt
@@ -41,9 +41,9 @@ def keep_min_p(logits: Logits, share: float) -> Logits:
 
 
 def keep_typical_p(logits: Logits, p: float) -> Logits:
-    """Keep the tokens whose surprise is closest to the entropy, p together (Meister et al. 2023, typical sampling).
+    """Keep the tokens with a total probability of p whose surprisal is closest to the entropy (typical sampling).
 
-    Even the likeliest token is dropped if it carries too little information.
+    Meister et al. 2023. Even the likeliest token is dropped if it carries too little information.
     """
     log_probs, entropy = _log_probs_and_entropy(logits)
     order = (-log_probs - entropy).abs().sort(dim=-1, stable=True).indices
@@ -62,10 +62,9 @@ def keep_eta(logits: Logits, epsilon: float) -> Logits:
 
 
 def exclude_top_choices(logits: Logits, threshold: float, rows: Bool[Tensor, " rows"]) -> Logits:
-    """Drop, in these rows, all likely tokens but the least likely of them ("XTC", Weidmann 2024).
+    """Drop all tokens with at least `threshold` probability except the least likely of them, in these rows.
 
-    Tokens with at least `threshold` probability are likely. The others stay. So the text leaves the beaten track where
-    several continuations are good.
+    This is XTC (Weidmann 2024). It makes the text less predictable wherever several continuations are good.
     """
     probabilities = logits.double().softmax(-1)
     ordered = probabilities.sort(dim=-1, descending=True, stable=True)
@@ -76,7 +75,7 @@ def exclude_top_choices(logits: Logits, threshold: float, rows: Bool[Tensor, " r
     return logits.masked_fill((rank < n_likely - 1) & rows[:, None], NEG_INF)
 
 
-# By the name of the setting, whose value is the argument of the function; None leaves a filter out.
+# Keys are names of settings. The value of the setting is the argument of the filter; None turns the filter off.
 FILTERS: dict[str, Callable[[Logits, Any], Logits]] = {
     "top_n_sigma": keep_top_n_sigma,
     "top_k": keep_top_k,
@@ -99,7 +98,7 @@ def _keep_until(ordered: Logits, places: Tensor, logits: Logits, p: float) -> Lo
     if p >= 1:
         return logits
     probabilities = ordered.double().softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities  # total probability of the tokens before each
+    before = probabilities.cumsum(-1) - probabilities  # total probability of the earlier tokens
     kept = ordered.masked_fill(before >= p, NEG_INF)
     return torch.empty_like(logits).scatter(-1, places, kept)
 

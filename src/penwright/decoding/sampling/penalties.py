@@ -1,4 +1,4 @@
-"""Penalties and biases: changes to the logits that depend on the text so far of each row."""
+"""Penalties and biases: changes to the logits that depend on the earlier text of each row."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from penwright.decoding.sampling.filters import NEG_INF, Logits
 
-MOST_LOST = 1e4  # largest amount by which a repetition lowers a logit, however long it is
+MOST_LOST = 1e4  # most that a repetition lowers a logit, regardless of its length
 
 
 class RowHistory:
@@ -29,24 +29,24 @@ class RowHistory:
         return self._tokens[: self.length]
 
     def push(self, token: int) -> None:
-        """Append a token. A place matches the new ending if it holds this token and its predecessor matched the old."""
+        """Append a token. A place matches the new ending if it holds this token and the place before it matched."""
         n = self.length
         if n == len(self._tokens):
             self._tokens = np.concatenate([self._tokens, np.zeros_like(self._tokens)])
             self._overlaps = np.concatenate([self._overlaps, np.zeros_like(self._overlaps)])
         before = np.concatenate([[0], self._overlaps[: max(0, n - 1)]])[:n]
         self._overlaps[:n] = np.where(self._tokens[:n] == token, before + 1, 0)
-        self._overlaps[n] = 0  # the end is not an earlier place
+        self._overlaps[n] = 0  # the ending itself does not count
         self._tokens[n] = token
         self.length += 1
 
     def repetitions(self) -> tuple[Int64[np.ndarray, " places"], Int64[np.ndarray, " places"]]:
-        """Return all tokens but the first, and how many tokens before each match the ending of the text."""
+        """Return all tokens but the first; and for each, how many tokens before it match the ending of the text."""
         n = max(0, self.length - 1)
         return self._tokens[1 : n + 1], self._overlaps[:n]
 
     def since(self, breakers: NDArray[np.int64]) -> int:
-        """Return how many tokens come after the last breaker."""
+        """Return the number of tokens after the last breaker."""
         found = np.flatnonzero(np.isin(self.tokens, breakers))
         return self.length - 1 - int(found[-1]) if len(found) else self.length
 
@@ -56,7 +56,7 @@ class RowHistory:
 
 
 def _overlaps(tokens: Sequence[int]) -> list[int]:
-    """Return, for each place, how many tokens up to it match the ending of the sequence; 0 at the end itself.
+    """Return, for each place, how many tokens up to the place match the ending of the sequence; 0 at the end.
 
     This is the Z-function of the reversed tokens (Gusfield 1997, section 1.3), in linear time.
     """
@@ -73,19 +73,19 @@ def _overlaps(tokens: Sequence[int]) -> list[int]:
 
 
 class History:
-    """The text so far of each row of a batch, prompt and completion, and how often each token was generated."""
+    """The text of each row of a batch, prompt included, and the number of times that each token was generated."""
 
     def __init__(self, prompts: Sequence[Sequence[int]], logits: Logits):
         """Start with the prompts; `logits` gives the shape and the device."""
         self.pasts = [RowHistory(prompt) for prompt in prompts]
-        self.seen = torch.zeros_like(logits, dtype=torch.bool)  # in prompt or completion
-        self.written = torch.zeros_like(logits, dtype=torch.float32)  # how often, in the completion alone
+        self.seen = torch.zeros_like(logits, dtype=torch.bool)  # whether a token occurs in prompt or completion
+        self.written = torch.zeros_like(logits, dtype=torch.float32)  # how often a token occurs in the completion
         for row, prompt in enumerate(prompts):
             self.seen[row, list(prompt)] = True
 
     @classmethod
     def joined(cls, histories: Sequence["History"]) -> "History":
-        """Join the histories of several batches, for reading only: new tokens go to each history itself."""
+        """Join the histories of several batches for reading; new tokens are appended to the individual histories."""
         one = cls.__new__(cls)
         one.pasts = [past for history in histories for past in history.pasts]
         one.seen = torch.cat([history.seen for history in histories])
@@ -113,7 +113,7 @@ def penalise_repetition(logits: Logits, history: History, penalty: float) -> Log
 
 
 def penalise_presence(logits: Logits, history: History, penalty: float) -> Logits:
-    """Lower the logits of generated tokens by the penalty, however often they occurred (as in OpenAI's API)."""
+    """Lower the logits of generated tokens by the penalty once, however often they occurred (as in OpenAI's API)."""
     return logits - penalty * (history.written > 0)
 
 
@@ -125,7 +125,7 @@ def penalise_frequency(logits: Logits, history: History, penalty: float) -> Logi
 def dont_repeat_yourself(
     logits: Logits, history: History, strength: float, base: float, allowed: int, breakers: Sequence[int]
 ) -> Logits:
-    """Lower by strength * base ** (n - allowed) each token that would prolong a repetition of n tokens ("DRY").
+    """Lower each token that would prolong a repetition of n tokens by strength * base ** (n - allowed) ("DRY").
 
     Weidmann 2024, github.com/oobabooga/text-generation-webui/pull/5677. Repetitions end at breakers.
     """
@@ -160,7 +160,7 @@ def forbid(logits: Logits, forbidden: Tensor) -> Logits:
 class Bias:
     """A bias for a text, alone or after a space, split equally among the logits of its tokens.
 
-    So the whole text becomes exp(bias) times as likely, wherever it comes in its usual tokenization.
+    So the whole text becomes exp(bias) times as likely wherever it occurs in its usual tokenization.
     """
 
     def __init__(self, spellings: Sequence[Sequence[int]], bias: float):
@@ -175,7 +175,7 @@ class Bias:
 
 
 def add_biases(logits: Logits, history: History, biases: Sequence[Bias]) -> Logits:
-    """Add the biases that apply after the text so far of each row."""
+    """Add the biases that apply after the present text of each row."""
     added = np.zeros(tuple(logits.shape), dtype=np.float32)
     for row, past in enumerate(history.pasts):
         for bias in biases:

@@ -1,7 +1,7 @@
-"""Sampling of the next token: rules that reshape the logits, then a draw that other rows of a batch cannot influence.
+"""Sampling of the next token: rules that reshape the logits, then a draw that does not depend on other rows.
 
-The order is always the same: banned tokens, penalties, temperature, the filters in the order of FILTERS, XTC, the draw.
-Penalties, too, have an order: bias, repetition, presence, frequency, DRY, repeated n-grams.
+The order is fixed: banned tokens, penalties, temperature, the filters in the order of FILTERS, XTC, the draw. The order
+of the penalties is bias, repetition, presence, frequency, DRY, repeated n-grams.
 """
 
 from collections.abc import Sequence
@@ -46,17 +46,17 @@ def _index(tokens: tuple[int, ...], device: torch.device) -> Int[Tensor, " token
 def with_temperature(logits: Logits, temperature: float | Float[Tensor, "rows 1"]) -> Logits:
     """Divide the logits by the temperature. Below 1, likely tokens become likelier; near 0, only the best remains."""
     least = temperature.clamp(min=TINY) if isinstance(temperature, Tensor) else max(temperature, TINY)
-    return (logits - logits.amax(-1, keepdim=True)) / least  # the best logit is 0, so nothing overflows
+    return (logits - logits.amax(-1, keepdim=True)) / least  # the best logit becomes 0, to prevent overflow
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The rules by which tokens are chosen from logits; at temperature 0, the best token is taken."""
+    """The rules for choosing tokens from logits; at temperature 0, the best token is chosen."""
 
     banned: tuple[int, ...] = ()  # tokens that are never generated
     settings: DecodingSettings = GREEDY
     biases: tuple[Bias, ...] = ()
-    breakers: tuple[int, ...] = ()  # tokens at which repetitions end, for DRY
+    breakers: tuple[int, ...] = ()  # tokens that end repetitions, for DRY
 
     @property
     def greedy(self) -> bool:
@@ -65,7 +65,7 @@ class Sampling:
 
     @property
     def uses_history(self) -> bool:
-        """Whether the rules depend on the text so far."""
+        """Whether the rules depend on the earlier text."""
         given = self.settings
         penalties = (given.presence_penalty, given.frequency_penalty, given.dry_multiplier, given.no_repeat_ngram)
         return bool(self.biases or given.repetition_penalty != 1 or any(penalties))
@@ -118,14 +118,14 @@ class Sampling:
 
 
 def best(logits: Logits) -> Int[Tensor, " rows"]:
-    """Return the first of the largest logits of each row. On a CPU, NumPy does so twenty times faster than torch."""
+    """Return the index of the first largest logit of each row. On a CPU, NumPy is twenty times faster than torch."""
     if logits.device.type != "cpu" or logits.dtype == torch.bfloat16:
         return logits.argmax(-1)
     return torch.from_numpy(logits.detach().numpy().argmax(-1))
 
 
 def draw(logits: Logits, chances: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-    """Return the token at which the cumulative probability first exceeds the row's number from [0, 1)."""
+    """Return the token at which the cumulative probability first exceeds the number of the row, from [0, 1)."""
     cumulative = logits.double().softmax(-1).cumsum(-1)
     total = cumulative[:, -1:]
     threshold = torch.minimum(chances[:, None] * total, total.nextafter(torch.zeros_like(total)))
@@ -141,14 +141,14 @@ class Draws(Protocol):
 
 
 class RowRng:
-    """Random numbers from [0, 1), with a generator for each row, so that a row draws the same in any batch."""
+    """Random numbers from [0, 1), with one generator per row, so a row draws the same numbers in any batch."""
 
     block = 64  # numbers drawn at once; changing it changes the generated texts
 
     def __init__(self, seed: int, rows: Sequence[int]):
-        """Seed the generators. `rows` are numbers of the caller's choice: the same seed and number draw the same."""
+        """Seed one generator per row with `seed` and a number chosen by the caller; equal pairs draw equal numbers."""
         keys = [int(np.random.SeedSequence((seed, row)).generate_state(1, np.uint64)[0]) for row in rows]
-        self._generators = [torch.Generator().manual_seed(key >> 1) for key in keys]  # 63 bits: seeds are signed
+        self._generators = [torch.Generator().manual_seed(key >> 1) for key in keys]  # 63 bits, since seeds are signed
         self._drawn = torch.empty(len(keys), 0, dtype=torch.float64)
         self._used = 0
 
@@ -167,7 +167,7 @@ class RowRng:
 
 
 class JoinedRng:
-    """The random numbers of several rows, each at its own position."""
+    """Random numbers for several rows from separate generators, which may have drawn different amounts."""
 
     def __init__(self, rows: Sequence[RowRng]):
         self._rows = rows

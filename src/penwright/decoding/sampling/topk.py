@@ -1,4 +1,4 @@
-"""Top-k of many scores, faster on a CPU than torch's own."""
+"""Top-k of many scores, faster on a CPU than torch.topk."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -16,11 +16,11 @@ MAX_K = 8  # the k of the compiled operator
 SOURCE = SOURCES / "likeliest.cpp"
 COMPILES = torch.cpu._is_avx512_supported()  # without AVX-512 the compiled operator does not pay off
 BLOCK = 64  # scores in a block
-WORTH_IT = 30_000  # scores: with fewer there is nothing to save
+WORTH_IT = 30_000  # fewest scores for which blocks are faster
 
 
 class TopK(NamedTuple):
-    """The largest values of each row, in order, and their places."""
+    """The largest values of each row, largest first, and their indices."""
 
     values: Float[Tensor, "rows n"]
     places: Int[Tensor, "rows n"]
@@ -29,8 +29,8 @@ class TopK(NamedTuple):
 def largest(scores: Float[Tensor, "rows columns"], n: int) -> TopK:
     """Return the n largest scores of each row.
 
-    They are in the n blocks with the largest maxima, or after the last block. torch's topk compares number by number,
-    but a maximum takes whole vectors. On a CPU this takes less than half the time (benchmarks/LOG.md).
+    They are in the n blocks with the largest maxima, or after the last block. Maxima use vector instructions, while
+    torch.topk compares single numbers. On a CPU, this takes less than half the time of torch.topk (benchmarks/LOG.md).
     """
     n_blocks = scores.shape[1] // BLOCK
     if scores.device.type != "cpu" or scores.numel() < WORTH_IT or n_blocks < 2 * n:
@@ -44,7 +44,7 @@ def largest(scores: Float[Tensor, "rows columns"], n: int) -> TopK:
 
 
 def _after_blocks(scores: Float[Tensor, "rows columns"], n_blocks: int) -> Int[Tensor, "rows rest"]:
-    """Return the places after the last whole block."""
+    """Return the indices after the last whole block."""
     return torch.arange(n_blocks * BLOCK, scores.shape[1], device=scores.device).expand(len(scores), -1)
 
 
@@ -53,7 +53,7 @@ class MaskedTopK(NamedTuple):
 
     values: Float[Tensor, "rows n"]
     places: Int[Tensor, "rows n"]
-    normalisers: Float[Tensor, " rows"]  # to subtract: the logsumexp of all logits
+    normalisers: Float[Tensor, " rows"]  # the logsumexp of all logits, to subtract
 
 
 Choose = Callable[[Tensor, Utf8Rules, Situations, int], MaskedTopK]  # a function like likeliest()
@@ -62,7 +62,7 @@ Choose = Callable[[Tensor, Utf8Rules, Situations, int], MaskedTopK]  # a functio
 def likeliest(
     logits: Float[Tensor, "rows vocab_size"], spelling: Utf8Rules, situations: Int64[np.ndarray, " rows"], n: int
 ) -> MaskedTopK:
-    """Return the n likeliest allowed tokens. Masks the other logits in place; the normalisers are over all tokens."""
+    """Return the n likeliest allowed tokens; mask forbidden logits in place. The normalizers are over all tokens."""
     normalisers = logits.logsumexp(-1)
     spelling.forbid(logits, situations)
     return MaskedTopK(*largest(logits, n), normalisers)
@@ -73,17 +73,17 @@ def _keep_all(rows: Sequence[int]) -> None:
 
 
 class TokenSelector(NamedTuple):
-    """The means by which a search finds the next tokens."""
+    """A UTF-8 rule set and a function, with which a search selects the next tokens."""
 
-    spelling: Utf8Rules  # which tokens may come next
+    spelling: Utf8Rules  # the rules for tokens that may come next
     choose: Choose = likeliest
-    select: Callable[[Sequence[int]], None] = _keep_all  # called with the sentences that stay when others leave
+    select: Callable[[Sequence[int]], None] = _keep_all  # called with the remaining sentences when some are finished
 
 
 def may_come(
     allowed: Int64[Tensor, "all_situations words"], situations: Int64[Tensor, " rows"], vocab_size: int
 ) -> Bool[Tensor, "rows vocab_size"]:
-    """Unpack the bits of Utf8Rules, for the situation of each row, to Booleans."""
+    """Unpack the bits of Utf8Rules for the situation of each row into Booleans."""
     bits = np.unpackbits(allowed.numpy().view(np.uint8), axis=1, count=vocab_size, bitorder="little")
     return torch.from_numpy(bits).bool()[situations]
 
@@ -92,7 +92,7 @@ def may_come(
 def _likeliest(
     logits: torch.Tensor, allowed: torch.Tensor, situations: torch.Tensor, n_best: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Find the best tokens as likeliest.cpp does; `allowed` are the bits of Utf8Rules."""
+    """Return the same tokens as likeliest.cpp; `allowed` are the bits of Utf8Rules."""
     best = largest(logits.masked_fill(~may_come(allowed, situations, logits.shape[1]), NEG_INF), n_best)
     return best.values, best.places, logits.logsumexp(-1)
 

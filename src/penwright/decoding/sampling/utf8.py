@@ -1,4 +1,4 @@
-"""UTF-8 validity: which tokens may follow a text so that its characters stay whole, by the bytes that it ends with."""
+"""UTF-8 validity: the tokens that may follow a text, given the bytes of an unfinished character at its end."""
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
@@ -11,9 +11,9 @@ from torch import Tensor
 from penwright.decoding.sampling.filters import NEG_INF
 from penwright.tokenizers import Tokenizer
 
-WORD = 64  # bits
-# The states of a text: whole (0), one to three bytes missing (1 to 3), and after bytes that limit the next (4 to 7).
-# As in table 3-7 of the Unicode standard. Each step: a state, the first and last byte that leave it, the next state.
+WORD = 64  # bits per word
+# The states of a text: whole (0), one to three bytes missing (1 to 3), and after a byte that limits the next (4 to 7),
+# as in table 3-7 of the Unicode standard. A step has a state, the first and last byte of a range, and the next state.
 STEPS = (
     (0, 0x00, 0x7F, 0), (0, 0xC2, 0xDF, 1), (0, 0xE0, 0xE0, 4), (0, 0xE1, 0xEC, 2), (0, 0xED, 0xED, 5),
     (0, 0xEE, 0xEF, 2), (0, 0xF0, 0xF0, 6), (0, 0xF1, 0xF3, 3), (0, 0xF4, 0xF4, 7),
@@ -22,20 +22,20 @@ STEPS = (
 )  # fmt: skip
 MISSING = np.array([0, 1, 2, 3, 2, 2, 3, 3, 255])  # bytes missing in each state
 BROKEN = N_STATES = 8  # the state of invalid UTF-8
-MOST_LEFT = 3  # tokens: with this many left, any character can be completed
-FREE = N_STATES * (MOST_LEFT + 1)  # the situation of a text under a constraint, which may break characters
+MOST_LEFT = 3  # with this many tokens left, any character can be completed
+FREE = N_STATES * (MOST_LEFT + 1)  # the situation of a text with a constraint, for which no rule applies
 
 States = UInt8[np.ndarray, "*texts"]
-Situations = Int64[np.ndarray, "*texts"]  # a state, with how many tokens may come after the next one
+Situations = Int64[np.ndarray, "*texts"]  # a state, combined with the number of tokens that may come after the next one
 
 
 class Utf8Rules:
     """The UTF-8 rules of a vocabulary: the state after each token, and the tokens allowed in each situation."""
 
     def __init__(self, tokens: Sequence[bytes], banned: Sequence[int] = (), end_id: int | None = None):
-        """Take the bytes that each token adds. Banned tokens never come, the end token only after whole characters."""
+        """Make the rules from the bytes that each token adds. The end token is allowed only after whole characters."""
         after = _states_after(tokens)[:N_STATES]
-        self.after = np.where(after == BROKEN, 0, after)  # the next state; broken texts start afresh
+        self.after = np.where(after == BROKEN, 0, after)  # the next state; invalid text counts as whole
         missing = MISSING[after]
         if end_id is not None:
             missing[1:, end_id] = MISSING[BROKEN]
@@ -43,7 +43,7 @@ class Utf8Rules:
         may_come = np.concatenate([may_come, np.ones_like(may_come[:1])])
         may_come[:, list(banned)] = False
         self.may_come: Bool[np.ndarray, "situations vocab_size"] = may_come
-        self._masked: dict[tuple[int, torch.device], Int64[Tensor, " tokens"]] = {}  # forbidden tokens, by situation
+        self._masked: dict[tuple[int, torch.device], Int64[Tensor, " tokens"]] = {}  # forbidden tokens by situation
 
     @classmethod
     @lru_cache(16)
@@ -76,7 +76,7 @@ class Utf8Rules:
         return states + N_STATES * np.minimum(np.maximum(n_left, 0), MOST_LEFT)  # faster than np.clip
 
     def forbid(self, logits: Float[Tensor, "rows vocab_size"], situations: Int64[np.ndarray, " rows"]) -> None:
-        """Mask, in place, the tokens that must not come."""
+        """Mask the forbidden tokens in place."""
         first = int(situations[0])
         if (situations == first).all():  # nearly always
             logits.index_fill_(1, self._forbidden_in(first, logits.device), NEG_INF)
@@ -94,7 +94,7 @@ class Utf8Rules:
 
 
 def _states_after(tokens: Sequence[bytes]) -> UInt8[np.ndarray, "all_states vocab_size"]:
-    """Return the state after each token, from each state. All tokens are read together, byte by byte."""
+    """Return the next state for each state and token. All tokens are processed together, byte by byte."""
     steps = np.full((N_STATES + 1, 256), BROKEN, dtype=np.uint8)
     for state, first, last, then in STEPS:
         steps[state, first : last + 1] = then

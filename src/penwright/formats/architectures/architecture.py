@@ -16,7 +16,7 @@ class Rename(NamedTuple):
     """A module of transformers and its name here; {i} stands for the number of the layer."""
 
     theirs: str
-    ours: tuple[str, ...]  # several if the transformers module concatenates them
+    ours: tuple[str, ...]  # several if the module of transformers concatenates ours
     transposed: bool = False
 
 
@@ -29,20 +29,20 @@ class Architecture:
     """A model class of transformers: which configurations we support, and our names for its parts."""
 
     task: Task
-    model_type: str  # in config.json
+    model_type: str  # model_type in config.json
     keys: tuple[tuple[str, str], ...]  # (key of config.json, our setting); keys with the same setting must agree
     modules: tuple[Rename, ...]
-    block: Table  # our settings that reproduce its blocks
-    supported: Mapping[str, tuple[object, ...]]  # other keys: the values that we support, the default first
+    block: Table  # our settings that reproduce the blocks
+    supported: Mapping[str, tuple[object, ...]]  # values of other keys that we support, the default first
     defaults: Config = field(default_factory=dict)  # defaults of optional keys of config.json; None: our default
     prepare: Callable[[Tensors], Tensors] = _unchanged  # changes to the tensors beyond their names, on import
     restore: Callable[[Tensors], Tensors] = _unchanged  # the inverse, on export
     offset: int = 0  # rows of learned positions that no text uses; max_position_embeddings counts them
-    has_head: bool = True  # of an encoder: whether it scores labels
-    ignored: tuple[str, ...] = ()  # beginnings of the names of tensors that we do not need
+    has_head: bool = True  # whether an encoder scores labels
+    ignored: tuple[str, ...] = ()  # prefixes of the names of tensors that we do not need
 
 
-VALUE_NAMES: dict[str, dict[object, object]] = {  # our setting: {their value: ours}
+VALUE_NAMES: dict[str, dict[object, object]] = {  # our setting: {value in transformers: our value}
     "feed_forward": {
         "gelu": "gelu",
         "gelu_new": "gelu_tanh",
@@ -56,7 +56,7 @@ VALUE_NAMES: dict[str, dict[object, object]] = {  # our setting: {their value: o
 
 
 def first_of(*names: str) -> Callable[[Tensors], Tensors]:
-    """Return a `prepare` that finds a shared tensor under the first of its names; files keep any one of them."""
+    """Return a `prepare` that stores a shared tensor under the first of its names; files may have any one of them."""
 
     def prepare(tensors: Tensors) -> Tensors:
         found = next((name for name in names if name in tensors), None)
@@ -66,12 +66,12 @@ def first_of(*names: str) -> Callable[[Tensors], Tensors]:
 
 
 def rename(theirs: str, *ours: str, transposed: bool = False) -> Rename:
-    """Return the entry of a table for one module: its name there and here."""
+    """Return the table entry of a module: its name in transformers, and our names."""
     return Rename(theirs, ours, transposed)
 
 
 def layer_modules(theirs: str, ours: str, *modules: Rename) -> tuple[Rename, ...]:
-    """Prefix the modules of a layer with its name there and here."""
+    """Prefix the modules of a layer with the name of the layer in transformers, and with ours."""
     return tuple(
         Rename(f"{theirs}.{module.theirs}", tuple(f"{ours}.{name}" for name in module.ours), module.transposed)
         for module in modules

@@ -1,4 +1,4 @@
-"""The tables for encoders: BERT, DistilBERT and RoBERTa, with a head that scores labels or without."""
+"""The tables for encoders: BERT, DistilBERT and RoBERTa, with and without a classification head."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -72,7 +72,7 @@ def _modules(prefix: str, layers: str, layer: tuple[Rename, ...], head: tuple[Re
 def _reading(prefix: str, offset: int = 0, *, types: bool = True) -> Callable[[Tensors], Tensors]:
     """Return a `prepare` that adds the vector of token type 0 to every position, and drops unused positions.
 
-    A text of one part has type 0 throughout, so our model needs no token types. RoBERTa numbers positions from 2.
+    All tokens of a text in one part have type 0, so our model needs no token types. RoBERTa numbers positions from 2.
     """
 
     def prepare(tensors: Tensors) -> Tensors:
@@ -91,7 +91,7 @@ def _reading(prefix: str, offset: int = 0, *, types: bool = True) -> Callable[[T
 
 
 def _writing(prefix: str, offset: int = 0) -> Callable[[Tensors], Tensors]:
-    """Return a `restore`: the positions already hold token type 0, so the token types are zero."""
+    """Return a `restore` that adds zero token types, since the positions already include token type 0."""
 
     def restore(tensors: Tensors) -> Tensors:
         name, types = (f"{prefix}embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type"))
@@ -103,7 +103,7 @@ def _writing(prefix: str, offset: int = 0) -> Callable[[Tensors], Tensors]:
 
 
 def _without_head(architecture: Architecture, prefix: str, modules: tuple[Rename, ...]) -> Architecture:
-    """Return the table of the same encoder without labels; heads of other purposes are ignored."""
+    """Return the table of the same encoder without labels; other heads are ignored."""
     return replace(
         architecture, modules=modules, has_head=False, ignored=("pooler.", f"{prefix}pooler.", *_OTHER_HEADS)
     )

@@ -68,7 +68,7 @@ _find_shared = first_of(
 def _name_output_bias(tensors: Tensors) -> Tensors:
     """Rename and flatten the bias of the output layer.
 
-    Marian keeps it as a matrix of one row, outside any module.
+    Marian stores the bias as a matrix with one row, outside of any module.
     """
     bias = tensors.pop("final_logits_bias", None)
     return _find_shared(tensors if bias is None else {**tensors, "final_logits.bias": bias.flatten()})

@@ -16,7 +16,7 @@ from penwright.formats.architectures.architecture import (
 def _add_prefix(tensors: Tensors) -> Tensors:
     """Add the prefix "transformer." if it is missing.
 
-    The original GPT-2 was saved without it.
+    The original GPT-2 was saved without the prefix.
     """
     named = any(name.startswith("transformer.") for name in tensors)
     return tensors if named else {f"transformer.{name}": tensor for name, tensor in tensors.items()}

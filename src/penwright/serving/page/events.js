@@ -1,4 +1,4 @@
-/** A parser of server-sent events, however the network splits them. */
+/** A parser of server-sent events, which the network may split anywhere. */
 
 /**
  * Create a parser: `push(bytes)` and `finish()` return the events {event, data, id} that are complete. Pieces may split

@@ -1,4 +1,4 @@
-/** Requests of which only the newest counts: each aborts the previous one; leaving the screen aborts all. */
+/** Requests that replace each other: each aborts the previous one, and leaving the screen aborts all. */
 
 /** @param {AbortSignal} signal aborted when the screen is left */
 export function newest(signal) {

@@ -1,4 +1,4 @@
-/** Saving what is shown: the same request is sent again, for a page or a picture. */
+/** Saving a picture: the same request is sent again, for a page or an image file. */
 
 import { make } from "./views/dom.js";
 import { ask } from "./api.js";

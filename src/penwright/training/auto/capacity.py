@@ -1,4 +1,4 @@
-"""Capacity planning: how many tokens a model sees within the budget, and how large it may be for them."""
+"""Capacity planning: how many tokens a model sees within the budget, and which model size suits that number."""
 
 from functools import cached_property, lru_cache
 from math import inf, log2
@@ -15,21 +15,21 @@ from penwright.training.auto.machine import available_memory
 from penwright.training.auto.throughput import MeasureThroughput
 from penwright.training.compilation import GAIN, choose_compilation
 
-MANY_CHARACTERS = 400  # distinct characters, more than any alphabet has
-# Characters per token: for a vocabulary of 1,024, and for each doubling of it (measured).
+MANY_CHARACTERS = 400  # number of distinct characters above which a script is not an alphabet
+# Characters per token with a vocabulary of 1,024, and their increase each time it doubles (measured).
 CHARACTERS_PER_TOKEN = (2.4, 0.4)
-CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)  # the same for scripts with thousands of characters
+CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)  # same values for scripts with thousands of characters
 
 
 class Facts(NamedTuple):
-    """Facts about the training part that the plan depends on."""
+    """The facts about the training part on which the plan depends."""
 
     task: Task
     n_examples: int  # documents, pairs or labelled texts
-    n_bytes: int  # size of their text in UTF-8 (for pairs: of the target side)
-    n_characters: int  # distinct characters
+    n_bytes: int  # size of the text in UTF-8 (for pairs: of the target side)
+    n_characters: int
     n_labels: int = 0
-    n_letters: int = 0  # length of their text in characters; 0: the same as in bytes
+    n_letters: int = 0  # length of the text in characters; 0: same as in bytes
 
     @property
     def letters(self) -> int:
@@ -38,11 +38,11 @@ class Facts(NamedTuple):
 
     @property
     def has_many_characters(self) -> bool:
-        """Whether the script has thousands of characters, as Chinese and Japanese do."""
+        """Whether the script has thousands of characters, like Chinese or Japanese."""
         return self.n_characters > MANY_CHARACTERS and self.n_bytes > 2 * self.letters
 
     def tokens_in(self, kind: str, vocab_size: int) -> float:
-        """Estimate the number of tokens that a kind of tokenizer makes of the text."""
+        """Estimate the number of tokens in the text with this kind of tokenizer."""
         if kind == "bytes":
             return float(max(1, self.n_bytes))
         if kind == "characters":
@@ -52,24 +52,24 @@ class Facts(NamedTuple):
 
 
 DEFAULT_MINUTES = 10.0
-SHORT = 2.0  # minutes
+SHORT = 2.0  # minutes below which a writer's budget is short
 LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
-# Training tokens that a model should see per parameter. With fewer, a smaller model gets further in the time.
+# Training tokens that a model should see per parameter. With fewer, a smaller model becomes better in the same time.
 TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 1.0, "chat": 1.0, "translate": 0.53, "classify": 0.7}
-SHORT_SHARE = 0.4  # fraction of these tokens that is enough for a writer with less than two minutes
-# Most parameters per token of the corpus. Larger models overfit, soonest where a whole text has only one label.
+SHORT_SHARE = 0.4  # fraction of these tokens that suffices for a writer with less than two minutes
+# Maximum number of parameters per token of the corpus. Larger models overfit, soonest with one label per text.
 PARAMETERS_PER_TOKEN: dict[Task, float] = {"generate": 12.0, "chat": 12.0, "translate": 12.0, "classify": 0.6}
 FEWEST_STEPS = 100  # half of them warm-up: on Multi30k, 50 steps gave BLEU 1.8 and 100 gave 9.6 (measured)
-# Fraction of the fastest step's throughput that a whole run reaches. Padding, dropout, compiling and evaluation take
-# the rest. Measured on a CPU with AVX-512; on a slow one, compiling takes more of a short run.
+# Throughput of a whole run as a fraction of the fastest step's. Padding, dropout, compiling and evaluation take the
+# rest. Measured on a CPU with AVX-512; on a slow CPU, compiling takes a larger part of a short run.
 EFFICIENCY: dict[Task, float] = {"generate": 0.6, "chat": 0.6, "translate": 0.6, "classify": 0.8}
 FLOPS = 2e11  # FLOP per second of training on two cores, for a rough estimate of durations
-# On a CPU, a larger model reaches at most this many times the FLOP/s of a smaller one, and rarely that.
+# On a CPU, a larger model has at most this many times the FLOP/s of a smaller one, and usually fewer.
 MAX_FLOPS_GAIN = 1.5
 
 
 class CapacityPlanner:
-    """An estimate of what the budget allows. It uses the choices made so far and can be asked while planning.
+    """An estimate of what the budget allows, based on the choices made so far. It can be queried during planning.
 
     Methods take the name of a model size, or None for the model that the settings describe.
     """
@@ -85,7 +85,7 @@ class CapacityPlanner:
 
     @property
     def vocab_size(self) -> int:
-        """Size of the vocabulary, as far as it is known before the tokenizer is trained."""
+        """Size of the vocabulary, or an estimate of it before the tokenizer is trained."""
         kind, asked = self._choices.section("tokenizer")["type"], int(self._choices.number("tokenizer.vocab_size"))
         if self._choices.section("finetuning"):
             return asked
@@ -96,7 +96,7 @@ class CapacityPlanner:
 
     @property
     def corpus_tokens(self) -> float:
-        """Estimated number of tokens in the training part; for a classifier, of those read in one epoch."""
+        """Estimated number of tokens in the training part. For a classifier, only tokens read in one epoch count."""
         tokens = self._facts.tokens_in(self._choices.section("tokenizer")["type"], self.vocab_size)
         if self._facts.task != "classify":
             return tokens
@@ -104,7 +104,7 @@ class CapacityPlanner:
 
     @property
     def counted_tokens(self) -> float | None:
-        """Target tokens of a budget in steps, epochs or tokens; None for minutes."""
+        """Number of target tokens of a budget in steps, epochs or tokens. None for a budget in minutes."""
         training, number = self._choices.section("training"), self._choices.number
         if "tokens" in training:
             return number("training.tokens")
@@ -131,7 +131,7 @@ class CapacityPlanner:
         """
         if "minutes" not in self._choices.section("training"):
             return inf
-        # If no size is possible, the smallest one raises the error that says why.
+        # If no size is possible, the smallest one raises an error with the reason.
         sizes = [name for name in ("tiny", *LADDER) if self._is_possible(name)] or [LADDER[0]]
         tokens = self._tokens_in_minutes(self._chosen_size or sizes[0], self._facts.n_characters + 4)
         return tokens / self._facts.letters
@@ -139,7 +139,9 @@ class CapacityPlanner:
     @property
     def steps(self) -> float:
         """Optimizer steps that the budget allows with the chosen model."""
-        batch_tokens = min(self._choices.number("training.batch_tokens"), self.corpus_tokens)  # the corpus has no more
+        batch_tokens = min(
+            self._choices.number("training.batch_tokens"), self.corpus_tokens
+        )  # a batch cannot exceed the corpus
         return self.epochs * self.corpus_tokens / (batch_tokens * self._choices.number("training.accumulate", 1.0))
 
     @property
@@ -159,7 +161,7 @@ class CapacityPlanner:
         n_teachers = len(self._choices.section("distillation").get("teachers", ()))
         return (
             seconds * EFFICIENCY[self._facts.task] * throughput * gain / (1 + n_teachers / 3)
-        )  # teachers only run forward
+        )  # teachers need only the forward pass
 
     def _tokens_per_second(self, name: str | None, vocab_size: int) -> float:
         """Return the measured throughput without compilation."""
@@ -168,14 +170,15 @@ class CapacityPlanner:
         )
 
     def tokens_needed(self, name: str) -> float:
-        """Return the number of tokens that a model of this size should see to be worth it."""
+        """Return the number of training tokens for which a model of this size pays off."""
         share = SHORT_SHARE if self.is_short else 1.0
         return share * TOKENS_PER_PARAMETER[self._facts.task] * self._measure(name).matrix_parameters
 
     def minutes_wanted(self) -> float | None:
-        """Return the minutes that the chosen model needs if the budget is far too small, else None.
+        """Return the minutes that the chosen model needs if the budget is far too small, otherwise None.
 
-        It is too small for fewer than FEWEST_STEPS steps, or if not even the smallest model reads all of the text once.
+        A budget is too small for fewer than FEWEST_STEPS steps, or if even the smallest model reads only a part of the
+        text.
         """
         if self.counted_tokens is not None:
             return None
@@ -185,7 +188,7 @@ class CapacityPlanner:
         return self._choices.number("training.minutes") * max(factors) if max(factors) > 1 else None
 
     def _cost_of_next_size(self) -> float:
-        """Estimate how many times the budget would have to be for the second-smallest size."""
+        """Estimate the factor by which the budget would have to grow for the second-smallest size."""
         smallest, next_size = LADDER[:2]
         if not self._is_possible(next_size):
             return inf
@@ -194,8 +197,10 @@ class CapacityPlanner:
         return needed * size.flops_per_token / self._flops(smallest) / self.tokens(smallest)
 
     def largest_size(self) -> tuple[str, str]:
-        """Return the largest size that sees enough tokens, fits the memory and does not dwarf the corpus; say why."""
-        sizes = [name for name in LADDER if self._is_possible(name)] or [LADDER[0]]  # it raises the error if none is
+        """Return the largest size that sees enough tokens and suits the memory and the corpus, and the reason."""
+        sizes = [name for name in LADDER if self._is_possible(name)] or [
+            LADDER[0]
+        ]  # the smallest raises the error if none is possible
         chosen, tokens = sizes[0], self.tokens(sizes[0])
         for name in sizes[1:]:
             cost, needed = self._flops(name) / self._flops(chosen), self.tokens_needed(name)
@@ -219,7 +224,7 @@ class CapacityPlanner:
         return self._compilation(self._seconds_for(counted))
 
     def _seconds_for(self, tokens: float) -> float:
-        """Estimate the seconds that the chosen model takes: by a rule of thumb on a CPU, by timing on a GPU."""
+        """Estimate the training time of the chosen model, in seconds: by rule of thumb on a CPU, by timing on a GPU."""
         name = self._chosen_size
         if self._device.type == "cpu":
             return 3 * self._flops(name) * tokens / FLOPS
@@ -228,7 +233,7 @@ class CapacityPlanner:
 
     @property
     def _max_flops_gain(self) -> float:
-        """How many times more FLOP/s a larger model can reach; unlimited on a GPU, which small models leave idle."""
+        """Factor by which a larger model may increase the FLOP/s. Unlimited on a GPU, which small models leave idle."""
         return MAX_FLOPS_GAIN if self._device.type == "cpu" else inf
 
     def _compilation(self, seconds: float) -> tuple[bool, str]:

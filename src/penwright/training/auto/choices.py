@@ -1,4 +1,4 @@
-"""A recipe in the making: given settings stand, and each automatic choice is recorded with its reason."""
+"""A recipe under construction: the user's settings are kept, and each automatic choice is recorded with its reason."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class Choices:
         self.made: list[Choice] = []
 
     def suggest(self, key: str, value: object, reason: str) -> None:
-        """Set this value unless one is given. The key is a dotted name such as model.d_model."""
+        """Set this value unless one is given. The key is a dotted name, e.g. model.d_model."""
         path = key.split(".")
         subtable = self.table
         for table in path[:-1]:
@@ -39,23 +39,23 @@ class Choices:
                 self.made[index] = Choice(key, value, reason)
 
     def suggest_type(self, name: str, variant: Table, reason: str) -> None:
-        """Choose this variant of a table unless a type is given. Given settings override the variant's."""
+        """Choose this variant of a table unless a type was given. Given settings override those of the variant."""
         given = self.section(name)
         if "type" not in given:
             self.table = merge(self.table, {name: merge(variant, given)})
             self.made.append(Choice(f"{name}.type", variant["type"], reason))
 
     def withdraw(self, name: str, key: str) -> None:
-        """Treat a setting as not given."""
+        """Remove a setting, as if the user had not given it."""
         self.table = {**self.table, name: {each: value for each, value in self.section(name).items() if each != key}}
 
     def section(self, name: str) -> Table:
-        """Return one of the tables, as far as it is known."""
+        """Return a table of the recipe with the settings made so far."""
         table_so_far: Table = self.table.get(name, {})
         return table_so_far
 
     def number(self, key: str, default: float = 0.0) -> float:
-        """Return a setting such as training.minutes, or the default if it is missing or not a number."""
+        """Return a numeric setting, or the default if the setting is missing or not a number."""
         name, _, inner = key.partition(".")
         value = self.section(name).get(inner, default)
         return float(value) if isinstance(value, int | float) else default

@@ -1,9 +1,9 @@
-"""A forecast of what a run will reach, made before training, from how well a compressor does on the same text.
+"""A forecast of the result of a run, made before training by compressing the same text.
 
-How hard a text is depends mostly on what a general compressor reaches on the held-out part after it has seen the
-training part. The rest depends on how much text there is, and on how much of it the model will see. The formula below
-is fitted to only a handful of runs (benchmarks/LOG.md), hence its wide range. For translators and
-classifiers, the forecast only says when more time stops paying.
+The difficulty of a text is estimated mainly by a general compressor: how far it compresses the held-out part after it
+has seen the training part. The amount of text, and how much of it the model will see, also matter. The formula below is
+fitted to only a handful of runs (benchmarks/LOG.md), hence the wide range. For translators and classifiers, the
+forecast only states when more time stops paying off.
 """
 
 import lzma
@@ -12,14 +12,17 @@ from typing import NamedTuple
 
 from penwright.config import Task
 
-CONTEXT, MEASURED = 4_000_000, 300_000  # bytes of the training part that the compressor sees, and of what it compresses
-BELOW, ABOVE = 0.06, 0.08  # relative distance of the recorded runs from the formula, for runs of at least one epoch
-YOUNG = 0.2  # added to ABOVE for each epoch less than one
-AT_MOST = 8.0  # bits per byte that need no model
-SATURATION = 8.0  # epochs of new text that repetitions of a text are worth at most
-PAYS = 0.01  # Doubling the time pays only if it gains at least this fraction.
+CONTEXT, MEASURED = (
+    4_000_000,
+    300_000,
+)  # bytes of the training part that the compressor sees, and bytes that it compresses
+BELOW, ABOVE = 0.06, 0.08  # relative distances of the recorded runs from the formula, for runs of at least one epoch
+YOUNG = 0.2  # increase of ABOVE for each epoch below one
+AT_MOST = 8.0  # bits per byte of uncompressed text
+SATURATION = 8.0  # repetitions of a text are worth at most this many epochs of new text
+PAYS = 0.01  # minimum relative gain for which doubling the time pays off
 MOST_DOUBLINGS = 10
-# Epochs after which the few recorded runs gained little: on Multi30k, 55 epochs gave 0.25 BLEU more than 13.
+# Number of epochs after which the few recorded runs gained little: on Multi30k, 55 gave 0.25 BLEU more than 13.
 ENOUGH_EPOCHS: dict[Task, float] = {"chat": 8.0, "translate": 16.0, "classify": 8.0}
 
 
@@ -29,7 +32,7 @@ class Forecast(NamedTuple):
     low: float | None
     high: float | None
     compressed: float | None  # bits per byte of the compressor
-    pays_up_to: float | None  # minutes after which more time stops paying; writer: doubling gains < 1 %
+    pays_up_to: float | None  # minutes after which more time stops paying off; for a writer, doubling gains < 1 %
 
 
 def compressed_bits(before: bytes, text: bytes) -> float:
@@ -52,13 +55,13 @@ def forecast_bits(compressed: float, corpus_bytes: int, epochs: float, minutes: 
 
 
 def forecast_by_epochs(task: Task, epochs: float, minutes: float | None) -> Forecast:
-    """Forecast when more time stops paying, for tasks that are not measured in bits."""
+    """Forecast when more time stops paying off, for tasks that are not measured in bits."""
     pays_up_to = None if minutes is None else minutes * max(1.0, ENOUGH_EPOCHS[task] / epochs)
     return Forecast(None, None, None, pays_up_to)
 
 
 def _ratio(corpus_bytes: int, epochs: float) -> float:
-    """Return the ratio of the model's bits to the compressor's. It falls with the text read; repeats count less."""
+    """Return the ratio of the model's bits to the compressor's. It falls as more text is read; repeats count less."""
     fresh = SATURATION * (1 - exp(-epochs / SATURATION)) * corpus_bytes / 1e6
     return 0.63 + 0.32 * max(1e-9, fresh) ** -0.4
 

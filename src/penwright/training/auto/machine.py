@@ -19,7 +19,7 @@ from penwright.training.launcher import n_here
 
 CGROUPS = Path("/sys/fs/cgroup")  # control groups, which limit containers: version 2 here, version 1 in folders
 OWN_CGROUPS = Path("/proc/self/cgroup")  # lines HIERARCHY:CONTROLLERS:PATH; version 2 names no controllers
-BUSY = 0.5  # share of the processors that other programs keep busy, from which the plan says so
+BUSY = 0.5  # if other programs use more than this share of the processors, the plan says so
 
 
 class Machine(NamedTuple):
@@ -59,7 +59,7 @@ def _n_processors() -> int:
 
 
 def available_memory() -> float:
-    """Return the bytes of memory that this process may use: those of the machine, or of its container."""
+    """Return the bytes of memory that this process may use. The machine or the container sets the limit."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else inf
     names = "memory.max", "memory.limit_in_bytes"
     limits = [n for group in _control_groups("memory") for name in names for n in _numbers(group, name)]
@@ -67,8 +67,8 @@ def available_memory() -> float:
 
 
 def _control_groups(controller: str) -> Iterator[Path]:
-    """Yield the control groups of this process and those above them; each may limit it."""
-    yield from (CGROUPS, CGROUPS / controller)  # in a container, its own group is at the root
+    """Yield the control groups of this process and their ancestors. Each of them may have limits."""
+    yield from (CGROUPS, CGROUPS / controller)  # in a container, the process's own group is at the root
     try:
         lines = OWN_CGROUPS.read_text(encoding="utf-8").splitlines()
     except OSError:  # not on Linux
@@ -80,7 +80,7 @@ def _control_groups(controller: str) -> Iterator[Path]:
 
 
 def _numbers(group: Path, *names: str) -> list[int]:
-    """Return the numbers in these files of a control group; none if one is missing, or says "max" for no limit."""
+    """Return the numbers in these files of a control group, or none if a file is missing or has no limit ("max")."""
     try:
         return [int(word) for name in names for word in (group / name).read_text(encoding="ascii").split()]
     except (OSError, ValueError):
@@ -90,7 +90,7 @@ def _numbers(group: Path, *names: str) -> list[int]:
 def _other_load() -> tuple[str, ...]:
     """Return a notice if other programs keep much of this machine busy, so that training will be slower."""
     try:
-        load, n = os.getloadavg()[0], os.cpu_count() or 1  # both of the whole machine, even in a container
+        load, n = os.getloadavg()[0], os.cpu_count() or 1  # both values describe the whole machine, even in a container
     except (AttributeError, OSError):  # Windows has no load average
         return ()
     if load - 1 < BUSY * n:  # this process itself counts as 1
@@ -137,17 +137,17 @@ def _precision(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
 
 
 def _cpu_multiplies_bfloat16() -> bool:
-    """Ask the processor instead of measuring: on a busy machine, short measurements can be wrong by a factor of ten."""
+    """Return whether the CPU has bfloat16 instructions. On a busy machine, timings can be off by a factor of 10."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def measure_speed(device: torch.device, precision: torch.dtype = torch.float32) -> float:
-    """Return the FLOP per second of a matrix product of a size that is typical of training."""
-    size = 512 if device.type == "cpu" else 4096  # large enough that a GPU computes longer than it takes to synchronise
+    """Return the FLOP per second of a matrix product of a size that is typical in training."""
+    size = 512 if device.type == "cpu" else 4096  # a GPU must compute longer than it takes to synchronise
     matrix = torch.ones(size, size, device=device, dtype=precision)
     best = 0.0
     for _ in range(20):
         begin = perf_counter()
-        float((matrix @ matrix)[0, 0])  # reading a number waits for the device
+        float((matrix @ matrix)[0, 0])  # reading a number synchronizes with the device
         best = max(best, 2 * size**3 / (perf_counter() - begin))
     return best

@@ -13,13 +13,13 @@ from penwright.training.auto.choices import Choice, Choices, amount, in_words, r
 from penwright.training.auto.throughput import MeasureThroughput
 
 MANY_EPOCHS = 6.0  # epochs of labelled texts from which more tokens are dropped (measured)
-# Epochs from which a writer learns better from characters than from subwords. Subwords were 5 % better after 3.5
+# Epochs after which a writer learns better from characters than from subwords. Subwords were 5 % better after 3.5
 # epochs, 2 % better after 5.2, and 6 % worse after 13 (measured).
 CHARACTER_EPOCHS = 6.0
 LORA_RATE = 1e-2  # learning rate of adapters (measured: after 40 steps better than 2e-3)
 # Usual rates for models that other projects trained, in full and with adapters (not measured here).
 PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 5e-4
-WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # warm-up steps, and the largest share of all steps that they may be
+WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
 
 
 class Plan(NamedTuple):
@@ -39,9 +39,10 @@ class Plan(NamedTuple):
 
 
 def make_plan(facts: Facts, given: Table, measure_throughput: MeasureThroughput, device: torch.device = CPU) -> Plan:
-    """Choose a recipe for these facts. The `given` settings are kept, and the others are chosen to suit them.
+    """Choose a recipe for these facts. The `given` settings are kept, and all others are chosen to suit them.
 
-    `measure_throughput` times training steps here (see `throughput_meter`). It is called as rarely as possible.
+    `measure_throughput` times training steps on this machine (see `throughput_meter`). It is called as rarely as
+    possible.
     """
     choices = Choices(merge({"task": facts.task}, given))
     capacity = CapacityPlanner(facts, choices, measure_throughput, device)
@@ -89,10 +90,11 @@ class _Planner:
                 self._suggest("tokenizer.prefix_space", True, "a first word gets the same tokens as others (measured)")
 
     def _prefers_characters(self) -> bool:
-        """Return whether a writer should read characters: if its text is small, or is read often (measured).
+        """Return whether a writer should read characters, not subwords.
 
-        Scripts of thousands of characters count, too, if most of these are words (Chinese, Japanese; measured). A
-        given type or vocabulary size rules characters out.
+        Characters are better for a small text, and for a medium one that is read often (measured). This includes
+        Chinese and Japanese, where most characters are words. A given tokenizer type or vocabulary size rules
+        characters out.
         """
         facts, asked = self.facts, self.choices.section("tokenizer")
         are_odd = facts.n_characters > MANY_CHARACTERS and not facts.has_many_characters
@@ -104,7 +106,7 @@ class _Planner:
         return is_small and self.capacity.epochs_by_characters >= CHARACTER_EPOCHS
 
     def _vocabulary(self) -> tuple[int, str]:
-        """Choose a power of two, which doubles with every four times as much text (after Gowda and May 2020)."""
+        """Choose a power of two that doubles each time the text grows fourfold (after Gowda and May 2020)."""
         text = self.facts.n_bytes * (2 if self.facts.task == "translate" else 1)  # one vocabulary for both sides
         doublings = log2(max(256.0, 4000 * (text / 4e6) ** 0.5))
         pieces = 2 ** (floor(doublings) if self.capacity.is_short else round(doublings))
@@ -137,8 +139,9 @@ class _Planner:
             self._suggest("model.qk_norm", True, "keeps attention stable at high learning rates")
             if self.facts.task == "translate":
                 self._suggest("model.scale_embeddings", True, "translators learn faster with it (measured)")
-            if self.facts.task == "classify":  # before the size, because hidden tokens cost no time
-                self._suggest("model.token_dropout", *self._token_dropout())
+            if self.facts.task == "classify":  # chosen before the size, because dropped tokens cost no time
+                if not self._is_pretrained:
+                    self._suggest("model.token_dropout", *self._token_dropout())
                 self._suggest("model.ngrams", True, "mixed with a linear classifier, which learns fast (measured)")
         if size is None and self.facts.task == "classify":
             self._suggest("model.n_layers", 2, "labels carry little information; more layers overfit (measured)")
@@ -166,7 +169,7 @@ class _Planner:
             return 0.3, "small labelled sets overfit quickly (measured)"
         epochs = self.capacity.epochs
         once = 3.3 if self.capacity.is_short else 1.7
-        rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]  # combined with weight decay (measured up to 15)
+        rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]  # for use with weight decay (measured up to 15)
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {amount(epochs, 'epoch')}"
 
     @property
@@ -209,7 +212,7 @@ class _Planner:
         self._choose_schedule(0.6, "the end need not be known until the cooldown begins")
 
     def _choose_optimizer_of_classifier(self) -> None:
-        """Choose slow AdamW: after five epochs, Muon overfits by two hundredths of a nat more (measured)."""
+        """Choose AdamW with a low rate: after five epochs, Muon overfits by 0.02 nats more (measured)."""
         n_read = self.capacity.epochs * self.facts.n_examples
         rate = min(0.003, max(0.001, 240 / n_read))  # fitted on two corpora (benchmarks/LOG.md)
         optimizer: Table = {"type": "adamw", "learning_rate": round(rate, 4), "weight_decay": 0.0}
@@ -223,12 +226,12 @@ class _Planner:
         self.choices.suggest_type("schedule", schedule, reason)
 
     def _choose_over_fitting(self) -> None:
-        """Handle overfitting only for a budget in minutes. A budget in steps or epochs is used up."""
+        """React to overfitting only if the budget is in minutes. A budget in steps or epochs is spent in full."""
         if self.capacity.counted_tokens is None:
             self._suggest("training.cooldown_on_overfitting", True, "stops when the held-out loss rises")
 
     def _choose_compilation(self) -> None:
-        """Choose this last: for a budget that is not in minutes, the duration depends on the model."""
+        """Choose whether to compile. This comes last: without a budget in minutes, it depends on the model."""
         compiled, reason = self.capacity.compilation()
         if self.choices.section("training").get("compile") == "auto":
             self.choices.withdraw("training", "compile")

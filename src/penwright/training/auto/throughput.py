@@ -37,8 +37,8 @@ def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> Measure
         length = min(LENGTHS[task], settings.context_length)
         n_rows = max(1, (min(batch_tokens, MOST_TOKENS) if machine.device.type == "cpu" else batch_tokens) // length)
         n_working = min(n_rows, machine.ranks.size)
-        rows = n_rows // n_working  # per process
-        shown = max(1, round(length * (1 - settings.token_dropout)))  # tokens hidden from a classifier take no time
+        rows = n_rows // n_working  # rows per process
+        shown = max(1, round(length * (1 - settings.token_dropout)))  # dropped tokens of a classifier take no time
         batch = _random_batch(task, vocab_size, rows, shown, n_labels).to(machine.device)
 
         def step() -> None:
@@ -46,10 +46,10 @@ def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> Measure
                 loss = summed_loss(model, batch)
             loss.backward()
             optimizers.step(0.0)
-            float(loss.detach())  # waits for the device
+            float(loss.detach())  # synchronizes with the device
 
         if machine.device.type != "cpu":
-            step()  # loads what a GPU needs, which takes seconds
+            step()  # the first step loads GPU libraries, which takes seconds
         return n_working * rows * length / _fastest(step)
 
     def measure_or_zero(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
@@ -65,7 +65,7 @@ def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> Measure
 def _fastest(step: Callable[[], None]) -> float:
     """Time a few steps and return the seconds of the fastest.
 
-    Other programs only make steps slower. If the two fastest steps differ, more are timed, with pauses between them.
+    Other programs only make steps slower. If the two fastest steps differ, more steps are timed, with pauses.
     """
     times: list[float] = []
     begin = perf_counter()

@@ -1,4 +1,4 @@
-"""Glossaries of the translations that a person requires.
+"""Glossaries: terms and their required translations.
 
 A glossary file has one term per line, in columns separated by tabs:
 
@@ -7,8 +7,8 @@ A glossary file has one term per line, in columns separated by tabs:
 
 The columns are the term, its translation (alternative forms separated by |), and optionally a case rule. With `any`,
 the default, the term is found in any case. Its translation is written as in the file, but capitalized at the beginning
-of a text. With `exact`, the term is found only as written in the file. With `follow`, the translation is capitalized or
-in ALL CAPS where the term is. Blank lines and lines that begin with # are ignored.
+of a text. With `exact`, the term is found only as written in the file. With `follow`, the translation has the case of
+the term: capitalized or ALL CAPS. Blank lines and lines that begin with # are ignored.
 """
 
 import re
@@ -23,7 +23,7 @@ from penwright.errors import PenwrightError
 from penwright.text import WITHOUT_SPACES
 
 Case = Literal["any", "exact", "follow"]
-_LETTERS = rf"(?:(?!{WITHOUT_SPACES.pattern})\w)+"  # of a word, in scripts that separate words by spaces
+_LETTERS = rf"(?:(?!{WITHOUT_SPACES.pattern})\w)+"  # the letters of a word, in scripts that separate words by spaces
 _WORD = re.compile(rf"{_LETTERS}(?:-{_LETTERS})*|[^\s]")
 
 
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
     case: Case = "any"
 
     def required_forms(self, found: str) -> tuple[str, ...]:
-        """Return the required forms of the translation, for the term as it was found in a text."""
+        """Return the required forms of the translation; their case depends on the term in the text, `found`."""
         if self.case != "follow":
             return self.targets
         if found.isupper() and len(found) > 1:
@@ -61,7 +61,7 @@ class Glossary:
     def read(cls, path: Path) -> "Glossary":
         """Read a glossary file.
 
-        Raises PenwrightError, with the line number, for a line that is malformed or not UTF-8, or for a term with two
+        Raises PenwrightError, with the line number, for an invalid line, a line that is not UTF-8, or a term with two
         translations.
         """
         try:
@@ -72,7 +72,7 @@ class Glossary:
 
     @classmethod
     def parse(cls, content: bytes, name: str) -> "Glossary":
-        """Parse the content of a glossary, as `read` does; errors call it `name`."""
+        """Parse the content of a glossary; `name` is its name in errors, which are as in `read`."""
         entries: dict[tuple[str, bool], tuple[int, Entry]] = {}
         for number, line in _lines(content, name):
             entry = _entry(line, f"{name} line {number}")
@@ -86,7 +86,7 @@ class Glossary:
         return cls(tuple(entry for _, entry in entries.values()))
 
     def find(self, text: str) -> list[TermOccurrence]:
-        """Return the terms in the text, in order: whole words only, and the longer of two that overlap."""
+        """Return the terms in the text, in order: whole words only; of two that overlap, the longer one."""
         words = list(_WORD.finditer(text))
         folded = [word[0].casefold() for word in words]
         places = [
@@ -100,7 +100,7 @@ class Glossary:
 
     @cached_property
     def _by_first_word(self) -> dict[str, dict[int, dict[tuple[str, ...], list[Entry]]]]:
-        """The entries by first word, number of words and all words."""
+        """The entries, indexed by first word, by number of words, and by all words."""
         index: dict[str, dict[int, dict[tuple[str, ...], list[Entry]]]] = {}
         for entry in sorted(self.entries, key=lambda entry: entry.case != "exact"):
             words = tuple(_WORD.findall(entry.source.casefold()))
@@ -136,7 +136,7 @@ def _lines(content: bytes, name: str) -> Iterator[tuple[int, str]]:
 def _entry(line: str, place: str) -> Entry:
     columns = [column.strip() for column in line.split("\t")]
     if len(columns) == 1:
-        raise PenwrightError(f'{place} has no tab between the term and its translation: "{line.strip()[:60]}"')
+        raise PenwrightError(f'{place} has no tab between the term and its translation; add one: "{line.strip()[:60]}"')
     source, targets = columns[0], tuple(form.strip() for form in columns[1].split("|"))
     if not _WORD.search(source) or not all(targets):
         side = "term" if not _WORD.search(source) else "translation"

@@ -1,7 +1,7 @@
-"""Placement of required words that a model would not write by itself: which word of its draft each one replaces.
+"""Placement of required words that a model does not generate by itself: each one replaces a word of the draft.
 
-When a term is hidden from the model, one word of the draft loses the most probability. That word is the term's
-translation (after Li et al. 2019, "On the Word Alignment from Neural Machine Translation").
+When a term is hidden from the model, the word of the draft that loses the most probability is the translation of the
+term (after Li et al. 2019, "On the Word Alignment from Neural Machine Translation").
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.text import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 
-BATCH_TOKENS = 2048  # of targets, with padding: each token has logits over the whole vocabulary
-MIN_LOSS = 1.0  # nats that a word must lose to count as the translation of the hidden tokens
+BATCH_TOKENS = 2048  # target tokens per batch, padding included; each has logits over the whole vocabulary
+MIN_LOSS = 1.0  # nats that the translation of the hidden tokens loses at least
 
 
 class HiddenSource(NamedTuple):
     """A source and a target, with some of the source's tokens hidden from the model."""
 
-    source: Sequence[int]  # with the end token
-    target: Sequence[int]  # without the start token
+    source: Sequence[int]  # source tokens, with the end token
+    target: Sequence[int]  # target tokens, without the start token
     hidden: range
 
 
@@ -39,7 +39,7 @@ class TargetWord(NamedTuple):
 
 
 class Scorer:
-    """A scorer of given targets, which takes the same optimized decoding steps as search."""
+    """A scorer of given targets, with the optimized decoding steps of beam search."""
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
         self._model, self.tokenizer, self._stepper = model, tokenizer, stepper or DecodeEngine(model)
@@ -90,9 +90,9 @@ def words_of(tokens: Sequence[int], tokenizer: Tokenizer) -> list[TargetWord]:
 def replaced_words(
     scorer: Scorer, pairs: Sequence[HiddenSource], seen: Sequence[Sequence[float]]
 ) -> list[TargetWord | None]:
-    """Return for each pair the target word that translates the hidden tokens, or None if no word clearly does.
+    """Return for each pair the target word that translates the hidden tokens, or None if no word is clearly best.
 
-    `seen` are the log-probabilities of the target's tokens with nothing hidden, in nats.
+    `seen` are the log-probabilities of the target tokens in nats when no source tokens are hidden.
     """
     blind = scorer.log_probs(pairs)
     found: list[TargetWord | None] = []

@@ -11,8 +11,8 @@ _UNITS = (
     r"%|‰|°\s?[CFK]?|[kcmµnd]?m[²³23]?|[kmµ]?g|[cmd]?l|[kKMGT]i?[bB]|[kMGT]?bit/s|[kMG]?Hz|[kMG]?Wh?|[km]?V|[km]A|"
     r"km/h|m/s|mph|h|min|s|ms|ft|lb|oz|px|pt|dpi|bar|h?Pa|kcal|[kM]J|[kM]?N|ppm|€|\$|£|¥|EUR|USD|GBP|CHF|JPY"
 )
-_UNITS_THAT_ARE_WORDS = "A|B|J|in"  # units only directly after the number, without a space
-# No match is tried again from the middle of a number: a text of nothing but digits would take forever.
+_UNITS_THAT_ARE_WORDS = "A|B|J|in"  # these units must directly follow the number, without a space
+# No match starts in the middle of a number; otherwise, long rows of digits would take quadratic time.
 _NUMBER = r"[-+]?(?<!\d[.,\u00a0\u202f])\d++(?:[.,\u00a0\u202f]\d++)*+"
 PATTERNS = {
     "code": r"`[^`\n]+`",
@@ -32,14 +32,14 @@ class ProtectedSpan(NamedTuple):
 
 
 class Protection:
-    """A finder of protected spans: matches of PATTERNS and of a person's own patterns."""
+    """A finder of protected spans: matches of PATTERNS and of the user's own patterns."""
 
     def __init__(self, own: Iterable[str] = (), patterns: Iterable[str] = tuple(PATTERNS.values())):
         """Compile the patterns; raises UsageError for an invalid regular expression."""
         self._patterns = [_compiled(pattern) for pattern in (*own, *patterns)]
 
     def spans(self, text: str) -> list[ProtectedSpan]:
-        """Return the spans in order, without overlaps: own patterns first, then in the order of PATTERNS."""
+        """Return the spans in order, without overlaps. The user's patterns come first, then PATTERNS in order."""
         kept: list[ProtectedSpan] = []
         for pattern in self._patterns:
             for match in pattern.finditer(text):

@@ -1,4 +1,4 @@
-"""Revision of drafts that miss glossary words: where the words belong, and the draft with the words swapped in."""
+"""Revision of drafts that miss glossary words: find the places of the words, and swap the words in."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,13 @@ from penwright.translation.constraints.segments import ConstrainedSegment, Segme
 
 
 class Revision:
-    """A reviser of drafts that uses the scores of the model that wrote them."""
+    """A reviser of drafts, which uses the scores of the model that generated them."""
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
         self._model, self._tokenizer, self._scorer = model, tokenizer, Scorer(model, tokenizer, stepper)
 
     def drafts(self, jobs: Sequence[Segment], found: Sequence[SegmentResult]) -> list[DraftReport]:
-        """Report which glossary words each draft misses, and which words stand in their place."""
+        """Report the missing glossary words of each draft, and the draft's words in their place."""
         targets = [each.hypothesis.tokens for each in found]
         missed = [each.missed for each in found]
         pairs = [
@@ -43,7 +43,7 @@ class Revision:
         length_penalty: float,
         limit: int | None,
     ) -> list[Hypothesis | None]:
-        """Swap in the required words for the words that stand in their place; None unless all places are known.
+        """Swap required words into each draft; return None for a draft in which a place is unknown.
 
         `limit` is the maximum length in tokens, end token included.
         """
@@ -60,7 +60,7 @@ class Revision:
         return [scored_hypothesis(target, next(scored), length_penalty) if target else None for target in targets]
 
     def _swap(self, asked: ConstrainedSegment, tokens: Sequence[int]) -> list[int]:
-        """Return the swapped tokens; an empty list if a place is unknown, used twice, or inside the prefix."""
+        """Return the tokens with the required words; [] if a place is unknown, used twice or in the prefix."""
         spots = asked.draft.spots
         n_given = len(asked.guide.prefix) if asked.guide else 0
         if (
@@ -88,7 +88,7 @@ def _draft(
 ) -> DraftReport:
     """Report on one draft.
 
-    A word that occurs twice in the draft may appear again, and so may a word that is itself required.
+    Words that occur twice in the draft, or are required themselves, are not avoided.
     """
     found = {wish: word for wish, word in standing_for.items() if word is not None}
     wished = {form.casefold() for wish in written.constraints for form in wish.forms}
@@ -105,7 +105,7 @@ def _draft(
 def with_swapped(led: Sequence[SegmentResult], swapped: Sequence[SegmentResult]) -> list[SegmentResult]:
     """Put the draft with swapped words first if it is more likely than the best constrained hypothesis.
 
-    Log-probabilities are compared without a length penalty, since misled search tends to ramble.
+    Log-probabilities are compared without a length penalty, since a bad constrained search tends to ramble.
     """
     sure = [one for one in swapped if not one.missed]
     first = [one for one in sure if led[0].missed or one.hypothesis.log_prob > led[0].hypothesis.log_prob]

@@ -1,4 +1,4 @@
-"""Search for the translations of segments, in batches of similar length, under the constraints of each."""
+"""Search for the translations of segments, in batches of similar length, each segment under its constraints."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,12 +31,12 @@ from penwright.translation.constraints.segments import ConstrainedSegment, Segme
 from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
 
 MAX_LOSS = 2.0  # nats that a draft may lose when words are swapped in
-BATCH_TOKENS = 4096  # source tokens of a batch, with padding, times beam_size
-WantedJob = Callable[[Segment], bool]  # whether a segment is still needed
+BATCH_TOKENS = 4096  # source tokens per batch, padding included, times beam_size
+WantedJob = Callable[[Segment], bool]  # returns whether a segment is still needed
 
 
 class Searcher:
-    """A search for the n best translations of sources that fit the model."""
+    """A search for the n best translations of segments that fit the model."""
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
         self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
@@ -52,12 +52,12 @@ class Searcher:
     ) -> dict[Segment, list[SegmentResult]]:
         """Return the distinct results of each segment, best first.
 
-        The first search leaves out the required glossary words. If its draft misses some, it shows where they belong.
-        The words are then swapped into the draft. If this makes the draft hardly less likely, and n_best is 1, it is
-        the result. Otherwise, search runs again with all constraints.
+        The first search does not require the glossary words. If its draft misses some, their places in the draft are
+        found, and the words are swapped in. If n_best is 1 and the draft becomes hardly less likely, it is the result.
+        Otherwise, search runs again with all constraints.
 
-        `watch` sees both searches, each with its own numbering. Segments that are no longer `wanted` keep what was
-        found so far.
+        `watch` is called during both searches, each with its own numbering. Segments that are no longer `wanted` keep
+        the results found so far.
         """
         kept = {job: _untranslated(job) for job in jobs if _is_protected(job)}
         others = [job for job in jobs if job not in kept]
@@ -97,7 +97,7 @@ class Searcher:
         return self._asked(job, wishes, asked, NO_DRAFT)
 
     def _led(self, job: Segment, draft: DraftReport) -> ConstrainedSegment:
-        """Constrain a segment by everything that is required."""
+        """Constrain a segment by all its requirements."""
         wishes = constraints_of(job.source, job.constraints)
         return self._asked(job, wishes, wishes, draft)
 
@@ -118,7 +118,7 @@ class Searcher:
         wanted: WantedJob | None = None,
     ) -> list[list[SegmentResult]]:
         """Run a single search for all segments; return the distinct results of each, best first."""
-        several = settings.n_best > 1 or settings.coverage_penalty > 0  # some hypotheses may have the same text
+        several = settings.n_best > 1 or settings.coverage_penalty > 0  # hypotheses may have the same text
         wider = replace(settings, n_best=settings.beam_size) if several else settings
         tokens = [source_tokens(self._tokenizer, each.segment) for each in asked]
         found: list[list[SegmentResult]] = [[] for _ in asked]
@@ -185,13 +185,13 @@ class Searcher:
     def limit(self, n_source: int, guide: ConstraintAutomaton | None = None, asked_for: int | None = None) -> int:
         """Return the maximum length of a target, in tokens.
 
-        Twice the source is more than any language pair needs; 20 more are for short sources, which vary the most.
+        Twice the source is more than any language pair needs. Short sources vary the most, so 20 tokens are added.
         """
         asked = len(guide.prefix) + guide.start().prospects.needed if guide else 0
         return min(asked_for or 2 * n_source + 20 + asked, self._model.settings.context_length)
 
     def _limit(self, n_source: int, asked: ConstrainedSegment, asked_for: int | None) -> int:
-        """Return the maximum length of a target, close to the length of its draft if there is one.
+        """Return the maximum length of a target, which is close to the length of the draft, if any.
 
         Constrained hypotheses drift to greater lengths, because a longer hypothesis dilutes the cost of a constraint.
         """
@@ -217,7 +217,7 @@ class Searcher:
 
 
 def _in_batch(batch: Sequence[int], watch: Watch | None) -> Watch | None:
-    """Adapt `watch` to one batch, so that it still gets the numbers of the whole."""
+    """Adapt `watch` to one batch: convert indices in the batch to indices of all sentences."""
     if watch is None:
         return None
 
@@ -234,13 +234,13 @@ def _by_number(asked: Sequence[ConstrainedSegment], wanted: WantedJob | None) ->
 def _is_as_good(swapped: SegmentResult, draft: SegmentResult) -> bool:
     """Return whether the swapped draft has all required words and is nearly as likely as the draft.
 
-    In that case, another search finds nothing much better.
+    In that case, another search would not find a much better translation.
     """
     return not swapped.missed and swapped.hypothesis.log_prob > draft.hypothesis.log_prob - MAX_LOSS
 
 
 def _is_protected(job: Segment) -> bool:
-    """Return whether the whole segment is one protected span."""
+    """Return whether the whole segment is a single protected span."""
     return not job.prefix and job.constraints.protection.spans(job.source) == [ProtectedSpan(0, len(job.source))]
 
 

@@ -1,4 +1,4 @@
-"""Segments: the texts that search translates, their constraints and their results."""
+"""Segments: the texts to translate in one pass, their constraints and their results."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class Segment(NamedTuple):
 
     source: str
     constraints: Constraints
-    prefix: str = ""  # the beginning of the translation; white space at its end completes its last word
+    prefix: str = ""  # beginning of the translation; white space at the end completes the last word
 
 
 class SegmentResult(NamedTuple):
@@ -33,7 +33,7 @@ class SegmentResult(NamedTuple):
 
     @property
     def missed(self) -> list[Constraint]:
-        """The glossary constraints that are not met."""
+        """The unmet glossary constraints."""
         pairs = zip(self.constraints, self.outcomes, strict=True)
         return [wish for wish, outcome in pairs if outcome.state == "missed" and not wish.protected]
 

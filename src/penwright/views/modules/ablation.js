@@ -1,4 +1,4 @@
-/** The effect of switching heads off: on the loss, on the loss of each token, and on the next token. */
+/** The effect of switching heads off on the loss, on the loss of each token, and on the next token. */
 
 import { number, signed } from "./axes.js";
 import { signedText } from "./attribution.js";
@@ -8,7 +8,7 @@ import { make, readout, table, twin, view } from "./dom.js";
 import { label, textOf } from "./tokens.js";
 
 /**
- * data: {heads: [[part, layer, head]] that are off, loss: [before, after] in nats, tokens, changes [positions] in the
+ * data: {heads: [[part, layer, head]], which are off, loss: [before, after] in nats, tokens, changes [positions] in the
  * loss of the last tokens, next: {before, after: [{text, id, probability}]} or null}.
  */
 export function draw(element, data, options = {}) {

@@ -5,7 +5,7 @@ import { links } from "./links.js";
 import { labels } from "./tokens.js";
 
 /**
- * data: {source: words or tokens, target: words or tokens, links: [{source, target, strength}] between places}.
+ * data: {source: words or tokens, target: words or tokens, links: [{source, target, strength}] by index}.
  * Emits token-chosen {side: "from" (source) or "to" (target), places}.
  */
 export function draw(element, data, options = {}) {

@@ -1,4 +1,4 @@
-/** The arithmetic of one head for one query token: every step, with all its numbers. */
+/** The arithmetic of one head for one query token: every step, with all numbers. */
 
 import { decimals, number, percent } from "./axes.js";
 import { tensor } from "./bytes.js";
@@ -6,7 +6,7 @@ import { diverging, inkOn, isDark, sequential } from "./colour.js";
 import { make, view } from "./dom.js";
 import { label, textOf } from "./tokens.js";
 
-const WIDEST = 8; // dimensions that are shown
+const WIDEST = 8; // most dimensions in a table
 
 /**
  * data: {layer, head, target_tokens, source_tokens, queries [targets, d_head], keys and values [sources, d_head], scores,
@@ -80,7 +80,7 @@ function stepsOf(data, { queries, keys, scores, scaled, masked, weights, values,
 
 const times = (weight, row) => tensor(Array.from(row.numbers(), (value) => weight * value));
 
-/** A table of vectors, one per row. Long vectors are reduced to their first numbers and the last one. */
+/** A table of vectors, one per row. Long vectors are cut to the first numbers and the last one. */
 function vectors(rows, dark) {
   const width = rows[0][1].size;
   const places = Array.from({ length: width }, (_, at) => at).filter(

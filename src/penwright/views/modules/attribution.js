@@ -1,4 +1,4 @@
-/** How much each token of the text supports (orange) or opposes (blue) the output of the model. */
+/** Attribution: each token of the text supports (orange) or opposes (blue) the output of the model. */
 
 import { number, signed } from "./axes.js";
 import { tensor } from "./bytes.js";
@@ -34,8 +34,8 @@ export function signedText(root, { tokens, values, line, say, name }) {
 }
 
 /**
- * data: {method, target: the attributed output (a text), tokens, values [positions], gap: the difference between the sum
- * of the values and the change that they should add up to, or null}. Emits token-chosen {place}.
+ * data: {method, target: the attributed output (a text), tokens, values [positions], gap: the expected sum of the
+ * values minus their sum, or null}. Emits token-chosen {place}.
  */
 export function draw(element, data, options = {}) {
   return view(element, "attribution", build, data, options);

@@ -2,7 +2,7 @@
 
 const SHORT = new Intl.NumberFormat("en", { maximumSignificantDigits: 3, useGrouping: true });
 
-/** A number in few characters: three significant digits, a real minus sign, and signs for values that are not finite. */
+/** A number in few characters: three significant digits, a true minus sign, and symbols for infinity and NaN. */
 export function number(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";

@@ -1,4 +1,4 @@
-/** Bars of probabilities in a table: one or two per row, such as before and after a change. */
+/** Bars of probabilities in a table: one or two per row, for example before and after a change. */
 
 import { percent } from "./axes.js";
 import { make } from "./dom.js";
@@ -42,7 +42,7 @@ export function bars(heading, columns, rows, { say = percent, caption = null } =
   );
 }
 
-/** The tokens of two lists of {text, id, probability}, with their probabilities in both (0 if absent). */
+/** The tokens of two lists of {text, id, probability}, with their probabilities in both lists (0 if absent). */
 export function paired(before, after) {
   const key = ({ id, text }) => (id === undefined ? text : id);
   const known = (list) => new Map(list.map((each) => [key(each), each.probability]));

@@ -8,8 +8,8 @@ import { label, textOf } from "./tokens.js";
 const [WIDE, HIGH] = [118, 30]; // pixels per step and per node
 
 /**
- * data: {nodes: [{id, parent (an id or null), token (text), log_prob (total up to here, in nats), step, kept, final}]}.
- * Emits node-chosen {id, text: of all tokens up to the node}.
+ * data: {nodes: [{id, parent (an id or null), token (text), log_prob (cumulative, in nats), step, kept, final}]}.
+ * Emits node-chosen {id, text: the text of all tokens up to the node}.
  */
 export function draw(element, data, options = {}) {
   return view(element, "beam", build, data, options);

@@ -1,11 +1,11 @@
 /**
  * Data packed by penwright/views/packing.py: a JSON header, then the arrays that it refers to.
- * Bytes (dtype "u8") always hold probabilities, as 255 times the square root, so that small ones stay distinct.
+ * Bytes (dtype "u8") always hold probabilities, as 255 times the square root, to keep small ones distinct.
  */
 
 const ARRAYS = { u8: Uint8Array, f32: Float32Array, i32: Int32Array };
 
-/** An array of any number of dimensions over its flat values. */
+/** An array with any number of dimensions, over flat values. */
 export class Tensor {
   constructor(shape, dtype, values) {
     Object.assign(this, { shape, dtype, values });
@@ -26,7 +26,7 @@ export class Tensor {
     return this.number(indices.reduce((place, index, axis) => place * this.shape[axis] + index, 0));
   }
 
-  /** The part at these first indices, as a view without a copy. */
+  /** The part at these leading indices, as a view without a copy. */
   part(...indices) {
     const shape = this.shape.slice(indices.length);
     const length = shape.reduce((a, b) => a * b, 1);
@@ -34,7 +34,7 @@ export class Tensor {
     return new Tensor(shape, this.dtype, this.values.subarray(start, start + length));
   }
 
-  /** The decoded numbers, flat. */
+  /** The decoded numbers, as a flat array. */
   numbers() {
     return this.dtype === "u8" ? Float32Array.from(this.values, (value) => (value / 255) ** 2) : this.values;
   }

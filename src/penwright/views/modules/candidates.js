@@ -5,7 +5,7 @@ import { emit, make, view } from "./dom.js";
 import { label } from "./tokens.js";
 
 /**
- * data: {before: [{text, id, probability}], after: the same, or null}. Tokens that sampling excludes are not in `after`.
+ * data: {before: [{text, id, probability}], after: the same, or null}. Excluded tokens are not in `after`.
  * Emits alternative-chosen {text, id}.
  */
 export function draw(element, data, options = {}) {

@@ -65,7 +65,7 @@ export function lineColour(number, dark) {
   return colours[number % colours.length];
 }
 
-/** Whether an element is shown as light text on a dark background. */
+/** Whether an element has light text on a dark background. */
 export function isDark(element) {
   const [red, green, blue] = getComputedStyle(element.isConnected ? element : document.body)
     .color.match(/[\d.]+/g)
@@ -73,7 +73,7 @@ export function isDark(element) {
   return red + green + blue > 382;
 }
 
-/** Call `callback` when the theme may have changed. Returns a function that stops this. */
+/** Call `callback` when the theme may have changed. Returns a function that stops the calls. */
 export function onTheme(callback) {
   const media = matchMedia("(prefers-color-scheme: dark)");
   const observer = new MutationObserver(callback);

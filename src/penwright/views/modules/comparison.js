@@ -1,4 +1,4 @@
-/** The surprise of two texts for one model, or of one text for two models, token by token and side by side. */
+/** The surprisal of two texts under one model, or of one text under two models, token by token and side by side. */
 
 import { number, percent } from "./axes.js";
 import { bars } from "./bars.js";
@@ -10,7 +10,7 @@ import { inText, label } from "./tokens.js";
 
 const SIDES = ["first", "second"];
 const LIMIT = 4; // nats; larger differences all have the same colour
-const MOST = 10; // nats; higher surprise always has the same colour
+const MOST = 10; // nats; higher surprisals all have the same colour
 const LISTED = 1000; // maximum rows of the table
 const MEASURES = [
   ["difference", "difference"],
@@ -34,7 +34,7 @@ function build(root, data, { measure = MEASURES[0][0] }) {
   const state = { measure, row: -1 };
   const passages = SIDES.map((side, at) => passage(side, data.names[at]));
   const panel = makePanel(
-    "Point at a token, or use the arrow keys. Orange: more surprise on the second side; blue: more on the first.",
+    "Point at a token, or use the arrow keys. Orange: higher surprisal on the second side; blue: higher on the first.",
   );
 
   function passage(side, name) {

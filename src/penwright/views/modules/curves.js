@@ -7,7 +7,7 @@ import { choices, emit, make, readout, table, twin, view } from "./dom.js";
 import { plot } from "./plot.js";
 
 /**
- * data: {runs: [{name, x: [n], y: [n], colour: a number, by default its index, dots: whether points are drawn}],
+ * data: {runs: [{name, x: [n], y: [n], colour: a number, by default its index, dots: whether to draw points}],
  * x_label, y_label}. options: {log_x, log_y, smoothing: 0 to 0.99, the weight of earlier values}. NaN and values without
  * a logarithm are skipped. Emits drawing-changed {log_x, log_y, smoothing}. parts.setRuns(runs) replaces the runs.
  */

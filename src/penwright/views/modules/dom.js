@@ -1,4 +1,4 @@
-/** Elements, events, and the frame that all views share. */
+/** Elements, events, and the common frame of all views. */
 
 import { onTheme } from "./colour.js";
 
@@ -25,19 +25,19 @@ export function makeSvg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** A panel that describes what is pointed at. At first it shows a hint. */
+/** A panel that describes the item under the pointer. At first, it shows a hint. */
 export function makePanel(hint) {
   return make("div", { class: "pw-panel", "aria-live": "polite" }, make("p", { class: "pw-note" }, hint));
 }
 
-/** Notify the page of a choice by an event that bubbles. */
+/** Notify the page of a choice with an event that bubbles. */
 export function emit(element, name, detail) {
   element.dispatchEvent(new CustomEvent(name, { detail, bubbles: true }));
 }
 
 /**
  * A view: `build(root, data, options)` fills the root, and may return {repaint, stop} and further functions as `parts`.
- * update() builds it again, with new options added to the earlier ones; destroy() removes it.
+ * update() builds the view again, with new options added to the earlier ones; destroy() removes the view.
  */
 export function view(element, name, build, data, options = {}) {
   const root = make("div", { class: `pw pw-${name}` });
@@ -76,7 +76,7 @@ export function choices(label, values, chosen, choose) {
   return make("div", { class: "pw-choices", role: "group", "aria-label": label }, buttons);
 }
 
-/** A line that describes what is under the pointer; screen readers also read out what has the keyboard focus. */
+/** A line that describes the item under the pointer; screen readers also read out the item with the keyboard focus. */
 export function readout(hint) {
   const shown = make("p", { class: "pw-readout" }, hint);
   const spoken = make("p", { class: "pw-hidden", "aria-live": "polite" });
@@ -89,7 +89,7 @@ export function readout(hint) {
   };
 }
 
-/** The content of a canvas as a table. `build` returns the table when it is first opened. */
+/** The content of a canvas as a table. `build` is called when the table is first opened. */
 export function twin(title, build) {
   const details = make("details", { class: "pw-twin" }, make("summary", {}, title));
   details.addEventListener("toggle", () => {

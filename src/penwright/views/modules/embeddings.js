@@ -8,7 +8,7 @@ import { move } from "./keyboard.js";
 import { label } from "./tokens.js";
 
 const NEAR = 12; // pixels; the pointer selects a point within this distance
-const CELL = [110, 34]; // pixels; the space that a name needs
+const CELL = [110, 34]; // width and height of a name, in pixels
 
 /**
  * data: {xy [n, 2], labels: [n], ids: [n] or null, note}. options: {search}. Emits token-chosen {place, id, text}.
@@ -78,7 +78,7 @@ function build(root, data, { search = "" }) {
     over.style.transform = `translate(${x - 5}px, ${y - 12}px)`;
     over.lastChild.textContent = names[state.near];
   }
-  /** Draw all points pixel by pixel, which is fast for very many. Returns one point per cell of the screen. */
+  /** Draw all points pixel by pixel, which is fast for many points. Returns one point per cell of the screen. */
   function dots(context, ratio, colour) {
     const image = context.createImageData(context.canvas.width, context.canvas.height);
     const out = new Uint32Array(image.data.buffer);
@@ -114,7 +114,7 @@ function build(root, data, { search = "" }) {
     context.fillStyle = lineColour(1, dark);
     if (state.found.includes(at)) context.fillRect(x - 4, y - 4, 8, 8);
     context.fillStyle = ink;
-    context.strokeText(names[at], x + 7, y + 4); // an outline in the background colour, so that the name is legible over points
+    context.strokeText(names[at], x + 7, y + 4); // an outline in the background colour keeps the name legible over points
     context.fillText(names[at], x + 7, y + 4);
   }
   const later = () => (state.frame = state.frame || requestAnimationFrame(paint));

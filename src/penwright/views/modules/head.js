@@ -6,11 +6,11 @@ import { make, view } from "./dom.js";
 import { matrix } from "./matrix.js";
 import { labels } from "./tokens.js";
 
-/** What attention does not show; displayed with every view of attention. */
+/** A caution about the meaning of attention, displayed with every view of attention. */
 export const CAUTION =
   "Attention shows where a head looks, not why the model answers as it does: switch heads off to check.";
 
-/** The caution as a note below a picture. A page that shows it above its pictures hides this note. */
+/** The caution as a note below a picture. A page with the caution above the pictures hides this note. */
 export const caution = () => make("p", { class: "pw-note pw-caution" }, CAUTION);
 
 const PARTS = { decoder: "decoder", encoder: "encoder", cross: "decoder to encoder" };
@@ -18,7 +18,7 @@ const PARTS = { decoder: "decoder", encoder: "encoder", cross: "decoder to encod
 /** The name of a head in words. */
 export const headName = ({ name, layer, head }) => `${PARTS[name] || name}, layer ${layer}, head ${head}`;
 
-/** For the decoder, a function that says which cells are masked because they are later tokens; else null. */
+/** For the decoder, a function that returns whether a cell is masked because it is a later token; else null. */
 export const looksBack = (name) => (name === "decoder" ? (row, column) => column > row : null);
 
 /**

@@ -21,7 +21,7 @@ const STATISTICS = {
   induction: ["induction", "how much it attends to what followed an earlier copy of the token"],
 };
 
-/** Weights shrunk to at most `size` by `size` cells. Each keeps its largest weight, so that thin strong lines survive. */
+/** Weights shrunk to at most `size` by `size` cells. Each cell keeps its largest weight, so thin lines stay visible. */
 export function thumbnail(weights, size = SIZE) {
   const [rows, columns] = weights.shape;
   const bytes = weights.bytes();

@@ -9,7 +9,7 @@ import { roving } from "./keyboard.js";
 
 /**
  * data: {parts: [{name, layers: their numbers, n_heads, changes [n_layers, n_heads] in nats, or null until they are
- * known}]}. options: {chosen: names of heads, such as "decoder.3.2"}. Emits heads-chosen {heads}.
+ * known}]}. options: {chosen: names of heads, like "decoder.3.2"}. Emits heads-chosen {heads}.
  */
 export function draw(element, data, options = {}) {
   return view(element, "importance", build, data, options);

@@ -7,7 +7,7 @@ import { caution } from "./head.js";
 import { links } from "./links.js";
 import { labels } from "./tokens.js";
 
-const MOST = 1000; // maximum number of lines
+const MOST = 1000; // most lines at a time
 
 /**
  * data as in head.js; options: {threshold: the smallest weight drawn while nothing is selected, 0 to 1}.

@@ -1,10 +1,10 @@
-/** Two columns of words with lines between them, for attention and for alignment. */
+/** Two columns of words with lines between them, for attention and alignment. */
 
 import { percent } from "./axes.js";
 import { emit, make, makeSvg, readout } from "./dom.js";
 import { roving } from "./keyboard.js";
 
-const ROW = 26; // pixels
+const ROW = 26; // pixels per row
 
 /**
  * `from` and `to` are labels. `strongest()` returns the links [{from, to, strength}] shown while nothing is selected,
@@ -111,7 +111,7 @@ export function links(root, { from, to, fromTitle, toTitle, strongest, row, colu
     event.preventDefault();
     press();
   });
-  columns.addEventListener("keyup", (event) => event.key === " " && event.preventDefault()); // otherwise the space bar clicks the button
+  columns.addEventListener("keyup", (event) => event.key === " " && event.preventDefault()); // or the space bar clicks the button
   stacks.forEach((node, place) => roving(node, () => words[place ? "to" : "from"]));
   root.append(make("div", { class: "pw-scroll pw-frame" }, columns), ...line.nodes);
   draw(strongest());

@@ -47,7 +47,7 @@ export function legend({ signed = false, limit = 1 }) {
   return { node: make("div", { class: "pw-legend" }, bar, make("div", {}, ticks)), repaint };
 }
 
-/** Labels along one side: every token if there is room, else some numbers. */
+/** Labels along one side: every token if they fit, else some numbers. */
 function side(name, texts) {
   const longest = Math.max(...texts.map((text) => text.length));
   const node = make("div", { class: `pw-side pw-${name}`, "aria-hidden": "true", style: { "--longest": longest } });

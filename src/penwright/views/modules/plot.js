@@ -10,7 +10,7 @@ const MANY = 16; // lines; with more, repeated colours are not dashed, since das
 const MARGIN = { left: 52, right: 12, top: 26, bottom: 38 };
 const DOT = 3.5; // radius in pixels
 
-/** At most two points (lowest and highest) per column of pixels, so that no spike is lost. */
+/** At most two points (lowest and highest) per column of pixels, to keep every spike. */
 export function thin(points, pixelOf) {
   if (points.length < 1000) return points;
   const kept = [];
@@ -29,7 +29,7 @@ export function thin(points, pixelOf) {
 }
 
 /**
- * Draw `lines()` [{name, points: [[x, y]], colour: a number, faint, dots: whether points are drawn}] in `root`.
+ * Draw `lines()` [{name, points: [[x, y]], colour: a number, faint, dots: whether to draw points}] in `root`.
  * `settings()` returns {logX, logY, xLabel, yLabel}. `hover(x)` is called with the position of the pointer, or null.
  * The result has `svg()`, which returns the chart as a file.
  */
@@ -73,7 +73,7 @@ export function plot(root, { lines, settings, hover, name }) {
     context.save();
     context.beginPath();
     const [wide, high] = [state.width - MARGIN.left - MARGIN.right, state.height - MARGIN.top - MARGIN.bottom];
-    context.rect(MARGIN.left - DOT, MARGIN.top - DOT, wide + 2 * DOT, high + 2 * DOT); // so that dots at the edge are not cut off
+    context.rect(MARGIN.left - DOT, MARGIN.top - DOT, wide + 2 * DOT, high + 2 * DOT); // with a margin for dots at the edge
     context.clip();
     const dark = isDark(root);
     context.lineWidth = all.length > 2 * MANY ? 1 : 1.75;
@@ -130,7 +130,7 @@ export function plot(root, { lines, settings, hover, name }) {
     }
     context.globalAlpha = 1;
   }
-  /** Move the crosshair and the zoom range, which lie above the canvas, so that no line is redrawn. */
+  /** Move the crosshair and the zoom range, which lie above the canvas, without redrawing the lines. */
   function mark() {
     const [left, right] = state.drag
       ? state.drag.toSorted((one, other) => one - other)
@@ -177,7 +177,7 @@ export function plot(root, { lines, settings, hover, name }) {
     paintOn(context);
     return context.svg(paper());
   }
-  /** The background colour of the page, for files without a page. */
+  /** The background colour of the page, for saved files. */
   const paper = () => (isDark(root) ? "#15161a" : "#fdfdfb");
   return { repaint: later, measure, paint, stop: () => resize.disconnect(), canvas, svg, paper };
 }

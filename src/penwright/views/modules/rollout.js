@@ -1,4 +1,4 @@
-/** Attention rollout through all layers (Abnar and Zuidema 2020): how much of each position comes from each token. */
+/** Attention rollout through all layers (Abnar and Zuidema 2020): the share of each token in each position. */
 
 import { percent } from "./axes.js";
 import { tensor } from "./bytes.js";

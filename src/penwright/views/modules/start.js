@@ -1,9 +1,9 @@
-/** The start of an exported page: unpack its data, and draw its views below each other. */
+/** The start of an exported page: unpack the data, and draw the views below each other. */
 
 import { inflate, unpack } from "./bytes.js";
 import { make } from "./dom.js";
 
-/** A button that switches between the light and the dark theme, whatever the system's theme is. */
+/** A button that switches between the light and the dark theme, regardless of the system's theme. */
 function themeSwitch() {
   const root = document.documentElement;
   const system = () => (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
@@ -15,11 +15,11 @@ function themeSwitch() {
   );
 }
 
-/** Send the height to the notebook and receive its theme, both by messages, since the frame is sandboxed. */
+/** Send the height to the notebook and receive the theme, by messages, since the frame is sandboxed. */
 function livingInAFrame() {
   const tell = () => parent.postMessage({ penwright: "height", height: document.documentElement.offsetHeight }, "*");
   const introduce = () => {
-    tell(); // a ResizeObserver in a hidden frame is silent
+    tell(); // a ResizeObserver in a hidden frame reports nothing
     parent.postMessage({ penwright: "ready" }, "*");
   };
   addEventListener("message", ({ source, data }) => {

@@ -8,8 +8,8 @@ import { roving } from "./keyboard.js";
 import { inText, label, textOf } from "./tokens.js";
 
 /**
- * The strength of a token's colour, from 0 to 1, for each measure, given {logProb, rank, entropy}. The probability enters
- * as its cube root: early in training, most tokens have less than a tenth, and would look the same.
+ * The strength of a token's colour, from 0 to 1, for each measure, given {logProb, rank, entropy}. The probability
+ * enters as its cube root: early in training, most probabilities are below a tenth, and would look the same.
  */
 export const MEASURES = {
   probability: ["probability", ({ logProb }) => 1 - Math.exp(logProb / 3)],

@@ -1,4 +1,4 @@
-/** A drawing context that writes SVG. It has the canvas functions that plot.js needs. */
+/** A drawing context that writes SVG, with the canvas functions that plot.js needs. */
 
 const round = (value) => Math.round(value * 100) / 100;
 const escape = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/"/g, "&quot;");

@@ -20,7 +20,7 @@ const SAID = {
     "How much the label's log-probability drops when the token is left out. This method needs no gradient and has no gap.",
 };
 
-/** Return how often the model was right at this probability, in words. See GET /classifying/calibration. */
+/** Describe how often the model was right at this probability. See GET /classifying/calibration. */
 export function trust(calibration, probability) {
   if (!calibration) return "";
   if (!calibration.n)

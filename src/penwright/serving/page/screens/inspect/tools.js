@@ -88,7 +88,7 @@ const gradients = {
   },
 };
 
-/** Create the choice of tokens; a value is the position before the token. A writer's last one is still to come. */
+/** Create the choice of tokens; a value is the position before the token. A writer's last one is not generated yet. */
 function positions(model, tokens, state, look) {
   const names = [...tokens.map(({ text }) => label(text)), "(next token)"];
   names.splice(Math.min(names.length - (model.kind === "writer" ? 0 : 1), model.context_length)); // no more than the model reads

@@ -51,7 +51,7 @@ export function makeList({ changed, open, stop }) {
       run.problem && make("p", { class: "warning" }, make("span", { "aria-hidden": "true" }, "⚠ "), run.problem),
     );
   }
-  /** Focus the control of a run that has this text, or else its box. */
+  /** Focus the control of a run with this label or, if there is none, the checkbox of the run. */
   function focus(name, text) {
     const found = [...root.querySelectorAll("input, button")].filter(({ value }) => value === name);
     (found.find(({ textContent }) => textContent === text) || found[0])?.focus();

@@ -1,4 +1,4 @@
-/** The undo history. Typing without a pause is one step, and so is all that the model writes in one go. */
+/** The undo history. Typing without a pause is one step, and so is each continuation by the model. */
 
 const TOGETHER = 800; // milliseconds between changes that count as one step
 

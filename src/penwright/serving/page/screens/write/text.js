@@ -1,13 +1,13 @@
 /**
- * A text in parts: what a person wrote is plain; what the model wrote or scored comes with its tokens. Parts are never
- * changed, so that earlier texts can be restored.
+ * A text in parts: parts that a person wrote are plain, and parts that the model wrote or scored have tokens. Parts are
+ * never changed, so that earlier texts can be restored.
  *
  * @typedef {object} Choice a candidate token
  * @property {number} id
  * @property {string} text the token alone
  * @property {string} [shown] what it adds to the text, if that differs: nothing for part of a character
- * @property {number} probability the model's
- * @property {number | null} chance after the settings; null if none applied
+ * @property {number} probability probability by the model
+ * @property {number | null} chance probability after the settings; null if none applied
  *
  * @typedef {object} Token
  * @property {number} id
