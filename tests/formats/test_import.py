@@ -682,6 +682,17 @@ def test_a_writer_without_a_start_token_is_trained_without_one(llama: Path, tmp_
     assert found == pytest.approx(expected, rel=1e-4)
 
 
+def test_the_text_of_an_imported_writer_cannot_be_kept(llama: Path, tmp_path: Path) -> None:
+    penwright.import_model(llama, tmp_path / "base")
+    with pytest.raises(PenwrightError, match="was imported without the text of its training"):
+        prepare(
+            {
+                "data": {"train": [str(write_novel(tmp_path))]},
+                "finetuning": {"base": str(tmp_path / "base"), "keep_old": 0.2},
+            }
+        )
+
+
 def test_an_adapter_of_an_imported_writer_states_its_origin(llama: Path, tmp_path: Path) -> None:
     base, settings = tmp_path / "base", merge(QUIET, {"lora": {"rank": 2}})
     penwright.import_model(llama, base)

@@ -33,7 +33,9 @@ def with_base(given: Table) -> Table:
         case _:
             return given
     weights_for(given["task"], base.recipe.task, {})  # raises PenwrightError if they do not fit the task
-    chosen = {"dropout", "ngrams", "balanced"}
+    chosen = {"ngrams", "balanced"}
+    if base.recipe.tokenizer.type != "imported":
+        chosen |= {"dropout"}  # a pretrained model keeps its own, which is 0 for most writers
     if given["task"] != base.recipe.task:
         chosen |= {"token_dropout", "n_decoder_layers"}
     model = base.recipe.model.model_dump(exclude_none=True, exclude=chosen)

@@ -161,8 +161,6 @@ class _Planner:
             self._suggest("training.label_smoothing", 0.1, "keeps the model from growing overconfident")
 
     def _dropout(self) -> tuple[float, str]:
-        if self._is_pretrained:
-            return 0.1, "usual for models that were trained elsewhere"
         if self.facts.task == "classify":
             if self._is_taught:
                 return 0.1, "the teachers' predictions overfit less quickly than labels"
