@@ -17,8 +17,9 @@ MANY_EPOCHS = 6.0  # epochs of labelled texts from which more tokens are dropped
 # epochs, 2 % better after 5.2, and 6 % worse after 13 (measured).
 CHARACTER_EPOCHS = 6.0
 LORA_RATE = 1e-2  # learning rate of adapters (measured: after 40 steps better than 2e-3)
-# Usual rates for models that other projects trained, in full and with adapters (not measured here).
-PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 5e-4
+# Learning rates for models that other projects trained: usual ones, in full and with adapters, and a higher one for
+# encoders that are narrower than BERT's (measured with MiniLM, whose width is 384).
+PRETRAINED_RATE, PRETRAINED_LORA_RATE, NARROW_RATE, WIDTH_OF_BERT = 1e-4, 5e-4, 3e-4, 768
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
 
 
@@ -187,7 +188,9 @@ class _Planner:
     def _choose_optimizer(self) -> None:
         if self.choices.section("lora") or self._is_pretrained:
             has_adapters = bool(self.choices.section("lora"))
-            usual = PRETRAINED_LORA_RATE if has_adapters else PRETRAINED_RATE
+            is_narrow = self.facts.task == "classify" and self.choices.number("model.d_model") < WIDTH_OF_BERT
+            full = NARROW_RATE if is_narrow else PRETRAINED_RATE
+            usual = PRETRAINED_LORA_RATE if has_adapters else full
             rate = usual if self._is_pretrained else LORA_RATE
             adamw: Table = {"type": "adamw", "learning_rate": rate, "weight_decay": 0.0}
             reason = (
