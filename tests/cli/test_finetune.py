@@ -164,6 +164,18 @@ def test_a_writer_becomes_a_classifier_with_a_new_head(
     assert penwright_package.load(run).classify("a fine film")[0].label in ("good", "bad")
 
 
+def test_a_classifier_is_trained_further(penwright: Command, runs: Path, corpora: Path, tmp_path: Path) -> None:
+    run, base = tmp_path / "run", runs / "classifier"
+    options = ["--steps", 3, "--run", run, *settings("--balance", "--set", "model.ngrams=true")]
+    made = penwright("train", corpora / "labels.csv", "--from", base, *options)
+    assert made.returncode == 0, made.stderr
+    assert f"({base}, before fine-tuning)" in made.stderr  # the labels are the same, so the head is kept
+    recipe = open_run(run).recipe
+    assert (recipe.model.ngrams, recipe.model.balanced) == (True, True)
+    assert {"mixture", "log_prior"} <= Run(run).newest()[0].weights().keys()
+    assert penwright_package.load(run).classify("a fine film")[0].label in ("good", "bad")
+
+
 @pytest.mark.parametrize(
     ("base", "data", "options", "message"),
     [

@@ -627,7 +627,7 @@ def test_a_translator_is_trained_on_the_tokens_that_transformers_makes(m2m100: P
     expected, n_targets = 0.0, 0
     for pair in context.corpus.training:
         given = tokenizer(pair.source, text_target=pair.target, return_tensors="pt")
-        log_probs = theirs(**given).logits[0].log_softmax(-1)
+        log_probs = theirs(**given).logits[0, :, : context.tokenizer.vocab_size].log_softmax(-1)
         labels = given["labels"][0]
         expected -= float(log_probs[range(1, len(labels)), labels[1:]].sum())  # the first one, the language, is given
         n_targets += len(labels) - 1
@@ -680,6 +680,17 @@ def test_a_writer_without_a_start_token_is_trained_without_one(llama: Path, tmp_
     log_probs = context.model.eval()(batches[0].tokens[:1])[0].log_softmax(-1)
     found = float(log_probs[range(len(first) - 1), batches[0].targets[0, :-1]].sum())
     assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_text_of_an_imported_writer_cannot_be_kept(llama: Path, tmp_path: Path) -> None:
+    penwright.import_model(llama, tmp_path / "base")
+    with pytest.raises(PenwrightError, match="was imported without the text of its training"):
+        prepare(
+            {
+                "data": {"train": [str(write_novel(tmp_path))]},
+                "finetuning": {"base": str(tmp_path / "base"), "keep_old": 0.2},
+            }
+        )
 
 
 def test_an_adapter_of_an_imported_writer_states_its_origin(llama: Path, tmp_path: Path) -> None:

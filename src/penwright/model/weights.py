@@ -34,11 +34,14 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 def weights_for(task: Task, before: Task, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of a model, renamed for a model for another task, without the head.
 
+    Fitted parameters are left out: they belong to the texts of that model.
+
     Raises PenwrightError if a model for this task cannot start from these weights.
     """
     renamed = CHANGES.get((before, task))
+    weights = {name: tensor for name, tensor in weights.items() if name not in FITTED}
     if task == before or {task, before} == {"generate", "chat"}:
-        return dict(weights)
+        return weights
     if renamed is None:
         raise PenwrightError(f"a model that was trained to {before} cannot be trained to {task}: train a new one")
     parts = {name: name.partition(".") for name in weights}
@@ -58,7 +61,8 @@ def start_from(model: nn.Module, weights: Mapping[str, Tensor], origin: str, hea
     Raises:
         PenwrightError: If names or shapes do not match.
     """
-    own = {name: parameter.detach() for name, parameter in model.named_parameters() if ".lora_" not in name}
+    named = {name: parameter.detach() for name, parameter in model.named_parameters() if ".lora_" not in name}
+    own = {name: parameter for name, parameter in named.items() if name not in FITTED}
     new = {name for name in own.keys() - weights.keys() if name.split(".")[0] in head}
     _copy({name: parameter for name, parameter in own.items() if name not in new}, weights, origin)
     return bool(new)

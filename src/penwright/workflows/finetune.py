@@ -33,10 +33,14 @@ def with_base(given: Table) -> Table:
         case _:
             return given
     weights_for(given["task"], base.recipe.task, {})  # raises PenwrightError if they do not fit the task
-    chosen = {"dropout"} if given["task"] == base.recipe.task else {"dropout", "token_dropout", "n_decoder_layers"}
+    chosen = {"ngrams", "balanced"}
+    if base.recipe.tokenizer.type != "imported":
+        chosen |= {"dropout"}  # a pretrained model keeps its own, which is 0 for most writers
+    if given["task"] != base.recipe.task:
+        chosen |= {"token_dropout", "n_decoder_layers"}
     model = base.recipe.model.model_dump(exclude_none=True, exclude=chosen)
     for name, value in given.get("model", {}).items():
-        if name == "size" or (name not in MAY_CHANGE and model.get(name) != value):
+        if name == "size" or (name not in MAY_CHANGE | chosen and model.get(name) != value):
             raise UsageError(f"model.{name} cannot be set: the model of {folder} keeps its size and its parts")
     if given.get("tokenizer"):
         raise UsageError(f"[tokenizer] cannot be set: the model of {folder} keeps its tokenizer")

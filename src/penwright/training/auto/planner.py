@@ -16,9 +16,10 @@ MANY_EPOCHS = 6.0  # number of epochs of labelled texts from which more tokens a
 # Epochs after which a writer learns better from characters than from subwords. Subwords were 5 % better after 3.5
 # epochs, 2 % better after 5.2, and 6 % worse after 13 (measured).
 CHARACTER_EPOCHS = 6.0
-LORA_RATE = 1e-2  # learning rate of adapters (better than 2e-3 after 40 steps, measured)
-# Usual rates for models that other projects trained, in full and with adapters (not measured here).
-PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 5e-4
+LORA_RATE = 1e-2  # learning rate of adapters (measured: after 40 steps better than 2e-3)
+# Learning rates for models that other projects trained: usual ones, in full and with adapters, and a higher one for
+# encoders that are narrower than BERT's (measured with MiniLM, whose width is 384).
+PRETRAINED_RATE, PRETRAINED_LORA_RATE, NARROW_RATE, WIDTH_OF_BERT = 1e-4, 5e-4, 3e-4, 768
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
 
 
@@ -139,8 +140,9 @@ class _Planner:
             self._suggest("model.qk_norm", True, "keeps attention stable at high learning rates")
             if self.facts.task == "translate":
                 self._suggest("model.scale_embeddings", True, "translators learn faster with it (measured)")
-            if self.facts.task == "classify":  # chosen before the model size, because dropped tokens cost no time
-                self._suggest("model.token_dropout", *self._token_dropout())
+            if self.facts.task == "classify":  # chosen before the size, because dropped tokens cost no time
+                if not self._is_pretrained:
+                    self._suggest("model.token_dropout", *self._token_dropout())
                 self._suggest("model.ngrams", True, "mixed with a linear classifier, which learns fast (measured)")
         if size is None and self.facts.task == "classify":
             self._suggest("model.n_layers", 2, "labels carry little information; more layers overfit (measured)")
@@ -160,8 +162,6 @@ class _Planner:
             self._suggest("training.label_smoothing", 0.1, "keeps the model from growing overconfident")
 
     def _dropout(self) -> tuple[float, str]:
-        if self._is_pretrained:
-            return 0.1, "usual for models that were trained elsewhere"
         if self.facts.task == "classify":
             if self._is_taught:
                 return 0.1, "the teachers' predictions overfit less quickly than labels"
@@ -188,7 +188,9 @@ class _Planner:
     def _choose_optimizer(self) -> None:
         if self.choices.section("lora") or self._is_pretrained:
             has_adapters = bool(self.choices.section("lora"))
-            usual = PRETRAINED_LORA_RATE if has_adapters else PRETRAINED_RATE
+            is_narrow = self.facts.task == "classify" and self.choices.number("model.d_model") < WIDTH_OF_BERT
+            full = NARROW_RATE if is_narrow else PRETRAINED_RATE
+            usual = PRETRAINED_LORA_RATE if has_adapters else full
             rate = usual if self._is_pretrained else LORA_RATE
             adamw: Table = {"type": "adamw", "learning_rate": rate, "weight_decay": 0.0}
             reason = (
