@@ -83,7 +83,7 @@ class Session:
         return since >= 20 * cost and (since >= 60 * (settings.minutes or 1) / EVALUATIONS or self._epochs_have_grown())
 
     def _passes_epoch_mark(self) -> bool:
-        """Return whether this step completes 2, 3, 4.5 ... epochs. In runs of many epochs, an early one is often best."""
+        """Return whether this step completes 2, 3, 4.5 ... epochs. With many epochs, an early epoch is often best."""
         before, now = map(self.trainer.budget.epochs_until, (self.trainer.state.step - 1, self.trainer.state.step))
         mark = FRESH
         while mark <= before:

@@ -43,7 +43,7 @@ def train_ensemble(given: Table, n_members: int, folder: Path, watch: Watch) -> 
 
 
 def member_settings(given: Table, n_members: int, number: int) -> Table:
-    """Return the settings of member `number`, counted from 1. Members have different seeds, but equal held-out texts."""
+    """Return the settings of member `number`, counted from 1. Members have different seeds and share held-out texts."""
     seed = given.get("seed", 1)
     return merge(_with_shared_split(given), {"seed": seed + number}, _minutes(given, MEMBERS_SHARE / n_members))
 
