@@ -58,7 +58,7 @@ class Classifier:
     def __init__(
         self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str], linear: LinearClassifier | None = None
     ):
-        """Create a classifier. `labels` are ordered like the outputs of `model`. Imported encoders may have no labels."""
+        """Create a classifier. `labels` have the order of the model's outputs. An imported encoder may have none."""
         self.model, self.tokenizer, self.labels = model, tokenizer, tuple(labels)
         self.linear = linear  # None: only the encoder is used
         self._room = model.settings.context_length - 2  # maximum number of tokens between the start and end tokens

@@ -1,4 +1,4 @@
-"""Load trained runs. Only the code that a run's model needs is imported, without corpora, training and export."""
+"""Load trained runs. Only code that the model needs is imported; code for corpora, training and export is not."""
 
 import os
 from pathlib import Path
