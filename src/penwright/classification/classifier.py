@@ -29,7 +29,7 @@ Tokens = Integer[np.ndarray, " _"]
 class Classification:
     """The label of a text and the probability of each label. A blank text has no label and no probabilities."""
 
-    label: str | None  # most likely label; None for a blank text, or below a threshold
+    label: str | None  # most likely label; None for a blank text, or if its probability is below a threshold
     scores: Mapping[str, float]  # probability of each label, most likely first
     warnings: tuple[str, ...] = ()
 
@@ -49,8 +49,8 @@ def is_blank(text: str) -> bool:
 class Classifier:
     """A classifier that gives each text a label.
 
-    A text longer than the context is read in windows of similar size. Their log-probabilities are averaged and
-    renormalized, so all windows count equally. The result can be mixed with a linear classifier of n-grams.
+    A text longer than the context is read in windows of similar size. The log-probabilities of all windows are
+    averaged, then renormalized. The result can be mixed with the result of a linear classifier of n-grams.
     """
 
     kind: Literal["classifier"] = "classifier"
@@ -58,7 +58,7 @@ class Classifier:
     def __init__(
         self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str], linear: LinearClassifier | None = None
     ):
-        """Create a classifier. `labels` are in the order of the model's outputs. An imported encoder may have none."""
+        """Create a classifier. `labels` have the order of the model's outputs. An imported encoder may have none."""
         self.model, self.tokenizer, self.labels = model, tokenizer, tuple(labels)
         self.linear = linear  # None: only the encoder is used
         self._room = model.settings.context_length - 2  # maximum number of tokens between the start and end tokens
@@ -105,7 +105,7 @@ class Classifier:
         return np.array(self.tokenizer.encode(text), dtype=np.int64)
 
     def log_probabilities(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:
-        """Return the log-probabilities of the labels by the encoder alone, for tokenized texts of any length."""
+        """Return the log-probabilities of the labels from the encoder alone, for tokenized texts of any length."""
         windows = [self._windows(tokens) for tokens in texts]
         rows = iter(self._read([window for text in windows for window in text], self._log_probs))
         means = [torch.stack([next(rows) for _ in parts]).double().mean(0) for parts in windows]
@@ -114,7 +114,7 @@ class Classifier:
     def combine(
         self, encoder: Float[Tensor, "texts n_labels"], linear: Float[Tensor, "texts n_labels"] | None
     ) -> Float[Tensor, "texts n_labels"]:
-        """Combine the log-probabilities of the encoder with those of the linear classifier, if there is one.
+        """Combine the log-probabilities of the encoder with those of the linear classifier, which may be None.
 
         With `model.balanced`, probabilities are divided by the shares of the labels (logit adjustment, Menon et al.
         2021).
@@ -125,7 +125,7 @@ class Classifier:
         return log_probs
 
     def linear_log_probabilities(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"] | None:
-        """Return the log-probabilities by the linear classifier, or None if there is no such classifier."""
+        """Return the log-probabilities from the linear classifier, or None if there is no linear classifier."""
         return None if self.linear is None else self.linear.log_probabilities(texts)
 
     def _n_windows(self, tokens: Tokens) -> int:

@@ -1,4 +1,4 @@
-"""A linear classifier of n-grams. It is a baseline for the neural classifier, and can be combined with it."""
+"""A linear classifier of n-grams: a baseline for the neural classifier, and an optional part of it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,14 +18,14 @@ from penwright.classification.sparse import SparseRows
 from penwright.errors import PenwrightError
 from penwright.storage import let_others_read, require_plain
 
-MOST_WEIGHTS = 1 << 22  # maximum of n-grams times labels
-FEW_TEXTS = 5000  # up to this number of training texts, n-grams that occur in one text only are kept, too
+MOST_WEIGHTS = 1 << 22  # maximum product of the numbers of n-grams and labels
+FEW_TEXTS = 5000  # maximum number of training texts for which n-grams that occur in a single text are kept
 STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0)  # strengths to try: inverse weights of the penalty (C in scikit-learn)
-MANY_LABELS = 1000  # number of labels from which only the second strength is used, to save time
+MANY_LABELS = 1000  # minimum number of labels for which only the second strength is used, to save time
 N_FOLDS = 5
 MOST_WORK = 1e11  # maximum number of multiplications per fit, which limits the iterations
 MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
-MEMORY = 6  # number of past updates that L-BFGS stores
+MEMORY = 6  # number of past updates that L-BFGS remembers
 TOLERANCE = 1e-5  # a fit ends when no entry of the gradient of the mean loss exceeds this value
 
 Labels = Int64[Tensor, " texts"]
@@ -99,7 +99,7 @@ class LinearClassifier(NamedTuple):
 
 
 def out_of_fold(texts: Sequence[str], labels: Labels, n_labels: int, seed: int = 0) -> Float[Tensor, "texts n_labels"]:
-    """Return the log-probabilities of each text by a linear classifier that was fitted without its fold."""
+    """Return the log-probabilities of each text from a linear classifier that was fitted without the text's fold."""
     fewest = 1 if len(texts) <= FEW_TEXTS else 2
     vectorizer = NgramVectorizer.fit(texts, fewest, max(1, MOST_WEIGHTS // n_labels))
     rows, folds, n_ngrams = vectorizer.rows(texts), _folds(len(texts), seed), len(vectorizer.keys)
@@ -124,7 +124,7 @@ def _choose_strength(
     """Return the strength with the lowest loss on the first fold, and the coefficients fitted on the other folds."""
     others, own = np.flatnonzero(folds != 0), np.flatnonzero(folds == 0)
     train, check = rows.take(others), rows.take(own)
-    found: list[tuple[float, float, Coefficients]] = []  # loss, strength, coefficients
+    found: list[tuple[float, float, Coefficients]] = []  # results as (loss, strength, coefficients)
     for strength in STRENGTHS if n_labels < MANY_LABELS else STRENGTHS[1:2]:
         start = found[-1][2] if found else None
         fitted = fit_coefficients(train, labels[others], n_labels, n_ngrams, strength, start)
@@ -139,7 +139,7 @@ def _choose_strength(
 def fit_coefficients(
     rows: SparseRows, labels: Labels, n_labels: int, n_ngrams: int, strength: float, start: Coefficients | None = None
 ) -> Coefficients:
-    """Fit multinomial logistic regression with an L2 penalty by L-BFGS."""
+    """Fit multinomial logistic regression with an L2 penalty, using L-BFGS."""
     n, transposed = max(1, rows.n_rows), rows.transpose(n_ngrams)
     weights, bias = (t.clone() for t in start) if start else (torch.zeros(n_ngrams, n_labels), torch.zeros(n_labels))
     everyone = torch.arange(rows.n_rows)

@@ -1,4 +1,4 @@
-"""TF-IDF of word and character n-grams: a pure function of a text and a stored vocabulary of hashes.
+"""TF-IDF values of word and character n-grams. They depend only on the text and a stored vocabulary of hashes.
 
 N-grams are hashed to 48 bits, so that NumPy can count them without a Python loop. Collisions are negligible.
 """
@@ -17,10 +17,10 @@ Hashes = NDArray[np.uint64]
 Indices = NDArray[np.int64]
 
 WORDS, CHARACTERS = 3, (2, 5)  # maximum number of words per n-gram; minimum and maximum number of characters per n-gram
-TOKEN = re.compile(r"\w+|[^\w\s]")  # words and punctuation marks, which count as words
+TOKEN = re.compile(r"\w+|[^\w\s]")  # a word or a punctuation mark, which counts as a word
 MOST_CHARACTERS = 50_000  # maximum number of characters of a text to read; the rest is ignored
-CHUNK_CHARACTERS, CHUNK_TEXTS = 400_000, 1 << 14  # limits on the texts that are counted at once, to save memory
-HASH_BITS = 48  # size of the hash of an n-gram; the highest bit distinguishes words from characters
+CHUNK_CHARACTERS, CHUNK_TEXTS = 400_000, 1 << 14  # maximum numbers of characters and texts to count at once
+HASH_BITS = 48  # size of an n-gram's hash; the highest bit distinguishes word n-grams from character n-grams
 HASH_MASK, WORD_BIT = (1 << HASH_BITS) - 1, 1 << (HASH_BITS - 1)
 MERGE_AT = 1 << 23  # number of stored counts at which the counts of equal n-grams are added up
 _ODD = 0x9E3779B97F4A7C15  # base of the polynomial hash; the next line is its inverse modulo 2**64
@@ -37,7 +37,7 @@ class Counts(NamedTuple):
 
 
 def count_ngrams(texts: Sequence[str]) -> Counts:
-    """Count the n-grams of a few texts, at most CHUNK_TEXTS."""
+    """Count the n-grams of at most CHUNK_TEXTS texts."""
     whole = [" " + " ".join(text[:MOST_CHARACTERS].lower().split()) + " " for text in texts]
     rows = np.repeat(np.arange(len(texts)), [len(text) for text in whole])
     joined = "".join(whole)
@@ -49,7 +49,7 @@ def count_ngrams(texts: Sequence[str]) -> Counts:
 
 
 class _Spans:
-    """A hasher of substrings of a text, based on prefix sums of a polynomial with mixed character codes."""
+    """A hasher of substrings of a text, which stores prefix sums of a polynomial of mixed code points."""
 
     def __init__(self, text: str):
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
@@ -60,7 +60,7 @@ class _Spans:
         self._sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
 
     def hashes(self, begins: Indices, ends: Indices) -> Hashes:
-        """Return the hash of each substring from begin to end."""
+        """Return the hash of each substring, given the positions of its begin and end."""
         return _scramble((self._sums[ends] - self._sums[begins]) * self._inverse[begins])
 
 
@@ -112,14 +112,14 @@ def chunks(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 class NgramVectorizer(NamedTuple):
-    """A vocabulary of n-grams with inverse document frequencies, which turns texts into rows of TF-IDF values."""
+    """A vectorizer that turns texts into rows of TF-IDF values, with a vocabulary of n-grams."""
 
     keys: Indices  # hashes in ascending order: character n-grams, then word n-grams
     idf: NDArray[np.float32]
 
     @classmethod
     def fit(cls, texts: Sequence[str], fewest_texts: int, most_ngrams: int) -> "NgramVectorizer":
-        """Collect the most frequent n-grams, at most `most_ngrams`, that occur in at least `fewest_texts` texts."""
+        """Collect n-grams that occur in at least `fewest_texts` texts. Keep at most the `most_ngrams` most frequent."""
         keys, n_texts = np.zeros(0, np.int64), np.zeros(0, np.int64)
         waiting: list[tuple[Indices, Indices]] = []
         for chunk in chunks(texts):
@@ -135,7 +135,7 @@ class NgramVectorizer(NamedTuple):
         return cls(keys[kept], idf.astype(np.float32))
 
     def rows(self, texts: Sequence[str]) -> SparseRows:
-        """Return the TF-IDF rows of texts, without unknown n-grams. Word and character parts each have unit length."""
+        """Return the TF-IDF rows of texts, without unknown n-grams. Word parts and character parts have unit length."""
         return stacked([self._rows(chunk) for chunk in chunks(texts)])
 
     def _rows(self, texts: Sequence[str]) -> SparseRows:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 
 class SparseRows(NamedTuple):
-    """A sparse matrix by rows (CSR): row i has `columns` and `values` from offsets[i] to offsets[i + 1]."""
+    """A sparse matrix by rows (CSR): row i holds the `columns` and `values` from offsets[i] to offsets[i + 1]."""
 
     columns: Int32[Tensor, " entries"]
     values: Float32[Tensor, " entries"]
@@ -26,8 +26,8 @@ class SparseRows(NamedTuple):
     def dot(self, matrix: Float[Tensor, "columns width"]) -> Float[Tensor, "rows width"]:
         """Return the product with a dense matrix.
 
-        A weighted embedding bag computes this product. It uses all cores on every platform, whereas torch's sparse
-        matrices need MKL.
+        A weighted embedding bag computes the product. An embedding bag uses all cores on every platform. Torch's sparse
+        matrices need MKL for that.
         """
         return F.embedding_bag(
             self.columns,
@@ -46,7 +46,7 @@ class SparseRows(NamedTuple):
         return SparseRows(rows[order], self.values[order], _offsets(counts))
 
     def take(self, rows: NDArray[np.int64]) -> "SparseRows":
-        """Return these rows."""
+        """Return a matrix of these rows."""
         begins, lengths = self.offsets[:-1].long()[rows], self.offsets.diff().long()[rows]
         offsets = _offsets(lengths)
         places = torch.arange(int(offsets[-1])) + torch.repeat_interleave(begins - offsets[:-1], lengths)

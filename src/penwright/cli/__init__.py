@@ -1,1 +1,1 @@
-"""The commands, one module each. Nothing else prints. Each command imports slow modules only when it runs."""
+"""The commands, one module each. Only this package prints. Each command imports slow modules only when it runs."""

@@ -23,7 +23,7 @@ from penwright.inspection.lens import Lens
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import Token
 
-MAX_SURPRISE = 8  # nats (a probability of about 1 in 3,000); higher surprisal gets the same shade
+MAX_SURPRISE = 8  # nats at the darkest shade (a probability of about 1 in 3,000); higher surprisal gets this shade, too
 MAX_ROWS = 20  # maximum number of rows in a list of tokens or heads
 
 Drawn = Iterator[RenderableType]
@@ -47,7 +47,7 @@ def surprise(found: TokenScores, console: Console) -> Drawn:
 
 
 def top_tokens(found: TokenScores, console: Console) -> Drawn:
-    """Draw a row for each token: its probability, surprisal and rank, and the most likely tokens at its position."""
+    """Draw a row for each token: probability, surprisal, rank, and the most likely tokens at its position."""
     alternatives = found.alternatives
     rows = [
         [label(token.text), f"{np.exp(log_prob):.3f}", f"{-log_prob:.2f}", str(rank), _shares(texts, shares)]
@@ -111,7 +111,7 @@ def compared(found: Comparison, names: tuple[str, str]) -> Drawn:
 
 
 def compared_heads(found: Sequence[HeadComparison], names: tuple[str, str]) -> Drawn:
-    """Draw the head statistics that differ most between two texts or models."""
+    """Draw the statistics of the heads that differ most between two texts or models."""
     rows = [
         (f"{part.name}.{layer}.{head}", statistic, values[row, head], part.second[statistic][row, head])
         for part in found

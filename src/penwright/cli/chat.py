@@ -54,7 +54,7 @@ def command(
     table = merge(generator.defaults.model_dump(), without_none(flags), *overrides)
     settings = validate(DecodingSettings, table, "the options")
     messages = [Message("system", system)] if system else []
-    generator.chat_tokens(messages)  # if the model cannot answer, fail before a message is typed
+    generator.chat_tokens(messages)  # if the model cannot answer, fail before the user types a message
     for text in [message] if message is not None else _typed():
         messages.append(Message("user", text))
         messages.append(Message(ASSISTANT, _answer(generator, messages, settings)))

@@ -1,4 +1,4 @@
-"""The `penwright classify` command: a label for each text."""
+"""The `penwright classify` command: label texts."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -83,14 +83,14 @@ def _classify_table(run: Path, path: str, names: Sequence[str], top: int, thresh
 
 
 def _limited(result: "Classification", top: int, threshold: float) -> "Classification":
-    """Return the result with its `top` most likely labels. Drop its label if the probability is below `threshold`."""
+    """Keep the `top` most likely labels. Drop the predicted label if its probability is below `threshold`."""
     sure = result.label is not None and result.scores[result.label] >= threshold
     kept = dict(islice(result.scores.items(), top)) if top > 1 else result.scores
     return replace(result, label=result.label if sure else None, scores=kept)
 
 
 def _cells(result: "Classification", top: int) -> list[str]:
-    """Return the `top` most likely labels, each with its probability. The first is empty if the text has no label."""
+    """Return the cells of a text: the label ("" if there is none) and the next labels, each with the probability."""
     found = [(label, f"{probability:.3f}") for label, probability in islice(result.scores.items(), top)]
     if found and result.label is None:
         found[0] = ("", found[0][1])

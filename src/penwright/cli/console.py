@@ -18,7 +18,7 @@ class SafeConsole(Console):
         super().__init__(file=without_escaping(stream), markup=False, highlight=False, emoji=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render as rich does, but escape control characters and replace drawing characters that the encoding lacks."""
+        """Render like rich, but escape control characters, and replace drawing characters that the encoding lacks."""
         has_drawings = self.encoding.startswith("utf")
         for segment in super().render(renderable, options):
             if segment.control:

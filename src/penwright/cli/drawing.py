@@ -22,7 +22,7 @@ NUMBER = 8  # width of a number in a table, in terminal cells
 
 
 class ShadedToken(NamedTuple):
-    """The text of a token, and how strongly to shade it, from 0 to 1."""
+    """The text of a token, and the strength of its shade, from 0 to 1."""
 
     text: str
     level: float
@@ -58,7 +58,7 @@ def shaded_text(pieces: Iterable[ShadedToken], width: int) -> Iterator[Text]:
 
 
 def heat_map(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str], console: Console) -> Iterator[Text]:
-    """Yield a heat map of weights [targets, sources] with as many columns as fit.
+    """Yield the lines of a heat map of weights [targets, sources]. Columns that do not fit are left out.
 
     The shade is proportional to the square root of a weight, which keeps small weights visible.
     """
@@ -79,7 +79,7 @@ def heat_map(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str], c
 
 
 def numbers(title: str, matrix: np.ndarray, rows: Sequence[str], columns: Sequence[str], console: Console) -> Table:
-    """Return a table of numbers with as many columns as fit."""
+    """Return a table of numbers. Columns that do not fit are left out."""
     n_columns = max(1, (console.width - LABEL - 4) // NUMBER)
     ellipsis = ["…"] if len(columns) > n_columns else []
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
@@ -94,7 +94,7 @@ def numbers(title: str, matrix: np.ndarray, rows: Sequence[str], columns: Sequen
 def table_of(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, last: Literal["left", "right"] = "right"
 ) -> Table:
-    """Return a table. The first column is left-aligned, the last one as `last` says, and all others right-aligned."""
+    """Return a table. The first column is left-aligned. `last` aligns the last one. All others are right-aligned."""
     table = Table(box=None, padding=(0, 1, 0, 0))
     for place, name in enumerate(columns):
         justify = "left" if place == 0 else last if place == len(columns) - 1 else "right"

@@ -77,7 +77,7 @@ def _stream(generator: "Generator", prompt: str, settings: DecodingSettings) -> 
     pieces = generator.stream(prompt, settings)
     try:
         text = next(pieces, "")
-        sys.stdout.write(prompt.lstrip("\n"))  # printed only now, since `next` raises an error for invalid settings
+        sys.stdout.write(prompt.lstrip("\n"))  # not before `next`, which raises an error for invalid settings
         while True:
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -89,7 +89,7 @@ def _stream(generator: "Generator", prompt: str, settings: DecodingSettings) -> 
 
 
 def _print(completions: "Iterable[Completion]", report: "NoveltyReport | None") -> None:
-    """Print numbered completions with their prompts, then the report; warnings go to standard error."""
+    """Print numbered completions with their prompts, then the report. Print warnings on standard error."""
     for number, completion in enumerate(completions, start=1):
         print(f"--- {number}\n{(completion.prompt + completion.text).strip()}", flush=True)
         for warning in completion.warnings:

@@ -32,7 +32,7 @@ def runs(
     for run_folder in run_folders:
         try:
             _print_run(run_folder, json)
-        except PenwrightError as error:  # a damaged run must not hide the others
+        except PenwrightError as error:  # a damaged run must not hide the other runs
             warn(f"skipping {run_folder}: {error}", PenwrightWarning, stacklevel=1)
 
 
@@ -61,7 +61,7 @@ def _print_run(run_folder: Path, json: bool) -> None:
 
 
 def _origin(run: "Run") -> "Origin | None":
-    """Return the origin of an imported model. Return None for other models, and for runs without a record."""
+    """Return the origin of an imported model. Return None for other models, and for runs without corpus.json."""
     from penwright.errors import PenwrightError
     from penwright.workflows.load import corpus_record
 
@@ -141,7 +141,7 @@ def doctor(json: Json = False) -> None:
 
 
 def _installed(name: str, extra: str) -> str:
-    """Return the version of a package, or how to install it."""
+    """Return the version of a package or, if the package is missing, the command that installs it."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -104,7 +104,7 @@ def command(
 
 
 def _questions(run: Path, text: str | None, target: str | None, device: str, *, needs_text: bool) -> "Questions":
-    """Load the model and return the questions about the text. A missing text is read from standard input if needed."""
+    """Load the model and return the questions about the text. Read the text from standard input if it is needed."""
     from penwright.cli.questions import Questions
     from penwright.inspection import Inspector
     from penwright.workflows.load import load
@@ -138,7 +138,7 @@ def _asked(about: "Questions", options: Mapping[str, Any], position: int | None)
 def _comparison(
     about: "Questions", runs: "tuple[Path, Path | None]", other_text: str | None, device: str
 ) -> "list[Question]":
-    """Return the questions that compare two texts or runs. Return none if there is no second text or run."""
+    """Return the questions that compare two texts or runs. The list is empty without a second text or run."""
     from penwright.cli.questions import Questions
     from penwright.inspection import Inspector
     from penwright.workflows.load import load

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from penwright.evaluation.label_report import LabelReport, Mistake
 
-MOST_LABELS, MOST_COLUMNS = 50, 12  # limits of the table of scores and of the confusion matrix
-LONGEST = 80  # maximum number of characters of a text
+MOST_LABELS, MOST_COLUMNS = 50, 12  # maximum number of rows in the table of scores; of columns in the confusion matrix
+LONGEST = 80  # maximum number of characters to print of a text
 
 
 def report_lines(report: LabelReport) -> Iterator[str]:
@@ -32,7 +32,7 @@ def mistake_lines(mistakes: Sequence[Mistake]) -> Iterator[str]:
 
 
 def _confusion(report: LabelReport) -> Iterator[str]:
-    """Yield the confusion matrix or, for many labels, its largest off-diagonal entries."""
+    """Yield the lines of the confusion matrix or, if there are many labels, of its largest off-diagonal entries."""
     names = [each.label for each in report.labels]
     if len(names) <= MOST_COLUMNS:
         yield "\t".join(["label \\ predicted", *names])

@@ -57,7 +57,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help needs no rich, which is slow to import
+    rich_markup_mode=None,  # plain help does not import rich, which is slow
 )
 for name, command in COMMANDS.items():
     app.command(name)(command)
@@ -90,7 +90,7 @@ def _run() -> int | str | None:
     except PenwrightError as error:
         print(f"penwright: {error}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # the reader has closed the pipe, as `head` does
+    except BrokenPipeError:  # the reader, for example `head`, has closed the pipe
         discard(sys.stdout)
         return 0
     except OSError as error:  # most likely a full disk
@@ -105,7 +105,7 @@ def _run_and_flush() -> int | str | None:
     try:
         app()
     except SystemExit as end:
-        sys.stdout.flush()  # an error (for example, a full disk) can still be reported here
+        sys.stdout.flush()  # at this point, an error (for example, a full disk) can still be reported
         return end.code
     return 0
 
@@ -127,5 +127,5 @@ def _show_warning(
 
 def _on_interrupt(number: int, frame: FrameType | None) -> NoReturn:
     """Handle SIGINT: print a message and exit with 130."""
-    print("\npenwright: interrupted", file=sys.stderr)  # the line break ends a line that may be unfinished
+    print("\npenwright: interrupted", file=sys.stderr)  # first end the current line, which may be unfinished
     sys.exit(130)

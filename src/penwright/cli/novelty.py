@@ -1,4 +1,4 @@
-"""The `penwright novelty` command: how much of a text is copied from the training text."""
+"""The `penwright novelty` command: measure how much of a text is copied from the training text."""
 
 import json as json_format
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ def command(
 
 
 def _texts(content: str) -> list[str]:
-    """Return the "text" field of each line if every line is a JSON object with that field, else the whole content."""
+    """Return the "text" field of each line if every line is a JSON object with it; otherwise the whole content."""
     try:
         return [json_format.loads(line)["text"] for line in content.split("\n") if line.strip()]
     except (ValueError, TypeError, KeyError):

@@ -62,7 +62,7 @@ Texts = Annotated[
 
 
 def given_texts(texts: list[str] | None) -> list[str]:
-    """Return the arguments, or the lines of standard input if there are none."""
+    """Return the texts given as arguments or, if there are none, the lines of standard input."""
     if texts:
         return texts
     if sys.stdin.isatty():
@@ -71,7 +71,7 @@ def given_texts(texts: list[str] | None) -> list[str]:
 
 
 def read_text(path: str) -> str:
-    """Read a file, or standard input for "-". Detect the encoding as for training data.
+    """Read a file, or standard input for "-". The encoding is detected in the same way as for training data.
 
     Raises PenwrightError if the file cannot be read or is not text.
     """
@@ -98,7 +98,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def print_json(record: object) -> None:
-    """Print a value as one line of JSON, in ASCII if standard output is not in Unicode."""
+    """Print a value as one line of JSON. Escape non-ASCII characters unless standard output is in Unicode."""
     in_unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     print(json.dumps(record, ensure_ascii=not in_unicode, default=str), flush=True)
 
@@ -136,7 +136,7 @@ def training_flags(
 
 
 def settings_of(recipe: Path | None, flags: "Table", overrides: "Sequence[str]") -> "Table":
-    """Merge the recipe, the options and --set. Later values win. A new budget replaces that of the recipe."""
+    """Merge the recipe, the options and --set. Later values win. A new budget replaces the budget of the recipe."""
     from penwright.config import merge, parse_override
     from penwright.workflows.api import read_recipe
 
@@ -169,7 +169,7 @@ def _in_one_line(example: dict[str, str]) -> str:
 
 
 def prepare_by_asking(settings: "Table") -> "tuple[Table, Prepared]":
-    """Prepare a run, and ask on a terminal about ambiguous choices. Return the completed settings and the run."""
+    """Prepare a run. On a terminal, ask about ambiguous choices. Return the completed settings and the prepared run."""
     from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
     from penwright.workflows import api
@@ -185,7 +185,7 @@ def prepare_by_asking(settings: "Table") -> "tuple[Table, Prepared]":
 
 
 def _ask(undecided: Undecided) -> Option:
-    """Ask on the terminal which option to take. Raise `undecided` if there is no answer."""
+    """Ask on the terminal which option to take, and return it. Raise `undecided` if there is no answer."""
     print(undecided.question, file=sys.stderr)
     for number, option in enumerate(undecided.options, 1):
         print(f"  {number}  {option.meaning}", file=sys.stderr)

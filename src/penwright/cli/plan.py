@@ -1,4 +1,4 @@
-"""The `penwright plan` command: what would be trained, and what to expect of it."""
+"""The `penwright plan` command: show what would be trained, and what to expect of it."""
 
 from typing import TYPE_CHECKING
 

@@ -31,13 +31,13 @@ def print_message(text: str) -> None:
 
 
 def progress_observer() -> Observer:
-    """Return a live display if standard error is a terminal, and otherwise one that prints lines."""
+    """Return a live display if standard error is a terminal, and a display that prints lines otherwise."""
     console = SafeConsole(sys.stderr)
     return LiveProgress(console) if console.is_terminal else LineProgress()
 
 
 class _Progress(Observer):
-    """The figures that both kinds of display show."""
+    """The figures that the live display and the line display show."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
@@ -104,7 +104,7 @@ class LiveProgress(_Progress):
         self.console.print(text)
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
-        """Update the display; the first step starts it."""
+        """Update the display. Start the display at the first step."""
         self.note(trainer, report)
         self.losses.append(self.mean_loss or 0.0)
         if not self.live.is_started:
@@ -153,7 +153,7 @@ def clock(seconds: float) -> str:
 
 
 def scores_in_words(scores: Sequence[Score]) -> str:
-    """Return scores on one line, as names and values."""
+    """Return the names and values of scores on one line."""
     return ", ".join(f"{score.name} {score.value:.4g}" for score in scores)
 
 

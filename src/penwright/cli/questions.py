@@ -1,4 +1,4 @@
-"""The questions of `penwright inspect`: how to answer each one, and how to draw the answer."""
+"""The questions that `penwright inspect` answers, and how it draws the answers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ def _one_view(result: Any) -> list[View]:
 
 
 class Question(NamedTuple):
-    """A question about a model: how to answer it, and how to draw the answer in a terminal or as views."""
+    """A question about a model, with functions that find the answer and draw it in a terminal or as views."""
 
     name: str
     find: Callable[[], Any]
@@ -35,13 +35,13 @@ class Question(NamedTuple):
 
 
 class Questions:
-    """All questions about one text."""
+    """The questions that can be asked about one text."""
 
     def __init__(self, inspector: Inspector, text: str, target: str | None):
         self.inspector, self.text, self.target = inspector, text, target
 
     def default_questions(self) -> list[Question]:
-        """Return the default questions: surprisal (for a classifier, attribution) and a few heads."""
+        """Return the default questions: surprisal (for a classifier: attribution) and the statistics of a few heads."""
         if not self.text.strip() and self.inspector.shape != "classifier":
             raise UsageError("there is nothing to inspect: the text is empty")
         if not self.inspector.outcomes:
@@ -54,7 +54,7 @@ class Questions:
         return Question("scores", lambda: self.inspector.token_scores(self.text, self.target, k), answers.surprise)
 
     def likeliest(self, k: int) -> Question:
-        """Ask for the k most likely tokens at each position."""
+        """Ask for the `k` most likely tokens at each position."""
         return self.scores(k)._replace(draw=answers.top_tokens)
 
     def heads(self, statistic: str, shown: int | None = None) -> Question:
@@ -84,7 +84,7 @@ class Questions:
         return Question(f"head {head}", find, draw, lambda result: [one_head(result, head)])
 
     def beside(self, other: "Questions", names: tuple[str, str]) -> list[Question]:
-        """Compare with another text or model: the surprisal of each token, and the heads that differ most."""
+        """Ask for a comparison with another text or model: the surprisal of tokens, and the heads that differ most."""
 
         def tokens() -> Comparison:
             one, two = (side.inspector.surprises(side.text, side.target) for side in (self, other))
@@ -144,7 +144,7 @@ class Questions:
         return Question("attribution", find, answers.attribution)
 
     def ablation(self, heads: str) -> Question:
-        """Ask for the effect of removing all heads of a comma-separated list together, or `each` head in turn."""
+        """Ask for the effect of removing all heads of a comma-separated list, or of removing `each` head in turn."""
         if heads == "each":
             importance = self.inspector.head_importance
             return Question("importance", lambda: importance(self.text, self.target), answers.importance, _no_view)
@@ -153,7 +153,7 @@ class Questions:
         )
 
     def neighbours(self, word: str) -> Question:
-        """Ask for the tokens nearest to a word. No text is needed."""
+        """Ask for the tokens nearest to a word. This question needs no text."""
         return Question(f"neighbours of {word}", lambda: self.inspector.neighbours(word), answers.neighbours)
 
 

@@ -7,14 +7,14 @@ from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from typing import Any, Protocol, TextIO, cast, runtime_checkable
 
-# C0, DEL, C1, and the bidirectional embeddings and isolates, which reorder text. Line feeds and tabs are not escaped.
+# C0, DEL, C1, and the characters that reorder bidirectional text. Line feeds and tabs are not escaped.
 CONTROL_CODES = [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 ESCAPES = {code: ascii(chr(code))[1:-1] for code in CONTROL_CODES if chr(code) not in "\n\t"}
 
 
 @runtime_checkable
 class Stream(Protocol):
-    """The methods that this package needs of a text stream."""
+    """A text stream with the methods that this package uses."""
 
     def write(self, text: str, /) -> int: ...  # noqa: D102
     def flush(self) -> None: ...  # noqa: D102
@@ -28,7 +28,7 @@ def escaped(text: str) -> str:
 
 
 class _Layer:
-    """A text stream that wraps another one."""
+    """A text stream that wraps another text stream."""
 
     def __init__(self, stream: Any):
         self.stream: Any = stream
@@ -41,7 +41,7 @@ class _Layer:
         raise NotImplementedError
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write each line as `write` does."""
+        """Write the lines, each with `write`."""
         for line in lines:
             self.write(line)
 
@@ -61,16 +61,16 @@ class EscapingStream(_Layer):
 
 
 class LossyStream(_Layer):
-    """A stream for messages. When the reader is gone, it drops the messages instead of failing."""
+    """A stream for messages. If writing fails, for example because the reader is gone, messages are dropped."""
 
     def write(self, text: str) -> int:
-        """Write the text, or drop it."""
+        """Write the text. If writing fails, drop the text."""
         with self._discarding_on_error():
             self.stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush the buffer, or drop its content."""
+        """Flush the buffer. If flushing fails, drop the content."""
         with self._discarding_on_error():
             self.stream.flush()
 
@@ -79,12 +79,12 @@ class LossyStream(_Layer):
         """Discard the stream if an operation on it fails."""
         try:
             yield
-        except OSError:  # a closed pipe, a terminal that hung up, a full disk
+        except OSError:  # for example, a closed pipe, a closed terminal or a full disk
             discard(self.stream)
 
 
 def without_escaping(stream: Stream) -> Any:
-    """Return the stream below the escaping, for libraries that write their own escape sequences."""
+    """Return the stream without the escaping layer, for libraries that write their own escape sequences."""
     return stream.stream if isinstance(stream, EscapingStream) else stream
 
 
@@ -119,8 +119,8 @@ def standard_streams() -> Iterator[None]:
 def _open_closed_streams() -> None:
     """Open the null device in place of closed standard streams.
 
-    Otherwise, the next files to be opened would get their descriptors. Output is dropped. Reading standard input fails,
-    since the device is open for writing only.
+    Otherwise, the files opened next would get the descriptors of these streams. Output is dropped. Reading standard
+    input fails, since the device is open for writing only.
     """
     for number in range(3):
         try:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penwright.training.observers import Observer
     from penwright.workflows.api import Prepared
 
-LONGEST_EXAMPLE = 80  # maximum number of characters of an example prompt, so that the command fits on a line
+LONGEST_EXAMPLE = 80  # maximum number of characters of an example prompt; the command should fit on a line
 NewRun = Annotated[Path | None, typer.Option(help="Folder for the new run. Default: runs/NAME, named after the data.")]
 Balance = Annotated[
     bool,
@@ -123,7 +123,7 @@ def command(
 
 
 def _is_done_elsewhere(processes: int | None) -> bool:
-    """Start the training processes if several are requested. Return True in any rank but 0, after its training."""
+    """Start the training processes if several are requested. In ranks other than 0, return True after training."""
     from penwright.training.launcher import guard_this_rank, is_launched, launch
     from penwright.training.signals import treat_as_ctrl_c
 
@@ -140,7 +140,7 @@ def _is_done_elsewhere(processes: int | None) -> bool:
 def _show_what_would_be_trained(
     settings: "Table", run: Path | None, n_members: int | None, form: Literal["plan", "json", "recipe"]
 ) -> None:
-    """Print the plan (as text or JSON) or the recipe; for an ensemble, those of the first member."""
+    """Print the plan (as text or JSON) or the recipe. For an ensemble, use the plan of the first member."""
     from penwright.config import write_toml
     from penwright.workflows import api
 
@@ -209,7 +209,7 @@ def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
             "teaching. "
             f"Give --minutes {api.minutes_for(n_members, plan.minutes_wanted):.2g} or more, or leave out --ensemble"
         )
-    elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # measured for writers only
+    elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # SATURATION was measured for writers only
         enough = api.minutes_for(n_members, minutes * SATURATION / plan.epochs)
         warn(
             f"each of the {n_members} members reads the text only about {amount(plan.epochs, 'time')}, and could learn "
@@ -249,7 +249,7 @@ def _show_plan(prepared: "Prepared", folder: Path, json: bool) -> None:
 
 
 def _finish(folder: Path, task: str, json: bool) -> None:
-    """Print that training is done, and which commands to try next."""
+    """Print that training is done, and suggest the next commands to try."""
     from penwright.cli.progress import print_message
 
     if json:

@@ -132,7 +132,7 @@ def translate(
 
 
 def _require_followed(ways: Sequence[str], given: Collection[str]) -> None:
-    """Raise UsageError for several modes of translation, or for options without effect in the chosen mode."""
+    """Raise UsageError for several modes of translation at once, and for options without effect in the chosen mode."""
     if len(ways) > 1:
         raise UsageError(f"{' and '.join(ways)} cannot be combined. Choose one of them")
     way = ways[0] if ways else BEAM_SEARCH
@@ -143,7 +143,7 @@ def _require_followed(ways: Sequence[str], given: Collection[str]) -> None:
 
 
 def _constraints(glossary: Path | None, bias: float | None, protect: Sequence[str]) -> "Constraints":
-    """Return the constraints on the translations: terms of the glossary and protected spans."""
+    """Return the constraints on the translations: the terms of the glossary, and the protected spans."""
     from penwright.translation.constraints.glossary import Glossary
     from penwright.translation.constraints.protection import Protection
     from penwright.translation.constraints.requirements import Constraints
@@ -155,7 +155,7 @@ def _constraints(glossary: Path | None, bias: float | None, protect: Sequence[st
 
 
 def _translator(run: Path, device: str, precision: InPrecision, language: str | None) -> "Translator":
-    """Load the translator, and set its source language."""
+    """Load the translator, and set the source language."""
     from penwright.workflows.load import load_translator
 
     translator = load_translator(run, device, precision)
@@ -173,7 +173,7 @@ def _links(found: "Sequence[Translation]", run: Path, device: str) -> list[str]:
 
 
 def _print(translations: "Sequence[Translation]", links: Sequence[str] | None, *, json: bool) -> None:
-    """Print the translations as text or as JSON. Add the alignments if there are `links`."""
+    """Print the translations as text or as JSON. If `links` are given, add the alignments."""
     remaining = iter(links or ())
     for translation in translations:
         own_links = ["" if links is None else next(remaining) for _ in translation.candidates]

@@ -1,4 +1,4 @@
-"""A user's table, to which a command adds columns. Existing cells stay unchanged."""
+"""Tables of users. Commands add columns; existing cells stay unchanged."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ class UserTable(NamedTuple):
 
     @classmethod
     def read(cls, path: str) -> "UserTable":
-        """Read a table (- for standard input). The delimiter is the candidate that divides the header most often."""
+        """Read a table (- for standard input). The delimiter is the candidate that splits the header most often."""
         text = read_text(path).removeprefix("\ufeff")
         csv.field_size_limit(LONGEST_CELL)
         firsts = {each: next(csv.reader(io.StringIO(text, newline=""), delimiter=each), []) for each in DELIMITERS}
@@ -43,7 +43,7 @@ class UserTable(NamedTuple):
         return cls(path, header, [row + [""] * (len(header) - len(row)) for row in rows], delimiter)
 
     def texts(self, names: Sequence[str], trained: Sequence[tuple[str, int]]) -> list[str]:
-        """Return the text of each row, from the named columns or, without names, the run's training columns."""
+        """Return the text of each row. Without names, the columns that the run was trained on are used."""
         columns = [self._column(name) for name in names]
         if not columns and all(name in self.header for name, _ in trained):
             columns = [self.header.index(name) for name, _ in trained]
@@ -64,7 +64,7 @@ class UserTable(NamedTuple):
         raise UsageError(f"{self.path} has no column '{name}'. Columns: {', '.join(self.header)}")
 
     def write(self, names: Sequence[str], columns: Sequence[Sequence[str]]) -> None:
-        """Write the table with the new columns to standard output. A name that already exists gets a number."""
+        """Write the table with the new columns to standard output. New names that already exist get a number."""
         header = list(self.header)
         for name in names:
             taken = (f"{name}_{number}" for number in range(2, len(header) + 3))

@@ -1,4 +1,4 @@
-"""Scores of predicted labels, and the calibration of their probabilities."""
+"""Scores of predicted labels, and the calibration of the predicted probabilities."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ def confusion_and_nll(
 ) -> tuple[Counts, NegativeLogLikelihood]:
     """Return the confusion matrix and the total negative log-likelihood of the true labels.
 
-    Rows of the matrix are true labels, columns are predicted ones.
+    The rows of the matrix are true labels, the columns are predicted labels.
     """
     counts = np.zeros((log_probs.shape[1], log_probs.shape[1]), dtype=np.int64)
     np.add.at(counts, (labels.numpy(), log_probs.argmax(-1).numpy()), 1)
@@ -44,7 +44,7 @@ def classification_scores(counts: Counts) -> tuple[Score, ...]:
     )
 
 
-N_BINS = 10  # number of bins of equal width, from 0 to 1
+N_BINS = 10  # number of bins of equal width between 0 and 1
 
 
 class Bin(NamedTuple):
@@ -66,7 +66,7 @@ class Calibration(NamedTuple):
 
 
 def compute_calibration(confidences: NDArray[np.float64], right: NDArray[np.bool_]) -> Calibration:
-    """Compute the calibration from the confidence in the label of each text, and from whether the label is right.
+    """Compute the calibration from the confidence of each prediction, and from whether the prediction is right.
 
     A value on the border of two bins belongs to the upper one.
     """

@@ -1,4 +1,4 @@
-"""The report on a classifier: scores of each label, the confusion matrix, and the most confident mistakes."""
+"""The report on a classifier: the scores of each label, the confusion matrix, and the most confident mistakes."""
 
 from collections.abc import Sequence
 from heapq import nlargest
@@ -14,11 +14,11 @@ LONGEST_TEXT = 300  # maximum number of characters of a text to store
 
 
 class LabelScores(NamedTuple):
-    """The scores of one label, in percent. A score without counts is None."""
+    """The scores of one label, in percent. A score is None if no text counts for it."""
 
     label: str
-    precision: float | None  # share of texts with this predicted label for which the prediction is correct
-    recall: float | None  # share of texts with this true label that are predicted correctly
+    precision: float | None  # share of correct predictions among the texts with this predicted label
+    recall: float | None  # share of correct predictions among the texts with this true label
     f1: float | None  # harmonic mean of precision and recall
     n_texts: int  # number of texts with this true label
 
@@ -34,7 +34,7 @@ class Mistake(NamedTuple):
 
 
 class LabelReport(NamedTuple):
-    """A report on the labels of a classifier. Rows of the confusion matrix are true labels, columns predicted ones."""
+    """A report on the labels of a classifier. In the confusion matrix, rows are true labels."""
 
     labels: tuple[LabelScores, ...]
     confusion: list[list[int]]

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from penwright.data.corpus import Document
 
-LENGTHS = range(2, 9)  # values of n for the word n-grams
+LENGTHS = range(2, 9)  # values of n of the word n-grams
 SHORTEST = 8  # minimum length of a reported passage, in bytes
-CARRIED = 2_000  # characters at the end of a chunk to read again with the next chunk, for n-grams across the border
+CARRIED = 2_000  # number of characters before a chunk to read with the chunk, for n-grams across the border
 _WORD = re.compile(r"\w+")
-_ROW = re.compile(r"([^\w\n])\1{2,}")  # repeated punctuation, e.g. a line of dashes, is no sign of copying
+_ROW = re.compile(r"([^\w\n])\1{2,}")  # repeated punctuation, e.g. a line of dashes, which is no sign of copying
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 Hashes = UInt64[np.ndarray, " _places"]
 
@@ -28,7 +28,7 @@ class CopiedPassage:
 
     text: str
     document: str
-    line: int  # line in the document where the passage begins
+    line: int  # number of the document's line in which the passage begins
 
     @property
     def n_words(self) -> int:
@@ -40,8 +40,8 @@ class CopiedPassage:
 class Novelty:
     """The novelty of a text."""
 
-    longest: CopiedPassage | None  # longest copied passage; None if none has 8 bytes or more
-    new: dict[int, float]  # share of new word n-grams by n, in lower case, without punctuation
+    longest: CopiedPassage | None  # longest copied passage; None if all are shorter than 8 bytes
+    new: dict[int, float]  # share of new word n-grams by n; case and punctuation are ignored
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def passages(documents: Iterable[Document], n_characters: int, most: int = 50) -
 
 
 class _Ngrams:
-    """The word n-grams of the texts, each with a mark if found. An n-gram is hashed as a polynomial of word hashes."""
+    """The word n-grams of the texts, and whether each was found. An n-gram is hashed as a polynomial of word hashes."""
 
     def __init__(self, texts: Sequence[str]):
         self._texts = [dict(_ngrams(_words(text))) for text in texts]
@@ -94,7 +94,7 @@ class _Ngrams:
             self._found[n][places[known]] = True
 
     def shares(self) -> Iterator[dict[int, float]]:
-        """Yield for each text the share of n-grams that were not found, by n."""
+        """Yield a table for each text: the share of n-grams that were not found, by n."""
         for text in self._texts:
             found = {n: self._found[n][np.searchsorted(self._wanted[n], hashes)] for n, hashes in text.items()}
             yield {n: float(1 - known.mean()) for n, known in found.items() if len(known)}
@@ -135,16 +135,16 @@ class _Text:
 
 @dataclass
 class _PassageSearch:
-    """A search for the longest common passages by doubling: windows of 8 bytes are compared, then 16, 32 and so on.
+    """A search for the longest common passages. Windows of 8 bytes are compared, then windows of 16, 32 and so on.
 
-    A passage of L bytes is found by any window of 2^k <= L bytes in it, and measured by extending it to both sides.
+    A passage is found by any window of 2^k bytes that it contains, and measured by extending this window to both sides.
     """
 
     given: Sequence[str]
     _document: str = ""
-    _held: str = ""  # end of the text read so far, where repeated punctuation may begin
+    _held: str = ""  # end of the text so far; repeated punctuation may continue in the next chunk
     _texts: list[_Text] = field(init=False)
-    _carried: bytes = b""  # end of the bytes searched so far; it is searched again with the next chunk
+    _carried: bytes = b""  # last bytes searched so far, to search again with the next chunk
     _line: int = 1  # number of the line in which the carried bytes begin
 
     def __post_init__(self) -> None:
@@ -196,7 +196,7 @@ class _PassageSearch:
         self._carried = piece[max(0, kept) :]
 
     def _measure(self, level: int, hashes: Hashes, places: NDArray[np.int64], piece: bytes) -> None:
-        """Extend the matches at these positions. Skip texts with a known passage of twice the window size."""
+        """Extend the matches at these positions. Skip texts for which a passage of twice the window size is known."""
         size, wanted, texts, inside = self._windows[level]
         open_texts = np.array([text.n_bytes < min(2 * size, len(text.spelled)) for text in self._texts])
         if not open_texts.any():

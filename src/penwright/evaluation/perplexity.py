@@ -1,4 +1,4 @@
-"""Loss of a model on held-out text: nats per token, and bits per byte, which is comparable across tokenizers."""
+"""Loss of a model on held-out text in nats per token and bits per byte. Only the latter compares across tokenizers."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,7 +15,7 @@ from penwright.losses import summed_loss
 from penwright.model import Model
 
 N_UNICODE_CHARACTERS = (
-    160_000  # approximate number of characters in Unicode 17; an unknown character may be any of them
+    160_000  # approximate number of characters in Unicode 17, and of candidates for an unknown character
 )
 
 
@@ -55,8 +55,8 @@ def _without(batch: Batch, ignored: int) -> Batch:
 def text_scores(total: NegativeLogLikelihood, n_bytes: int, n_unknown: int = 0) -> tuple[Score, ...]:
     """Return nats per token and bits per byte of a held-out text with `n_bytes` bytes in UTF-8.
 
-    Bits per byte count all bits needed to restore the text. A character unknown to the tokenizer therefore costs its
-    token, plus the bits that identify the character.
+    Bits per byte count all bits needed to restore the text. A character unknown to the tokenizer therefore costs the
+    bits of the unknown token, plus the bits that identify the character.
     """
     bits = total.nats / log(2) + n_unknown * log2(N_UNICODE_CHARACTERS)
     note = f"{n_bytes:,} held-out bytes"
@@ -68,9 +68,9 @@ def text_scores(total: NegativeLogLikelihood, n_bytes: int, n_unknown: int = 0) 
 def ngram_baselines(training: NDArray[np.integer], held_out: NDArray[np.integer], vocab_size: int) -> dict[str, float]:
     """Return the nats per token of a unigram and a bigram model.
 
-    Both models are smoothed, so no token has probability zero. The unigram model uses add-one smoothing. The bigram
-    model uses Witten and Bell (1991): the more different tokens have followed a context, the less the context
-    counts. The result is empty for fewer than two held-out tokens.
+    Smoothing gives every token a positive probability. The unigram model uses add-one smoothing. The bigram model uses
+    Witten-Bell smoothing (1991): the more different tokens have followed a context, the less the context counts. The
+    result is empty for fewer than two held-out tokens.
     """
     if len(held_out) < 2:
         return {}
@@ -81,7 +81,7 @@ def ngram_baselines(training: NDArray[np.integer], held_out: NDArray[np.integer]
     seen = np.bincount(pairs // vocab_size, weights=pair_counts, minlength=vocab_size)[before]
     kinds = np.bincount(pairs // vocab_size, minlength=vocab_size)[before]
     wanted = before * vocab_size + after
-    pairs, pair_counts = np.append(pairs, -1), np.append(pair_counts, 0)  # -1 is a sentinel for pairs that sort last
+    pairs, pair_counts = np.append(pairs, -1), np.append(pair_counts, 0)  # a sentinel for pairs that would sort last
     place = np.searchsorted(pairs[:-1], wanted)
     together = np.where(pairs[place] == wanted, pair_counts[place], 0)
     bigram = (together + kinds * unigram[after]) / np.maximum(seen + kinds, 1)

@@ -19,9 +19,9 @@ class Score(NamedTuple):
     name: str
     value: float
     higher_is_better: bool = False
-    note: str = ""  # details that matter in a comparison, e.g. a signature or a unit
-    standard_error: float | None = None  # standard error, if known; smaller differences may be chance
-    baselines: tuple[Baseline, ...] = ()  # scores of simple methods; only in the evaluation of a finished run
+    note: str = ""  # details that matter in comparisons, e.g. a signature or a unit
+    standard_error: float | None = None  # standard error, if known; smaller differences may be due to chance
+    baselines: tuple[Baseline, ...] = ()  # scores of simple methods; empty during training
     report: LabelReport | None = None  # details of a classifier's accuracy, if all held-out texts were evaluated
 
     def beats(self, other: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""BLEU and chrF of translations, computed by sacrebleu, with the signatures that make them comparable."""
+"""BLEU and chrF of translations, computed by sacrebleu, with the signatures that make scores comparable."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from sacrebleu.metrics.chrf import CHRF
 from penwright.evaluation.scores import Score
 from penwright.text import HAN, KANA, OTHERS
 
-MUCH = 0.2  # minimum share of letters in scripts without spaces for which `13a` is not used; quoted names stay below it
+MUCH = 0.2  # share of letters in scripts without spaces from which `13a` is not used; a few quoted names stay below
 
 
 def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[Score, ...]:
@@ -26,7 +26,7 @@ def bleu_for(references: Sequence[str]) -> BLEU:
     """Return BLEU with the tokenizer that suits the script of the references.
 
     The standard tokenizer, `13a`, splits words at spaces, which would make a whole Chinese sentence one word. Chinese
-    uses `zh`, as is standard. Japanese, Thai and other languages without spaces use `char`.
+    is scored with `zh`, the standard tokenizer for Chinese. Other languages without spaces are scored with `char`.
     """
     text = "".join(references)
     letters = max(1, sum(map(str.isalpha, text)))

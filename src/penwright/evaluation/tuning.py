@@ -22,7 +22,7 @@ SIGNIFICANCE_LEVEL = 0.05  # a gain with a smaller p-value counts as an improvem
 
 
 class Trial(NamedTuple):
-    """A pair of penalties, and the scores after reranking the same hypotheses with them."""
+    """A pair of penalties, and the scores of the hypotheses after reranking with these penalties."""
 
     length_penalty: float
     coverage_penalty: float
@@ -34,7 +34,7 @@ class Trial(NamedTuple):
 class Tuning:
     """The trials, and the scores of a full search with the current and with the best settings."""
 
-    trials: tuple[Trial, ...]  # highest sum of BLEU and chrF first
+    trials: tuple[Trial, ...]  # trials in descending order of BLEU plus chrF
     before: float  # BLEU with the current settings, on pairs that the trials did not use
     after: float  # BLEU with the best settings, on the same pairs
     p: float  # p-value of the difference in BLEU (paired bootstrap, Koehn 2004)
@@ -43,13 +43,13 @@ class Tuning:
 
     @property
     def is_better(self) -> bool:
-        """Whether BLEU rose significantly, and chrF fell by no more than BLEU rose."""
+        """Whether BLEU rose significantly, and chrF did not fall by as much as BLEU rose."""
         gain, chrf_gain = self.after - self.before, self.after_chrf - self.before_chrf
         return gain > 0 and self.p < SIGNIFICANCE_LEVEL and gain + chrf_gain > 0
 
 
 def tune(translator: Translator, sources: Sequence[str], references: Sequence[str], say: Say = say_nothing) -> Tuning:
-    """Choose settings on every other pair, and compare them with the current settings on the rest.
+    """Choose settings on every other pair, and compare them with the current settings on the other half.
 
     The n-best list of each source is generated once, then reranked with all settings. Raises PenwrightError for fewer
     than FEWEST pairs.

@@ -7,10 +7,10 @@ from statistics import median
 from typing import Any, Literal, NamedTuple
 
 Record = Mapping[str, Any]
-WINDOW = 20  # number of records before a spike that define the usual loss
-SPIKE = 8.0  # minimum height of a spike: this many times the median distance from the median
+WINDOW = 20  # number of records before a possible spike; their median is the usual loss
+SPIKE = 8.0  # minimum height of a spike above the median, in median distances from the median
 OVER_FITTED = 0.01  # relative rise above the lowest held-out loss that counts as overfitting, not as noise
-FLAT, N_FLAT = 0.003, 4  # a plateau gains less than this share in this many evaluations
+FLAT, N_FLAT = 0.003, 4  # on a plateau, the loss falls by less than the share FLAT in N_FLAT evaluations
 
 
 class Alert(NamedTuple):
@@ -52,7 +52,7 @@ def _more_skipped(before: Record, after: Record) -> bool:
 
 
 def _spikes(steps: Sequence[Record]) -> Iterator[Alert]:
-    """Yield an alert for each loss far above the records before it. Spikes close together share one alert."""
+    """Yield an alert for each loss far above the losses before. Spikes close together share one alert."""
     known = [(each["step"], each["loss"]) for each in steps if _is_number(each.get("loss"))]
     quiet_from = 0
     for place in range(WINDOW, len(known)):

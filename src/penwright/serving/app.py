@@ -55,12 +55,12 @@ def create_app(registry: ModelRegistry, settings: ServingSettings) -> FastAPI:
     add_error_handlers(app)
     app.add_api_route("/views/style.css", _style, include_in_schema=False)
     app.mount("/views", _Files(directory=MODULES))
-    app.router.default = _Files(directory=PAGE, html=True)  # for paths without a route
+    app.router.default = _Files(directory=PAGE, html=True)  # serves all paths without a route
     return app
 
 
 class _Files(StaticFiles):
-    """Static files. Methods other than GET and HEAD get 404, as for paths without a route. Starlette would send 405."""
+    """Static files. Starlette answers methods other than GET and HEAD with 405; this class answers them with 404."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a file."""

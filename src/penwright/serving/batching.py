@@ -1,7 +1,7 @@
 """Two ways to compute the requests of several clients together, on a model's thread.
 
-Completions use continuous batching: between two tokens, completions join and leave. Texts to translate or to classify
-are collected for some milliseconds, and processed in batches (dynamic batching).
+Completions use continuous batching: completions join and leave the batch between two tokens. Texts to translate or to
+classify are collected for some milliseconds, then processed in batches (dynamic batching).
 """
 
 import asyncio
@@ -30,13 +30,13 @@ class CompletionWorker:
 
     def __init__(self, pool: ContinuousBatch, worker: Executor):
         self.pool, self._worker = pool, worker
-        self._is_stepping = False  # used on the worker's thread only
-        self._queues: dict[Request, UpdateQueue] = {}  # used on the server's thread only, like all attributes below
+        self._is_stepping = False  # whether the pool is stepping; used on the worker's thread only
+        self._queues: dict[Request, UpdateQueue] = {}  # used on the server's thread only, like the next attributes
         self.n_tokens = 0  # number of tokens generated so far
         self.n_abandoned = 0  # number of completions abandoned before their end
 
     async def write(self, requests: Sequence[Request], until: float) -> AsyncGenerator[tuple[int, TokenUpdate], None]:
-        """Yield the index of a request and its next token, until all requests have finished.
+        """Yield each new token with the index of its request, until all requests have finished.
 
         Closing the generator, or cancelling its consumer, stops the work at the next step. Raises TimeoutError when the
         event loop's clock passes `until`, and any error of the pool.
@@ -80,7 +80,7 @@ class CompletionWorker:
         except Exception as error:  # every waiting client must get the error
             updates = [(request, error) for request in self.pool.clear()]
         self._is_stepping = self.pool.busy
-        with suppress(RuntimeError):  # the event loop is closed, so there is no reader
+        with suppress(RuntimeError):  # raised if the event loop is closed; no client is left then
             loop.call_soon_threadsafe(self._deliver, updates)
             if self._is_stepping:
                 self._worker.submit(self._step, loop)
@@ -142,7 +142,7 @@ class DynamicBatcher(Generic[BatchKey, Result]):
         worker: Executor,
         wait_seconds: float = 0.004,
     ):
-        """Store `work`, which runs on the worker's thread. The last argument of `work` is the pending answers."""
+        """Store `work`, which runs on the worker's thread and receives the pending answers as its last argument."""
         self._work, self._worker, self._wait = work, worker, wait_seconds
         self._requests: list[_Request[BatchKey, Result]] = []
         self._task: asyncio.Task[None] | None = None
@@ -150,7 +150,7 @@ class DynamicBatcher(Generic[BatchKey, Result]):
         self.n_abandoned = 0  # number of texts abandoned by their clients
 
     async def ask(self, key: BatchKey, texts: Sequence[str]) -> list[Result]:
-        """Return the result of each text. Only texts of equal `key` share a batch. Cancelling abandons the texts."""
+        """Return the result of each text. Only texts with equal keys share a batch. Cancelling abandons the texts."""
         if not texts:
             return []
         request: _Request[BatchKey, Result] = _Request(key, texts, asyncio.get_running_loop().create_future())
@@ -176,7 +176,7 @@ class DynamicBatcher(Generic[BatchKey, Result]):
         self._task = None
 
     def _batch(self) -> list[_Request[BatchKey, Result]]:
-        """Return the request of each text in the next batch. A request occurs once per text."""
+        """Return the requests of the next batch, with one entry for each text. Entries may therefore repeat."""
         alike = [each for each in self._requests if each.is_open and each.key == self._requests[0].key]
         batch: list[_Request[BatchKey, Result]] = []
         for turn in range(BATCH):

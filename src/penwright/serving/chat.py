@@ -33,7 +33,7 @@ router = APIRouter(prefix="/v1", responses=ERROR_RESPONSES)
 
 @router.post("/chat/completions", response_model=ChatAnswer)
 async def chat_completions(body: ChatRequest, registry: Registry, limits: Limits) -> Response:
-    """Answer a conversation, n times. With `stream`, send events that end with [DONE]."""
+    """Answer a conversation n times. With `stream`, send events, and [DONE] as the last one."""
     work = await asyncio.to_thread(_job, body, _model(body, registry), limits)
     await work.prepare()
     pieces = work.stream()
@@ -47,7 +47,7 @@ async def chat_completions(body: ChatRequest, registry: Registry, limits: Limits
 
 
 def _model(body: ChatRequest, registry: ModelRegistry) -> ModelWorker:
-    """Return the requested model, or the first one that can answer."""
+    """Return the requested model or, without a name, the first model that can answer."""
     if body.model is not None:
         return registry.get(body.model)
     answering = (each for each in registry if isinstance(each.application, Generator) and each.application.template)
@@ -90,7 +90,7 @@ def _answer(work: CompletionJob) -> ChatAnswer:
 async def _chunks(
     work: CompletionJob, body: ChatRequest, first: CompletionChoice, rest: AsyncGenerator[CompletionChoice, None]
 ) -> AsyncIterator[str]:
-    """Yield the events of a stream: the first piece of each answer with its role, all other pieces, and the usage."""
+    """Yield the events of a stream: the pieces of the answers (the first piece with the role), and the usage."""
     begun = set[int]()
 
     def chunk(*pieces: CompletionChoice, with_usage: bool = False) -> str:

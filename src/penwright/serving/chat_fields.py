@@ -55,9 +55,9 @@ class ChatRequest(BaseModel):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # 0: always the most likely token
     top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
     n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of answers
-    stream: bool | None = False  # send the text in events while it is generated
+    stream: bool | None = False  # whether to send the text in events while it is generated
     stream_options: StreamOptions | None = None  # options that apply to streams
-    logprobs: bool | None = False  # return the log-probability of each token
+    logprobs: bool | None = False  # whether to return the log-probability of each token
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # alternatives per token to return
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None: a different one each time
@@ -65,7 +65,7 @@ class ChatRequest(BaseModel):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     logit_bias: Biases | None = None  # values to add to logits, by token id
     tools: list[Any] | None = None  # not supported
-    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # an extension to OpenAI's API; 0 or -1: all tokens
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # extends OpenAI's API; 0 or -1: all tokens
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
 
@@ -84,7 +84,7 @@ class TokenLogProb(BaseModel):
 
     token: str
     logprob: float | None
-    bytes: list[int] | None  # None for a part of a character
+    bytes: list[int] | None  # bytes of the token; None if they are only part of a character
 
 
 class ChatTokenLogProb(TokenLogProb):
@@ -127,7 +127,7 @@ class AnswerMessage(BaseModel):
 
 
 class ChatChoice(BaseModel):
-    """One of the answers."""
+    """One of the answers to a conversation."""
 
     index: int
     message: AnswerMessage
@@ -145,7 +145,7 @@ class ChatDelta(BaseModel):
 
 
 class ChatAnswer(BaseModel):
-    """The answers."""
+    """The answers to a conversation."""
 
     id: str
     object: Literal["chat.completion"] = "chat.completion"
@@ -156,7 +156,7 @@ class ChatAnswer(BaseModel):
 
 
 class ChatChunk(BaseModel):
-    """One event of a stream."""
+    """An event of a stream, with pieces of the answers."""
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"

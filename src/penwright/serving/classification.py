@@ -58,7 +58,7 @@ class CalibrationBin(BaseModel):
 
 
 class CalibrationFacts(BaseModel):
-    """The calibration on all held-out texts. If the texts are gone, `bins` is empty and `note` says why."""
+    """The calibration on all held-out texts. If the texts are missing, `bins` is empty, and `note` gives the reason."""
 
     bins: list[CalibrationBin]
     n: int

@@ -38,7 +38,7 @@ class _Side(NamedTuple):
     target: str | None
 
     async def find(self, question: Callable[[Inspector, str, str | None], T]) -> tuple[T, tuple[str, ...]]:
-        """Return the answer to `question`, and warnings about parts of the text that it ignores."""
+        """Return the answer to `question`, and warnings about the parts of the text that the answer ignores."""
 
         def answer() -> tuple[T, tuple[str, ...]]:
             insp = self.served.inspector
@@ -85,7 +85,7 @@ def _two(body: ComparisonRequest, registry: ModelRegistry) -> _Two:
 async def _tokens(two: _Two) -> tuple[View, tuple[str, ...]]:
     one, warnings = await two.first.find(Inspector.surprises)
     other, more = await two.second.find(Inspector.surprises)
-    found = await asyncio.to_thread(compare, one, other)  # takes seconds for very different texts
+    found = await asyncio.to_thread(compare, one, other)  # runs on a thread: very different texts take seconds
     return compared(found, two.names), warnings + more
 
 

@@ -9,7 +9,7 @@ from penwright.serving.fields import MAX_ENTRIES, MAX_INT, Name, Text, TokenId
 
 Ids = Annotated[list[TokenId], Field(max_length=1_000_000, fail_fast=True)]
 Stop = Annotated[Text, Field(max_length=1000)]
-MAX_LOGPROBS = 20  # maximum of `logprobs`
+MAX_LOGPROBS = 20  # maximum value of `logprobs`
 Finish = Literal["stop", "length"] | None
 
 
@@ -29,7 +29,7 @@ Biases = Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], BeforeVa
 class StreamOptions(BaseModel):
     """The options of a stream."""
 
-    include_usage: bool = False  # end with an event that contains the token counts
+    include_usage: bool = False  # whether to end with an event that contains the token counts
 
 
 class CompletionRequest(BaseModel):
@@ -48,18 +48,18 @@ class CompletionRequest(BaseModel):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # 0: always the most likely token
     top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
     n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of completions per prompt
-    best_of: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # not supported, unless it equals n
-    stream: bool | None = False  # send the text in events while it is generated
+    best_of: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # other values than n are not supported
+    stream: bool | None = False  # whether to send the text in events while it is generated
     stream_options: StreamOptions | None = None  # options that apply to streams
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # alternatives per token to return
-    echo: bool | None = False  # return the prompt before the completion
+    echo: bool | None = False  # whether to return the prompt before the completion
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None: a different one each time
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     logit_bias: Biases | None = None  # values to add to logits, by token id
     suffix: Text | None = None  # not supported
-    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # an extension to OpenAI's API; 0 or -1: all tokens
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # extends OpenAI's API; 0 or -1: all tokens
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
 
@@ -112,7 +112,7 @@ class Usage(BaseModel):
 
 
 class CompletionAnswer(BaseModel):
-    """The completions in the order of the prompts, or one event of a stream."""
+    """The completions in the order of the prompts, or an event of a stream."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"

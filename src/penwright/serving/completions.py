@@ -1,4 +1,4 @@
-"""A completion request in progress: prompts are tokenized, and new tokens are added to choices."""
+"""Completion requests in progress: prompts are tokenized, and new tokens are added to choices."""
 
 import asyncio
 import secrets
@@ -32,7 +32,7 @@ from penwright.serving.settings import ServingSettings
 from penwright.tokenizers import TextStream, Tokenizer
 
 MAX_NUMBERS = 1_000_000  # maximum number of tokens and alternatives in an answer
-MIN_TOP_P = 1e-6  # replacement for a top_p of 0; only the most likely token remains
+MIN_TOP_P = 1e-6  # replaces a top_p of 0, so that only the most likely token remains
 
 
 class CompletionJob:
@@ -65,7 +65,7 @@ class CompletionJob:
         for text, tokens in prompts:
             new_requests = generator.requests(tokens, self._settings, n, n_likely=body.logprobs or 0, biases=biases)
             for request in new_requests:
-                request.number += times[tuple(tokens)] * n  # a repeated prompt gets different completions
+                request.number += times[tuple(tokens)] * n  # the completions of a repeated prompt must differ
             times[tuple(tokens)] += 1
             self._requests += new_requests
             self._echoes += [text] * n
@@ -110,7 +110,7 @@ class CompletionJob:
 
 
 class _ChoiceBuilder:
-    """A builder of a choice from its pieces. With `keeps`, it stores the pieces for `whole`."""
+    """A builder that assembles a choice from pieces. With `keeps`, it stores the pieces for `whole`."""
 
     def __init__(self, index: int, tokenizer: Tokenizer, n_likely: int | None, *, keeps: bool):
         self._index, self._tokenizer, self.n_likely, self._keeps = index, tokenizer, n_likely, keeps
@@ -205,7 +205,7 @@ def _prompt(given: object, tokenizer: Tokenizer) -> tuple[str, list[int]]:
 
 def _check_prompts(prompts: Sequence[tuple[str, list[int]]], limits: ServingSettings) -> None:
     check_texts([text for text, _ in prompts], limits)
-    longest = max((len(tokens) for _, tokens in prompts), default=0)  # counts tokens, since tokens may have no text
+    longest = max((len(tokens) for _, tokens in prompts), default=0)  # in tokens: some tokens have no text
     if longest > limits.max_characters:
         raise RequestTooLarge(
             f"a prompt has {longest:,} tokens: this server accepts {limits.max_characters:,} (max_characters). "

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 try:
     import resource
-except ImportError:  # on Windows
+except ImportError:  # Windows has no resource limits
     resource = None  # type: ignore[assignment]
 
 SLOWEST = 1000  # minimum speed at which a client must read its response, in bytes per second
@@ -33,7 +33,7 @@ def protocol(read_seconds: float, most: int) -> type[H11Protocol]:
 
 
 def allowed_connections(wanted: int) -> int:
-    """Return how many of `wanted` connections the file descriptor limit allows. Half of the limit is for files."""
+    """Return the number of connections, at most `wanted`, for which half of the allowed file descriptors suffices."""
     if resource is None:
         return wanted
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -55,7 +55,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept the connection. If there are too many, close the one that has been idle longest."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # call `pause_writing` as soon as the client falls behind
+        transport.set_write_buffer_limits(high=0)  # `pause_writing` is called as soon as the client falls behind
         self._wait_for_request()
         if len(self.connections) > self.most:
             mine = [each for each in self.connections if isinstance(each, _Connection)]
@@ -70,7 +70,7 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Handle received bytes, without extending the deadline for headers. The middleware has one for bodies."""
+        """Handle received bytes; this does not extend the deadline for headers. The middleware limits bodies."""
         was_waiting = self.conn.their_state is h11.IDLE
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:

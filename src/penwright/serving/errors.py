@@ -26,7 +26,7 @@ TYPES = {
 }
 AGAIN_SECONDS = {429: "1", 503: "5"}  # values of the Retry-After header
 Problem = Mapping[str, Any]  # one error of a pydantic ValidationError
-KINDS = {  # names of pydantic's types for users of JSON
+KINDS = {  # pydantic's types, described for users of JSON
     "string": "a string",
     "int": "a whole number",
     "float": "a number",
@@ -63,7 +63,7 @@ class RequestTooLarge(PenwrightError):
 
 
 class NotTraining(PenwrightError):
-    """The run to stop is not being trained."""
+    """The run that a client asks to stop is not being trained."""
 
 
 class ErrorDetail(BaseModel):
@@ -71,7 +71,7 @@ class ErrorDetail(BaseModel):
 
     message: str
     type: str
-    param: str | None = None  # the invalid field
+    param: str | None = None  # name of the invalid field
     code: str | None = None
 
 
@@ -129,7 +129,7 @@ def error_response(path: str, status: int, message: str, param: str | None = Non
         content = ErrorResponse(error=ErrorDetail(message=message, type=kind, param=param)).model_dump()
     headers = {"Retry-After": AGAIN_SECONDS[status]} if status in AGAIN_SECONDS else {}
     if status == 401:
-        headers["WWW-Authenticate"] = 'Basic realm="penwright", charset="UTF-8"'  # browsers then ask for the key
+        headers["WWW-Authenticate"] = 'Basic realm="penwright", charset="UTF-8"'  # makes browsers ask for the key
     return JSONResponse(content, status, headers)
 
 
@@ -159,7 +159,7 @@ async def _handle_error(request: Request, error: Exception) -> JSONResponse:
 async def _invalid_fields(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     path, problems = request.url.path, error.errors()
-    source = str(problems[0]["loc"][0])  # body, query or path
+    source = str(problems[0]["loc"][0])  # part of the request with the problem: body, query or path
     inside = [{**each, "loc": each["loc"][1:]} for each in problems if str(each["loc"][0]) == source]
     given = error.body if source == "body" else dict(request.query_params) | request.path_params
     if problems[0]["type"] == "json_invalid":
@@ -186,7 +186,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _alternative(path: str) -> str:
-    """Return a hint at the route to use instead of an OpenAI route that this server lacks."""
+    """Return a hint about routes to use instead, if this is an OpenAI route that the server lacks; otherwise ""."""
     if not path.startswith("/v1/"):
         return ""
     return "To generate text, use POST /v1/completions or /v1/chat/completions. "
@@ -195,8 +195,8 @@ def _alternative(path: str) -> str:
 def first_problem(problems: Sequence[Problem], given: object) -> tuple[str, str]:
     """Return the location of the most relevant problem (in the form `field.1`) and its description.
 
-    If a field allows several types, pydantic reports a problem for each of them. The deepest location shows which type
-    was meant.
+    If a field allows several types, pydantic reports a problem for each type. The problem with the deepest location
+    concerns the type that the client meant.
     """
     places = [_place(problem, given) for problem in problems]
     first = places[0][:1]

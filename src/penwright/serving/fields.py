@@ -22,7 +22,7 @@ def _well_formed(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_well_formed)]  # a text of any length; `check_texts` limits the length
 Name = Annotated[Text, Field(max_length=500)]  # the name of a model or a run
-MAX_ENTRIES = 10_000  # maximum number of entries of a list, checked before the limits of the server
+MAX_ENTRIES = 10_000  # maximum number of entries of a list; checked before the limits in ServingSettings
 MAX_INT = 2**31 - 1  # the largest integer of any field
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
 
@@ -35,7 +35,7 @@ class ModelRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, given: Any) -> Any:
-        """Report only the first unknown field. pydantic would report every one of a million."""
+        """Report only the first unknown field. pydantic would report all fields, even a million."""
         names = given if isinstance(given, dict) else ()
         unknown = next((name for name in names if name not in cls.model_fields), None)
         if unknown is not None:
@@ -44,7 +44,7 @@ class ModelRequest(BaseModel):
 
 
 async def as_json(make: Callable[[], BaseModel]) -> Response:
-    """Build an answer and return it as JSON. This runs on a thread, so that large answers do not block the server."""
+    """Build an answer on a thread, and return it as JSON. Without the thread, large answers would block the server."""
     content = await asyncio.to_thread(lambda: make().model_dump_json().encode())
     return Response(content, media_type="application/json")
 
@@ -64,7 +64,7 @@ Limits = Annotated[ServingSettings, Depends(_settings)]
 
 
 def check_texts(texts: Sequence[str], limits: ServingSettings) -> None:
-    """Check the number and lengths of texts. Raises RequestTooLarge, naming the limit."""
+    """Check the number and the lengths of the texts. Raises RequestTooLarge, naming the exceeded limit."""
     if len(texts) > limits.max_texts:
         raise RequestTooLarge(
             f"{len(texts)} texts at once: this server accepts {limits.max_texts} (max_texts). Send fewer"
@@ -73,7 +73,7 @@ def check_texts(texts: Sequence[str], limits: ServingSettings) -> None:
 
 
 def check_lengths(texts: Sequence[str | None], limits: ServingSettings) -> None:
-    """Check the lengths of the texts of one request; None stands for no text. Raises RequestTooLarge."""
+    """Check the lengths of the texts of one request; None stands for a missing text. Raises RequestTooLarge."""
     longest = max((len(text or "") for text in texts), default=0)
     if longest > limits.max_characters:
         raise RequestTooLarge(

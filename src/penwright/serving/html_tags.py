@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape, unescape
 from typing import NamedTuple
 
-# Elements whose content has no tags; True if the content is text.
+# Elements whose content cannot contain tags. True: the content is text to translate.
 UNPARSED = {"script": False, "style": False, "textarea": True, "title": True}
 KEPT = ("script", "style", "code", "kbd", "samp", "var", "math", "svg")  # elements whose text is not translated
 VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
@@ -27,9 +27,9 @@ class Piece(NamedTuple):
 
 
 def pieces(html: str) -> list[Piece]:
-    """Split a page into pieces, in linear time. `with_texts` joins the pieces."""
+    """Split a page into pieces, in linear time. `with_texts` joins the pieces again."""
     found: list[Piece] = []
-    kept: list[str] = []  # open elements: the outermost untranslated one and those inside it
+    kept: list[str] = []  # open elements: the outermost untranslated element and the elements inside
     for part, is_text in _parts(html):
         found.append(_piece(part) if is_text and not kept else Piece(part))
         name = None if is_text else _NAME.match(part)
@@ -108,12 +108,12 @@ def _parts(html: str) -> Iterator[tuple[str, bool]]:
 
 
 class _Scanner:
-    """A scanner that finds the ends of markup. It never repeats a failed search."""
+    """A scanner that finds the ends of markup. A failed search is never repeated."""
 
     def __init__(self, html: str):
         self._html, self._lower = html, html.lower() if len(html.lower()) == len(html) else html
         self._missing: set[str] = set()
-        self._is_broken = False  # whether a quotation mark was not closed; every > then ends a tag
+        self._is_broken = False  # whether a closing quotation mark is missing; if so, every > ends a tag
 
     def markup_end(self, place: int) -> int | None:
         """Return the position after the markup that begins at `place`, or None if text begins there."""
@@ -122,7 +122,7 @@ class _Scanner:
         return self._tag_end(place) if _BEGIN.match(self._html, place) else None
 
     def closing(self, name: str, place: int) -> int:
-        """Return the position of the end tag, or the end of the page."""
+        """Return the position of the end tag or, if there is none, of the end of the page."""
         after = self._after(f"</{name}", place)
         return len(self._html) if after is None else after - len(name) - 2
 

@@ -1,7 +1,7 @@
 """The route that serves the pictures of `penwright.inspection`, which show what happens inside a model.
 
-A response is packed for `views/modules/bytes.js`: {views: [{name, heading, data, options}], warnings: [texts]}. With
-`?format=json`, the response has the same content as JSON. With html, svg or png, it is a file to save.
+By default, a response is packed for `views/modules/bytes.js`: {views: [{name, heading, data, options}], warnings:
+[texts]}. With `?format=json`, the same content is sent as JSON. With html, svg or png, the response is a file to save.
 """
 
 import asyncio
@@ -36,13 +36,13 @@ TYPES: Mapping[str, str] = {
     "svg": "image/svg+xml",
     "png": "image/png",
 }
-MAX_ALTERNATIVES = 500_000  # maximum of k times the number of characters of the text
+MAX_ALTERNATIVES = 500_000  # maximum product of k and the number of characters of the text
 MAX_NUMBERS = {
     "json": 4_000_000,
     "html": 16_000_000,
     "svg": 16_000_000,
     "png": 16_000_000,
-}  # maximum numbers in a picture, by format
+}  # maximum count of numbers in a picture, by format
 N_WORDS = 2000  # number of words in an embedding map
 N_POSITIONS = 256  # number of positions in the similarity picture
 
@@ -52,11 +52,11 @@ class InspectRequest(ModelRequest):
 
     model: Name | None = None
     text: Text = ""
-    target: Text | None = None  # a translation or a label; None: the model's own
+    target: Text | None = None  # a translation or a label; None: the output of the model
     head: Annotated[Text, Field(max_length=40)] = "0.0"  # LAYER.HEAD or PART.LAYER.HEAD, for example "cross.3.2"
     heads: Annotated[list[Name], Field(max_length=4096, fail_fast=True, default_factory=list)]  # heads to ablate
-    part: PartName | None = None  # part for attention rollout; None: the last part
-    position: Annotated[int, Field(ge=0, le=2**31)] | None = None  # the attributed token follows this position
+    part: PartName | None = None  # part of the model for attention rollout; None: the last part
+    position: Annotated[int, Field(ge=0, le=2**31)] | None = None  # position before the token to attribute
     method: Method = "integrated_gradients"
     word: Text = ""  # word whose neighbours to find
     side: Side | None = None  # side of a translator whose embeddings to use
@@ -155,7 +155,7 @@ def answer_in(format: Format, found: View, warnings: Sequence[str]) -> Response:
 
 
 def for_page(found: View) -> dict[str, Any]:
-    """Return a view for the page. Heads are sent as thumbnails. A full head is requested when the user opens it."""
+    """Return a view for the page. Heads are sent as thumbnails. The page requests a head in full when it is opened."""
     data = as_table(found.data)
     if found.name == "attention":
         data = {**data, "parts": [_thumbs(part) for part in data["parts"]]}

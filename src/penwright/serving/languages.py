@@ -30,7 +30,7 @@ UNKNOWN = Languages("source", "target")
 
 
 class LanguageGuess(NamedTuple):
-    """A possible language of a text, and the mean token probability when it is translated from that language."""
+    """A possible language of a text, and the mean token probability of a translation from this language."""
 
     language: str
     share: float
@@ -42,7 +42,7 @@ def languages_of(name: str, opened: OpenedRun) -> Languages:
 
 
 async def detect(text: str, translators: Sequence[ModelWorker]) -> list[LanguageGuess]:
-    """Rank the source languages of the translators by the likelihood that the text is in that language, best first."""
+    """Rank the source languages of the translators by the likelihood that the text is written in them, best first."""
     guesses = []
     for served in translators:
         (found,) = await served.translate([text], TranslationChoices(beam_size=1))

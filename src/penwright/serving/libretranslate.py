@@ -29,7 +29,7 @@ class TranslateRequest(BaseModel):
     q: Text | Annotated[list[Text], Field(max_length=MAX_ENTRIES, fail_fast=True)]  # texts to translate
     source: Name = "auto"  # language code; auto: detect the language
     target: Name  # language code
-    format: Literal["text", "html"] = "text"  # html: keep tags, and translate the text between them
+    format: Literal["text", "html"] = "text"  # html: tags are kept, and the text between tags is translated
     alternatives: Annotated[int, Field(ge=0, le=MAX_INT)] = 0  # number of further translations to return
     api_key: Text | None = None  # the server's key, if it has one
 
@@ -49,7 +49,7 @@ class Detected(BaseModel):
 
 
 class Translated(BaseModel):
-    """The translations: a text if the request has one text, and a list if it has a list."""
+    """The translations: a text for a request with one text, a list for a request with a list."""
 
     translatedText: str | list[str]
     alternatives: list[str] | list[list[str]] | None = None
@@ -99,7 +99,7 @@ async def translate(request: Request, registry: Registry, limits: Limits) -> Tra
 
 
 async def _ranked_translations(served: ModelWorker, texts: Sequence[str], n: int) -> dict[str, list[str]]:
-    """Return up to n translations of each text, best first. A limited queue may require several rounds."""
+    """Return up to n translations of each text, best first. If the queue is short, translate in several rounds."""
     found: dict[str, list[str]] = {}
     options = TranslationChoices(max(served.translator.defaults.beam_size, n), n)
     at_once = min(len(texts), served.limits.max_texts, served.limits.max_waiting)
@@ -111,7 +111,7 @@ async def _ranked_translations(served: ModelWorker, texts: Sequence[str], n: int
 
 
 def _ranks(page: Sequence[Piece], ranked: Mapping[str, Sequence[str]]) -> range:
-    """Return the ranks of a page's translations, from 1 to the largest number of translations of any of its texts."""
+    """Return the ranks from 1 to the largest number of translations of any text on the page."""
     return range(1, 1 + max((len(ranked[text]) for text in texts_of(page)), default=1))
 
 
@@ -121,7 +121,7 @@ def _plain(page: Sequence[Piece], translations: Mapping[str, str]) -> str:
 
 @router.post("/detect", openapi_extra=_body(DetectRequest))
 async def which_language(request: Request, registry: Registry, limits: Limits) -> list[Detected]:
-    """Guess the language of a text among the source languages."""
+    """Guess the language of a text: one of the source languages of the translators."""
     body = await _read(request, DetectRequest)
     check_texts([body.q], limits)
     guesses = await detect(body.q[:500], _translators(registry))
@@ -174,7 +174,7 @@ async def _translator(
         suitable = [served for served in suitable if body.source in {pairs[served].source, "source"}]
     unknown = [served for served, pair in pairs.items() if pair.source == "source"]
     if not suitable and len(pairs) == len(unknown) == 1:
-        suitable = unknown  # a single translator of unknown languages
+        suitable = unknown  # a single translator whose languages are unknown
     if not suitable:
         supported = ", ".join(f"{pair.source} to {pair.target}" for pair in pairs.values())
         raise UsageError(
@@ -187,7 +187,7 @@ async def _translator(
 
 
 async def _read(request: Request, model: type[Body]) -> Body:
-    """Return the request, which is JSON or a form. All values of a form are text."""
+    """Parse the request, which is JSON or a form. All values of a form are text."""
     content_type, content = request.headers.get("content-type", ""), await request.body()
     is_json = kind_of(content_type, content) == "application/json"
     try:

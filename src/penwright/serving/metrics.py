@@ -33,7 +33,7 @@ async def health(registry: Registry) -> Health:
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
-    """Return counts of requests, tokens and texts, and the queue lengths, in Prometheus' text format."""
+    """Return the counts of requests, tokens and texts, and the queue lengths, in Prometheus' text format."""
     return Response(request.app.state.metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -48,7 +48,7 @@ class Metrics:
         self._seconds = Histogram("penwright_request_seconds", "Duration of requests", ["route"], registry=collected)
 
     def count(self, route: str, status: int, seconds: float) -> None:
-        """Count a finished request. Status 499 means that the client left."""
+        """Count a finished request. Status 499 means that the client disconnected before the response."""
         self._requests.labels(route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 

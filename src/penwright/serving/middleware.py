@@ -48,13 +48,13 @@ class _Disconnected(Exception):
 
 
 class _Body:
-    """The body of a request, read in parts."""
+    """The body of a request, which is read in parts."""
 
     def __init__(self, receive: Receive):
         self._receive, self.is_whole = receive, False
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """Yield the parts that have not been read yet. Raises _Disconnected if the client leaves before the end."""
+        """Yield the unread parts. Raises _Disconnected if the client disconnects before the end of the body."""
         while not self.is_whole:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -160,7 +160,7 @@ class _Answer:
     """A sender that adds the security headers to a response and records its status."""
 
     def __init__(self, send: Send):
-        self._send, self.status = send, 499  # 499: the client left before the response began
+        self._send, self.status = send, 499  # 499: the client disconnected before the response
         self.has_begun = self.is_whole = False
 
     async def __call__(self, message: Message) -> None:
@@ -206,7 +206,7 @@ async def _disconnected(receive: Receive) -> Message:
 
 
 def _hosts(settings: ServingSettings) -> Iterator[str]:
-    """Yield the allowed Host headers. Yield none for a server on all addresses, which requires a key."""
+    """Yield the allowed Host headers. Without any, all are allowed: a server on all addresses requires a key."""
     if settings.host in {"0.0.0.0", "::"}:
         return
     own = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -217,7 +217,7 @@ def _hosts(settings: ServingSettings) -> Iterator[str]:
 
 
 def _netloc(origin: str) -> str | None:
-    """Return the host and port of an origin, or None."""
+    """Return the host and port of an origin, or None if the origin is not valid."""
     try:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:
@@ -260,7 +260,7 @@ async def _key_in_body(headers: Headers, body: bytes) -> bytes:
 
 
 def _check_json(scope: Scope, headers: Headers, body: bytes) -> None:
-    """Refuse JSON that is not valid Unicode. Set the content type of JSON, whatever the client sent."""
+    """Refuse JSON that is not valid Unicode. Replace the content type of JSON by application/json."""
     if not body:
         return
     kind = kind_of(headers.get("content-type", ""), body)

@@ -1,4 +1,4 @@
-"""A registry of the served models."""
+"""The registry of the served models."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -24,7 +24,7 @@ class ModelRegistry:
         return iter(self._served.values())
 
     def get(self, name: str | None = None, kind: Kind | None = None) -> ModelWorker:
-        """Return the model of this name or, without a name, the first of this kind. Raises UnknownModel."""
+        """Return the model of this name or, without a name, the first model of this kind. Raises UnknownModel."""
         if name is not None:
             if name not in self._served:
                 raise UnknownModel(f"there is no model '{name[:80]}'. The models are {', '.join(self._served)}")

@@ -30,8 +30,8 @@ from penwright.workflows.optimize import kept_alignment
 Kind = Literal["writer", "translator", "classifier"]
 T = TypeVar("T")
 Check = Callable[[], None]  # function that raises an error if the work should stop
-WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # durations, in seconds, for which a build works and rests in turn
-# The errors that the files of a damaged run may raise.
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # seconds for which a build alternately works and rests
+# The errors that reading a damaged run may raise.
 DAMAGE = (PenwrightError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)
 
 
@@ -83,13 +83,13 @@ class ModelWorker:
 
     @classmethod
     def load(cls, folder: Path, name: str | None = None, limits: ServingSettings | None = None) -> "ModelWorker":
-        """Load a run folder. The default name is that of the folder."""
+        """Load a run folder. The default name of the model is the name of the folder."""
         device = limits.device if limits else "cpu"
         served = cls(name or folder.resolve().name, open_run(folder), load(folder, device), limits)
         if served.kind == "writer":
             _ = (
                 served.completion_worker
-            )  # creating it takes a second, which would block all clients at the first request
+            )  # create the worker now; this takes a second and would delay the first requests
         return served
 
     @property
@@ -120,7 +120,7 @@ class ModelWorker:
 
     @cached_property
     def inspector(self) -> Inspector:
-        """The inspector of the model. Use it only inside `run`, because it runs the model."""
+        """The inspector of the model. It computes with the model, so use it only inside `run` or `run_in_steps`."""
         return Inspector(self.application)
 
     @cached_property
@@ -147,7 +147,7 @@ class ModelWorker:
                 return await asyncio.wrap_future(self._worker.submit(function))
 
     async def run_in_steps(self, begin: Callable[[], Steps[None, None, T]]) -> T:
-        """Run long work on the model's thread, and let other requests run wherever the generator yields.
+        """Run long work on the model's thread. Other requests can run whenever the generator yields.
 
         `begin` runs on the model's thread, too, and returns the generator. If the client disconnects, the work stops.
         """
@@ -161,8 +161,8 @@ class ModelWorker:
     async def build(self, function: Callable[[Check], T]) -> T:
         """Run a slow function that needs no model, e.g. to compile a pattern, and return its result.
 
-        The function runs on its own thread and must often call its argument. This call stops the function when no
-        client waits any more, or after `build_seconds`. It also yields the GIL to the model's thread.
+        The function runs on its own thread. It must often call its argument, a check that stops the function when the
+        client has disconnected, or after `build_seconds`. The check also yields the GIL to the model's thread.
         """
         disconnected, seconds = Event(), self.limits.build_seconds
         with self._slots(1):
@@ -176,7 +176,7 @@ class ModelWorker:
     async def write(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, TokenUpdate], None]:
         """Yield the tokens of completions (made by `generator.requests`), each with the index of its request.
 
-        Wrap the generator in `contextlib.aclosing`. Closing it early stops the work within a token.
+        Wrap the generator in `contextlib.aclosing`. When it is closed early, the work stops within one token.
         """
         until = asyncio.get_running_loop().time() + self.limits.deadline_seconds
         with self._slots(len(requests)):
@@ -260,7 +260,7 @@ class ModelWorker:
 
 
 def _advance(steps: Steps[None, None, T]) -> tuple[T] | None:
-    """Take a step; if it was the last one, return the result in a tuple."""
+    """Take a step. After the last step, return the result in a tuple; otherwise return None."""
     try:
         next(steps)
     except StopIteration as end:
@@ -271,7 +271,7 @@ def _advance(steps: Steps[None, None, T]) -> tuple[T] | None:
 def _build_check(disconnected: Event, until: float) -> Check:
     """Return a check that raises ClientsDisconnected once `disconnected` is set, and UsageError after `until`.
 
-    The check sleeps now and then, which leaves most of the GIL to the model's thread.
+    The check sleeps now and then, so that the model's thread can use the GIL most of the time.
     """
     began = monotonic()
 

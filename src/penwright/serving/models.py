@@ -30,14 +30,14 @@ class ModelFacts(BaseModel):
     d_model: int
     vocab_size: int
     context_length: int
-    heads: list[str]  # names of the heads, as in requests for a single head
+    heads: list[str]  # names of the heads, for requests about a single head
     device: str
     step: int | None  # training step of the best checkpoint
     labels: list[str]  # the labels of a classifier
     languages: list[str]  # the two language codes of a translator; see languages.py
     decoding: dict[str, Any]  # default decoding settings of the model
     examples: list[str]  # sample prompts from the training of the model
-    sample: str  # a text to inspect; for a writer, with the beginning of a completion
+    sample: str  # text to inspect; for a writer, a prompt with the beginning of a completion
 
 
 class Models(BaseModel):
@@ -53,7 +53,7 @@ def models(registry: Registry) -> Models:
 
 
 def facts(served: ModelWorker) -> ModelFacts:
-    """Return the facts about a model, from its weights and from the files that its run folder still has."""
+    """Return the facts about a model. They come from the weights, and from files in the run folder that still exist."""
     opened, model = served.opened, served.application.model
     settings, samples = opened.recipe.model, read_records(opened.run.folder / SAMPLES).lines
     examples = list(dict.fromkeys(record["prompt"] for record in samples if record["prompt"].strip()))

@@ -36,7 +36,7 @@ class ModelList(BaseModel):
 
 @router.get("/models")
 async def models(registry: Registry) -> ModelList:
-    """List the served models, the default first."""
+    """List the served models. The default model comes first."""
     return ModelList(data=[_card(served) for served in registry])
 
 
@@ -48,7 +48,7 @@ async def model(name: str, registry: Registry) -> ModelEntry:
 
 @router.post("/completions", response_model=CompletionAnswer)
 async def completions(body: CompletionRequest, registry: Registry, limits: Limits) -> Response:
-    """Complete one or more prompts, n times each. With `stream`, send events that end with [DONE]."""
+    """Complete one or more prompts n times each. With `stream`, send events, and [DONE] as the last one."""
     work = CompletionJob(body, registry.get(body.model, "writer"), limits)
     await work.prepare()
     pieces = work.stream()
@@ -73,7 +73,7 @@ async def _pieces(
 
 
 async def events(stream: AsyncIterator[str]) -> AsyncIterator[str]:
-    """Yield the events of a stream, then [DONE]; an error becomes the last event."""
+    """Yield the events of a stream, then [DONE]. An error becomes the last event."""
     try:
         async for event in stream:
             yield event

@@ -12,11 +12,11 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 FORM, PARTS = "application/x-www-form-urlencoded", "multipart/form-data"
 MAX_FIELDS = 1000  # maximum number of fields of a form
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # half of a surrogate pair; a whole pair is one character
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # escape of a surrogate: half of a pair that encodes one character
 
 
 def kind_of(content_type: str, body: bytes) -> str:
-    """Return the media type of a form, or JSON for any other body, whatever the header says.
+    """Return the media type of the body: a form type, or JSON for any other body, even if the header names a form.
 
     `curl -d '{"text": ""}'` sends JSON with the content type of a form.
     """
@@ -26,7 +26,7 @@ def kind_of(content_type: str, body: bytes) -> str:
 
 
 def problem_of_json(body: bytes) -> str | None:
-    """Return why a JSON body is not valid Unicode, or None for a valid one. Syntax errors are detected later."""
+    """Return why a JSON body is not valid Unicode, or None if it is valid. Syntax errors are detected later."""
     try:
         body.decode("utf-8-sig")
     except UnicodeDecodeError as error:

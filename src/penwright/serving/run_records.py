@@ -1,4 +1,4 @@
-"""Readers of training logs. Only damaged lines are lost."""
+"""Readers of training logs. Damaged lines are skipped."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,18 +16,18 @@ KEYS: Mapping[str, Mapping[str, type]] = {  # required keys of a line, with the 
 
 
 class RunRecords(NamedTuple):
-    """The valid records of a file, and a description of the damaged lines."""
+    """The valid records of a log file, and a description of the damaged lines."""
 
     lines: Sequence[Record]
-    problem: str  # "" if no line is damaged
+    problem: str  # description of the damaged lines; "" if there are none
 
 
 def read_records(path: Path) -> RunRecords:
-    """Return the records of steps.jsonl, metrics.jsonl or samples.jsonl. A missing file has none.
+    """Return the records of steps.jsonl, metrics.jsonl or samples.jsonl. A missing file has no records.
 
     An incomplete last line is not reported, since a killed process may leave one.
     """
-    if not path.is_file():  # a missing file, or a pipe, which may never end
+    if not path.is_file():  # the file is missing, or is a pipe that may never end
         return RunRecords((), "")
     try:
         with path.open("rb") as file:
@@ -47,7 +47,7 @@ def read_records(path: Path) -> RunRecords:
 
 
 def finite_or_none(value: object) -> float | None:
-    """Return the value as a float that JSON can hold, or None."""
+    """Return the value as a float if it is a finite number, which JSON can hold; otherwise None."""
     try:
         return float(value) if isinstance(value, int | float) and isfinite(value) else None
     except OverflowError:

@@ -1,4 +1,4 @@
-"""The routes for runs on this machine: curves, samples, settings and alerts, also while a run is training.
+"""The routes for the runs on this machine: curves, samples, settings and alerts, even during training.
 
 Only runs in the parent folders of the served runs are visible. A client sends the name of a run, never a path.
 """
@@ -67,8 +67,8 @@ class AlertFacts(BaseModel):
 class Figures(BaseModel):
     """Curves as columns. Numbers that are not finite are null."""
 
-    steps: dict[str, Column]  # step, seconds, targets, loss, gradient norm, learning rate, skipped, speed
-    evaluations: dict[str, Column]  # step, seconds, targets and the scores
+    steps: dict[str, Column]  # columns: step, seconds, targets, loss, gradient norm, learning rate, skipped, speed
+    evaluations: dict[str, Column]  # columns: step, seconds, targets and the scores
     alerts: list[AlertFacts]
     state: str
     problem: str = ""  # what cannot be read
@@ -102,14 +102,14 @@ class StopRequest(ModelRequest):
 
 
 class Stopped(BaseModel):
-    """The state after a request to stop. It is "stopping" until the step is finished and saved."""
+    """The state of a run after a request to stop: "stopping" until the current step is finished and saved."""
 
     state: State
 
 
 @router.get("")
 def every_run(registry: Registry) -> Runs:
-    """List the visible runs. A damaged run is listed with its problem, and does not hide other runs."""
+    """List the visible runs. A damaged run is listed, too, with a description of the problem."""
     found = [
         facts for name, folder in folders(registry).items() if (facts := _facts(name, folder, registry)) is not None
     ]
@@ -118,7 +118,7 @@ def every_run(registry: Registry) -> Runs:
 
 @router.get("/figures")
 def figures(registry: Registry, run: RunName) -> Figures:
-    """Return the curves of training and evaluation, at most 2,000 points each, with the extremes of the loss."""
+    """Return the curves of training and evaluation, at most 2,000 points each. Extremes of the loss are kept."""
     found = _run(registry, run)
     steps, evaluations = (read_records(found.folder / name) for name in (STEPS, METRICS))
     return Figures(
@@ -156,7 +156,7 @@ def stop(registry: Registry, body: StopRequest) -> Stopped:
 
 
 def folders(registry: ModelRegistry) -> dict[str, Path]:
-    """Return the run folders by name. A name that occurs again gets the parent folder's name as a prefix."""
+    """Return the run folders by name. A name that occurs again gets the name of the parent folder as a prefix."""
     places = dict.fromkeys(served.opened.run.folder.resolve().parent for served in registry)
     found: dict[str, Path] = {}
     for place in places:
@@ -173,7 +173,7 @@ def readable(folder: Path) -> str:
 
 
 def downsample(records: Sequence[Record], most: int) -> Sequence[Record]:
-    """Return at most `most` records: those with the lowest and the highest loss in each of several equal intervals."""
+    """Return at most `most` records: those with the lowest and the highest loss in each of many equal intervals."""
     if len(records) <= most:
         return records
     kept = []

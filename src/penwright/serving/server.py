@@ -21,8 +21,8 @@ from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 
-IDLE_TICKS = 10  # idle time before memory is returned, in tenths of a second
-BACKLOG = 256  # maximum number of connections that wait to be accepted, also before `run`
+IDLE_TICKS = 10  # idle time after which memory is returned to the system, in tenths of a second
+BACKLOG = 256  # maximum number of connections that wait to be accepted, even before `run`
 
 
 class Server:
@@ -47,11 +47,11 @@ class Server:
             create_app(registry, self._settings),
             http=protocol(settings.read_seconds, most),
             ws="none",
-            backlog=min(BACKLOG, max(1, most // 2)),  # asyncio accepts up to this many before the limit is checked
+            backlog=min(BACKLOG, max(1, most // 2)),  # asyncio may accept a whole backlog before the limit is checked
             log_level="warning",
             lifespan="off",
             server_header=False,
-            use_colors=False,  # our standard error escapes control sequences, so colours would not work
+            use_colors=False,  # colours need control sequences, which our standard error escapes
             timeout_graceful_shutdown=int(self._settings.drain_seconds) + 1,
         )
         for name in ("uvicorn.error", "asyncio"):
@@ -80,14 +80,14 @@ class Server:
         """Serve until SIGTERM or Ctrl+C. After SIGTERM, running requests may finish."""
         gc.collect()
         gc.freeze()  # otherwise, each collection scans all of torch: 0.25 s for a list of 100,000 lists
-        before = signal.signal(signal.SIGTERM, _exit)  # uvicorn raises SIGTERM again after its shutdown
+        before = signal.signal(signal.SIGTERM, _exit)  # after its shutdown, uvicorn raises SIGTERM again
         try:
             asyncio.run(self.serve(open_page=open_page))
         finally:
             signal.signal(signal.SIGTERM, before)
 
     async def serve(self, *, open_page: bool = False) -> None:
-        """Serve until `stop` is called. In the main thread, a signal also ends serving."""
+        """Serve until `stop` is called. In the main thread, SIGTERM or SIGINT also ends serving."""
         if open_page:
             webbrowser.open(self.address)
         try:
@@ -131,8 +131,8 @@ def serve(folders: Sequence[str], settings: ServingSettings) -> Server:
 def named_run(text: str) -> tuple[Path, str | None]:
     """Parse FOLDER or NAME=FOLDER. Return the folder, and the name or None. Both may contain `=`.
 
-    If the whole text is an existing folder, there is no name. Otherwise the name ends at the first `=` before an
-    existing folder. If there is none, the name ends at the first `=`, unless it contains a slash.
+    If the whole text is an existing folder, there is no name. Otherwise the name ends at the first `=` that is followed
+    by an existing folder. If no folder exists, the name ends at the first `=`, unless the name would contain a slash.
     """
     if Path(text).exists():
         return Path(text), None

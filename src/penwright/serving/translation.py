@@ -1,7 +1,7 @@
 """The routes of the translation screen: sentences with word probabilities, alternatives, alignments and beam trees.
 
-Texts are split into words as in `translation/words.py`. A word is sent with the text before it, not with an offset:
-browsers and Python count characters differently.
+`translation/words.py` splits texts into words. A word is sent with the text between it and the previous word instead of
+an offset, because browsers and Python count characters differently.
 """
 
 import asyncio
@@ -45,12 +45,12 @@ from penwright.translation.words import pieces_of_words
 router = APIRouter(prefix="/translating", responses=ERROR_RESPONSES)
 T = TypeVar("T")
 MAX_TARGET_CHARACTERS = 4 * MAX_CHARACTERS  # maximum length of a translation in a request
-MIN_WEIGHT = 0.01  # minimum attention weight to send
+MIN_WEIGHT = 0.01  # minimum attention weight of a link to send
 
 
 @router.post("/cut", response_model=TranslatedDocument)
 async def cut(body: DocumentRequest, registry: Registry, limits: Limits) -> Response:
-    """Split a text into paragraphs and sentences. Sentences too long to translate at once are split as well."""
+    """Split a text into paragraphs and sentences. Sentences that are too long for one translation are split, too."""
     check_texts([body.text], limits)
     translator = registry.get(body.model, "translator").translator
     text = body.text.replace("\r\n", "\n")
@@ -94,7 +94,7 @@ async def translate(body: SentencesRequest, registry: Registry, limits: Limits) 
 
 @router.post("/links", response_model=Links)
 async def links(body: LinksRequest, registry: Registry, limits: Limits) -> Response:
-    """Return how much each word of a translation attends to each word of its sentence."""
+    """Return how much each word of a translation attends to each word of the source sentence."""
     served = registry.get(body.model, "translator")
     translator = served.translator
     check_texts([body.text, body.target], limits)
@@ -123,7 +123,7 @@ async def links(body: LinksRequest, registry: Registry, limits: Limits) -> Respo
 
 @router.post("/words")
 async def other_words(body: SearchRequest, registry: Registry, limits: Limits) -> OtherWords:
-    """Return the most likely next words after the prefix, each with a new translation of the rest."""
+    """Return the most likely next words after the prefix, each with the best translation that contains it."""
     served = registry.get(body.model, "translator")
     translator = served.translator
     check_texts([body.text + body.prefix], limits)

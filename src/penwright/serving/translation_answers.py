@@ -25,7 +25,7 @@ from penwright.translation.words import WordSpan, complete_last_word, pieces_of_
 MAX_WORDS, MAX_CHARACTERS = (
     300,
     3000,
-)  # limits of a sentence: the cost of search and attention is quadratic in the length
+)  # limits of a sentence; the cost of search and attention is quadratic in its length
 
 
 def check_sentence(text: str, prefix: str, name: str) -> None:
@@ -43,7 +43,7 @@ def check_sentence(text: str, prefix: str, name: str) -> None:
 
 
 def other_word(found: Alternative, prefix: str) -> OtherWord:
-    """Return a possible next word, and the prefix extended by this word."""
+    """Return a possible next word with the prefix extended by this word."""
     end = found.text.find(found.word, len(prefix.strip())) + len(found.word)
     probability = exp(found.log_prob)
     return OtherWord(
@@ -52,7 +52,7 @@ def other_word(found: Alternative, prefix: str) -> OtherWord:
 
 
 def paragraph(block: TextBlock, translator: Translator) -> Paragraph:
-    """Return a paragraph, split into sentences. Sentences that are too long to translate at once are split as well."""
+    """Return a paragraph split into sentences. Sentences that are too long for one translation are split, too."""
     whole_ones = sentences(block.text, translator.source_language) if block.text.strip() else []
     found = [part for sentence in whole_ones for part in short_parts(sentence)]
     return Paragraph(
@@ -94,7 +94,7 @@ def _words(text: str, places: Sequence[WordSpan], probabilities: Sequence[float 
 
 
 def sentence(found: Translation, tokenizer: Tokenizer) -> Sentence:
-    """Return a sentence and its translations, split into words."""
+    """Return a sentence and its translations, all split into words."""
     places = pieces_of_words(found.source, tokenizer)
     return Sentence(
         source=_words(found.source, places),
@@ -115,10 +115,10 @@ def _translation(source: Sequence[WordSpan], candidate: Candidate, tokenizer: To
 
 
 def _probabilities(candidate: Candidate, places: Sequence[WordSpan], tokenizer: Tokenizer) -> list[float | None]:
-    """Return the joint probability of each word's tokens, or None if the tokens do not spell the text."""
+    """Return the joint probability of the tokens of each word, or None if the tokens do not spell the text."""
     spelled = [tokenizer.token_bytes(piece.token) for piece in candidate.pieces if piece.token != tokenizer.end_id]
     if spelled:
-        spelled[0] = spelled[0].lstrip(b" ")  # the text has no leading space either
+        spelled[0] = spelled[0].lstrip(b" ")  # the text has no leading space
     if not places or b"".join(spelled) != candidate.text.encode():
         return [None] * len(places)
     numbers = span_indices(candidate.text, places, map(len, spelled))
@@ -140,5 +140,5 @@ def _term(outcome: ConstraintResult, sources: Sequence[WordSpan], targets: Seque
 
 
 def _overlapping(places: Sequence[WordSpan], start: int, end: int) -> Iterator[int]:
-    """Yield the indices of the words that a span overlaps."""
+    """Yield the indices of the words that overlap the span from `start` to `end`."""
     return (number for number, place in enumerate(places) if place.start < end and start < place.end)

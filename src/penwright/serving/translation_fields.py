@@ -14,11 +14,11 @@ class SentenceWord(BaseModel):
 
     before: str
     text: str
-    probability: float | None = None  # joint probability of its tokens; None if unknown
+    probability: float | None = None  # joint probability of the word's tokens; None if unknown
 
 
 class TermResult(BaseModel):
-    """The result of a glossary term, or of a protected span."""
+    """The result for a glossary term or a protected span."""
 
     source: str
     target: str
@@ -56,7 +56,7 @@ class TranslationOptions(ModelRequest):
 
 
 class SentenceRequest(ModelRequest):
-    """A sentence and the prefix of its translation. White space at the end of the prefix ends its last word."""
+    """A sentence and the prefix of its translation. White space after the prefix marks the last word as complete."""
 
     text: Text
     prefix: Text = ""
@@ -100,7 +100,7 @@ class Links(BaseModel):
     """The word alignment of a translation, without weights below 0.01."""
 
     links: list[Link]
-    aligned_by: str  # heads that the weights come from
+    aligned_by: str  # attention heads that provide the weights
 
 
 class SourceSentence(BaseModel):
@@ -113,7 +113,7 @@ class SourceSentence(BaseModel):
 
 
 class Paragraph(BaseModel):
-    """The lines of a paragraph; see translation/documents.py."""
+    """A paragraph with its layout; see translation/documents.py."""
 
     first: str  # white space and bullet before the first line
     rest: str  # white space before all other lines
@@ -138,7 +138,7 @@ class OtherWord(BaseModel):
     """A possible next word, with the best translation that contains it."""
 
     word: str
-    probability: float  # probability of its first token
+    probability: float  # probability of the word's first token
     text: str
     prefix: str  # prefix of the translation, extended by this word
 
@@ -150,7 +150,7 @@ class OtherWords(BaseModel):
 
 
 class TreeNode(BaseModel):
-    """A node of a beam search tree, as views/modules/beam.js draws it."""
+    """A node of a beam search tree in the format of views/modules/beam.js."""
 
     id: int
     parent: int | None

@@ -35,7 +35,7 @@ from penwright.tokenizers.tokenizer import unknown_warnings
 
 router = APIRouter(responses={**ERROR_RESPONSES})
 N_LIKELY = 10
-MAX_ALTERNATIVES = 50_000  # maximum number of alternatives for all tokens of a text together
+MAX_ALTERNATIVES = 50_000  # maximum total number of alternatives for the tokens of a text
 Tokens = tuple[int, ...]
 
 
@@ -44,9 +44,9 @@ class TokenChoice(BaseModel):
 
     id: int
     text: str  # text of the token alone
-    shown: str | None = None  # what the token adds to a text, if that differs: "" for part of a character
-    probability: float  # probability by the model, before the settings
-    chance: float | None = None  # probability with the settings; None if none apply
+    shown: str | None = None  # text that the token adds, if different; "" for part of a character
+    probability: float  # probability by the model, without the decoding settings
+    chance: float | None = None  # probability with the decoding settings; None if none apply
 
 
 class NextTokenDistribution(BaseModel):
@@ -63,7 +63,7 @@ class WrittenToken(BaseModel):
     id: int
     text: str
     shown: str  # text that this token completes
-    log_prob: float  # log-probability by the model, before the settings, in nats
+    log_prob: float  # log-probability by the model in nats, without the decoding settings
     rank: int
     entropy: float
     likeliest: list[TokenChoice]
@@ -91,19 +91,19 @@ class Scores(BaseModel):
 
 
 class PromptRequest(ModelRequest):
-    """A text and the token ids after it. With the ids, a generated text is continued from the same tokens."""
+    """A text, and the ids of tokens generated after it. With the ids, the text is continued from the same tokens."""
 
     model: Name | None = None
     text: Text = ""
     tokens: Annotated[list[TokenId], Field(max_length=100_000, fail_fast=True, default_factory=list)]
     settings: Annotated[
         dict[str, Any], Field(default_factory=dict)
-    ]  # changes to the model's settings; null disables a rule
+    ]  # changes to the model's decoding settings; null disables a setting
 
 
 @router.post("/next")
 async def next_token(body: PromptRequest, registry: Registry, limits: Limits) -> NextTokenDistribution:
-    """Return the next token's probabilities before and after the settings. Logits of recent texts are cached."""
+    """Return the probabilities of the next token without and with the settings. Logits of recent texts are cached."""
     served = registry.get(body.model, "writer")
     check_texts([body.text], limits)
     settings = decoding_settings(served.generator.defaults, body.settings, "settings")
@@ -214,7 +214,7 @@ def _tokens(served: ModelWorker, body: PromptRequest) -> Tokens:
 
 @lru_cache(maxsize=32)
 def _logits(served: ModelWorker, tokens: Tokens) -> Float[Tensor, " vocab_size"]:
-    """Return the logits of the next token. They are cached, which makes it fast to try settings."""
+    """Return the logits of the next token. The cache makes it fast to try other settings."""
     return served.generator.next_logits(tokens).double()
 
 
@@ -222,7 +222,7 @@ def _next_distribution(served: ModelWorker, tokens: Tokens, settings: DecodingSe
     tokenizer, context = served.generator.tokenizer, served.generator.model.settings.context_length
     logits = _logits(
         served, tuple(in_view(tokens, context))
-    )  # the model reads only these tokens, so the cache needs no others as the key
+    )  # the model reads only the tokens in view, so only they are in the cache key
     sampling = plan_of(tokenizer, settings, []).sampling
     reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.uses_history else None)[0]
     chances = (

@@ -1,8 +1,8 @@
 """START HERE: the table of tasks. Each entry names the corpus, batches, scores and samples of one task.
 
 In every run, `workflows/plan.py` opens the corpus and plans the recipe. Then `workflows/train.py` trains the tokenizer
-and stores the tokens. A `Session` takes the steps of a `Trainer`, evaluates and saves. Each task has a module of its
-own: `generation.py`, `chat.py`, `translation.py`, `classification.py`.
+and stores the tokens. A `Session` runs the steps of a `Trainer`, evaluates the model and saves the run. Each task has
+its own module: `generation.py`, `chat.py`, `translation.py`, `classification.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,15 +42,15 @@ class TaskParts:
     open_corpus: Callable[[Sequence[str], ReadingOptions], AnyCorpus]
     open_evaluation: Callable[
         [Sequence[str], ReadingOptions], AnyCorpus
-    ]  # opens files for evaluation, all of them held out
+    ]  # opens files for evaluation, as held-out text
     columns: tuple[str, ...]  # text columns of the token store
     labels: tuple[str, ...]  # label columns of the token store
-    rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # values of these columns, given all labels
+    rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # values of the columns, given all labels
     texts: Callable[[AnyCorpus], Iterator[str]]  # training texts for the tokenizer
     batches: Callable[[RunContext, TokenStore], AnyBatches]
     quick_evaluate: Callable[[RunContext], Sequence[Score]]  # scores during training; the first score ranks checkpoints
     evaluate: Callable[[RunContext], Sequence[Score]]  # the same scores on the whole held-out part
-    baselines: Callable[[RunContext, bool], Sequence[Score]]  # scores of simple methods, under the same names
+    baselines: Callable[[RunContext, bool], Sequence[Score]]  # scores of simple methods, with the same names
     sample: Callable[[RunContext], Sequence[Sample]]
 
     def token_store(
@@ -75,7 +75,7 @@ def kept_training_tokens(fingerprint: str, tokenizer: Tokenizer, labels: Sequenc
 
 
 def _store_key(fingerprint: str, tokenizer: Tokenizer, labels: Sequence[str], *, held_out: bool) -> str:
-    """Return a cache key made from everything that the tokens of a part depend on."""
+    """Return a cache key that depends on everything that determines the tokens of a part."""
     return store_key(fingerprint, tokenizer.fingerprint, "held out" if held_out else "training", *labels)
 
 

@@ -1,4 +1,4 @@
-"""Chat: a decoder-only model of prompts and answers, trained on the answers only."""
+"""Chat: a decoder-only model of prompts and answers. It is trained on the answers only."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -18,7 +18,7 @@ MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
-    """Yield each answer with the text before it and its number in the conversation."""
+    """Yield each answer with the text before the answer, and with its number in the conversation."""
     for conversation in _conversations(part):
         for number, turn in enumerate(conversation.turns):
             yield turn.prompt, turn.answer, number
@@ -48,7 +48,7 @@ def evaluate(context: RunContext) -> Sequence[Score]:
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score answers from all over the held-out part."""
+    """Score answers that are spread over the held-out part."""
     return _scores(context, -(-len(context.held_out.column("answer").tokens) // MOST_EVALUATED))
 
 
@@ -58,7 +58,7 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score a unigram and a bigram model of the answers."""
+    """Score a unigram model and a bigram model of the answers."""
     assert context.training is not None
     training, held_out = (store.column("answer").tokens for store in (context.training, context.held_out))
     nats = ngram_baselines(training[:], held_out[:], context.tokenizer.vocab_size)
@@ -66,7 +66,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 
 
 def sample(context: RunContext) -> Sequence[Sample]:
-    """Answer the prompts of the settings or, if there are none, the first held-out prompts."""
+    """Answer the prompts in the settings or, if the settings have no prompts, the first held-out prompts."""
     generator, length = context.application, context.recipe.decoding.max_new_tokens or SAMPLE_TOKENS
     assert isinstance(generator, Generator)
     given: list[tuple[Sequence[Message], str]] = [

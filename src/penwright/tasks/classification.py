@@ -35,15 +35,15 @@ from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 N_SAMPLES = 3
 SHOWN = 10  # maximum number of labels in an error message
 MOST_EVALUATED = 10_000  # maximum number of texts in a quick evaluation
-MOST_SCORES = 20_000_000  # maximum product of texts and labels in memory at once
-MOST_LOGITS = 50_000_000  # maximum product of texts and labels for fitting the linear classifier
+MOST_SCORES = 20_000_000  # maximum product of the numbers of texts and labels in memory at once
+MOST_LOGITS = 50_000_000  # maximum product of the numbers of texts and labels for fitting the linear classifier
 MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
 MOST_DOUBTFUL, DOUBTFUL = 50, 0.8  # maximum number of doubtful labels, and minimum probability of another label
-LINEAR = "linear classifier of n-grams"  # note on the scores of this baseline
+LINEAR = "linear classifier of n-grams"  # note with the scores of this baseline
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
-    """Yield each text with the index of its label.
+    """Yield each text with the index of the text's label.
 
     Labels that differ only in notation (1 and 1.0) match. Raises PenwrightError for an unknown label.
     """
@@ -85,15 +85,15 @@ def batches(context: RunContext, store: TokenStore) -> LabelledBatches:
 
 
 def fit_linear(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> LinearClassifier:
-    """Fit a linear classifier of n-grams on the training texts, or on a random part if there are many."""
+    """Fit a linear classifier of n-grams on the training texts. If there are many texts, use a random part."""
     texts, numbers = _training_texts(corpus, labels, seed)
     return LinearClassifier.fit(texts, numbers, len(labels), seed)
 
 
 def doubtful_labels(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> list[Mistake]:
-    """Return training texts whose label a linear classifier contradicts, although it was not fitted on them.
+    """Return training texts whose label is contradicted by a linear classifier that was fitted on other texts.
 
-    The most confident contradictions come first. `row` is the index among the training texts.
+    The most confident contradictions come first. `row` is the index of the text among the training texts.
     """
     texts, numbers = _training_texts(corpus, labels, seed)
     found = worst_mistakes(out_of_fold(texts, numbers, len(labels), seed), numbers, texts, labels, most=MOST_DOUBTFUL)
@@ -177,7 +177,7 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
 
 
 def _scores(results: Sequence[tuple[Counts, NegativeLogLikelihood]], *, is_balanced: bool = False) -> Sequence[Score]:
-    """Return the scores. The first one ranks checkpoints. It is macro-F1 if all labels should count equally."""
+    """Return the scores. The first one ranks checkpoints: macro-F1 if all labels count equally, otherwise accuracy."""
     counts = np.sum([counts for counts, _ in results], axis=0)
     nats = sum(nll.nats for _, nll in results) / max(1, int(counts.sum()))
     accuracy, macro_f1 = classification_scores(counts)
@@ -203,12 +203,12 @@ def _held_out_texts(context: RunContext) -> Iterator[str]:
 
 
 def _most_at_once(context: RunContext) -> int:
-    """Return the number of texts to score at once."""
+    """Return the number of texts to score at once, as limited by MOST_SCORES."""
     return max(1, min(MOST_EVALUATED, MOST_SCORES // max(1, len(context.card.labels))))
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score the most frequent label, equal probabilities, and the linear classifier, on the whole held-out part."""
+    """Score the most frequent label, equal probabilities and the linear classifier on the whole held-out part."""
     counts = np.bincount(context.held_out.labels["label"])
     frequent = 100 * float(counts.max() / counts.sum())
     found = [

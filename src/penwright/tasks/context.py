@@ -1,4 +1,4 @@
-"""The context of a run, which all tasks share."""
+"""The context of a run: a data structure for all tasks."""
 
 from dataclasses import dataclass
 
@@ -28,13 +28,13 @@ class RunContext:
     recipe: Recipe
     corpus: AnyCorpus
     tokenizer: Tokenizer
-    training: TokenStore | None  # None if the model is only evaluated
+    training: TokenStore | None  # tokens of the training part; None if the model is only evaluated
     held_out: TokenStore
     model: Model
     device: torch.device
     card: ModelCard
     linear: LinearClassifier | None = None  # linear classifier of n-grams; classification only
-    linear_log_probs: Tensor | None = None  # log-probabilities of `linear` for the fixed texts of quick evaluations
+    linear_log_probs: Tensor | None = None  # log-probabilities from `linear` for the texts of quick evaluations
     has_new_head: bool = False  # whether a fine-tuned model has a new, untrained head
 
     @property
@@ -51,14 +51,14 @@ class RunContext:
 
 
 def make_card(corpus: AnyCorpus, training: TokenStore, tokenizer: Tokenizer) -> ModelCard:
-    """Collect the facts from the corpus and its token store."""
+    """Collect facts about the model from the corpus, the token store and the tokenizer."""
     sources = training.columns.get("source")
     longest = None if sources is None else int(sources.lengths.max()) + len(tokenizer.source(()))
     return ModelCard(corpus.labels, longest, languages_between(corpus.names))
 
 
 def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
-    """Return the options for reading files: columns (from the recipe, or else from `roles`) and rows to leave out."""
+    """Return the options for reading files: columns (from the recipe or, if unset, from `roles`) and rows to skip."""
     data = recipe.data
     return ReadingOptions(
         columns=Columns(data.source, data.target, data.text, data.label, data.label_names, roles or {}),

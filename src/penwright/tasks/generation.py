@@ -13,11 +13,11 @@ from penwright.generation.generator import Generator
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 from penwright.text import first_words
 
-N_PROMPTS, WORDS = 2, 3  # number of sample prompts, and words in each, if the settings have no prompts
+N_PROMPTS, WORDS = 2, 3  # number of default prompts for samples, and number of words per prompt
 SAMPLE_TOKENS = 150
 MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
-LONGEST_WINDOW = 1024  # maximum window of imported models, in tokens; the examples of transformers use the same value
-COUNTED = 20_000_000  # maximum number of training tokens for the baselines: enough for bigrams, few enough for memory
+LONGEST_WINDOW = 1024  # maximum window of imported models in tokens, as in the examples of transformers
+COUNTED = 20_000_000  # maximum number of training tokens for the baselines, which limits memory
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
@@ -40,7 +40,7 @@ def evaluate(context: RunContext) -> Sequence[Score]:
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score a sample of windows from the whole held-out part, and scale the result up to the whole part."""
+    """Score windows that are spread over the held-out part, and scale the result up to the whole part."""
     return _scores(context, _window_stride(context))
 
 
@@ -53,14 +53,14 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
     tokens, unknown = context.held_out.column("text").tokens, context.tokenizer.unknown_id
     windows = batches(context, context.held_out).in_order(one_in)
     total = negative_log_likelihood(context.model, windows, context.device, ignored=context.tokenizer.end_id)
-    if one_in > 1 or not context.tokenizer.begins:  # without a start token, first tokens are not predicted
+    if one_in > 1 or not context.tokenizer.begins:  # without a start token, the first tokens are not predicted
         total = NegativeLogLikelihood(total.mean * len(tokens), len(tokens))
     n_unknown = 0 if unknown is None else int((tokens[:] == unknown).sum())
     return text_scores(total, context.corpus.held_out_bytes, n_unknown)
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score a unigram and a bigram model on the held-out part."""
+    """Score a unigram model and a bigram model on the held-out part."""
     assert context.training is not None
     training = context.training.column("text").tokens[:COUNTED]
     nats = ngram_baselines(training, context.held_out.column("text").tokens, context.tokenizer.vocab_size)
@@ -73,7 +73,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 
 
 def batches(context: RunContext, store: TokenStore) -> TextBatches:
-    """Return the batches of a token store. Imported models read windows that are shorter than their long contexts."""
+    """Return the batches of a token store. For imported models with long contexts, windows are shorter."""
     recipe = context.recipe
     length, tokens = recipe.model.context_length, recipe.training.batch_tokens
     if recipe.tokenizer.type == "imported":
@@ -82,7 +82,7 @@ def batches(context: RunContext, store: TokenStore) -> TextBatches:
 
 
 def sample(context: RunContext) -> Sequence[Sample]:
-    """Complete the prompts of the settings or, if there are none, the beginnings of held-out lines."""
+    """Complete the prompts in the settings or, if the settings have no prompts, the beginnings of held-out lines."""
     prompts = context.recipe.training.prompts or _default_prompts(context.corpus.held_out)
     generator = context.application
     assert isinstance(generator, Generator)
@@ -93,7 +93,7 @@ def sample(context: RunContext) -> Sequence[Sample]:
 
 @lru_cache(maxsize=1)
 def _default_prompts(part: AnyPart) -> list[str]:
-    """Return the first words of the first held-out lines. They are cached, since a whole file may be read."""
+    """Return the first words of the first held-out lines. They are cached: finding them may read a whole file."""
     chunks = (chunk for document in part if isinstance(document, Document) for chunk in document.chunks)
     lines = [line[:200] for line in next(chunks, "").split("\n") if any(map(str.isalpha, line[:200]))]
     return [first_words(line, WORDS) for line in lines[:N_PROMPTS]] or ["\n"]

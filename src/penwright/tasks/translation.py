@@ -21,7 +21,7 @@ MOST_EVALUATED = 2000  # maximum number of pairs that a quick evaluation transla
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
-    """Yield the source and target of each pair."""
+    """Yield the source and the target of each pair."""
     yield from _pairs(part)
 
 
@@ -34,7 +34,7 @@ def texts(corpus: AnyCorpus) -> Iterator[str]:
 def batches(context: RunContext, store: TokenStore) -> PairBatches:
     """Return the batches of a token store."""
     model, tokens, seed = context.recipe.model, context.recipe.training.batch_tokens, context.recipe.seed
-    longest = model.context_length if model.positions.type == "learned" else None  # other positions have no limit
+    longest = model.context_length if model.positions.type == "learned" else None  # only learned positions have a limit
     return PairBatches(store.column("source"), store.column("target"), tokens, context.markers, seed, longest)
 
 
@@ -48,28 +48,28 @@ def evaluate(context: RunContext, beam_size: int | None = None, output: Path | N
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score greedy translations of some pairs. They rank checkpoints as well as beam search on all pairs does."""
+    """Score greedy translations of some pairs. They rank checkpoints as well as a beam search on all pairs does."""
     pairs = _chosen_pairs(context.corpus.held_out)
     return _scores(context, pairs, _translate(context, pairs, beam_size=1))
 
 
 @lru_cache(maxsize=1)
 def _chosen_pairs(part: AnyPart) -> Sequence[Pair]:
-    """Return pairs from all over the part. They are cached, because finding them means reading all pairs."""
+    """Return pairs that are spread over the part. The pairs are cached, because all pairs must be read to find them."""
     n = min(len(part), MOST_EVALUATED)
     chosen = {number * len(part) // n for number in range(n)}
     return [pair for number, pair in enumerate(_pairs(part)) if number in chosen]
 
 
 def _scores(context: RunContext, pairs: Sequence[Pair], translations: Sequence[str]) -> Sequence[Score]:
-    """Score the translations, and the nats of the whole held-out part, which takes only seconds."""
+    """Score the translations. Also return the nats of the whole held-out part, which takes only seconds."""
     total = negative_log_likelihood(context.model, batches(context, context.held_out).in_order(), context.device)
     scores = translation_scores(translations, [pair.target for pair in pairs])
     return [*scores, Score("nats per token", total.mean)]
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score the untranslated sources of the pairs of a quick evaluation, or of the `whole` held-out part."""
+    """Score untranslated sources. Use the pairs of a quick evaluation or, with `whole`, all held-out pairs."""
     pairs = list(_pairs(context.corpus.held_out)) if whole else _chosen_pairs(context.corpus.held_out)
     n_pairs = len(context.corpus.held_out)
     scores = translation_scores([pair.source for pair in pairs], [pair.target for pair in pairs])
@@ -78,7 +78,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 
 
 def sample(context: RunContext) -> Sequence[Sample]:
-    """Translate the prompts of the settings or, if there are none, a few held-out sources."""
+    """Translate the prompts in the settings or, if the settings have no prompts, a few held-out sources."""
     asked = [Pair(prompt, "") for prompt in context.recipe.training.prompts]
     pairs = asked or _chosen_pairs(context.corpus.held_out)[:N_SAMPLES]
     translations = _translate(context, pairs, beam_size=1)

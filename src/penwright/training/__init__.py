@@ -1,1 +1,1 @@
-"""Training: the loop, its optimizers, several processes, and automatic settings."""
+"""Training: the training loop, the optimizers, training in several processes, and automatic settings."""

@@ -1,4 +1,4 @@
-"""The budget of a run: its counters, the number of its steps, and the learning rate that depends on it."""
+"""The budget of a run: the counters, the number of steps, and the learning rate, which depends on the budget."""
 
 from dataclasses import asdict, dataclass, fields
 from math import ceil
@@ -15,30 +15,30 @@ class TrainState:
     """The counters of a run, saved with every checkpoint."""
 
     step: int = 0
-    total_steps: int | None = None  # number of steps in total; None until a budget in minutes is settled
+    total_steps: int | None = None  # total number of steps; None until a budget in minutes is converted into steps
     ends_by_the_clock: bool = False  # whether the number of steps changes with the throughput
-    ends_early: bool = False  # whether an early cooldown has begun; the end then only moves closer
+    ends_early: bool = False  # whether an early cooldown has begun; after that, the end is never moved back
     turn_step: int = 0  # step (of the current budget) at which the end was last moved
-    turn_progress: float = 0.0  # progress of the schedule at that step
+    turn_progress: float = 0.0  # progress of the schedule at `turn_step`, from 0 to 1
     targets: int = 0
-    seconds: float = 0.0  # time spent on training, evaluation included
-    reserved_seconds: float = 0.0  # time reserved for the last evaluation: the duration of the previous one
-    first_step: int = 0  # step at which the current budget began: 0, or the end of the previous budget
+    seconds: float = 0.0  # training time so far, evaluations included
+    reserved_seconds: float = 0.0  # time reserved for the last evaluation: the duration of the previous evaluation
+    first_step: int = 0  # step at which the current budget began: 0 or the last step of the previous budget
     first_second: float = 0.0
     skipped: int = 0
     skipped_in_a_row: int = 0
     best: float | None = None  # best value so far of the score that ranks checkpoints
     best_step: int | None = None  # step of the best value
-    nats_of_best: float | None = None  # held-out nats at that step
+    nats_of_best: float | None = None  # held-out nats at `best_step`
     evaluations_since_best: int = 0
-    best_nats: float | None = None  # fewest held-out nats in the current budget
+    best_nats: float | None = None  # lowest held-out nats in the current budget
     evaluations_over_fitted: int = 0  # consecutive evaluations that are clearly worse than `best_nats`
     stopped_early: bool = False
     processes: int | None = None  # number of training processes; None in runs that did not record it
 
 
 def count_steps(settings: TrainingSettings, batches: AnyBatches) -> int | None:
-    """Return the number of optimizer steps, or None for a budget in minutes, which `Clock` settles while training."""
+    """Return the number of optimizer steps, or None for a budget in minutes. `Clock` settles that number later."""
     if settings.steps is not None:
         return settings.steps
     if settings.epochs is not None:
@@ -51,36 +51,36 @@ def count_steps(settings: TrainingSettings, batches: AnyBatches) -> int | None:
 
 MEASURED_STEPS = 8  # minimum number of steps for measuring throughput
 MARK_AT_LATEST = 200  # latest step at which the measurement starts
-MIN_CHANGE = 0.1  # minimum relative change of the remaining steps for which the end is moved
+MIN_CHANGE = 0.1  # minimum relative change of the remaining steps that moves the end
 
 
 @dataclass
 class Clock:
-    """A clock that converts a budget in minutes into steps, as late as the schedule allows.
+    """A clock that converts a budget in minutes into a number of steps, as late as the schedule allows.
 
-    Throughput is measured after the first steps, so that warm-up and compilation do not count. If it changes later,
-    because the machine slows down or another program ends, the end is moved to keep to the budget.
+    Throughput is measured after the first steps, so that warm-up and compilation do not count. If the throughput
+    changes later, the end is moved to keep to the budget.
     """
 
     seconds: float  # budget in seconds
-    settles_at: float  # fraction of the budget after which the schedule must know its end
+    settles_at: float  # fraction of the budget after which the number of steps must be known
     mark: tuple[int, float] | None = None  # step and second from which throughput is measured
 
     @property
     def least_left(self) -> float:
-        """Minimum number of steps after the end is settled, as a fraction of the steps before."""
+        """Minimum number of steps after the end is settled, as a fraction of the steps before that."""
         return min(0.25, (1 - self.settles_at) / self.settles_at)
 
     @classmethod
     def of(cls, minutes: float, schedule: Schedule) -> "Clock":
-        """Create the clock for a budget and a schedule. A WSD schedule must know its end when the cooldown begins."""
+        """Create the clock for a budget and a schedule. A WSD schedule must know the end when the cooldown begins."""
         stable = 1 - schedule.cooldown_fraction if schedule.type == "wsd" else schedule.settles_at
         return cls(60 * minutes, max(0.05, stable))
 
     def settle(self, step: int, elapsed: float, reserved: float = 0.0) -> int | None:
         """Return the number of steps of the whole run, or None if it is too early to settle this number.
 
-        `elapsed` is the time spent, and `reserved` the time reserved for a last evaluation, both in seconds.
+        `elapsed` is the time since the budget began. `reserved` is reserved for a last evaluation. The unit is seconds.
         """
         if self.mark is None and (elapsed >= self.seconds * self.settles_at / 5 or step >= MARK_AT_LATEST):
             self.mark = (step, elapsed)
@@ -96,8 +96,8 @@ class Clock:
         """Return a corrected number of steps, or None if `total` still fits the throughput.
 
         `since` is the step of the last correction. The next correction comes after at least an eighth of the steps
-        from `since` to the end. It at most halves or doubles the remaining steps: a machine that was suspended for a
-        while must not end a cooldown at once.
+        from `since` to the end. A correction at most halves or doubles the remaining steps, so that a suspended
+        machine does not end a cooldown at once.
         """
         left = total - step
         wanted = self.settle(step, elapsed, reserved)
@@ -111,7 +111,7 @@ _MARK = TypeAdapter(tuple[int, float] | None)
 
 
 class Budget:
-    """The budget of a run: the part spent so far, the remaining part and the learning-rate schedule."""
+    """The budget of a run: the spent part, the remaining part and the learning-rate schedule."""
 
     def __init__(self, settings: TrainingSettings, schedule: Schedule, batches: AnyBatches, n_processes: int = 1):
         self._settings, self._schedule, self._batches = settings, schedule, batches
@@ -135,11 +135,11 @@ class Budget:
 
     @property
     def epoch(self) -> float:
-        """Passes over the training part so far."""
+        """Number of passes over the training part so far."""
         return self.state.step * self._settings.accumulate / self._batches.per_epoch
 
     def epochs_until(self, step: int) -> float:
-        """Return the passes over the training part from the start of the current budget to this step."""
+        """Return the number of passes over the training part from the start of the current budget to this step."""
         return (step - self.state.first_step) * self._settings.accumulate / self._batches.per_epoch
 
     @property
@@ -158,7 +158,7 @@ class Budget:
         step, elapsed, shift = state.step - state.first_step, state.seconds - state.first_second, self._end_shift
         if state.total_steps is None:
             total = clock.settle(step, elapsed, state.reserved_seconds)
-            if total is not None and state.reserved_seconds:  # evaluations may have used time meant for the cooldown
+            if total is not None and state.reserved_seconds:  # evaluations may have used time planned for the cooldown
                 total = max(total, step + int(step * clock.least_left))
         else:
             settled = state.total_steps - state.first_step
@@ -172,11 +172,11 @@ class Budget:
 
     @property
     def rate_factor(self) -> float:
-        """Factor by which the next step multiplies the peak learning rate."""
+        """Learning rate of the next step, as a fraction of the peak learning rate."""
         return self._schedule.factor(self.state.step - self.state.first_step, self._total, self._end_shift)
 
     def rate_falls_below(self, share: float) -> bool:
-        """Return whether the learning rate will still fall below this fraction of its peak."""
+        """Return whether the learning rate is above this fraction of its peak, but will fall below the fraction."""
         total = self._total
         falls = total is None or self._schedule.factor(total - 1, total, self._end_shift) < share
         return falls and self.rate_factor >= share
@@ -192,7 +192,7 @@ class Budget:
         return EndShift(self.state.turn_step, self.state.turn_progress)
 
     def cool_down(self) -> bool:
-        """Start the cooldown now, if the schedule has one and it has not begun. Return whether it started."""
+        """Start the cooldown now if the schedule has a cooldown that has not begun. Return whether it was started."""
         state, schedule = self.state, self._schedule
         if not isinstance(schedule, WarmupStableDecay) or not 0 < schedule.cooldown_fraction < 1:
             return False
@@ -207,7 +207,7 @@ class Budget:
         state = self.state
         state.first_step, state.first_second = state.step, state.seconds
         state.evaluations_since_best = state.evaluations_over_fitted = 0
-        state.best_nats, state.stopped_early = None, False  # a high learning rate raises the nats for a while
+        state.best_nats, state.stopped_early = None, False  # the high learning rate first raises the nats again
         state.ends_by_the_clock = state.ends_early = False
         state.turn_step, state.turn_progress = 0, 0.0
         steps = count_steps(self._settings, self._batches)

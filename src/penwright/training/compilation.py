@@ -1,4 +1,4 @@
-"""Compilation of the blocks with torch.compile: steps take a third less time, which pays off in long runs only."""
+"""Compilation of the blocks with torch.compile. Steps take a third less time, which pays off in long runs only."""
 
 from contextlib import AbstractContextManager
 
@@ -11,10 +11,10 @@ from penwright.errors import PenwrightError
 from penwright.native import toolchain
 from penwright.training.optimizers import blocks_of
 
-# Seconds of training from which compiling pays off. On a CPU, compiling takes 22 s, or 60 s for varying lengths, and
-# twice as long on slow cores (measured; not measured on a GPU).
+# Minimum seconds of training for which compiling pays off, by task. On a CPU, compiling took 22 s, or 60 s for varying
+# lengths. It took twice as long on slow cores. A GPU was not measured.
 PAYS_FROM: dict[Task, float] = {"generate": 120.0, "chat": 240.0, "translate": 240.0, "classify": 240.0}
-GAIN = 1.45  # speedup of training on a CPU (measured)
+GAIN = 1.45  # measured speedup of training on a CPU
 
 
 def choose_compilation(device: torch.device, task: Task, seconds: float) -> tuple[bool, str]:
@@ -32,19 +32,19 @@ def choose_compilation(device: torch.device, task: Task, seconds: float) -> tupl
 
 
 def compile_blocks(model: nn.Module, device: torch.device, *, dynamic: bool) -> None:
-    """Mark each block for compilation when it first runs. Blocks of the same kind share the compiled code.
+    """Mark each block for compilation, which happens when the block first runs. Equal blocks share compiled code.
 
     Raises PenwrightError if torch.compile cannot work on this machine.
     """
-    missing = toolchain.missing_requirement()  # GPUs need the toolchain, too: Triton compiles launchers
+    missing = toolchain.missing_requirement()  # also needed on GPUs, where Triton compiles launchers
     if missing:
         raise PenwrightError(f"training.compile is on, but {missing}. Add --set training.compile=off")
     toolchain.set_inductor_cache()
-    shapes.use_duck_shape = False  # otherwise a batch whose length equals the model's width is compiled separately
+    shapes.use_duck_shape = False  # otherwise, a batch as long as the model is wide would be compiled separately
     for block in blocks_of(model):
         block.compile(dynamic=dynamic)
 
 
 def uncompiled() -> AbstractContextManager[None]:
-    """Return a context in which no compiled code runs. Evaluation and decoding use other shapes and would recompile."""
+    """Return a context in which no compiled code runs. Shapes of evaluation and decoding would cause recompilation."""
     return torch.compiler.set_stance("force_eager")

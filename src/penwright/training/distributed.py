@@ -1,8 +1,8 @@
-"""Data-parallel training by several processes (ranks), and all collectives. Each rank gets some rows of every batch.
+"""Data-parallel training in several processes (ranks), with all collectives. Each rank gets some rows of every batch.
 
-Rank 0 leads: it reads, plans, evaluates, saves, and broadcasts what to compute. The other ranks follow. Batches are the
-same as in a single process, and gradients are summed over all rows. More ranks therefore change the speed, but not the
-result, apart from dropout and the order of floating-point sums.
+Rank 0 leads: it reads, plans, evaluates and saves, and it tells the other ranks what to compute. Batches are the same
+as in a single process, and gradients are summed over all rows. More ranks therefore change only the speed, dropout, and
+the order of floating-point sums.
 
 Ranks find each other through torchrun's environment variables, so torchrun can start them, too.
 """
@@ -29,19 +29,19 @@ from penwright.run.checkpoints import Record
 from penwright.training.launcher import env_int, is_launched
 from penwright.training.rank_table import Field, RankTable, how_it_ended
 
-PATIENCE = timedelta(days=7)  # timeout while rank 0 prepares a corpus or evaluates; the launcher detects hung ranks
+PATIENCE = timedelta(days=7)  # timeout: rank 0 may take long to prepare or evaluate; the launcher detects hung ranks
 NOTICED = 1.0  # seconds within which the launcher records that a rank has ended
 
 
 @dataclass
 class Ranks:
-    """The group of processes that train together, as seen by one of them."""
+    """The group of processes that train together, from the point of view of one process."""
 
     rank: int = 0  # rank of this process
     size: int = 1
     control: "dist.ProcessGroup | None" = None  # group for the messages of rank 0, on the CPU
-    failed: int | None = None  # exit code if rank 0 fails while the other ranks compute
-    table: RankTable = field(default_factory=lambda: RankTable(1))  # progress of the ranks, which the launcher reads
+    failed: int | None = None  # exit code to leave with, if rank 0 fails while the other ranks compute
+    table: RankTable = field(default_factory=lambda: RankTable(1))  # progress of the ranks, for the launcher
     notes_compilations: bool = False
 
     @property
@@ -50,7 +50,7 @@ class Ranks:
         return self.rank == 0
 
     def share(self, batch: AnyBatch) -> AnyBatch | None:
-        """Return this rank's rows of a batch, or None if the rank gets none because there are fewer rows than ranks."""
+        """Return this rank's rows of a batch. If a batch has fewer rows than ranks, some ranks get None."""
         if self.size == 1:
             return batch
         return batch.every(self.size, self.rank) if self.rank < batch.n_rows else None
@@ -101,7 +101,7 @@ class Ranks:
                 dist.broadcast(payload, 0, self.control)
 
     def receive(self) -> Record | None:
-        """Return the next message from rank 0. None means that the work is over or rank 0 has ended."""
+        """Return the next message from rank 0. None means that the work is over, or that rank 0 has ended."""
         length = torch.zeros(1, dtype=torch.int64)
         try:
             dist.broadcast(length, 0, self.control)
@@ -123,16 +123,16 @@ class Ranks:
         except PenwrightError:
             self.broadcast(None)
             raise
-        except BaseException as error:  # the other ranks cannot receive a message during a step
+        except BaseException as error:  # the other ranks may be in a step, where they receive no messages
             self.failed = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
             raise
         self.broadcast(None)
 
     def note_compilations(self) -> None:
-        """From now on, record in the table when this rank compiles, which may take minutes."""
+        """From now on, record in the table when this rank compiles. Compiling may take minutes."""
         if self.size == 1 or self.notes_compilations:
             return
-        from torch._dynamo.callback import callback_handler  # noqa: PLC0415  # loads the compiler
+        from torch._dynamo.callback import callback_handler  # noqa: PLC0415  # imports the compiler
 
         self.notes_compilations = True
         callback_handler.register_start_callback(lambda _: self.table.count(self.rank, Field.COMPILATIONS))
@@ -146,13 +146,13 @@ class Ranks:
             self.table.count(self.rank, Field.COLLECTIVES)
         try:
             yield
-        except RuntimeError as error:  # a closed connection, or a GPU that other ranks cannot reach
+        except RuntimeError as error:  # the connection was closed, or other ranks cannot access a GPU
             raise PenwrightError(self._describe_loss(str(error).strip().partition("\n")[0])) from None
         finally:
             self.table.count(self.rank, Field.WAITS)
 
     def _describe_loss(self, reason: str) -> str:
-        """Describe the loss of a rank: which rank ended, and how. If this is unknown, give the `reason`."""
+        """Describe which rank ended, and how. If the rank is unknown, use the `reason`."""
         sleep(NOTICED if self.table.is_shared else 0.0)
         for rank, code in enumerate(self.table.column(Field.ENDED)):
             if code:
@@ -160,10 +160,10 @@ class Ranks:
         return f"another rank ended or cannot be reached ({reason}). {self.table.remedy}"
 
     def leave(self) -> None:
-        """Leave the group. All ranks then end together, and no listening thread outlives Python."""
+        """Leave the group. All ranks then end together, and no thread of the group outlives Python."""
         if self.failed is not None and self.size > 1:
             sys.stderr.flush()
-            os._exit(self.failed)  # exit at once: the other ranks are inside a step and would wait forever
+            os._exit(self.failed)  # exit at once: the other ranks are in a step, and a barrier would wait forever
         if self.leads:
             with suppress(PenwrightError):
                 self.broadcast(None)
@@ -179,7 +179,7 @@ def join() -> Ranks:
     """Wait until all ranks have joined, and return them. Return ALONE if this process is the only one."""
     if not is_launched():
         return ALONE
-    import torch.distributed.nn  # noqa: PLC0415  # if compilation imported this later, the group would never be freed
+    import torch.distributed.nn  # noqa: PLC0415  # import this now: if compilation did, the group would never be freed
 
     local, size = env_int("LOCAL_RANK", 0), env_int("WORLD_SIZE", 1)
     if torch.cuda.is_available() and local < torch.cuda.device_count():
@@ -187,7 +187,7 @@ def join() -> Ranks:
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
     ranks = Ranks(env_int("RANK", 0), size, table=RankTable.inherited(size))
     with ranks._recorded_wait():
-        # Both backends are named: by default, a torch built with NCCL uses only NCCL, even without a GPU.
+        # Name both backends: by default, torch builds with NCCL use only NCCL, even without a GPU.
         dist.init_process_group("cpu:gloo,cuda:nccl" if has_nccl else "gloo")
         ranks.control = dist.new_group(timeout=PATIENCE, backend="gloo")
     atexit.register(ranks.leave)

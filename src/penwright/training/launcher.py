@@ -1,4 +1,4 @@
-"""Start several training processes (ranks) on this machine and watch over them. Needs no torch."""
+"""Start several training processes (ranks) on this machine, and watch them. This module does not import torch."""
 
 import os
 import subprocess
@@ -14,20 +14,20 @@ from penwright.training.rank_table import LAUNCHER, TABLE, Field, RankTable, gua
 from penwright.training.signals import stop_requests
 
 TICK = 0.2  # seconds between two checks of the ranks
-GRACE = 10.0  # seconds for the other ranks to end by themselves after one has ended
+GRACE = 10.0  # seconds that the other ranks get to end by themselves after a rank has ended
 HUNG = 60.0  # seconds without progress after which a rank counts as hung
-HUNG_AT_FIRST = 600.0  # the same limit for the first steps, which take longer
+HUNG_AT_FIRST = 600.0  # the same limit during the first steps, which take longer
 HUNG_WHEN_ASKED = 10.0  # the same limit after a stop request
 STEPS_AT_FIRST = 2
-PATIENCE = 5  # a rank counts as hung only if it lags this many times longer than any rank before
+PATIENCE = 5  # a rank counts as hung only if it lags this many times longer than the longest lag so far
 Process = subprocess.Popen[bytes]
 
 
 def launch(n: int, command: Sequence[str]) -> int:
     """Run `python -m command` as n ranks and return the exit code of rank 0.
 
-    A stop signal is passed to rank 0, which saves. Then all ranks end. A second signal ends all ranks at once. If a
-    rank hangs, is stopped or dies, all ranks are ended and an error names that rank.
+    A stop signal is passed to rank 0. It saves the run, and all ranks end. A second signal ends all ranks at once. If a
+    rank hangs, is stopped or dies, all ranks are ended, and an error names that rank.
     """
     with stop_requests() as received, _started(n, command) as (ranks, table):
         return Watch(ranks, table, received).exit_code()
@@ -40,7 +40,7 @@ def _started(n: int, command: Sequence[str]) -> Iterator[tuple[list[Process], Ra
     environment |= {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n)}
     start: partial[Process] = partial(subprocess.Popen, [sys.executable, "-m", *command])
     table = RankTable(n)
-    if os.name == "posix":  # Windows cannot pass on descriptors; the progress of ranks is not watched on Windows
+    if os.name == "posix":  # Windows cannot pass on descriptors, so the progress of ranks is not watched there
         shared = make_shared_file(n)
         table = RankTable(n, shared)
         environment |= {TABLE: str(shared), LAUNCHER: str(os.getpid())}
@@ -55,14 +55,14 @@ def _started(n: int, command: Sequence[str]) -> Iterator[tuple[list[Process], Ra
         for process in ranks:
             process.kill()
         for process in ranks:
-            with suppress(subprocess.TimeoutExpired):  # the process may be in an uninterruptible system call
+            with suppress(subprocess.TimeoutExpired):  # the process may hang in an uninterruptible system call
                 process.wait(GRACE)
 
 
 class Watch:
     """A watcher that waits for the ranks and finds those that died, were stopped or hang.
 
-    It counts time in short ticks. A rank therefore does not seem hung because the launcher or the machine slept.
+    Time is counted in short ticks. If the launcher or the machine sleeps, the ranks therefore do not seem hung.
     """
 
     def __init__(self, ranks: Sequence[Process], table: RankTable, received: list[int]):
@@ -97,7 +97,7 @@ class Watch:
         return code
 
     def check(self, seconds: float) -> None:
-        """Raise an error that names a rank that cannot continue. `seconds` have passed since the last check."""
+        """Raise an error, naming the rank, if a rank cannot continue. `seconds` is the time since the last check."""
         if self.received and not self.passed_on:
             self.ranks[0].terminate()
             self.passed_on = True
@@ -115,7 +115,7 @@ class Watch:
         for rank in failed:
             self.table.set(
                 rank, Field.ENDED, self.ranks[rank].returncode
-            )  # rank 0 reports this when the connection breaks
+            )  # rank 0 reports the exit code when the connection breaks
         self.seconds_alone += seconds if failed else 0.0
         if self.seconds_alone > GRACE and self.ranks[0].poll() is None:
             rank = failed[0]
@@ -129,7 +129,7 @@ class Watch:
                 self._report([rank], limit)
 
     def _find_stuck(self, seconds: float) -> None:
-        """Find ranks that keep the others waiting within a step, unless a rank is compiling."""
+        """Report ranks that keep the others waiting within a step, unless a rank is compiling."""
         collectives, compilations = self.table.column(Field.COLLECTIVES), self.table.column(Field.COMPILATIONS)
         waits = self.table.get(0, Field.WAITS)
         moved = collectives != self.collectives or compilations != self.compilations
@@ -166,7 +166,7 @@ class Watch:
 
 def _is_stopped(process: Process) -> bool:
     """Return whether a signal (e.g. SIGSTOP) has stopped the process."""
-    if not hasattr(os, "waitid"):  # missing on macOS before Python 3.13
+    if not hasattr(os, "waitid"):  # macOS lacks waitid before Python 3.13
         return False
     try:
         return os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
@@ -200,6 +200,6 @@ def env_int(name: str, otherwise: int) -> int:
 
 
 def guard_this_rank() -> None:
-    """Make this process end with its launcher if it is one of several ranks."""
+    """If this process is one of several ranks, make it end with its launcher."""
     if is_launched():
         guard(env_int("RANK", 0), env_int("WORLD_SIZE", 1))

@@ -14,19 +14,19 @@ from penwright.training.observers import Observer, notify
 from penwright.training.signals import stop_requests
 from penwright.training.trainer import Trainer
 
-SAVE_AT_LEAST_EVERY = 300.0  # seconds between two checkpoints at most
+SAVE_AT_LEAST_EVERY = 300.0  # maximum seconds between two checkpoints
 EVALUATIONS = 10  # default number of evaluations per run
 OVER_FITTED = 0.01  # relative rise of the held-out nats above their minimum that counts as overfitting, not as noise
-COOL_AFTER, STOP_AFTER = 2, 3  # consecutive evaluations with overfitting before the run cools down, and before it stops
+COOL_AFTER, STOP_AFTER = 2, 3  # consecutive evaluations with overfitting before the cooldown, and before the stop
 FRESH, GROWTH = 2.0, 1.5  # evaluate after FRESH epochs, then whenever the number of epochs has grown by this factor
-# With a budget in minutes, no evaluation before this step: an untrained model always generates up to the length limit.
+# The first step to evaluate with a budget in minutes: an untrained model always generates up to the length limit.
 FEWEST_STEPS = 20
-# No early stop above this fraction of the peak learning rate: the cooldown may still lower the loss.
+# Above this fraction of the peak learning rate, no early stop: the cooldown may still lower the loss.
 STOP_BELOW = 0.5
 
 
 class Session:
-    """A training session: one run from its first step to its last."""
+    """A training session: the steps, evaluations and checkpoints of a run until its budget is spent."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Session:
                     self.evaluate_now()
                 clear_stop_files(self.run)
         finally:
-            with ExitStack() as stack:  # notify every observer, even if another one fails
+            with ExitStack() as stack:  # notify every observer, even if another observer fails
                 for observer in reversed(self.observers):
                     stack.callback(notify, [observer], "finished", self.trainer)
 
@@ -78,12 +78,12 @@ class Session:
             return (state.step - state.first_step) % every == 0 or self._passes_epoch_mark()
         if state.step - state.first_step < FEWEST_STEPS:
             return False
-        cost = state.reserved_seconds  # evaluations get at most a twentieth of the time
+        cost = state.reserved_seconds  # duration of an evaluation; evaluations get at most a twentieth of the time
         since = state.seconds - self.last_evaluated_at
         return since >= 20 * cost and (since >= 60 * (settings.minutes or 1) / EVALUATIONS or self._epochs_have_grown())
 
     def _passes_epoch_mark(self) -> bool:
-        """Return whether this step completes 2, 3, 4.5 ... epochs. If there are many, an early one is often best."""
+        """Return whether this step completes 2, 3, 4.5 ... epochs. With many epochs, an early epoch is often best."""
         before, now = map(self.trainer.budget.epochs_until, (self.trainer.state.step - 1, self.trainer.state.step))
         mark = FRESH
         while mark <= before:
@@ -93,13 +93,13 @@ class Session:
     def _epochs_have_grown(self) -> bool:
         """Return whether enough epochs have passed since the last evaluation.
 
-        A small text is read often. Without this rule, the best step could fall between two evaluations.
+        A small text has many short epochs. Without this rule, the best step could fall between two evaluations.
         """
         state, epochs = self.trainer.state, self.trainer.budget.epochs_until
         return epochs(state.step) >= max(FRESH, GROWTH * epochs(self.last_evaluated_step))
 
     def evaluate_now(self) -> Sequence[Score]:
-        """Evaluate on the held-out part, write samples, record whether this step is the best so far, and save."""
+        """Evaluate on the held-out part, write samples, record whether this step is the best, and save the run."""
         trainer, begin = self.trainer, monotonic()
         with uncompiled(), trainer.average.applied() if trainer.average else nullcontext():
             scores, samples = self.evaluate(), self.sample()
@@ -118,7 +118,7 @@ class Session:
         self._handle_over_fitting(scores)
         before = state.seconds
         state.reserved_seconds = monotonic() - begin
-        state.seconds = before + state.reserved_seconds  # a resumed run must not get these seconds again
+        state.seconds = before + state.reserved_seconds  # a resumed run must not get this time again
         self._save()
         state.reserved_seconds = monotonic() - begin
         self.last_evaluated_at = before + state.reserved_seconds
@@ -155,13 +155,13 @@ class Session:
         )
 
     def _handle_over_fitting(self, scores: Sequence[Score]) -> None:
-        """Stop when patience is exhausted. With `cooldown_on_overfitting`, first cool down, then stop.
+        """Stop when patience is exhausted. With `cooldown_on_overfitting`, cool down and later stop on overfitting.
 
         Overfitting is judged by the held-out nats, which change smoothly. Accuracy and similar scores jump by chance.
         """
         settings, state = self.trainer.settings, self.trainer.state
         nats = _nats(scores)
-        if nats is not None and state.step:  # fine-tuned weights often get worse before they get better
+        if nats is not None and state.step:  # without step 0: fine-tuned weights often get worse at first
             state.best_nats = nats if state.best_nats is None else min(nats, state.best_nats)
             over = nats > state.best_nats * (1 + OVER_FITTED)
             state.evaluations_over_fitted = state.evaluations_over_fitted + 1 if over else 0

@@ -1,4 +1,4 @@
-"""Observers of a training session, including two that write logs: one in the run folder, one for TensorBoard."""
+"""Observers of a training session, including a log in the run folder and a writer for TensorBoard."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 Event = Literal["said", "stepped", "evaluated", "finished"]  # the methods of an Observer
-LOG_EVERY, FIRST_STEPS = 10, 100  # steps per line of the log; each of the first steps gets its own line
+LOG_EVERY, FIRST_STEPS = 10, 100  # number of steps per log line; number of first steps with a line each
 
 
 class Observer:
-    """An observer of a run. Subclasses override the events that they need."""
+    """An observer of a run. Subclasses override the methods of the events that they handle."""
 
     def said(self, text: str) -> None:
         """Show a message to the user: a choice with its reason, or a warning."""
@@ -36,14 +36,14 @@ class Observer:
 
 
 def notify(observers: Sequence[Observer], event: Event, *details: object) -> None:
-    """Call the method `event` of each observer. A closed terminal or a full log must not end the training."""
+    """Call the method `event` of each observer. A closed terminal or a full disk must not end the training."""
     for observer in observers:
         with suppress(OSError):
             getattr(observer, event)(*details)
 
 
 class StepLog(Observer):
-    """An observer that logs the means of several steps. Values that are not finite (skipped steps) do not count."""
+    """An observer that logs means over several steps. Values of skipped steps, which are not finite, do not count."""
 
     def __init__(self, run: Run):
         self.run = run
@@ -62,7 +62,7 @@ class StepLog(Observer):
     def _write(self, trainer: Trainer) -> None:
         if not self.reports:
             return
-        state, rate = trainer.state, trainer.optimizers.peaks[-1][0]  # learning rate of Muon, if it is used
+        state, rate = trainer.state, trainer.optimizers.peaks[-1][0]  # peak learning rate, of Muon if it is used
         figures = {
             "step": self.reports[-1].step,
             "seconds": round(state.seconds, 2),
@@ -83,7 +83,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(finite) / len(finite) if finite else None
 
 
-TENSORBOARD_EVERY = 20  # steps between two values
+TENSORBOARD_EVERY = 20  # number of steps between two values
 
 
 def tensorboard_observer(folder: Path) -> Observer | None:
@@ -92,14 +92,14 @@ def tensorboard_observer(folder: Path) -> Observer | None:
 
 
 class _TensorBoard(Observer):
-    """An observer that writes TensorBoard files. It delays the slow import of TensorBoard until the first value."""
+    """An observer that writes TensorBoard files. The slow import of TensorBoard is delayed until the first value."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @cached_property
     def _writer(self) -> "SummaryWriter":
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  # see the class
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  # slow, see the docstring of the class
 
         return SummaryWriter(str(self.folder))
 

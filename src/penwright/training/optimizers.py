@@ -1,4 +1,4 @@
-"""The optimizers of a run (AdamW, and Muon for matrices), and the moving average of the weights."""
+"""The optimizers of a run: AdamW, and Muon for matrices. Also the moving average of the weights."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ COEFFICIENTS = (
     3.4445,
     -4.7750,
     2.0315,
-)  # coefficients of the quintic that brings singular values close to 1 in five rounds
+)  # coefficients of the quintic polynomial that brings singular values close to 1 in five rounds
 
 
 def orthogonalise(
@@ -28,7 +28,7 @@ def orthogonalise(
     """Return approximately the nearest semi-orthogonal matrices. Their singular values are between 0.7 and 1.2."""
     x = matrices.to(precision)
     tall = x.shape[-2] > x.shape[-1]
-    x = x.mT if tall else x  # the product x @ x.mT is then smaller
+    x = x.mT if tall else x  # x @ x.mT is smaller for wide matrices
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     a, b, c = COEFFICIENTS
     for _ in range(rounds):
@@ -75,7 +75,7 @@ class MuonOptimizer(torch.optim.Optimizer):
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
-        ahead = torch._foreach_lerp(gradients, buffers, momentum)  # Nesterov momentum: one step ahead
+        ahead = torch._foreach_lerp(gradients, buffers, momentum)  # Nesterov momentum: look one step ahead
         updates = self.ranks.map_rows(partial(orthogonalise, precision=self.precision), torch.stack(ahead))
         rows, columns = parameters[0].shape
         torch._foreach_mul_(parameters, 1 - lr * weight_decay)
@@ -91,7 +91,7 @@ class Optimizers:
     def __init__(
         self, model: nn.Module, settings: Optimizer, precision: torch.dtype = torch.float32, ranks: Ranks = ALONE
     ):
-        """Set up the optimizers. Muon computes its matrix products in `precision` and divides them among `ranks`."""
+        """Set up the optimizers. Muon computes matrix products in `precision`, divided among `ranks`."""
         parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         inner = _matrices_of_blocks(model) if settings.type == "muon" else {}
         rest = {name: parameter for name, parameter in parameters.items() if name not in inner}
@@ -110,7 +110,7 @@ class Optimizers:
         self.peaks = [[group["lr"] for group in part.param_groups] for part, _ in self.parts]
 
     def step(self, factor: float) -> None:
-        """Take one step with `factor` times the peak learning rates, then clear the gradients."""
+        """Take a step with `factor` times the peak learning rates, then clear the gradients."""
         for (part, _), peaks in zip(self.parts, self.peaks, strict=True):
             for group, peak in zip(part.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor
@@ -123,7 +123,7 @@ class Optimizers:
             part.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, Tensor]:
-        """Return moments and counters, each under "parameter name/key"."""
+        """Return the moments and counters of all parameters, by "parameter name/key"."""
         return {
             f"{name}/{key}": value
             for part, named in self.parts
@@ -154,7 +154,7 @@ def _matrices_of_blocks(model: nn.Module) -> Named:
 
 
 def _adamw(model: nn.Module, parameters: Named, settings: AdamW) -> torch.optim.Optimizer:
-    """Create AdamW with weight decay for matrices only: decaying norms, biases and embeddings does not help."""
+    """Create AdamW. Only matrices get weight decay: decaying norms, biases and embeddings does not help."""
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     decayed = [p for p in parameters.values() if p.ndim >= 2 and id(p) not in tables]
     others = [p for p in parameters.values() if p.ndim < 2 or id(p) in tables]
@@ -169,7 +169,7 @@ def _adamw(model: nn.Module, parameters: Named, settings: AdamW) -> torch.optim.
 class WeightAverage:
     """An exponential moving average of the weights, often better than the last weights (Polyak and Juditsky 1992).
 
-    It begins as a plain mean, so the first weights soon lose their influence.
+    The average begins as a plain mean, so the first weights soon lose their influence.
     """
 
     def __init__(self, model: nn.Module, decay: float):
@@ -179,7 +179,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Update the average with the weights after this step, counted from 1."""
+        """Update the average with the weights after step `step`, counted from 1."""
         weight = 1 - min(self.decay, step / (step + 10))
         torch._foreach_lerp_(list(self.average.values()), list(self.current.values()), weight)
 

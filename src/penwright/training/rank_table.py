@@ -1,4 +1,4 @@
-"""State shared by the launcher and its ranks: a table of progress in shared memory, and a guard thread in each rank."""
+"""Links between the launcher and its ranks: a table of progress in shared memory, and a guard thread in each rank."""
 
 import _thread
 import mmap
@@ -16,16 +16,16 @@ from penwright.training.signals import STOP_SIGNALS
 TABLE, LAUNCHER = (
     "PENWRIGHT_RANK_TABLE",
     "PENWRIGHT_LAUNCHER",
-)  # environment variables of a rank: a descriptor and a process id
+)  # environment variables of a rank: the descriptor of the table, and the process id of the launcher
 FOLDER_BYTES = 4096  # maximum length of the path of the run folder
-ORPHAN_GRACE = 3.0  # seconds that a rank gets to save after its launcher has ended
+ORPHAN_GRACE = 3.0  # seconds that a rank gets to save the run after its launcher has ended
 
 
 class Field(IntEnum):
     """The columns of the table. Each rank writes its own row, except ENDED, which the launcher writes."""
 
     STEPS = 0  # number of optimizer steps whose gradients were all-reduced
-    COLLECTIVES = 1  # number of collectives entered within steps; equal in all ranks unless one lags
+    COLLECTIVES = 1  # number of collectives entered within steps; equal in all ranks unless a rank lags
     WAITS = 2  # counter that is odd while the rank waits for the others
     COMPILATIONS = 3  # counter that is odd while the rank compiles
     ASKED = 4  # 1 once the rank has received a stop signal
@@ -36,7 +36,7 @@ class RankTable:
     """A table with the progress of each rank and the path of the run folder."""
 
     def __init__(self, n_ranks: int, descriptor: int | None = None):
-        """Map the file with this descriptor. Without one, create a table for this process alone."""
+        """Map the file with this descriptor. Without a descriptor, create a table for this process alone."""
         self.n_ranks, self.is_shared = n_ranks, descriptor is not None
         size = n_ranks * len(Field) * 8
         memory = bytearray(size + FOLDER_BYTES) if descriptor is None else mmap.mmap(descriptor, size + FOLDER_BYTES)
@@ -45,7 +45,7 @@ class RankTable:
 
     @classmethod
     def inherited(cls, n_ranks: int) -> "RankTable":
-        """Return the table that the launcher handed to this rank, or a private one if there is none."""
+        """Return the table that the launcher passed to this rank or, without a launcher, a private table."""
         descriptor = os.environ.get(TABLE)
         return cls(n_ranks, None if descriptor is None else int(descriptor))
 
@@ -73,7 +73,7 @@ class RankTable:
 
     @property
     def remedy(self) -> str:
-        """Advice for the user after the ranks have ended."""
+        """Advice to the user on what to do after the ranks have ended."""
         folder = os.fsdecode(bytes(self._folder).rstrip(b"\0"))
         if not folder:
             return "Start the training again"
@@ -97,7 +97,7 @@ def how_it_ended(code: int) -> str:
         return f"failed with exit code {code}"
     try:
         name = signal.Signals(-code).name
-    except ValueError:  # a real-time signal
+    except ValueError:  # real-time signals have no name
         name = f"signal {-code}"
     return f"was ended by {name}" + (", perhaps because memory ran out" if name == "SIGKILL" else "")
 
@@ -105,7 +105,7 @@ def how_it_ended(code: int) -> str:
 def guard(rank: int, n_ranks: int) -> None:
     """Start a thread that ends this rank soon after its launcher has ended, and records stop signals in the table.
 
-    Signals are recorded even while the main thread waits in a collective, where Python runs no signal handler.
+    Signals are recorded even while the main thread waits in a collective and Python runs no signal handlers.
     """
     launcher = os.environ.get(LAUNCHER) or ("TORCHELASTIC_RUN_ID" in os.environ and os.getppid())
     if not launcher or os.name != "posix":
@@ -123,4 +123,4 @@ def _guard(table: RankTable, rank: int, signals: int, launcher: int) -> None:
             table.set(rank, Field.ASKED, 1)
     signal.setitimer(signal.ITIMER_REAL, ORPHAN_GRACE)  # this signal ends even an interpreter that is shutting down
     if not table.get(rank, Field.ASKED):
-        _thread.interrupt_main()  # like Ctrl+C: rank 0 saves and leaves, and the other ranks follow
+        _thread.interrupt_main()  # acts like Ctrl+C: rank 0 saves and leaves, and the other ranks follow

@@ -8,7 +8,7 @@ from types import FrameType
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 STOP_SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows has no SIGHUP
-ONE_REQUEST = 0.5  # signals within this many seconds are one request: service managers signal every process of a group
+ONE_REQUEST = 0.5  # seconds within which signals are one request: service managers signal all processes of a group
 
 
 def treat_as_ctrl_c() -> None:
@@ -20,10 +20,10 @@ def treat_as_ctrl_c() -> None:
 
 @contextmanager
 def stop_requests() -> Iterator[list[int]]:
-    """Collect the first stop signal in a list, so that work can end in order. A second signal has its usual effect.
+    """Yield a list that collects the first stop signal. Work can then end in order. A second signal acts as usual.
 
-    A hang-up never counts as the second signal, because a closing terminal sends several. Under `nohup`, hang-ups
-    stay ignored.
+    A hang-up never counts as the second signal, because a closing terminal sends several hang-ups. Under `nohup`,
+    hang-ups stay ignored.
     """
     received: list[int] = []
     first_at = 0.0

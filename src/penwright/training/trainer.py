@@ -1,4 +1,4 @@
-"""The trainer: optimizer steps and the state that checkpoints keep, for all tasks."""
+"""The trainer of all tasks: it takes optimizer steps, and holds the state that checkpoints save."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,15 +32,15 @@ TOO_MANY_SKIPPED = 25  # number of consecutive skipped steps that ends the train
 class StepReport(NamedTuple):
     """The outcome of one step."""
 
-    step: int  # number of the step, from 1
+    step: int  # number of the step, counted from 1
     loss: float  # mean nats per target
-    grad_norm: float  # not finite if the step was skipped
-    factor: float  # fraction of the peak learning rate
+    grad_norm: float  # norm of the gradient; not finite if the step was skipped
+    factor: float  # learning rate as a fraction of the peak
     n_targets: int
 
 
 class Prefetcher:
-    """A source of each step's batches, already on the training device.
+    """A source of batches for each step, already on the training device.
 
     On a GPU, a thread makes the batches of the next step while the current one is computed.
     """
@@ -48,7 +48,7 @@ class Prefetcher:
     def __init__(self, batches: AnyBatches, accumulate: int, device: torch.device, *, ahead: bool | None = None):
         """Set up the source. With `ahead`, a thread makes the next step's batches.
 
-        By default, this is done on a GPU only: on a CPU, training already keeps all cores busy.
+        By default, only a GPU uses a thread: on a CPU, training already keeps all cores busy.
         """
         self._batches, self._accumulate, self._device = batches, accumulate, device
         makes_ahead = device.type != "cpu" if ahead is None else ahead
@@ -68,7 +68,7 @@ class Prefetcher:
 
     def _make(self, step: int) -> list[Batch]:
         batches: list[Batch] = [*self._batches.for_step(step, self._accumulate)]
-        if self._device.type == "cuda":  # copying from pinned memory runs in the background
+        if self._device.type == "cuda":  # pinned memory is copied in the background
             batches = [batch.pinned() for batch in batches]
         return batches
 
@@ -84,7 +84,7 @@ class Trainer:
         self.settings = recipe.training
         weight = recipe.distillation.weight if recipe.distillation else 0.0
         self.teachers = Teachers([each.eval() for each in teachers], weight) if teachers else None
-        self.unit = "texts" if recipe.task == "classify" else "tokens"  # unit of a target
+        self.unit = "texts" if recipe.task == "classify" else "tokens"  # noun for targets in messages
         self.prefetcher = Prefetcher(batches, self.settings.accumulate, machine.device)
         self.optimizers = Optimizers(model, recipe.optimizer, machine.precision, machine.ranks)
         averages = self.settings.ema_decay and self.ranks.leads
@@ -108,10 +108,10 @@ class Trainer:
             self.state.seconds = monotonic() - begin
             self.budget.settle()
             yield report
-            self.state.seconds = monotonic() - begin  # includes the time between the steps
+            self.state.seconds = monotonic() - begin  # includes the time between steps
 
     def follow(self) -> None:
-        """Take the same steps as rank 0 until rank 0 is done. Only the other ranks call this."""
+        """Take the same steps as rank 0 until rank 0 has finished. Only the other ranks call this method."""
         while (record := self.ranks.receive()) is not None:
             self.budget.state = TrainState(**record)
             self.ranks.seed_rng(self.seed, self.state.step)
@@ -122,7 +122,7 @@ class Trainer:
         state = self.state
         self.model.train()
         batches = self.prefetcher(state.step)
-        n_targets = max(1, sum(batch.n_targets for batch in batches))  # common divisor: equal weights for all targets
+        n_targets = max(1, sum(batch.n_targets for batch in batches))  # divisor of the losses of all batches
         losses = torch.stack([self._forward_backward(batch, n_targets) for batch in batches])
         self._all_reduce(losses)
         limit = self.settings.max_grad_norm or inf
@@ -154,7 +154,7 @@ class Trainer:
         if self.ranks.size > 1:
             parameters = [each for each in self.model.parameters() if each.requires_grad]
             for each in parameters:
-                if each.grad is None:  # the rank had no rows
+                if each.grad is None:  # this rank had no rows
                     each.grad = torch.zeros_like(each)
             self.ranks.all_reduce([*(each.grad for each in parameters if each.grad is not None), losses])
 
@@ -163,7 +163,7 @@ class Trainer:
         return self.machine.precision != torch.float32
 
     def _skip(self, grad_norm: float) -> None:
-        """Leave the weights unchanged: one step with such a gradient would ruin them."""
+        """Skip the step: the gradient is not finite and would ruin the weights. Count the skipped steps."""
         self.optimizers.zero_grad()
         self.state.skipped += 1
         self.state.skipped_in_a_row += 1
@@ -175,7 +175,7 @@ class Trainer:
             )
 
     def weights(self) -> Tensors:
-        """Return the weights for using the model: the moving average if there is one."""
+        """Return the weights for inference: the moving average if there is one, or else the current weights."""
         return self.average.average if self.average is not None else weights_of(self.model)
 
     def save(self) -> tuple[Tensors, Record]:

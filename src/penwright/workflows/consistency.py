@@ -1,7 +1,8 @@
-"""Checks that the files of a run belong together: recipe, tokenizer, corpus record, and the weights of a checkpoint.
+"""Checks that the recipe, the tokenizer, the corpus record and the weights of a run belong together.
 
-Mismatched weights load without an error: with two swapped token ids, or another rotary base, the model writes nonsense.
-So each checkpoint records its files and settings. They are compared with those of the run before a model is built.
+Mismatched weights may load without an error. With two swapped token ids or another rotary base, the model writes
+nonsense. Each checkpoint therefore records the files and settings that it was made with. They are compared with the
+current files and settings of the run before a model is built.
 """
 
 import torch
@@ -37,7 +38,7 @@ def _settings(recipe: Recipe) -> Record:
     """Return all settings that determine the meaning of the weights, by their full names."""
     model = recipe.model.model_dump(mode="json", exclude=MAY_CHANGE)
     tables = {"tokenizer": recipe.tokenizer.model_dump(mode="json"), "model": model}
-    if recipe.finetuning and recipe.lora:  # the adapters fit these weights only
+    if recipe.finetuning and recipe.lora:  # adapters fit only the weights that they were trained on
         tables |= {"lora": recipe.lora.model_dump(mode="json"), "base": {"sha256": recipe.finetuning.base_sha256}}
     return {"task": recipe.task, **flatten(tables)}
 
@@ -45,7 +46,7 @@ def _settings(recipe: Recipe) -> Record:
 def require_made_with(checkpoint: Checkpoint, run: Run, recipe: Recipe) -> None:
     """Raise PenwrightError, naming the file, unless this checkpoint was made with the current files and settings.
 
-    Checkpoints of older versions do not record what they were made with, and are accepted.
+    Checkpoints of older versions do not record their files and settings. They are accepted.
     """
     kept = checkpoint.state().get("made_with")
     if not isinstance(kept, dict):
@@ -78,14 +79,14 @@ def require_shapes(checkpoint: Checkpoint, recipe: Recipe, vocab_size: int, n_la
     saved, path = checkpoint.shapes(), checkpoint.folder
     model = recipe.model
     layers = model.n_layers + (model.n_decoder_layers or 0)
-    if layers > len(saved):  # building so many layers would be slow, even without memory for the weights
+    if layers > len(saved):  # building that many layers would be slow, even without memory for the weights
         raise PenwrightError(
             f"{RECIPE} asks for {layers:,} layers, but {path} has only {len(saved)} tensors. They do not match"
         )
     try:
-        with torch.device("meta"):  # tensors with shapes, but without memory
+        with torch.device("meta"):  # tensors have shapes, but no memory
             built = weights_of(make_model(recipe.task, vocab_size, model, n_labels, recipe.lora))
-    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # impossible tensor sizes
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # a tensor size is impossible
         raise PenwrightError(f"{RECIPE} describes a model that cannot be built: {error}") from None
     _compare({name: tuple(tensor.shape) for name, tensor in built.items()}, saved, checkpoint)
 

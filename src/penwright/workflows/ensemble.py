@@ -1,4 +1,4 @@
-"""Ensembles: several models of one corpus are distilled into a single model, which is used like any other."""
+"""Ensembles: several models of one corpus are distilled into a single model. It is used like any other model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,18 +15,16 @@ from penwright.workflows.plan import Prepared, prepare, require_settings
 from penwright.workflows.resume import resume
 from penwright.workflows.train import train
 
-# Called when a run begins: with its folder and its plan (None if it is resumed). Returns the observers of the run.
+# Function that is called when a run begins, with the folder and the plan (None: resumed). Returns the observers.
 Watch = Callable[[Path, Prepared | None], Sequence[Observer]]
-MEMBERS_SHARE = (
-    0.5  # share of a budget in minutes that the members get; the student, which learns from them, gets the rest
-)
+MEMBERS_SHARE = 0.5  # share of a budget in minutes that the members get; the student gets the rest
 
 
 def train_ensemble(given: Table, n_members: int, folder: Path, watch: Watch) -> Application:
     """Train the members in runs next to `folder`, then train the student in `folder` on their predictions.
 
-    A budget in minutes is divided among all of these models; any other budget applies to each. After an
-    interruption, call the function again with the same folder: finished runs are not trained again.
+    A budget in minutes is divided among the members and the student. Any other budget applies to each of them. After
+    an interruption, call the function again with the same folder: finished runs are not trained again.
     """
     members = [folder.with_name(f"{folder.name}-member-{number}") for number in range(1, n_members + 1)]
     settings = {member: member_settings(given, n_members, number) for number, member in enumerate(members, 1)}
@@ -45,13 +43,13 @@ def train_ensemble(given: Table, n_members: int, folder: Path, watch: Watch) -> 
 
 
 def member_settings(given: Table, n_members: int, number: int) -> Table:
-    """Return the settings of member `number`, counted from 1. The members differ in seed, but share held-out texts."""
+    """Return the settings of member `number`, counted from 1. Members have different seeds and share held-out texts."""
     seed = given.get("seed", 1)
     return merge(_with_shared_split(given), {"seed": seed + number}, _minutes(given, MEMBERS_SHARE / n_members))
 
 
 def _like_first_member(settings: Table, first: Path) -> Table:
-    """Add the tokenizer and the size of the first member, since timing this machine again might change the choice."""
+    """Add the tokenizer and the size of the first member. Choosing a size again might give another result."""
     if not _is_begun(first):
         return settings
     recipe = Run.open(first).recipe
@@ -60,12 +58,12 @@ def _like_first_member(settings: Table, first: Path) -> Table:
 
 
 def minutes_for(n_members: int, each: float) -> float:
-    """Return the budget of an ensemble, in minutes, from the minutes that each member gets."""
+    """Return the budget in minutes of an ensemble whose members get `each` minutes."""
     return n_members * each / MEMBERS_SHARE
 
 
 def student_settings(given: Table, members: Sequence[Path]) -> Table:
-    """Return the settings of the student. Its context may not be longer than the members'."""
+    """Return the settings of the student. The context may not be longer than the context of the members."""
     context = {"model": {"context_length": Run.open(members[0]).recipe.model.context_length}}
     teachers = {"distillation": {"teachers": [str(member) for member in members]}}
     return merge(context, _student_base(given), teachers)
@@ -87,7 +85,7 @@ def _minutes(given: Table, share: float) -> Table:
 
 
 def _require_own(members: Mapping[Path, Table], folder: Path, student: Table) -> None:
-    """Raise PenwrightError, before hours are spent, unless each folder is new or was begun with these settings."""
+    """Raise PenwrightError unless each folder is new or was begun with these settings. Otherwise hours may be lost."""
     if _is_begun(folder) and _teacher_names(folder) != [member.name for member in members]:
         raise PenwrightError(f"{folder} holds a run that is not an ensemble of {len(members)}. Choose another --run")
     for each, settings in {**members, folder: student}.items():
@@ -103,7 +101,7 @@ def _teacher_names(folder: Path) -> list[str]:
 
 
 def _is_begun(folder: Path) -> bool:
-    return (folder / CORPUS).exists()  # the last file that is written before the first step
+    return (folder / CORPUS).exists()  # this file is the last one written before the first step
 
 
 def _train_or_resume(settings: Table, folder: Path, watch: Watch) -> Application:

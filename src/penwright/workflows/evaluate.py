@@ -1,4 +1,4 @@
-"""Evaluation of a trained run: its corpus, its scores with baselines, and how much of a text is copied."""
+"""Evaluate a trained run: open its corpus, compute its scores and baselines, and measure how much it copies."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ from penwright.workflows.load import OpenedRun, best_precision, corpus_record, o
 
 
 def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpus:
-    """Open the corpus of the run or, if paths are given, these files, all of them held out.
+    """Open the corpus of the run or, if paths are given, open these files as held-out text.
 
     Raises PenwrightError if the run's own data has changed, since the model may have seen texts that are now held out.
     """
@@ -50,7 +50,7 @@ def evaluation_context(
 
 
 def columns_of_training(run: Run) -> Roles:
-    """Return the columns that a run was trained on, by role. Return none if the run did not record them."""
+    """Return the columns that a run was trained on, by role. The result is empty if they were not recorded."""
     return corpus_record(run).columns
 
 
@@ -73,7 +73,7 @@ def recipe_here(run: Run, recipe: Recipe) -> Recipe:
 
 
 def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
-    """Raise PenwrightError unless the run was trained on this corpus with the same part held out."""
+    """Raise PenwrightError unless the run was trained on this corpus, with the same held-out part."""
     before = corpus_record(run)
     if before.fingerprint == corpus.fingerprint:
         return
@@ -99,11 +99,11 @@ def evaluate(
     precision: Precision | None = None,
     say: Say = say_nothing,
 ) -> Sequence[Score]:
-    """Score a run's best model, with baselines, on its held-out part or on all of these files.
+    """Score a run's best model, with baselines, on the run's held-out part or on the files at `paths`.
 
-    `changes` to [data] control how the files are read. The default precision is the one that `optimize` chose, as in
-    load(). Translators are scored with beam search, unlike during training. If `output` is given, their
-    translations are written to this file.
+    `changes` to [data] control how the files are read. The default precision is the one that `optimize` chose, as for
+    load(). Translators are scored with beam search; during training, they are scored with greedy search. If `output` is
+    given, the translations are written to this file.
     """
     here, own = usable_device(device), open_run(folder)
     recipe = validate(Recipe, merge(own.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
@@ -136,7 +136,7 @@ def check_labels(folder: Path) -> list[Mistake]:
 
 
 def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]:
-    """Compute the baselines of the scores. A writer's baselines need the tokens of its training text."""
+    """Compute the baselines of the scores. The baselines of a writer need the tokens of the training text."""
     recipe = own.recipe
     if recipe.task == "classify" and context.linear is None:
         try:
@@ -172,7 +172,7 @@ def _with_baselines(baselines: Sequence[Score], scores: Sequence[Score]) -> list
 def _in_trained_direction(
     opened_run: OpenedRun, corpus: AnyCorpus, paths: Sequence[str]
 ) -> tuple[OpenedRun, AnyCorpus]:
-    """Swap source and target, with a warning, if the pairs have the opposite direction. Warn if languages differ."""
+    """If the pairs have the opposite direction, swap source and target, and warn. Also warn if the languages differ."""
     trained, found = languages_of(opened_run.recipe, opened_run.card), languages_between(corpus.names)
     if opened_run.recipe.task != "translate" or trained is None or found is None or _same_languages(trained, found):
         return opened_run, corpus
@@ -199,7 +199,7 @@ def _same_languages(first: Languages, second: Languages) -> bool:
 
 
 def novelty(folder: Path, texts: Sequence[str]) -> NoveltyReport:
-    """Measure how much of these texts is copied from a writer's training text, compared with held-out passages."""
+    """Measure how much of these texts is copied from a writer's training text. Compare them with held-out passages."""
     opened_run = open_run(folder)
     if opened_run.recipe.task != "generate":
         raise UsageError(f"{folder} does not generate text, so there is no novelty to measure")

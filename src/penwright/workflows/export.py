@@ -1,4 +1,4 @@
-"""Export of a run: to another engine, as an adapter, or as a new run."""
+"""Export a run for another engine, as an adapter, or as a new run."""
 
 import os
 from pathlib import Path
@@ -25,8 +25,8 @@ def export(
     """Write a run's best model to a new folder. The modules of `formats` describe the formats of other engines.
 
     "peft" writes the adapter of a LoRA run. "penwright" makes a new run, with adapters merged into the weights.
-    The origin and licence of an imported model are stated in README.md. An `adapter` in PEFT's format is first merged
-    into the model. Raises UsageError if the run has no adapter to write.
+    README.md states the origin and the licence of an imported model. An `adapter` in PEFT's format is first merged into
+    the model. Raises UsageError if the run has no adapter to write.
     """
     run = open_run(folder)
     if to == "peft":
@@ -44,7 +44,7 @@ def export(
 
 
 def _metadata(run: OpenedRun) -> ModelMetadata:
-    """Return the labels of a run, and the origin and licence of the model that it was imported or trained from."""
+    """Return the labels of a run, and the origin and the licence of its imported model or base."""
     record = corpus_record(run.run)
     origin, card = record.imported, ""
     if origin is not None:
@@ -67,7 +67,7 @@ def _save_adapter(run: OpenedRun, output: Path) -> None:
 
 
 def _save_run(run: OpenedRun, weights: Tensors, folder: Path) -> None:
-    """Write a finished run that needs no base."""
+    """Write the weights as a finished run that needs no base."""
     made = Run.create(folder)
     recipe = run.recipe.model_copy(update={"lora": None, "finetuning": None})
     run.tokenizer.save(made.tokenizer_path)

@@ -1,4 +1,4 @@
-"""Fine-tuning: a run that starts from the tokenizer and the weights of another run, its base."""
+"""Fine-tuning: a run starts from the tokenizer and the weights of another run, which is called its base."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ from penwright.workflows.consistency import MAY_CHANGE
 from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
 from penwright.workflows.load import corpus_record, open_base, open_run
 
-SAMPLE = 1_000_000  # number of characters of the text to check for unknown characters
+SAMPLE = 1_000_000  # number of characters to check against the tokenizer of the base
 MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base does not know
 
 
@@ -32,7 +32,7 @@ def with_base(given: Table) -> Table:
             base = open_run(folder)
         case _:
             return given
-    weights_for(given["task"], base.recipe.task, {})  # raises PenwrightError if they do not fit the task
+    weights_for(given["task"], base.recipe.task, {})  # raises PenwrightError if the weights do not fit the task
     chosen = {"ngrams", "balanced"}
     if base.recipe.tokenizer.type != "imported":
         chosen |= {"dropout"}  # a pretrained model keeps its own, which is 0 for most writers
@@ -51,7 +51,7 @@ def with_base(given: Table) -> Table:
 
 
 def require_suitable(recipe: Recipe, corpus: AnyCorpus, say: Say) -> None:
-    """Raise PenwrightError if the base cannot be trained on this corpus, or if the old text is needed but missing."""
+    """Raise PenwrightError if the base cannot be trained on this corpus, or if the old text is needed but unusable."""
     if recipe.finetuning is None:
         return
     base = open_base(recipe)
@@ -105,7 +105,7 @@ def start_from_base(model: Model, recipe: Recipe, labels: Sequence[str]) -> bool
 
 
 def origin_of_base(recipe: Recipe) -> dict[str, object]:
-    """Return the origin of an imported base, as an entry of corpus.json; an empty table for any other base."""
+    """Return the origin of an imported base as an entry of corpus.json. For any other base, the table is empty."""
     origin = corpus_record(open_base(recipe).run).imported if recipe.finetuning else None
     return {} if origin is None else {"imported": origin.model_dump()}
 

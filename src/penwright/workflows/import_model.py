@@ -1,4 +1,4 @@
-"""Import of a model that another project trained, into an ordinary run folder."""
+"""Import a model that another project trained into an ordinary run folder."""
 
 import hashlib
 import json
@@ -26,10 +26,10 @@ GGUF = ".gguf"
 
 
 def import_model(source: str, folder: Path, languages: Languages | None = None, say: Say = say_nothing) -> Application:
-    """Import a folder in the layout of the Hugging Face hub, `hub:NAME` or a GGUF file, as a new run.
+    """Import a model as a new run: a folder in the layout of the Hugging Face hub, `hub:NAME`, or a GGUF file.
 
-    Multilingual translation models need `languages`. Raises PenwrightError, without creating the folder, if the model
-    cannot be used.
+    Multilingual translation models need `languages`. Raises PenwrightError if the model cannot be used; no folder is
+    created then.
     """
     require_unused(folder)
     path = download(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else Path(source)
@@ -46,7 +46,7 @@ def import_model(source: str, folder: Path, languages: Languages | None = None, 
     try:
         _write(model, source, unfinished)
         unfinished.chmod(0o755)
-        if folder.exists():  # an empty folder, or a run that was stopped before its first checkpoint
+        if folder.exists():  # the folder is empty, or holds a run that was stopped before its first checkpoint
             rmtree(folder)
         unfinished.replace(folder)
     except OSError as error:
@@ -57,16 +57,16 @@ def import_model(source: str, folder: Path, languages: Languages | None = None, 
 
 
 def with_imported_base(given: Table, run: Path | None, say: Say = say_nothing, *, is_dry: bool = False) -> Table:
-    """Import the base of a new run unless it is a run already, and return the settings with the imported base.
+    """Import the base of a new run unless the base is a run already. Return the settings with the imported base.
 
     Args:
-        given: The settings of the new run.
-        run: The folder of the new run, if already chosen. The base is imported next to this folder.
+        given: Settings of the new run.
+        run: Folder of the new run, if already chosen. The base is imported next to this folder.
         say: Function that is called with messages about the import.
         is_dry: Whether writing is forbidden.
 
     Raises:
-        PenwrightError: If the base cannot be imported, or must be imported in a dry run.
+        PenwrightError: If the base cannot be imported, or if it would have to be imported in a dry run.
     """
     match given.get("finetuning"):
         case {"base": str(source)} if _is_importable(source):
@@ -92,7 +92,7 @@ def with_imported_base(given: Table, run: Path | None, say: Say = say_nothing, *
 
 
 def _is_importable(source: str) -> bool:
-    """Return whether `import_model` accepts this source, and the source is not a run."""
+    """Return whether the source is not a run, and `import_model` accepts it."""
     path = Path(source)
     is_run = (path / RECIPE).is_file()
     return not is_run and (source.startswith(PREFIX) or path.suffix == GGUF or (path / "config.json").is_file())
@@ -117,7 +117,7 @@ def _write(model: Pretrained, source: str, folder: Path) -> None:
         "data": {"train": [source]},
         "tokenizer": {"type": "imported"},
         "model": outline.settings.model_dump(),
-        "training": {"steps": 1},  # a budget is required; an imported model is not trained further here
+        "training": {"steps": 1},  # a recipe must have a budget; the import trains nothing
         **({"chat": model.chat.model_dump()} if model.chat else {}),
     }
     recipe = validate(Recipe, table, source)

@@ -1,4 +1,4 @@
-"""Loading of trained runs. Only code that the kind of model needs is imported: none for corpora, training or export."""
+"""Load trained runs. Only code that the model needs is imported; code for corpora, training and export is not."""
 
 import os
 from pathlib import Path
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     import penwright.generation.generator
     import penwright.translation.translator
 
-CORPUS = "corpus.json"  # in a run folder: a record of the training data
-OPTIMIZED = "quickened.json"  # in a run folder: the precision that `optimize` chose
+CORPUS = "corpus.json"  # file in a run folder: a record of the training data
+OPTIMIZED = "quickened.json"  # file in a run folder: the precision that `optimize` chose
 
 
 class OptimizeRecord(BaseModel):
@@ -43,7 +43,7 @@ class OptimizeRecord(BaseModel):
 
 
 class OpenedRun(NamedTuple):
-    """An opened run folder, with everything needed to use the run."""
+    """An opened run folder, with all parts that are needed to use the run."""
 
     run: Run
     recipe: Recipe
@@ -57,7 +57,7 @@ class OpenedRun(NamedTuple):
         return self.checkpoint or self.run.best()[0]
 
     def model(self, precision: Precision = "float32") -> Model:
-        """Load the best or the requested model. Warn about damaged checkpoints that are skipped."""
+        """Load the model of the best or the requested checkpoint. Warn about damaged checkpoints that are skipped."""
         keep_freed_memory()
         disable_cudnn_attention()
         weights = self.weights()
@@ -108,11 +108,11 @@ class CardRecord(BaseModel):
 
     labels: list[str] = []
     max_source_tokens: PositiveInt | None = None
-    languages: tuple[str, str] | None = None  # missing in older runs
+    languages: tuple[str, str] | None = None  # source and target language; missing in older runs
 
 
 class Origin(BaseModel):
-    """The origin of an imported model."""
+    """The origin of an imported model, in corpus.json."""
 
     source: str
     architecture: str
@@ -129,9 +129,9 @@ class CorpusRecord(BaseModel):
     fingerprint: str
     files: list[CorpusFile]
     card: CardRecord
-    trained_from: str | None = None  # missing in older runs
+    trained_from: str | None = None  # folder in which the run was trained; missing in older runs
     columns: dict[str, tuple[tuple[str, PositiveInt], ...]] = {}  # columns by role; missing in older runs
-    imported: Origin | None = None  # origin of an imported model, or of an imported base
+    imported: Origin | None = None  # origin of the imported model or base
 
     @property
     def is_untrained(self) -> bool:
@@ -155,11 +155,11 @@ def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
 
     Args:
         recipe: The recipe of the fine-tuned run.
-        run: The fine-tuned run. A relative path to the base starts where this run was trained. Without a run, it
-            starts in the current folder.
+        run: The fine-tuned run. A relative path to the base starts at the folder in which this run was trained.
+            Without a run, a relative path starts at the current folder.
 
     Raises:
-        PenwrightError: If there is no such run, or if its weights have changed.
+        PenwrightError: If the base does not exist, or if its weights have changed.
     """
     assert recipe.finetuning is not None
     folder, digest = Path(recipe.finetuning.base), recipe.finetuning.base_sha256
@@ -188,7 +188,7 @@ def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
 
 
 def open_run(folder: str | Path) -> OpenedRun:
-    """Open a run, or one checkpoint (a folder in its checkpoints/). Raise PenwrightError if there is none."""
+    """Open a run, or one checkpoint (a folder in its checkpoints/). Raise PenwrightError if the run does not exist."""
     folder = Path(folder)
     home = folder.parent.parent
     is_inside = folder.parent.name == "checkpoints" and (home / "recipe.toml").is_file()
@@ -207,7 +207,7 @@ def open_run(folder: str | Path) -> OpenedRun:
 def load(folder: str | Path, device: str = "cpu", precision: Precision | None = None) -> Application:
     """Load the best model of a run, or the model of a checkpoint: a Generator, a Translator or a Classifier.
 
-    Weights are in float32, unless `precision` is given or `optimize` chose another precision.
+    The weights are in float32, unless `precision` is given or `optimize` chose another precision.
     """
     here, opened_run = usable_device(device), open_run(folder)
     kept = best_precision(opened_run.run, here)
@@ -262,13 +262,13 @@ def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:
 
 
 def best_precision(run: Run, device: torch.device) -> Precision | None:
-    """Return the precision that `optimize` chose for the best model on a CPU, or None."""
+    """Return the precision that `optimize` chose for the best model on a CPU, or None if there is none."""
     finding = run.finding(OPTIMIZED, OptimizeRecord) if device.type == "cpu" else None
     return finding["precision"] if finding else None
 
 
 def _why_slow(run: Run, kept: Precision | None, model: Model, device: torch.device) -> str:
-    """Return why an optimized run is slower than possible, or "" if it is at full speed or was never optimized."""
+    """Return why an optimized run is slower than possible. Return "" at full speed, or if it was never optimized."""
     if device.type != "cpu" or not (run.folder / OPTIMIZED).is_file():
         return ""
     if kept is None:

@@ -1,4 +1,4 @@
-"""Optimization of a trained run: precision, penalties, alignment head and calibration, saved in its folder."""
+"""Optimize a trained run: choose the precision, the penalties and the alignment head, and calibrate a classifier."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -25,10 +25,10 @@ from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import OPTIMIZED, OpenedRun, corpus_record, load_translator, open_run
 
-MAX_LOSS_INCREASE = 0.005  # maximum loss increase of a precision over float32, in nats per token
+MAX_LOSS_INCREASE = 0.005  # maximum increase of the loss compared with float32, in nats per token
 MEASURED_BATCHES = 100
-ALIGNMENT = "alignment.json"  # in a run folder: the attention head that aligns best
-CALIBRATION = "calibration.json"  # in a run folder: how often a classifier is right at each level of confidence
+ALIGNMENT = "alignment.json"  # file in a run folder: the attention head that aligns best
+CALIBRATION = "calibration.json"  # file in a run folder: the calibration of a classifier
 
 
 class HeadRecord(BaseModel):
@@ -40,7 +40,7 @@ class HeadRecord(BaseModel):
 
 
 class CalibrationRecord(BaseModel):
-    """The content of calibration.json: a Calibration, with each bin as a list."""
+    """The content of calibration.json: a Calibration with each bin stored as a list."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -53,8 +53,8 @@ def optimize(folder: Path, precision: Precision | None = None, say: Say = say_no
     """Choose the fastest precision that is as good as float32, and compile the decoding steps, for use by load().
 
     "As good" means that the nats per token rise by at most MAX_LOSS_INCREASE on at most MEASURED_BATCHES batches of
-    held-out text. Return the nats per token of each precision. A given `precision` is used whatever its loss. An
-    imported model has no held-out text, so it stays in float32 unless a precision is given.
+    held-out text. Return the nats per token of each precision. A given `precision` is used even if its loss is higher.
+    An imported model has no held-out text, so it stays in float32 unless a precision is given.
     """
     opened_run = open_run(folder)
     if opened_run.recipe.task == "classify":
@@ -88,7 +88,7 @@ def quicken(folder: Path, precision: Precision | None = None, say: Say = say_not
 
 
 def fastest_first() -> list[Precision]:
-    """Return the precisions that this processor has instructions for, fastest first. Emulation would be slow."""
+    """Return the precisions that this processor has instructions for, fastest first. Others would be slow."""
     has_int8, has_bfloat16 = torch.cpu._is_vnni_supported(), torch.cpu._is_avx512_bf16_supported()
     possible: list[tuple[Precision, bool]] = [("int8", has_int8), ("bfloat16", has_bfloat16), ("float32", True)]
     return [precision for precision, has in possible if has]
@@ -108,7 +108,7 @@ def tune_decoding(
     beam_size: int | None = None,
     say: Say = say_nothing,
 ) -> Tuning:
-    """Try length and coverage penalties on the run's held-out pairs, or on all of these files.
+    """Try length and coverage penalties on the run's held-out pairs or, if paths are given, on all of these files.
 
     If the best penalties are significantly better than the current ones, they are saved in the run's recipe.
     """
@@ -119,7 +119,7 @@ def tune_decoding(
     tuning = tune(translator, [pair.source for pair in pairs], [pair.target for pair in pairs], say)
     if tuning.is_better:
         decoding = apply_trial(opened_run.recipe.decoding, tuning.trials[0])
-        # start from the run's own recipe, which holds the paths as they were given
+        # use the run's stored recipe: its paths are not resolved
         opened_run.run.save_recipe(opened_run.run.recipe.model_copy(update={"decoding": decoding}))
     return tuning
 
@@ -155,7 +155,7 @@ def _kept_head(run: Run) -> AlignmentHead | None:
 
 
 def calibrate(folder: Path, device: str = "cpu") -> Calibration:
-    """Return how often a classifier is right at each level of confidence, measured once on held-out texts."""
+    """Return how often a classifier is right at each level of confidence. This is measured once, on held-out texts."""
     here, opened_run = usable_device(device), open_run(folder)
     if opened_run.recipe.task != "classify":
         raise UsageError(f"{folder} is not a classifier, so there is no confidence to calibrate")

@@ -1,4 +1,4 @@
-"""Planning of a run: merge the settings, open the corpus, plan the recipe. Nothing is written."""
+"""Plan a run: merge the settings, open the corpus, plan the recipe. Nothing is written."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -40,14 +40,14 @@ from penwright.training.auto.throughput import throughput_meter
 from penwright.workflows.finetune import require_suitable, with_base
 
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must fit the width of the model
-N_EXAMPLES = 3  # number of examples shown before training
+N_EXAMPLES = 3  # number of examples to show before training
 FEWEST_CHARACTERS = 100  # minimum length of text for training a writer
-SEEN_FOR_FACTS = 2_000_000  # number of characters read to count the distinct ones
+SEEN_FOR_FACTS = 2_000_000  # number of characters among which distinct characters are counted
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan, with its corpus and machine. Nothing is written yet."""
+    """A plan with its corpus and machine. Nothing has been written yet."""
 
     plan: Plan
     corpus: AnyCorpus
@@ -64,19 +64,19 @@ def read_recipe(path: Path, above: Table) -> Table:
 
 
 def _without_replaced_budget(table: Table, above: Table) -> Table:
-    """Return the table. Leave out its budget if `above` has a budget."""
+    """Return the table of a recipe, without its budget if `above` has a budget."""
     if "training" not in table or not any(name in above.get("training", {}) for name in BUDGETS):
         return table
     return {**table, "training": {key: value for key, value in table["training"].items() if key not in BUDGETS}}
 
 
 def prepare(given: Table, say: Say = say_nothing) -> Prepared:
-    """Open the corpus, choose the machine, and choose every setting that the tables of `given` leave open."""
+    """Open the corpus, choose the device, and choose every setting that `given` leaves open."""
     data = given.get("data", {})
     paths = one_or_more(data.get("train", ()))
     if not paths:
         raise UsageError("nothing to train on: name a file, a folder or hub:NAME")
-    require_writable_cache()  # before the text is read
+    require_writable_cache()  # fail before the text is read
     asked, encoding = given.get("task"), data.get("encoding")
     told = _task_of_columns(data)
     task, reason = (asked, "as requested") if asked else told or detect_task(paths, encoding=encoding)
@@ -106,7 +106,7 @@ def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
 
 
 def forecast(prepared: Prepared) -> Forecast:
-    """Forecast the result: for a writer, from the compressibility of the text, otherwise from the number of epochs."""
+    """Forecast the result, for a writer from the compressibility of the text, otherwise from the number of epochs."""
     corpus, plan = prepared.corpus, prepared.plan
     minutes = plan.recipe.training.minutes
     if plan.recipe.task != "generate":
@@ -118,7 +118,7 @@ def forecast(prepared: Prepared) -> Forecast:
 
 
 def _task_of_columns(data: Table) -> tuple[str, str] | None:
-    """Return the task that the given columns imply, and the reason. Return None if they imply none."""
+    """Return the task that the given columns imply, and the reason. Return None if they imply no task."""
     for key, task in (("label", "classify"), ("source", "translate"), ("target", "translate")):
         if data.get(key) is not None:
             return task, f"data.{key} is given"
@@ -151,11 +151,11 @@ def _first_bytes(texts: Iterable[str], n_bytes: int) -> bytes:
 
 
 def _without_open_choices(given: Table) -> Table:
-    """Return the settings without those that depend on open choices and cannot be checked before planning."""
+    """Return the settings that can be checked before planning, without settings that depend on open choices."""
     budget: Table = {} if any(name in given.get("training", {}) for name in BUDGETS) else {"steps": 1}
     table = merge({"model": {}, "training": budget}, given)
     for name in ("optimizer", "schedule"):
-        if isinstance(table.get(name), dict) and "type" not in table[name]:  # the type is chosen later
+        if isinstance(table.get(name), dict) and "type" not in table[name]:  # planning chooses the type
             del table[name]
     model = table["model"]
     if isinstance(model, dict) and not {"size", "d_model"} & set(model):
@@ -164,7 +164,7 @@ def _without_open_choices(given: Table) -> Table:
 
 
 def _with_teacher_tokenizer(given: Table) -> Table:
-    """Add the tokenizer settings of the teachers, if any: a student must use the same tokens."""
+    """Add the tokenizer settings of the teachers, if there are any. A student must use the same tokens."""
     match given.get("distillation"):
         case {"teachers": [str(teacher), *_]}:
             tokenizer = Run.open(Path(teacher)).recipe.tokenizer
@@ -190,7 +190,7 @@ def new_run_folder(recipe: Recipe) -> Path:
     text = recipe.data.train[0].removeprefix("hub:")
     text = "stdin" if is_pipe_name(text) else text
     parts = Path(text).parts
-    if is_pattern(text):  # take the folder before the pattern
+    if is_pattern(text):  # name the run after the folder before the pattern
         parts = tuple(takewhile(lambda part: not WILDCARD.search(part), parts))
     name = "".join(parts[-1:]).strip("/").split(".")[0] or "run"
     folders = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000))
@@ -198,15 +198,15 @@ def new_run_folder(recipe: Recipe) -> Path:
 
 
 def apply_changes(recipe: Recipe, changes: Table, folder: Path) -> Recipe:
-    """Return the recipe of a run with these changes. A given budget replaces the old one."""
+    """Return the recipe of a run with these changes. A new budget replaces the old budget."""
     table = _without_replaced_budget(recipe.model_dump(exclude_none=True), changes)
     return validate(Recipe, merge(table, changes), str(folder))
 
 
 def require_settings(folder: Path, given: Table) -> None:
-    """Raise PenwrightError, naming a setting, if a run was started with other settings."""
+    """Raise PenwrightError, naming a setting that differs, if a run was started with other settings."""
     run = Run.open(folder).recipe
-    # "auto" was replaced when the run began
+    # the stored recipe holds the choice instead of "auto"
     training = {key: value for key, value in given.get("training", {}).items() if value != "auto"}
     asked, begun = (
         flatten(each.model_dump()) for each in (apply_changes(run, {**given, "training": training}, folder), run)

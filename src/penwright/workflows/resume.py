@@ -1,4 +1,4 @@
-"""Resuming of a run: in this process, or as a rank that follows rank 0. Both open a run from disk."""
+"""Resume a run from disk: in this process, or as a rank that follows rank 0."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe that may cha
 
 
 def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> Application:
-    """Resume a run bit for bit. `changes` may add to the budget, or give new paths to the same data."""
+    """Resume a run bit for bit. `changes` may extend the budget, or give new paths to the same data."""
     if set(changes) - CHANGEABLE:
         raise UsageError("a resumed run keeps its model: only [training], [data] and [decoding] can change")
     run = Run.open(folder)
@@ -45,8 +45,8 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
 
 
 def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Application:
-    require_writable_cache()  # before the text is read
-    clear_stop_files(run)  # a stop request that arrives from now on takes effect after the first step
+    require_writable_cache()  # fail before the text is read
+    clear_stop_files(run)  # stop requests from now on take effect after the first step
     recipe = apply_changes(run.recipe, _as_stored(changes, run), run.folder)
     here = apply_changes(recipe_here(run, run.recipe), changes, run.folder)
     run.warn_of_edits()
@@ -99,7 +99,7 @@ def _changed_processes(before: int | None, now: int) -> Iterator[str]:
 
 
 def _reopen(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint | None) -> RunContext:
-    """Open the corpus and the files of the run. Raise PenwrightError if the text changed or files do not match."""
+    """Open the corpus and the files of the run. Raise PenwrightError if the text has changed, or files do not match."""
     torch.manual_seed(recipe.seed)
     if checkpoint:
         require_made_with(checkpoint, run, recipe)
@@ -117,7 +117,7 @@ def _reopen(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint |
 def follow() -> bool:
     """Train along with rank 0 until it has finished, then return True. In rank 0 itself, return False at once.
 
-    Only rank 0 handles stop signals: it saves, and then tells the other ranks to end.
+    Only rank 0 handles stop signals. It saves the run, then tells the other ranks to end.
     """
     ranks = join()
     if ranks.leads:
@@ -142,7 +142,7 @@ def _follow_run(run: Run, recipe: Recipe, step: int) -> None:
 
 
 def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Observer]) -> None:
-    """Suggest compilation if a short run is resumed with a budget for which compiling may pay off."""
+    """Suggest compilation if an uncompiled run is resumed with a budget that is long enough for it to pay off."""
     seconds = 60 * (recipe.training.minutes or 0.0)
     if recipe.training.compile == "off" and choose_compilation(machine.device, recipe.task, seconds)[0]:
         notify(

@@ -1,4 +1,4 @@
-"""Training of a new run from a plan. To resume a run from disk, see `resume.py`."""
+"""Train a new run from a plan. To resume a run from disk, see `resume.py`."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ from penwright.workflows.finetune import origin_of_base, start_from_base, with_o
 from penwright.workflows.load import CORPUS, corpus_record, load, open_base
 from penwright.workflows.plan import Prepared
 
-BASELINES = "baselines.json"  # in a run folder: the scores of simple methods
+BASELINES = "baselines.json"  # file in a run folder: the scores of simple methods
 
 
 def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
@@ -47,7 +47,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
             notify(observers, "said", "fitting a linear classifier of n-grams, for comparison")
             add_linear(context, run, is_new=True)
         trainer = make_trainer(context, prepared.machine)
-        trainer.state.seconds = monotonic() - begin  # count the time of the linear classifier as part of the budget
+        trainer.state.seconds = monotonic() - begin  # the linear classifier uses part of the budget
         for note in _skipped_text(trainer, context.recipe):
             notify(observers, "said", note)
         baselines = TASKS[context.recipe.task].baselines(context, False)
@@ -76,7 +76,7 @@ def _with_precision(recipe: Recipe, machine: Machine) -> Recipe:
 
 
 def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer]) -> Tokenizer:
-    """Load the tokenizer of the base or of the teachers, or train one if there are none."""
+    """Load the tokenizer of the base or of the teachers. Without base and teachers, train a tokenizer."""
     if recipe.finetuning:
         return open_base(recipe).tokenizer
     if recipe.distillation:
@@ -92,9 +92,9 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
 def make_context(
     recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device, *, is_new: bool
 ) -> RunContext:
-    """Store the tokens of the corpus, and initialize the model (with the weights of the base, if any).
+    """Store the tokens of the corpus, and initialize the model. If there is a base, load its weights.
 
-    A resumed run loads a checkpoint afterwards, but its adapters still need the weights of the base.
+    A resumed run loads a checkpoint afterwards, but a checkpoint of adapters does not contain the weights of the base.
     """
     task = TASKS[recipe.task]
     training = task.token_store(corpus, tokenizer, corpus.labels, held_out=False)
@@ -111,7 +111,7 @@ def make_context(
 
 
 def add_linear(context: RunContext, run: Run, is_new: bool = False) -> None:
-    """Add the linear classifier of the run to the context. Fit and save one if the run is new or has none.
+    """Add the linear classifier of the run to the context. Fit and save a classifier if the run is new or has none.
 
     A run that stopped before its first checkpoint starts again, perhaps with other texts. The old classifier is then
     replaced.
@@ -126,13 +126,13 @@ def _save_corpus_record(run: Run, context: RunContext) -> None:
     corpus = context.corpus
     files = [{"path": str(file.path), "bytes": file.n_bytes, "sha256": file.sha256} for file in corpus.files]
     record = {"fingerprint": corpus.fingerprint, "files": files, "report": corpus.report.as_dict()}
-    here = os.path.relpath(Path.cwd(), run.real_folder)  # a relative path allows moving a run and its text together
+    here = os.path.relpath(Path.cwd(), run.real_folder)  # relative, so that a run and its text can be moved together
     places = {"trained_from": Path(here).as_posix(), "card": asdict(context.card)}
     run.write_json(CORPUS, {**record, **places, "columns": corpus.roles, **origin_of_base(context.recipe)})
 
 
 def make_trainer(context: RunContext, machine: Machine) -> Trainer:
-    """Return a trainer for the model of the context, on its training part."""
+    """Return a trainer for the model and the training part of the context."""
     assert context.training is not None
     batches = with_old_text(context, TASKS[context.recipe.task].batches(context, context.training))
     return Trainer(context.model, batches, context.recipe, machine, _teachers(context))
@@ -175,13 +175,13 @@ def _skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
 def fit(
     run: Run, context: RunContext, trainer: Trainer, observers: Sequence[Observer], to_beat: Sequence[Score] = ()
 ) -> Application:
-    """Train until the budget is spent. Report the baselines that are better, and return the best model."""
+    """Train until the budget is spent. Report baselines that are still as good, and return the best model."""
     parts = TASKS[context.recipe.task]
     run.made_with = made_with(run, context.recipe)
     watching = [StepLog(run), *observers]
     session = Session(run, trainer, lambda: parts.quick_evaluate(context), lambda: parts.sample(context), watching)
     if context.recipe.finetuning and not (context.has_new_head or run.checkpoints()):
-        start = session.evaluate_now()  # saved as the checkpoint of step 0, the best so far
+        start = session.evaluate_now()  # saves the checkpoint of step 0, which is the best so far
         note = f"{context.recipe.finetuning.base}, before fine-tuning"
         for score in dict.fromkeys([start[0], start[-1]]):  # the score that ranks checkpoints, and nats per token
             to_beat = [*to_beat, score._replace(note=note)]
@@ -201,8 +201,8 @@ def fit(
         )
         notify(observers, "said", f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). {advice}")
     with catch_warnings():
-        simplefilter("ignore")  # the warnings above would be repeated
-        return load(run.folder, str(context.device))  # reload: a model compiled for training decodes slowly
+        simplefilter("ignore")  # loading would repeat the warnings above
+        return load(run.folder, str(context.device))  # a model compiled for training would decode slowly
 
 
 def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[Score]:
@@ -214,7 +214,7 @@ def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[Score
 
 
 def is_over_fitted(run: Run, best_step: int) -> bool:
-    """Return whether the held-out nats of the last model are clearly higher than those of the best model."""
+    """Return whether the last model has clearly higher held-out nats than the best model."""
     records = run.records(METRICS)
     nats = {record["step"]: value for record in records for name, value in record.items() if name.startswith("nats")}
     return bool(nats.get(run.last_step(), 0.0) > nats.get(best_step, inf) * (1 + OVER_FITTED))

@@ -6,7 +6,7 @@ import { askPacked, wasStopped } from "../api.js";
 import { saveMenu } from "../saving.js";
 import { TOOLS } from "./inspect/tools.js";
 
-const KEPT = 24; // cached answers, so that returning to a picture needs no request
+const KEPT = 24; // number of cached answers: returning to a picture then needs no request
 
 export const keys = [
   ["Ctrl + Enter", "inspect the text"],

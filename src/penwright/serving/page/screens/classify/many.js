@@ -8,8 +8,8 @@ import { newest } from "../../newest.js";
 import { download } from "../../saving.js";
 import { columnsOf, format } from "./csv.js";
 
-const AT_ONCE = 64; // texts per request
-const SHOWN = 500; // rows that are drawn
+const AT_ONCE = 64; // number of texts per request
+const SHOWN = 500; // maximum number of rows to draw
 
 const ORDERS = {
   given: ["original order", (one, other) => one.number - other.number],

@@ -12,7 +12,7 @@ const STATES = {
   inserted: ["+", "inserted", "inserted after the search: check its position"],
   missed: ["✗", "missed", "it is missing"],
 };
-const WEAKEST = 0.08; // of a link that is drawn
+const WEAKEST = 0.08; // minimum weight of a link to draw
 
 /** Create chips for the terms of a sentence. */
 function chips(terms) {

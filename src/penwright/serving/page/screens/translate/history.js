@@ -4,7 +4,7 @@ import { make } from "../../views/dom.js";
 
 const KEY = "penwright-translations";
 const MOST = 40;
-const LONGEST = 4000; // characters; longer texts are not kept
+const LONGEST = 4000; // maximum number of characters of a text to store
 
 function read() {
   try {

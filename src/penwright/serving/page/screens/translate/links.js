@@ -2,7 +2,7 @@
 
 import { askJson } from "../../api.js";
 
-const KEPT = 500; // translations
+const KEPT = 500; // maximum number of word alignments in memory
 
 /** Create a cache. `ask(text, target)` returns {links: [{target, source, weight}], alignedBy}, with word indices. */
 export function makeLinks({ model, signal }) {

@@ -2,8 +2,8 @@
 
 import { askJson } from "../../api.js";
 
-const AT_ONCE = 6; // sentences per request: few, so that they are soon shown, or soon cancelled
-const KEPT = 2000; // translations
+const AT_ONCE = 6; // sentences per request: small requests show results early and are cancelled early
+const KEPT = 2000; // maximum number of translations in memory
 
 /** Create a cache. `ask(wanted, how, signal, each)` calls each(number, result); `how` is {model, glossary, ...}. */
 export function makeTranslations() {

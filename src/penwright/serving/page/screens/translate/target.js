@@ -21,7 +21,7 @@ export function makeTarget({ pointed, chosen, lang }) {
   const text = make("div", { class: "words", lang, role: "group", "aria-label": "Translation" });
   const root = make("div", { class: "pane target" }, text);
   let spans = [];
-  let frames = []; // of the sentences, each with the white space after it
+  let frames = []; // elements of the sentences, each with the white space after the sentence
   const keys = roving(text, () => spans);
 
   function wordSpan(sentence, { text: shown, probability }, word) {

@@ -4,7 +4,7 @@ import { make } from "../../views/dom.js";
 import { label } from "../../views/tokens.js";
 import { join } from "./text.js";
 
-const SHOWN = 60; // characters
+const SHOWN = 60; // maximum number of characters of a branch to show
 
 /** Return where two texts diverge. */
 function parting(one, other) {
