@@ -149,7 +149,8 @@ def export(
 ) -> Path:
     """Export a run to a new folder in the format "ctranslate2", "gguf" or "huggingface"; return the folder.
 
-    "peft" exports the adapter of a LoRA run; "penwright" exports a complete run. An `adapter` is merged beforehand.
+    "peft" exports the adapter of a LoRA run; "penwright" exports a complete run. An `adapter` is merged into the model
+    before the export.
     """
     from penwright.workflows import api
 

@@ -35,7 +35,7 @@ class ModelCard:
 
 
 def languages_of(recipe: Recipe, card: ModelCard) -> Languages | None:
-    """Return the languages of a translator, as found in the corpus or in the recipe; None if unknown."""
+    """Return the languages of a translator, from the corpus or from the recipe; None if unknown."""
     return card.languages or requested_languages(recipe.data)
 
 

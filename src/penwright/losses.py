@@ -120,8 +120,8 @@ def vocabulary_loss(
 class _VocabularyLoss(torch.autograd.Function):
     """Chunked cross-entropy that computes its gradients in the forward pass (after Wijmans et al. 2024).
 
-    The matrix of all logits is by far the largest tensor of a training step. Reading it again takes longer than the
-    multiplication, so the gradients are computed while a chunk of logits is still in the cache.
+    The matrix of all logits is by far the largest tensor of a training step. Reading the matrix again takes longer than
+    the multiplication, so the gradients are computed while a chunk of logits is still in the cache.
     """
 
     @staticmethod

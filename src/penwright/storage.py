@@ -100,7 +100,7 @@ def write_atomically(path: Path, content: str) -> None:
     """
     try:
         write_bytes_atomically(path, content.encode())
-    except UnicodeEncodeError as error:  # for example, from a file name that is not UTF-8
+    except UnicodeEncodeError as error:  # for example, the content includes a file name that is not UTF-8
         what = error.object[error.start : error.end]
         raise PenwrightError(f"{path} could not be written: the text {what!a} cannot be saved as UTF-8") from None
     except OSError as error:

@@ -21,7 +21,7 @@ from penwright.config.training import AdamW, Optimizer, TrainingSettings
 from penwright.errors import UnknownArgument
 
 Task = Literal["generate", "chat", "translate", "classify"]
-Column = str | int  # name or number (from 1) of a column of a table
+Column = str | int  # name or number (from 1) of a table column
 
 
 def one_or_more(given: Any) -> Any:
@@ -89,7 +89,7 @@ class FineTuningSettings(Settings):
 
 
 class ChatSettings(Settings):
-    """The chat template of a model, in Jinja, as in the tokenizer_config.json of other projects."""
+    """The chat template of a model, in Jinja. Other projects store it in tokenizer_config.json."""
 
     template: Annotated[str, Field(max_length=100_000)]  # Jinja template that turns messages into one text
     bos_token: str = ""  # text that the template calls bos_token
@@ -179,8 +179,8 @@ def decoding_settings(
 ) -> DecodingSettings:
     """Merge decoding settings: the defaults, then `given`, then keyword arguments (`options`) that are not None.
 
-    If `given` is a DecodingSettings, it replaces the defaults; a table overrides some of them. Raises UnknownArgument,
-    with the closest name, for an option that is not in `used`.
+    If `given` is a DecodingSettings, it replaces the defaults; a table overrides only the settings in it. Raises
+    UnknownArgument, with the closest name, for an option that is not in `used`.
     """
     base, table = (given, {}) if isinstance(given, DecodingSettings) else (defaults, given or {})
     table, options = (with_present_names(each or {}, "decoding.") for each in (table, options))

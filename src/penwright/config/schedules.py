@@ -76,7 +76,7 @@ class Linear(_Warmup):
 
 
 class WarmupStableDecay(_Warmup):
-    """Constant at the peak, then a linear cooldown (warmup-stable-decay; Hu et al. 2024, MiniCPM, section 4)."""
+    """A constant learning rate, then a linear cooldown (warmup-stable-decay; Hu et al. 2024, MiniCPM, section 4)."""
 
     type: Literal["wsd"] = "wsd"
     cooldown_fraction: Fraction = 0.5  # length of the cooldown, as a share of the steps after the warm-up
@@ -95,7 +95,7 @@ class WarmupStableDecay(_Warmup):
 
 
 class Constant(_Warmup):
-    """Constant at the peak after the warm-up."""
+    """A constant learning rate after the warm-up."""
 
     type: Literal["constant"] = "constant"
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 
 Table = dict[str, Any]  # a TOML table in Python; pydantic checks the types of its values
-RENAMED = {  # old full names of settings, which are still accepted, and their new keys
+RENAMED = {  # old full names of settings (still accepted), and their new keys
     "decoding.outlook": "beam_patience",
     "training.average": "ema_decay",
     "training.mind_over_fitting": "cooldown_on_overfitting",

@@ -1,4 +1,4 @@
-"""Settings of training: the optimizer, the budget, evaluation and checkpoints."""
+"""Training settings: the optimizer, the budget, evaluation and checkpoints."""
 
 from typing import Annotated, Any, Literal
 

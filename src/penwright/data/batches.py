@@ -93,7 +93,7 @@ class Markers:
     start: int
     end: int
     begins: bool = True  # whether each text of a writer begins with the start token
-    source_prefix: tuple[int, ...] = ()  # tokens before each source of a translator, for example its language
+    source_prefix: tuple[int, ...] = ()  # tokens before each source of a translator, for example the language token
     target_prefix: tuple[int, ...] = ()  # tokens between the start token and each target of a translator
 
 
@@ -101,8 +101,8 @@ class Batches(ABC, Generic[AnyBatch]):
     """The batches of one part of a corpus, numbered from the start of training."""
 
     per_epoch: float  # number of batches in one pass over the part
-    tokens_per_epoch: int  # number of target tokens; for labelled texts, of all tokens
-    n_left_out: int = 0  # number of examples that are dropped because they are too long for the model
+    tokens_per_epoch: int  # number of target tokens; for labelled texts, number of all tokens
+    n_left_out: int = 0  # number of examples dropped because they are too long for the model
     n_cut: int = 0  # number of texts longer than the context; a batch holds one part of each
 
     @abstractmethod
@@ -122,11 +122,11 @@ class TextBatches(Batches[TextBatch]):
     """Windows of `context_length` tokens over the concatenated documents, each with a start and an end token.
 
     Each epoch cuts the text at other positions and shuffles the windows again. A batch has `segments` if one of its
-    windows crosses a document boundary. The first token of a document is never a target: it is the start token, if the
+    windows crosses a document boundary. The first token of a document is never a target. It is the start token if the
     model has one.
 
     One window per epoch wraps around from the end of the text to its beginning. In a single document, the wrap does not
-    count as a boundary: `segments` would have to be compiled just for that window.
+    count as a boundary: torch would have to compile a model with `segments` just for that window.
     """
 
     def __init__(self, text: Column, context_length: int, batch_tokens: int, markers: Markers, seed: int = 0):

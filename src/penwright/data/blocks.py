@@ -27,7 +27,7 @@ MOST_COPIED = 16 << 30  # maximum size of a temporary copy, in bytes
 _copies: dict[object, Path] = {}
 MARK = "\ufeff"  # the byte-order mark; dropped only at the start of a file
 REPLACEMENT = "\ufffd"
-OLD_MAC = 10  # minimum number of bare carriage returns per newline in a file whose lines end in them
+OLD_MAC = 10  # minimum ratio of bare carriage returns to newlines in a file with the line ends of the classic Mac
 
 
 def stored_file(path: str | Path) -> Path:
@@ -45,7 +45,7 @@ def stored_file(path: str | Path) -> Path:
 
 
 def state_of(path: Path) -> tuple[int, int]:
-    """Return the size and the modification time of a file, which change when the file does."""
+    """Return the size and the modification time of a file, to detect changes."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns
 
@@ -126,7 +126,7 @@ def _folder() -> Path:
     folder, owner = Path(tempfile.mkdtemp(prefix="penwright-")), os.getpid()
 
     def delete() -> None:
-        if os.getpid() == owner:  # not in a forked copy of the process
+        if os.getpid() == owner:  # a forked process must not delete the folder
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(delete)
@@ -243,7 +243,7 @@ def _genuine_counter(encoding: str) -> Callable[[bytes], int]:
         return count
     try:
         REPLACEMENT.encode(encoding)
-    except UnicodeEncodeError:  # the encoding has no such character
+    except UnicodeEncodeError:  # the encoding has no replacement character
         return lambda block: 0
     decoder = codecs.getincrementaldecoder(encoding)(errors="ignore")
     return lambda block: decoder.decode(block).count(REPLACEMENT)

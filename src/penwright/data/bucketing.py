@@ -27,7 +27,7 @@ from penwright.data.store import Column
 from penwright.errors import PenwrightError
 
 Labels = NDArray[np.int32]
-_LONGEST_BATCH = 4  # a batch of long labelled texts may hold this many times `batch_tokens`
+_LONGEST_BATCH = 4  # maximum size of a batch of long labelled texts, as a multiple of `batch_tokens`
 MOST_HIDDEN = 0.9  # highest share of hidden tokens in a text, unless the mean itself is higher
 
 
@@ -47,12 +47,12 @@ class Bucketed(Batches[AnyBatch]):
 
         Args:
             lengths: The lengths of each side of all examples, the targets first.
-            batch_tokens: The maximum number of rows times the length of the longest row. With `alike`, the average
-                number of tokens per batch.
+            batch_tokens: The maximum size of a batch: number of rows times length of the longest row. With `alike`,
+                the average number of tokens per batch.
             seed: The seed of the shuffling.
-            longest: Examples with a longer side are left out.
-            alike: Give all batches the same number of examples. Batches of very long examples are
-                divided: none holds more than four times `batch_tokens`.
+            longest: The maximum length of a side. Examples with a longer side are left out.
+            alike: Give all batches the same number of examples. Batches of very long examples are divided: none holds
+                more than four times `batch_tokens`.
         """
         self.seed, self.longest = seed, longest
         rounded = [-(-side // LENGTH_STEP) * LENGTH_STEP for side in lengths]
@@ -75,7 +75,7 @@ class Bucketed(Batches[AnyBatch]):
         return self.examples(order[self._rows(int(batches[place]))])
 
     def _rows(self, batch: int) -> slice:
-        """Return the slice of the order of an epoch that contains the examples of a batch."""
+        """Return the slice of an epoch's order that contains the examples of a batch."""
         return slice(self.borders[batch], self.borders[batch + 1])
 
     def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:
@@ -130,8 +130,9 @@ class PairBatches(Bucketed[PairBatch]):
 class TokenDropout:
     """Token dropout with a random share for each text (word dropout, Iyyer et al. 2015).
 
-    The shares vary as widely around `mean` as possible, because the trained model reads whole texts. Hidden tokens are
-    removed, not masked, which saves time. The first word is never hidden: a text must keep more than its start token.
+    The shares vary as widely around `mean` as possible: the model must also learn to read nearly whole texts. Hidden
+    tokens are removed instead of masked, to save time. The first word is never hidden: a text must keep more than its
+    start token.
     """
 
     mean: float  # average share of hidden tokens, from 0 to 1
@@ -152,7 +153,8 @@ class TokenDropout:
     def shown(self, batch: LabelledBatch, numbers: NDArray[np.int64], random: Generator) -> LabelledBatch:
         """Return the batch with only `numbers[i]` random tokens of text i, in order and with their positions."""
         whole = batch.tokens.shape[1]
-        keys = np.where(batch.padding.numpy(), random.random(batch.tokens.shape), 2.0)  # the smallest are kept
+        # Tokens with the smallest keys are kept.
+        keys = np.where(batch.padding.numpy(), random.random(batch.tokens.shape), 2.0)
         keys[:, self._never_hidden] = -1.0
         width = min(whole, -(-int(numbers.max()) // LENGTH_STEP) * LENGTH_STEP)
         drawn = keys.argsort(1)[:, :width]
@@ -166,10 +168,10 @@ class TokenDropout:
 class LabelledBatches(Bucketed[LabelledBatch]):
     """Batches of labelled texts, each text between a start and an end token.
 
-    All batches have the same number of texts, long or short, unless they become too large. The loss of a batch is the
-    mean over its texts, so all texts count equally. Each epoch reads another part of a text that is longer than the
-    context. With token dropout, texts with similar numbers of remaining tokens share a batch. `in_order` drops no
-    tokens, and reads the beginning of long texts.
+    All batches have the same number of texts, long or short; a batch that would be too large is divided. The loss of a
+    batch is the mean over its texts, so all texts count equally. If a text is longer than the context, each epoch reads
+    another part of it. With token dropout, texts with similar numbers of remaining tokens share a batch. `in_order`
+    drops no tokens, and reads the beginning of long texts.
     """
 
     def __init__(
@@ -201,7 +203,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         rows = self._rows(int(batches[place]))
         return self.token_dropout.shown(self.examples(order[rows], random), n_shown[rows], random)
 
-    @lru_cache(maxsize=2)  # noqa: B019 - the same reason as for _epoch()
+    @lru_cache(maxsize=2)  # noqa: B019 - see _epoch()
     def _epoch_of_parts(self, epoch: int, token_dropout: TokenDropout) -> tuple[Indices, Indices, Indices]:
         """Return the order of batches, the order of texts, and the number of tokens to keep in each text."""
         random = np.random.default_rng((self.seed, epoch))
@@ -225,7 +227,7 @@ AnyBatches = Batches[TextBatch] | Batches[PairBatch] | Batches[LabelledBatch]
 
 
 def _borders(lengths: Indices, batch_tokens: int) -> list[int]:
-    """Return the borders of batches of at most `batch_tokens`, counted as rows times the longest row."""
+    """Return the borders of batches of at most `batch_tokens`, counted as rows times the length of the longest row."""
     borders, longest = [0], 0
     for place, length in enumerate(lengths.tolist()):
         longest = max(longest, length)

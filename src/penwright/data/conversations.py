@@ -50,7 +50,7 @@ def open_evaluation_conversations(
 
 
 def conversation_columns(names: Sequence[str]) -> tuple[str, ...] | None:
-    """Find the column of messages, or the columns of prompt and answer, by name. Return None if there are none."""
+    """Find the column of messages, or the columns of prompt and answer, by name. Return None if they are missing."""
     lowered = {name.casefold(): name for name in reversed(names)}
     for name in MESSAGES_NAMES:
         if name in lowered:
@@ -64,7 +64,7 @@ def conversation_columns(names: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def _kind(reading: ReadingOptions) -> RowKind[Conversation]:
-    """Return the row kind of conversations: one side is the last answer, the other is everything before it."""
+    """Return the RowKind of conversations: one side is the last answer, the other side is everything before it."""
     return RowKind(
         name=f"conversations {reading.template.source}",
         unit="conversation",

@@ -211,7 +211,7 @@ class Sources(Generic[Item]):
 
     @property
     def roles(self) -> Roles:
-        """The columns of each role if they are the same in all sources; otherwise nothing."""
+        """The columns of each role if they are the same in all sources; otherwise empty."""
         first, *others = (source.roles for source in self.each)
         return first if all(each == first for each in others) else {}
 
@@ -235,11 +235,11 @@ class Sources(Generic[Item]):
         raise IndexError(number)
 
 
-Rule = tuple[str, Callable[[Mask], Mask]]  # the reason, and a function that maps the kept items to those to drop
+Rule = tuple[str, Callable[[Mask], Mask]]  # reason; function from a mask of kept items to a mask of items to drop
 
 
 def number_reason(item: object, reasons: dict[str, int]) -> int:
-    """Return the number of the reason why an item is broken; 0 if it is not. Add a new reason to `reasons`."""
+    """Return the number of the reason why an item is broken; 0 if it is readable. Add a new reason to `reasons`."""
     if item is not None and not isinstance(item, Broken):
         return 0
     return reasons.setdefault(UNKNOWN if item is None else item.reason, len(reasons) + 1)

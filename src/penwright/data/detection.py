@@ -34,7 +34,7 @@ from penwright.data.readers.tables import Table, find_table
 from penwright.errors import Option, PenwrightError, Undecided
 from penwright.languages import side_names
 
-LOPSIDED = 4  # maximum median ratio of lengths between a text and its translation
+LOPSIDED = 4  # maximum median ratio between the lengths of a text and its translation
 SHOWN = 10  # class names listed in a message
 WRITE, TRANSLATE = (
     Option(("task=generate",), "learn to write like these texts"),
@@ -43,9 +43,9 @@ WRITE, TRANSLATE = (
 
 
 def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> tuple[str, str]:
-    """Return the task (`generate`, `chat`, `translate` or `classify`) and the reason. The first table decides for all.
+    """Return the task (`generate`, `chat`, `translate` or `classify`) and the reason.
 
-    Raises Undecided if a wrong guess could spoil the model.
+    The first table decides for all files. Raises Undecided if a wrong guess could spoil the model.
     """
     if not paths:
         raise PenwrightError("no files are given; name at least one file, folder or hub data set")
@@ -66,7 +66,7 @@ def _single_files(paths: list[str]) -> list[str]:
 
 
 def _about_classes(folder: str) -> str:
-    """Return a hint on reading subfolders as classes. Raises Undecided if they are named like classes."""
+    """Return a hint on reading subfolders as classes. Raises Undecided if the names look like classes."""
     names, are_named = classes_in(folder)
     shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
     if are_named:
@@ -107,7 +107,7 @@ def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | Non
     """Return `translate` or `generate` for several files, and the reason.
 
     The task is `translate` if the files are named like sides, or have different suffixes and the same number of lines.
-    Raises Undecided if the lines of two files look like translations, but their names do not.
+    Raises Undecided if two files look like translations by their lines, but not by their names.
     """
     running_text = "generate", f"{first.path} and the others are running text"
     if is_collection(others[0]) or is_hub(others[0]):
@@ -180,7 +180,7 @@ def _is_main_text(text: Profile, profiles: Sequence[Profile]) -> bool:
 def _task_of_named_text(table: Table, profiles: Sequence[Profile], text: Profile) -> tuple[str, str]:
     """Return the task of a table with one named text column. Its other columns may be labels or metadata.
 
-    Raises Undecided if that is not clear.
+    Raises Undecided if the other columns could be either.
     """
     likely = [column for column in likely_labels(profiles, without=(text.place,)) if len(column.values) <= FEW]
     if likely and len(profiles) == 2:
@@ -201,7 +201,7 @@ def _task_of_named_text(table: Table, profiles: Sequence[Profile], text: Profile
 
 
 def _task_by_values(table: Table, profiles: Sequence[Profile]) -> tuple[str, str]:
-    """Return the task of a table by the values of its columns, because their names do not show it."""
+    """Return the task of a table by the values of its columns. The names of the columns do not reveal the task."""
     texts = texts_of(profiles)
     likely = likely_labels(profiles)
     if likely and (len(texts) > 1 or any(column not in likely for column in texts)):

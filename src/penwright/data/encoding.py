@@ -48,9 +48,9 @@ SIGNATURES = {
     b"\x80\x05": "a pickle",
 }
 CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
-MIXED = "utf-8|"  # prefix of the encoding of those lines that are not UTF-8
+MIXED = "utf-8|"  # marks a mixed file; the rest of the name is the encoding of the lines that are not UTF-8
 FEWEST_MIXED = 0.05  # minimum share of each encoding among the non-ASCII lines
-LONGEST_LINE = 1 << 24  # bytes decoded together; longer lines are cut
+LONGEST_LINE = 1 << 24  # maximum number of bytes decoded together; longer lines are cut
 MAX_CONTROLS = 0.05  # largest share of control characters (NUL included) in the bytes of a text
 CANDIDATES = [
     *("cp1252", "cp1250", "iso8859_2", "cp1253", "cp1254"),
@@ -59,12 +59,12 @@ CANDIDATES = [
     *("cp932", "euc_jp", "gb18030", "big5", "big5hkscs", "cp949"),
 ]
 CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and -1252; rare in the languages that use -1252
-TURKISH = b"\xfd"  # ı in Windows-1254, 40 % of the Turkish non-ASCII letters; ý in -1252, rarest in Icelandic
+TURKISH = b"\xfd"  # ı in Windows-1254 (40 % of the non-ASCII letters in Turkish); ý in -1252 (rare even in Icelandic)
 BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # no encoding continues a character with a byte below 0x30
 HEAD, SAMPLE = 1 << 16, 1 << 15  # bytes used to recognize text, and to guess an encoding
 MAX_STRANGENESS = 0.4  # maximum mess ratio of a text (see charset_normalizer); even a pangram must pass
 MAX_INVALID = 0.001  # maximum share of invalid bytes in a damaged UTF-8 file
-STRAY_BYTES = 3  # up to this many invalid sequences do not suggest another encoding
+STRAY_BYTES = 3  # maximum number of invalid sequences that do not suggest another encoding
 
 
 def check_encoding(name: str) -> str:

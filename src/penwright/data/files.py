@@ -40,10 +40,10 @@ from penwright.data.readers.pdf import pdf_lines
 from penwright.data.readers.spreadsheets import sheet_lines, sheets_read
 from penwright.errors import PenwrightError
 
-BLOCK = 1 << 20  # bytes read at a time, and about the length of the longest piece of text
+BLOCK = 1 << 20  # bytes read at a time; also the approximate maximum length of a piece of text
 HEAD = 4 * BLOCK  # number of characters that first_lines() searches for lines
 PARQUET = "parquet"  # used in place of the encoding of a Parquet table
-MOST_MARKUP = 256 << 20  # maximum length in characters: web pages and RTF documents are read into memory whole
+MOST_MARKUP = 256 << 20  # maximum length of a web page or RTF document, in characters; read into memory whole
 FROM_BYTES: dict[str, Callable[[BufferedIOBase, str], Iterator[str]]] = {
     "docx": docx_lines,
     "odt": odt_lines,
@@ -78,7 +78,7 @@ class SourceFile:
     blank: bool = False
     format: str = ""  # name of a format other than plain text, such as "docx"
     remark: str = ""  # description of the part that was read
-    copy: str = ""  # the temporary file with its text; "" if the file itself is read
+    copy: str = ""  # temporary file with the text; "" if the file itself is read
 
     @property
     def stored(self) -> Path:
@@ -161,7 +161,7 @@ def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
 
 
 def read_markup(path: str | Path, encoding: str | None = None) -> str:
-    """Return the whole text of a file with its markup, whatever its format."""
+    """Return the whole text of a file, markup included, whatever the format."""
     return "".join(_examine_text(stored_file(path), str(path), encoding).blocks())
 
 
@@ -180,7 +180,7 @@ def _extracted(kind: Format, stored: Path, name: str, encoding: str | None) -> I
 
 
 def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
-    """Examine a file as plain text or Parquet; guess the encoding unless it is given. Raises NotText."""
+    """Examine a file as plain text or Parquet; guess the encoding unless given. Raises NotText for other files."""
     blocks = partial(raw_blocks, stored, name, BLOCK)
     chosen = check_encoding(encoding) if encoding else None
     head = next(blocks(), b"")[:START]

@@ -25,7 +25,7 @@ from penwright.data.readers.layout import (
 from penwright.errors import Option, PenwrightError, Undecided
 from penwright.languages import LANGUAGE_NAMES
 
-FEW = 20  # identifiers such as class1 may be labels if there are at most this many
+FEW = 20  # maximum number of different identifiers (class1, class2, ...) that may be labels
 CLEARLY_FEWER = 5  # a column with this many times fewer values than any other is the label
 CLEARLY_LONGER = 2  # a column with this many times more characters than any other is the text
 ENOUGH_TO_TELL = 20  # minimum number of rows needed to judge the values of a column
@@ -99,7 +99,7 @@ def _may_be_label(profile: Profile) -> bool:
 
 
 def guess_label(table: str, profiles: Profiles, without: Sequence[int] = ()) -> Guess:
-    """Choose the label column. Raises Undecided if several columns could hold the labels, or none."""
+    """Choose the label column. Raises Undecided if several columns could hold the labels, or if no column could."""
     named = named_label([column for column in profiles if column.place not in without])
     if named is not None:
         _refuse_scale(table, named)
@@ -141,7 +141,7 @@ def _refuse_scale(table: str, label: Profile) -> None:
 def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -> Guess:
     """Choose the text column, or both columns of a pair such as sentence1 and sentence2.
 
-    Raises Undecided if several columns could be the text, or none.
+    Raises Undecided if several columns could be the text, or if no column could.
     """
     left = [column for column in profiles if column.place not in without]
     if not left:
@@ -176,7 +176,7 @@ def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -
 def named_text(profiles: Profiles) -> Profile | None:
     """Return the column named like a text (review, or else headline_text), or None.
 
-    If several columns are, return the one with the most characters.
+    If several columns are named so, return the one with the most characters.
     """
     exact = [column for column in profiles if column.key in TEXT_NAMES]
     partly = [column for column in profiles if not {*TEXT_NAMES}.isdisjoint(re.split(r"[\W_]+", column.key))]
@@ -202,7 +202,7 @@ def named_pair(profiles: Profiles) -> tuple[Profile, Profile] | None:
     by_name = {column.key: column for column in profiles if column.has_words}
     by_name = {name: column for name, column in by_name.items() if not (column.is_constant and column.n_rows > 2)}
     kinds = [(SOURCE_NAMES, TARGET_NAMES), (PROMPT_NAMES, ANSWER_NAMES)]
-    if any(name in by_name for name in INSTRUCTION_NAMES):  # then `input` is only a part of the prompt
+    if any(name in by_name for name in INSTRUCTION_NAMES):  # `input` then continues the instruction
         kinds.reverse()
     for sources, targets in kinds:
         source = next((by_name[name] for name in sources if name in by_name), None)
@@ -258,7 +258,7 @@ def undecided_pair(table: str, profiles: Profiles, candidates: Profiles) -> Unde
 
 
 def texts_of(profiles: Profiles) -> list[Profile]:
-    """Return the text columns, without columns whose text is the same, or nearly the same, in each row."""
+    """Return the text columns, without columns that repeat the same few values or the same boilerplate."""
     texts = [
         column
         for column in profiles

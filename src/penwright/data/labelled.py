@@ -31,7 +31,7 @@ from penwright.errors import PenwrightError
 
 MOST_HELD_OUT = 2000  # maximum number of held-out rows, unless the settings give a share
 MOST_LABELS = 1000  # maximum number of different labels
-MOST_LABELS_PER_TEXT = 0.5  # labels per text; raises MOST_LABELS for large corpora if the settings name the column
+MOST_LABELS_PER_TEXT = 0.5  # maximum number of labels per text in a large corpus whose label column is set
 FEWEST_LINES = 2  # minimum number of lines in a file of labelled lines
 SPLITS = {"train", "training", "test", "testing", "dev", "valid", "val", "validation", "eval"}
 UNLABELLED = ("unsup", "unlabeled", "unlabelled")
@@ -252,7 +252,7 @@ def class_files(folder: str | Path, encoding: str | None) -> tuple[list[tuple[st
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    above = {folder.resolve(), *folder.resolve().parents}  # a link may point to one of these
+    above = {folder.resolve(), *folder.resolve().parents}  # a link may lead to one of these folders
     inner = (each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
     return sorted(each for each in inner if each.resolve() not in above)
 

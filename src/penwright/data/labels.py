@@ -15,7 +15,7 @@ from penwright.errors import PenwrightError
 JOINERS = "\u200c\u200d"  # invisible, but needed to write some languages and emoji
 SEPARATORS = "|;,"
 SEVERAL = 0.1  # labels may be combinations if this share of them contains a separator
-FEW_NUMBERS = 10  # up to this many different numbers are probably class names
+FEW_NUMBERS = 10  # maximum number of different numbers that are probably class names
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
@@ -64,7 +64,7 @@ def label_cleaning_remark(table: str, labels: Iterable[str]) -> str:
 
 
 def require_single_labels(table: str, labels: Collection[str]) -> None:
-    """Raise PenwrightError if some labels combine several, such as `action|comedy`."""
+    """Raise PenwrightError if some labels are combinations of labels, such as `action|comedy`."""
     for separator in SEPARATORS:
         joined = [label for label in labels if separator in label.strip(separator)]
         parts = {part.strip() for label in joined for part in label.split(separator)}

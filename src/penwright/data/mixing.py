@@ -6,7 +6,7 @@ from penwright.data.batches import AnyBatch, Batches
 
 
 class MixedBatches(Batches[AnyBatch]):
-    """Batches of two corpora. A fixed share, spread evenly, is from the old one. Epochs count only the new corpus."""
+    """Batches of a new and an old corpus, in a fixed ratio, evenly mixed. Epochs count only the new corpus."""
 
     def __init__(self, new: Batches[AnyBatch], old: Batches[AnyBatch], share: float):
         self.new, self.old, self.share = new, old, share

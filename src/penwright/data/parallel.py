@@ -28,13 +28,13 @@ from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
 from penwright.errors import PenwrightError
 from penwright.languages import languages_between, side_name, side_names
 
-Opener = Callable[[Columns], RowSource]  # opens a source with these columns or languages
+Opener = Callable[[Columns], RowSource]  # function that opens a source with the given columns or languages
 MOST_HELD_OUT = 1000  # maximum number of held-out pairs, unless the settings give a share
-CONVINCING = 0.6  # skipping a gap must reduce the mismatch of line lengths to this share
-SAMPLE = 2000  # lines compared to see whether two files are translations
-FEWEST = 20  # fewest pairs of lines for a decision
-ALIKE = 0.4  # two files may be translations if their line lengths correlate more than this
-MOST_LINES = 5_000_000  # longer files are not searched for a gap
+CONVINCING = 0.6  # a gap is reported only if skipping it reduces the mismatch of line lengths to this share
+SAMPLE = 2000  # number of lines compared to see whether two files are translations
+FEWEST = 20  # minimum number of line pairs for a comparison
+ALIKE = 0.4  # minimum correlation between the line lengths of a text and of its translation
+MOST_LINES = 5_000_000  # maximum number of lines in a file that is searched for a gap
 
 
 def open_pairs(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
@@ -123,7 +123,7 @@ def _from_bilingual(file: SourceFile, columns: Columns) -> RowSource:
 
 
 def _from_two(first: SourceFile, second: SourceFile, encoding: str | None, columns: Columns) -> RowSource:
-    """Return the lines of two files as pairs, or their segments with the same time or number."""
+    """Return the pairs of two files: lines, or segments with the same time or number."""
     are_segments = holds_segments(first) and first.format == second.format
     if not are_segments:
         check_alignment(first, second)
@@ -252,9 +252,9 @@ def check_alignment(first: SourceFile, second: SourceFile) -> None:
 
 
 def first_gap(longer: NDArray[np.float64], shorter: NDArray[np.float64]) -> int | None:
-    """Return the line (from 0) at which extra lines begin in `longer`, or None if line lengths do not show it.
+    """Return the line (from 0) at which extra lines begin in `longer`, or None if the line lengths do not reveal it.
 
-    Lines are paired unshifted before the gap and shifted after it. The gap is where their lengths differ least.
+    Lines are paired unshifted before the gap and shifted after it. At the right gap, paired lengths differ least.
     """
     missing, n = len(longer) - len(shorter), len(shorter)
     if n < 10 or missing > n // 2:

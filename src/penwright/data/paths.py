@@ -66,7 +66,7 @@ def resolve_from(folder: Path, path: str) -> str:
 
 
 def relative_to_folder(folder: Path, path: str) -> str:
-    """Return the path relative to that folder, unless it is absolute. resolve_from() reverses this."""
+    """Return the path relative to this folder, unless it is absolute. resolve_from() reverses this."""
     stays = path == STANDARD_INPUT or path.startswith(HUB) or Path(path).is_absolute()
     return path if stays else os.path.relpath(path, folder)
 
@@ -189,7 +189,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _chosen(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the text files to read, and the documents whose text is also in a better format under the same name."""
+    """Return the text files to read, and the documents left out because they also exist in a better format."""
     text = [file for file in files if suffix_of(file) in TEXT_SUFFIXES]
     best: dict[Path, int] = {}
     for file in text:
@@ -254,7 +254,7 @@ def _shortened(path: str | Path) -> str:
 
 
 def _near_miss(path: Path) -> str:
-    """Return a hint on a missing file: a similar name, or that its folder does not exist."""
+    """Return a hint on a missing file: a similar name, or the remark that its folder does not exist."""
     if not path.parent.is_dir():
         return f": there is no folder {path.parent}"
     names = [entry.name for entry in path.parent.iterdir()]

@@ -9,12 +9,12 @@ from itertools import islice
 from penwright.data.corpus import Broken, Row
 from penwright.data.readers.tables import Table
 
-SAMPLE = 1000  # minimum number of rows in a profile, except for smaller tables
+SAMPLE = 1000  # minimum number of rows in a sample; smaller tables are read whole
 MOST_ROWS = 50_000  # the sample is spread over this many rows: files are often sorted by label
 MOSTLY = 0.9  # a column is not text if this share of its values is numbers, links, ...
 LONGEST_EXAMPLE = 40  # maximum length of an example, in characters
 LONGEST_LABEL = 50  # maximum length of a label, in characters
-MOST_CLASSES = 30  # a column with more different fractional numbers is a scale
+MOST_CLASSES = 30  # a column with more different numbers, some of them fractional, is a scale
 TEXT, EMPTY, NUMBERS, IDENTIFIERS, LISTS = "text", "no values", "numbers", "identifiers", "lists"
 DATES = "dates or times"
 
@@ -86,7 +86,7 @@ class Profile:
     values: frozenset[str]
     lengths: tuple[int, ...]  # lengths of the values in characters; 0 for blank ones
     example: str
-    is_boilerplate: bool  # all values begin with the same text
+    is_boilerplate: bool  # whether all values share a long beginning
 
     @property
     def key(self) -> str:
@@ -105,7 +105,7 @@ class Profile:
 
     @property
     def has_words(self) -> bool:
-        """True if the values are text, or all of them are dates with words, as in a phrase book."""
+        """True if the values are text, or dates that all contain a word (`3 March`)."""
         return self.is_text or (self.kind == DATES and all(map(_LONG_WORD.search, self.values)))
 
     @property
@@ -183,7 +183,7 @@ def _begin_alike(values: frozenset[str]) -> bool:
     """Return whether the values share a beginning that makes up much of their text."""
     if len(values) < 5:
         return False
-    first, last = min(values), max(values)  # all values share the beginning that these two share
+    first, last = min(values), max(values)  # all values share the common beginning of these two
     shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return shared >= 10 and shared >= 0.4 * sum(map(len, values)) / len(values)
 

@@ -7,7 +7,7 @@ from penwright.data.files import SourceFile
 from penwright.data.paths import STANDARD_INPUT
 from penwright.data.readers.formats import FORMATS, PLAIN
 
-SHOWN = 8  # files that are described individually
+SHOWN = 8  # maximum number of files that are described individually
 NAMES = {
     "parquet": "Parquet",
     "utf-8": "UTF-8",
@@ -102,7 +102,7 @@ def count(number: int, noun: str) -> str:
 
 
 def reasons(dropped: Sequence[Dropped]) -> str:
-    """Return the reasons why no examples are left, for an error."""
+    """Return the reasons why no examples are left, for an error message."""
     return "; ".join(f"{each.count:,} {each.reason}{_place(each)}" for each in dropped) or "there were none"
 
 

@@ -36,7 +36,7 @@ from penwright.errors import PenwrightError
 TwoSides = tuple[str, str]
 RowSource = Source[TwoSides]
 Sizes = NDArray[np.uint32]
-SHORT = 30  # characters; if no side is longer, the ratio of lengths is not checked
+SHORT = 30  # length in characters; the ratio of lengths is checked only if a side is longer
 BATCH = 8192  # rows measured at a time
 
 
@@ -51,14 +51,14 @@ class Rows(Sources[TwoSides]):
     second_sizes: Sizes
     first_bytes: Sizes  # sizes in UTF-8
     second_bytes: Sizes
-    broken: NDArray[np.uint8]  # number of the reason; 0 for a readable row
+    broken: NDArray[np.uint8]  # number of the reason why a row is broken; 0 for a readable row
 
     def __len__(self) -> int:
         return len(self.first_hashes)
 
     @cached_property
     def hashes(self) -> Hashes:
-        """The hashes of both sides together."""
+        """The hash of each row, from the hashes of its two sides."""
         with np.errstate(over="ignore"):
             return self.first_hashes * np.uint64(0x9E3779B97F4A7C15) + self.second_hashes
 
@@ -101,7 +101,7 @@ def _sizes(side: Iterable[str] | Iterable[bytes]) -> Sizes:
 
 
 def clean(rows: Rows, rules: Sequence[Rule], keep: Mask | None = None) -> tuple[Mask, list[Dropped]]:
-    """Return the rows that pass all rules, and the number each rule drops. Raises PenwrightError if no row is left."""
+    """Return the rows that pass all rules, and the number that each rule drops. Raises PenwrightError if none pass."""
     keep = np.ones(len(rows), dtype=np.bool_) if keep is None else keep.copy()
     before = int(keep.sum())
     dropped = leave_out(rules, keep, rows.place)
@@ -132,7 +132,7 @@ class RowKind(Generic[Example]):
     rules: Callable[[Rows, Cleaning], list[Rule]]  # returns the rules for dropping rows
     check: Callable[[Rows, Mask, ReadingOptions], list[str]]  # returns notes on the kept rows, or raises PenwrightError
     hold_out: Callable[[Rows, Mask, ReadingOptions], Mask]  # selects the held-out rows among the kept rows
-    leak_rule: Callable[[Rows, Rows, Mask], Rule]  # returns the rule for training rows that reveal held-out ones
+    leak_rule: Callable[[Rows, Rows, Mask], Rule]  # returns the rule against training rows that reveal held-out ones
     part: Callable[[Rows, Mask], CorpusPart[Example]]
 
 

@@ -75,7 +75,7 @@ def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, 
 
 
 def held_out_documents(hashes: Hashes, sizes: NDArray[np.int64], wanted: int, seed: int) -> Mask:
-    """Choose whole documents of up to `wanted` characters, in the order of their hashes; at least one, never all.
+    """Choose whole documents, up to `wanted` characters in total, by their hashes: at least one, never all.
 
     Equal documents stay together.
     """
@@ -86,7 +86,7 @@ def held_out_documents(hashes: Hashes, sizes: NDArray[np.int64], wanted: int, se
         if total + sizes[document] <= wanted:
             chosen[document], total = True, total + int(sizes[document])
         elif total:
-            break  # skipping to smaller documents would never hold out long ones
+            break  # if long documents were skipped, only short ones would be held out
     if not total:
         chosen[np.argmin(sizes)] = True
     return chosen[which]

@@ -51,7 +51,7 @@ class Column:
 
 @dataclass(frozen=True)
 class TokenStore:
-    """A folder of columns with the same number of rows. `key` identifies the data that they were made from."""
+    """A folder of columns with the same number of rows. `key` identifies the data that the columns were made from."""
 
     folder: Path
     key: str
@@ -89,17 +89,17 @@ def store_key(*parts: str) -> str:
 
 
 def checksum(manifest: Mapping[str, object]) -> str:
-    """Return the SHA-256 of the content of store.json, except for its own checksum."""
+    """Return the SHA-256 of the content of store.json without the checksum entry."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode("utf-8")).hexdigest()
 
 
 def cached_store(cache_folder: Path, key: str, build: Callable[[Path], object]) -> TokenStore:
     """Open the store with this key. If it is missing or damaged, `build` first writes it to the folder."""
     folder = cache_folder / key
-    if folder.exists():  # if not, another process may be building it right now
+    if folder.exists():  # a missing store may be under construction in another process
         try:
             store = open_store(folder)
-            if store.key == key:  # if not, the folder has a wrong name
+            if store.key == key:  # a different key means that the folder has a wrong name
                 store.verify()
                 return store
             shutil.rmtree(folder, ignore_errors=True)

@@ -179,6 +179,6 @@ def _rename(unfinished: Path, folder: Path, key: str) -> None:
 def _remove_abandoned(folder: Path) -> None:
     """Delete temporary folders that are more than a day old."""
     for abandoned in folder.parent.glob(f"{folder.name}.tmp-*"):
-        with suppress(FileNotFoundError):  # the owner may rename it at this moment
+        with suppress(FileNotFoundError):  # the owner may rename the folder at this moment
             if time.time() - abandoned.stat().st_mtime > _DAY:
                 shutil.rmtree(abandoned, ignore_errors=True)

@@ -27,7 +27,7 @@ from penwright.data.report import Dropped, Report, count, reasons
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_documents, repeats, tail_start
 from penwright.errors import PenwrightError
 
-MANY = 20  # minimum number of different documents for holding out whole ones; with fewer, the end of each
+MANY = 20  # with fewer different documents, the end of each document is held out
 ENOUGH = 0.5  # minimum share of the requested characters in whole documents
 MOST_HELD_OUT = 500_000  # maximum number of held-out characters, unless the settings give a share
 Parts = tuple[CorpusPart[Document], CorpusPart[Document]]
@@ -102,7 +102,7 @@ def _are_many(documents: Documents, keep: Mask) -> bool:
 
 
 def _whole_documents(documents: Documents, keep: Mask, reading: ReadingOptions) -> tuple[Parts, str] | None:
-    """Hold out whole documents. Return None if there are few, or if they have too few of the requested characters."""
+    """Hold out whole documents. Return None if there are few documents, or if the chosen ones are too short."""
     if not _are_many(documents, keep):
         return None
     kept = np.flatnonzero(keep)
@@ -156,7 +156,7 @@ def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Pa
 
 
 def _wanted(total: int, fraction: float | None) -> int:
-    """Return the number of characters to hold out: the given share, or a tenth but at most MOST_HELD_OUT."""
+    """Return the number of characters to hold out: the given share; by default a tenth, at most MOST_HELD_OUT."""
     return int(total * fraction) if fraction is not None else min(int(total * DEFAULT_FRACTION), MOST_HELD_OUT)
 
 

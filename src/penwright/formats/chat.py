@@ -8,7 +8,7 @@ from penwright.tokenizers.chat_template import Message, template_of
 
 
 def read_chat(template: Any, bos_token: str, eos_token: str, notes: list[str]) -> ChatSettings | None:
-    """Return the settings of a chat template, if a model has one.
+    """Return the settings of a model's chat template, or None.
 
     The template is tried on a message, in a sandbox. If it is too long or fails, return None and add a note to `notes`.
     """

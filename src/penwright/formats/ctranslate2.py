@@ -63,7 +63,7 @@ def save_ctranslate2(
         spec.config.decoder_start_token = pieces[tokenizer.start_id]
         spec.config.add_source_eos = True
     unknown_id = tokenizer.pad_id if tokenizer.unknown_id is None else tokenizer.unknown_id
-    spec.config.unk_token = pieces[unknown_id]  # must be in the vocabulary, or CTranslate2 appends it
+    spec.config.unk_token = pieces[unknown_id]  # must be in the vocabulary: otherwise, CTranslate2 would append it
     spec.config.bos_token, spec.config.eos_token = pieces[tokenizer.start_id], pieces[tokenizer.end_id]
     spec.config.layer_norm_epsilon = model.settings.norm.eps
     spec.validate()
@@ -159,7 +159,7 @@ def _fill_cross_attention(spec: Spec, attention: Attention) -> None:
     _fill_linear(spec.linear[0], attention.query)
     _fill_linear(spec.linear[1], attention.key, attention.value)
     _fill_linear(spec.linear[2], attention.output)
-    for name in ("q_norm", "k_norm"):  # qk_norm adds norms here too, but our cross-attention has none
+    for name in ("q_norm", "k_norm"):  # qk_norm adds norms to the specification, but our cross-attention has none
         if hasattr(spec, name):
             delattr(spec, name)
 

@@ -155,7 +155,7 @@ def _interleaved(rows: Tensor, d_head: int) -> Tensor:
 def _quantisation(gguf: Any, tensor: Tensor, precision: Precision) -> Any:
     """Return the type to store a tensor in.
 
-    Norms stay in float32, and so do matrices with a row length that is not a multiple of 32, as Q8_0 requires.
+    Norms stay in float32. With int8, so do matrices whose row length is not a multiple of 32: Q8_0 cannot store them.
     """
     exact = tensor.dim() == 1 or (precision == "int8" and tensor.shape[1] % 32)
     return gguf.GGMLQuantizationType[QUANTISATIONS["float32" if exact else precision]]

@@ -77,7 +77,7 @@ def _settings(file: GGUFFile, name: str) -> ModelSettings:
 
 
 def _scaling(file: GGUFFile, own: Mapping[str, Any], settings: ModelSettings) -> RotaryScaling | None:
-    """Return the scaling of the rotary positions. For Llama 3, the file has a tensor of factors, but no parameters."""
+    """Return the scaling of the rotary positions. A Llama 3 file has a tensor of factors instead of parameters."""
     kind = own.get("rope.scaling.type", "none")
     if kind not in ("none", "linear"):
         raise PenwrightError(f"rope.scaling.type = {kind!r} is not supported, only none and linear")

@@ -37,7 +37,7 @@ def _split(pattern: str) -> Table:
 
 
 GPT2_WORDS = BYTES | {"use_regex": True}
-WORDS: dict[str, Table] = {  # llama.cpp's rules for words, by name
+WORDS: dict[str, Table] = {  # llama.cpp's rules for splitting words, by name
     "gpt-2": GPT2_WORDS,
     "smollm": _sequence({"type": "Digits", "individual_digits": True}, GPT2_WORDS),
     "llama-bpe": _sequence(_split(LLAMA3), BYTES),

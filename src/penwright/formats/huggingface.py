@@ -1,4 +1,4 @@
-"""Conversion of config.json and tensors of transformers to our settings and weights, by the tables."""
+"""Conversion of config.json and tensors from transformers to our settings and weights, by tables of architectures."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from penwright.formats.pretrained import Outline, listed, outlined, require_all
 from penwright.model import Model, make_model
 from penwright.model.weights import load_weights
 
-# Suffixes of tensors that some versions save, although they are computed or are copies of another parameter.
+# Suffixes of redundant tensors that some versions save: computed values, or copies of another parameter.
 REDUNDANT = (
     ".attn.bias",
     ".attn.masked_bias",
@@ -47,7 +47,7 @@ class TensorSource(NamedTuple):
 
 
 def settings_from_huggingface(config: Config) -> Outline:
-    """Convert a config.json to our settings; raise PenwrightError, naming the key, if one is unsupported."""
+    """Convert a config.json to our settings. Raise PenwrightError, naming the key, if a key is unsupported."""
     architecture = architecture_of(config)
     config = {**architecture.defaults, **_flat(config)}
     for key, values in architecture.supported.items():
@@ -116,7 +116,7 @@ def architecture_of(config: Config) -> Architecture:
 def _flat(config: Config) -> Config:
     """Return the config with the keys of rotary positions at the top level, where the tables expect them.
 
-    Their place differs between versions of transformers. The scaling is converted to our settings.
+    The place of these keys differs between versions of transformers. The scaling is converted to our settings.
     """
     rope = config.get("rope_parameters") or config.get("rope_scaling")
     if not isinstance(rope, Mapping):

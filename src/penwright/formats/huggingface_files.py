@@ -17,7 +17,7 @@ DTYPES = (float32, float16, bfloat16)
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the real path of a file in the folder, or of a blob that a cache of the hub links to.
+    """Return the real path of a file in the folder. In a cache of the hub, the file may be a link to a blob.
 
     Raises UnsafeFile if the name or a link leads elsewhere.
     """

@@ -74,7 +74,7 @@ def _pooled(outline: Outline, weights: Tensors, folder: Path) -> Outline:
     kinds = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
     if len(modes) > 1 or modes[0] not in kinds:
         raise PenwrightError(f"{POOLING}: {', '.join(modes)} is not supported, only one of {', '.join(kinds)}")
-    for name in ("pooler.weight", "pooler.bias"):  # trained for next sentence prediction
+    for name in ("pooler.weight", "pooler.bias"):  # these weights were trained for next-sentence prediction
         weights.pop(name, None)
     changes = {"pooling": kinds[modes[0]], "pooler": False}
     return outline._replace(settings=outline.settings.model_copy(update=changes))

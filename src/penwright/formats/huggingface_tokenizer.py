@@ -136,7 +136,7 @@ def _with_conventions(
 
 
 def _model_ids(folder: Path, file: Table) -> tuple[tuple[int, ...] | None, Table]:
-    """Return the model's id for each piece if vocab.json has different ids, otherwise None; and further conventions."""
+    """Return the model's ids of the pieces (None unless vocab.json has different ids), and other conventions."""
     names = {path.name for path in folder.iterdir()}
     if "tokenizer.json" in names or "vocab.json" not in names or file["decoder"]["type"] != "Metaspace":
         return None, {}

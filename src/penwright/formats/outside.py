@@ -16,8 +16,8 @@ class ModelMetadata(NamedTuple):
 
     labels: tuple[str, ...] = ()
     licence: str | None = None
-    card: str = ""  # README.md: where an imported model comes from
-    chat: ChatSettings | None = None  # the chat template of a writer that answers
+    card: str = ""  # text of README.md: the origin of an imported model
+    chat: ChatSettings | None = None  # the chat template, if the writer is a chat model
 
 
 NO_METADATA = ModelMetadata()

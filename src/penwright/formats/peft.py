@@ -94,7 +94,7 @@ def save_adapter(adapter: Adapter, base: str, task: Task, model: Model, tokenize
 def load_adapter(folder: Path, model: Model, tokenizer: Tokenizer, base_sha256: str) -> Adapter:
     """Read an adapter of this model; `base_sha256` is the checksum of the model's weights.
 
-    Raises PenwrightError if the adapter is damaged, of another kind, or made for other weights.
+    Raises PenwrightError if the adapter is damaged, of another type, or made for other weights.
     """
     config = _read_config(folder)
     metadata, tensors = _read_tensors(folder / ADAPTER)

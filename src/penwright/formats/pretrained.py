@@ -41,7 +41,7 @@ class Pretrained:
     licence: str | None = None
     labels: tuple[str, ...] = ()
     languages: Languages | None = None
-    chat: ChatSettings | None = None  # the chat template of a writer that answers
+    chat: ChatSettings | None = None  # the chat template, if the writer is a chat model
     notes: list[str] = field(default_factory=list)
 
 
@@ -57,7 +57,7 @@ def outlined(outline: Outline, n_tensors: int) -> Model:
     try:
         with torch.device("meta"):
             model = make_model(task, vocab_size, settings, n_labels)
-    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # impossible sizes of tensors
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # the sizes of tensors are impossible
         raise PenwrightError(f"the model cannot be built: {error}") from None
     require_memory(4 * sum(parameter.numel() for parameter in model.parameters()))
     return model
@@ -79,7 +79,7 @@ def memory_bytes() -> int:
 
 
 def fit_vocabulary(outline: Outline, weights: Tensors, tokenizer: Tokenizer) -> Outline:
-    """Remove embeddings without a token, which exist in many models because their number is rounded up.
+    """Remove embeddings without a token. Many models have such embeddings, because their number is rounded up.
 
     Raises PenwrightError if the tokenizer belongs to another model.
     """

@@ -39,7 +39,7 @@ class CheckpointFolder:
         return [Checkpoint(path, step) for step, path in sorted((s, p) for s, p in steps if s is not None)]
 
     def first(self) -> Checkpoint | None:
-        """Return the first checkpoint, which has weights only. Return None if it does not exist, as in older runs."""
+        """Return the first checkpoint, which has weights only. Return None if it does not exist (in older runs)."""
         folder = self.folder / CHECKPOINTS / FIRST
         try:
             return Checkpoint(folder, int(read_json(folder / "manifest.json", MOST_IN_SMALL)["step"]))
@@ -126,7 +126,7 @@ class CheckpointFolder:
         save_checkpoint(self._checkpoint(step), weights, training, self._with_origin(state))
 
     def save_first(self, step: int, weights: Tensors, state: Record) -> None:
-        """Save these weights as the first checkpoint, unless it exists."""
+        """Save these weights as the first checkpoint, unless there already is one."""
         if self.first() is None:
             first = Checkpoint(self.folder / CHECKPOINTS / FIRST, step)
             save_checkpoint(first, weights, None, self._with_origin(state))

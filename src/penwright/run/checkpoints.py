@@ -35,7 +35,7 @@ WEIGHTS, TRAINING, STATE, MANIFEST = "model.safetensors", "training.safetensors"
 SAVED = (WEIGHTS, TRAINING, STATE)
 FIRST = "first"  # folder of the first checkpoint, which has weights only
 NAME = re.compile(r"step-(\d{8,15})", re.ASCII)
-MOST_IN_HEADER = 100_000_000  # maximum size of a header in bytes, the same as in safetensors
+MOST_IN_HEADER = 100_000_000  # maximum size of a header in bytes (the limit of safetensors)
 
 
 Step = Annotated[int, Field(ge=0, lt=10**15)]

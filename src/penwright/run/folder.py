@@ -73,7 +73,7 @@ class Run(CheckpointFolder):
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
-        """Open an existing run. If there is none, raise PenwrightError, which lists the runs in the same folder."""
+        """Open an existing run. If there is none, raise PenwrightError with a list of the runs in the same folder."""
         if os.path.lexists(folder / RECIPE):
             return cls(folder)
         place = folder.parent if folder.parent.is_dir() else Path()
@@ -137,7 +137,7 @@ class Run(CheckpointFolder):
     def finding(self, name: str, kind: type[BaseModel] | None = None) -> Record | None:
         """Load a finding about the best model. Return None if there is none, or if the best model has changed.
 
-        A record that is damaged or not of this `kind` is ignored with a warning.
+        A damaged record, or one that is not valid as a `kind`, is ignored with a warning.
         """
         path = self.folder / name
         if not os.path.lexists(path):

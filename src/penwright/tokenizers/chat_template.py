@@ -1,4 +1,4 @@
-"""Chat templates in Jinja, as in the tokenizer_config.json of other projects. They turn messages into one text."""
+"""Chat templates in Jinja, which turn messages into one text. Other projects store them in tokenizer_config.json."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ PLAIN = (
     "{% for message in messages %}{{ '\\n' if not loop.first }}{{ message.role | capitalize }}:\n{{ message.content }}"
     "{% endfor %}{{ '\\nAssistant:\\n' if add_generation_prompt }}"
 )
-OPEN, CLOSE = "\ue000", "\ue001"  # enclose the number of a message, which stands in for its content
+OPEN, CLOSE = "\ue000", "\ue001"  # enclose the number of a message, a placeholder for its content
 PLACE = re.compile(f"{OPEN}(\\d+){CLOSE}")
 ASSISTANT = "assistant"
 
@@ -47,7 +47,7 @@ class ChatTemplate:
 
     source: str = PLAIN
     start_token: str = ""  # text that the template calls bos_token
-    end_token: str = ""  # text that the template calls eos_token; dropped after an answer, which has an end token
+    end_token: str = ""  # text that the template calls eos_token; after an answer, the end token takes its place
 
     def turns(self, messages: Sequence[Message]) -> tuple[list[Turn], tuple[str, ...]]:
         """Return the turns of a conversation, and the pieces after the last answer.

@@ -77,7 +77,7 @@ def check_foreign_file(file: Table) -> None:
 
 
 def _spaces(decoders: list[Table]) -> bool:
-    """Return whether a decoder replaces SentencePiece's symbol for a space, like that of Llama 2."""
+    """Return whether a decoder replaces SentencePiece's symbol for a space, like the decoder of Llama 2."""
     return any(part["type"] == "Replace" and part.get("pattern") == {"String": "\u2581"} for part in decoders)
 
 

@@ -91,7 +91,7 @@ def split_words(texts: Sequence[str]) -> Words:
 
 
 class WordTable:
-    """A cache of the token ids of short words: a hash table without probing, which skips words whose slot is taken.
+    """A cache of the token ids of short words: a hash table without probing. Words whose slot is taken are not cached.
 
     Lookups compare the whole word, not only its hash. Threads may look up words while one thread adds some: each slot
     is filled once, and its length is written last.
@@ -151,7 +151,7 @@ def _concatenated(all_ids: Sequence[Ragged]) -> Ragged:
 Encoder = Callable[[Sequence[str]], Ragged]
 
 _N_CODE_POINTS = 0x110000
-_SMALL = 10_000  # number of characters; encoding word by word is faster for fewer
+_SMALL = 10_000  # texts with at most this many characters are encoded word by word, which is faster
 
 
 def character_encoder(characters: Mapping[int, str], unknown_id: int, dtype: IdType) -> Encoder:
@@ -226,7 +226,7 @@ class WordEncoder:
 
 
 def _spelling() -> list[str]:
-    """Return a character for each byte. Printable bytes keep theirs; the other 68 get characters from U+0100 on."""
+    """Return a character for each byte. Printable bytes keep their own; the other 68 get characters from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]

@@ -28,11 +28,11 @@ class Conventions(BaseModel):
     start: TokenId
     end: TokenId
     begins: bool = True  # whether a prompt begins with the start token
-    source_prefix: TokenIds = ()  # tokens before each source of a translator, for example its language
+    source_prefix: TokenIds = ()  # tokens before each source of a translator, for example the language token
     target_prefix: TokenIds = ()  # tokens between the start token and each target of a translator
     ids: TokenIds | None = None  # the model's id for each id of the library; None: the same ids
     extra: dict[str, TokenId] = {}  # ids of tokens that only the model has, by name
-    target: dict[str, Any] | None = None  # tokenizer.json of the target, with ids and extra; None: as for the source
+    target: dict[str, Any] | None = None  # tokenizer.json of the target, with ids and extra; None: the source's
 
 
 class ForeignTokenizer(Tokenizer):
@@ -106,7 +106,7 @@ class ForeignTokenizer(Tokenizer):
 
     @property
     def target_prefix(self) -> tuple[int, ...]:
-        """The tokens between the start token and each target of a translator, for example its language."""
+        """The tokens between the start token and each target of a translator, for example the language token."""
         return self.conventions.target_prefix
 
     @property

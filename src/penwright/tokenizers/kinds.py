@@ -158,9 +158,9 @@ def _shortfall(library: LibraryTokenizer, size: int) -> tuple[str, ...]:
 def _deterministic_scores(vocabulary: Mapping[str, float | None]) -> list[tuple[str, float]]:
     """Return the trainer's pieces and scores without their randomness.
 
-    The trainer adds floats in any order, so scores are rounded. Bytes without evidence in the
-    text get random scores within 256 * 0.0001 of the lowest score, or no scores if the text is very short. Here they
-    get the lowest score.
+    The trainer adds floats in any order, so scores are rounded. Bytes that do not occur in the text get random scores
+    from the trainer, within 256 * 0.0001 of the lowest score, or no scores if the text is very short. This function
+    gives them the lowest score.
     """
     floor = round(min((score for score in vocabulary.values() if score is not None), default=0.0), 6)
 

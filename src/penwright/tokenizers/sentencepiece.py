@@ -14,7 +14,7 @@ Value = int | bytes
 
 
 class SentencePiece(NamedTuple):
-    """A piece of the vocabulary; its id is its place in the list."""
+    """A piece of the vocabulary; its id is its position in the list."""
 
     text: str
     score: float
@@ -136,7 +136,7 @@ def _unigram(pieces: Sequence[SentencePiece], unknown: int | None) -> dict[str, 
 
 
 def _bpe(pieces: Sequence[SentencePiece], unknown: int | None) -> dict[str, Any]:
-    """Return a BPE whose merges are all pairs of pieces that make a piece, the best score first."""
+    """Return a BPE model. Its merges are all pairs of pieces that form another piece, the best score first."""
     ids = {piece.text: number for number, piece in enumerate(pieces)}
     whole = {piece.text for piece in pieces if piece.type in (NORMAL, USER_DEFINED, UNUSED)}
     merges = [

@@ -99,7 +99,7 @@ class Tokenizer:
 
     def sizes(self, text: str) -> list[int]:
         """Return the number of UTF-8 bytes of the text that each token covers."""
-        if self.kind == "characters":  # the token of an unknown character does not have its bytes
+        if self.kind == "characters":  # <unk> does not contain the bytes of the unknown character
             return [len(character.encode()) for character in well_formed(text)]
         sizes = [len(self._bytes[token_id]) for token_id in self.encode(text)]
         return [sizes[0] - 1, *sizes[1:]] if self.prefix_space and sizes else sizes
@@ -118,22 +118,22 @@ class Tokenizer:
 
     @property
     def begins(self) -> bool:
-        """Whether each text begins with the start token, which some imported writers do without."""
+        """Whether each text begins with the start token. Some imported writers do without it."""
         return True
 
     @property
     def n_before_source(self) -> int:
-        """The number of tokens before a translator's source, for example one for its language."""
+        """The number of tokens before a translator's source, for example 1 for the language token."""
         return len(self.source(())) - 1
 
     @property
     def target_prefix(self) -> tuple[int, ...]:
-        """The tokens between the start token and each target of a translator, for example its language."""
+        """The tokens between the start token and each target of a translator, for example the language token."""
         return ()
 
     @property
     def target(self) -> "Tokenizer":
-        """The tokenizer of a translator's target; only imported translators have two."""
+        """The tokenizer of a translator's target. Only imported translators have a separate one."""
         return self
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -238,7 +238,7 @@ class Tokenizer:
             return byte_encoder(self.dtype)
         library = LibraryTokenizer.from_str(self._library.to_str())
         library.encode_special_tokens = True
-        library.normalizer = None  # the words that it encodes already have their space
+        library.normalizer = None  # the words already include the prefix space
         return WordEncoder(library, self.dtype)
 
 

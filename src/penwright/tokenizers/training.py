@@ -15,8 +15,8 @@ from penwright.tokenizers.tokenizer import Tokenizer, well_formed, with_space
 _SAMPLE_BYTES: dict[Kind, int] = {"bpe": 50_000_000, "unigram": 10_000_000}  # unigram is ten times slower
 _PIECE_LENGTH = 1 << 16
 
-# Longer spans without white space, or of white space only, are useless for training. The time that BPE needs is
-# quadratic in their length.
+# Very long spans without white space, or of white space only, are useless for training. BPE takes time that is
+# quadratic in the length of a span.
 _LONG_RUN = re.compile(r"(\S{256}|\s{256})")
 
 
@@ -32,7 +32,7 @@ def train_tokenizer(
 
     `vocab_size` includes special tokens (default: all characters, or 8,000 tokens for BPE and unigram). BPE and
     unigram train on a sample of at most about `max_bytes` of the stream (default: 50 MB and 10 MB). `prefix_space`
-    adds a space before each text, so its first word has the same token as elsewhere. Raises PenwrightError if there is
+    adds a space before each text, so the first word has the same token as elsewhere. Raises PenwrightError if there is
     no text or the vocabulary is too small.
     """
     if kind not in KINDS:

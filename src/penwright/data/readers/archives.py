@@ -22,7 +22,7 @@ MOST_RATIO = 250  # maximum ratio of unpacked to packed size; DEFLATE reaches 1,
 LARGE = 64 << 20  # unpacked size in bytes; the ratio of smaller archives is not checked
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError, UnicodeError)
 NON_DATA_PREFIXES = ("readme", "license", "licence", "copying", "changelog", "manifest")  # prefixes of file names
-MOST_XML = 256 << 20  # maximum size of a part, in bytes
+MOST_XML = 256 << 20  # maximum size of an XML part of a document, in bytes
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 T = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
@@ -50,7 +50,7 @@ def archive_of(path: str | Path) -> Path | None:
 
 
 def is_archive(path: str | Path) -> bool:
-    """Return whether the path is a .zip archive of files, and not a document in zip format such as .docx."""
+    """Return whether the path is a .zip archive of files. Documents in zip format (.docx and others) do not count."""
     path = Path(path)
     return path.suffix.lower() == ".zip" and path.is_file() and zipfile.is_zipfile(path)
 
@@ -128,7 +128,7 @@ def odt_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
 
 
 def epub_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
-    """Yield the paragraphs of an EPUB book in its reading order, without its table of contents."""
+    """Yield the paragraphs of an EPUB book in reading order, without the table of contents."""
     with open_zip(file, name) as opened:
         parts = _reading_order(opened, name)
         protected = _read(opened, "META-INF/encryption.xml", name).decode("utf-8", "replace")
@@ -152,7 +152,7 @@ class _Paragraphs:
         self.is_text = text_in is None
 
     def doctype(self, name: str, public: str | None, system: str | None) -> None:
-        """Refuse a DTD. Office programs write none, and its entities could expand without limit."""
+        """Refuse a DTD: office programs write none, and the entities in a DTD could expand without limit."""
         raise ParseError("it has a DTD")
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:

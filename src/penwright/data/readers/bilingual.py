@@ -12,7 +12,7 @@ from penwright.data.readers.formats import FORMATS, require_library
 from penwright.data.readers.markup import segments
 from penwright.errors import PenwrightError
 
-SAMPLE = 1000  # units from which the languages are detected
+SAMPLE = 1000  # number of units from which the languages are detected
 Pairs = Iterator[tuple[str, str] | Broken]
 DAMAGED = Broken("damaged, or without text in any language")
 ONE_SIDED = Broken("without a translation")
@@ -20,7 +20,7 @@ UNSURE = Broken("without a translation, or marked as fuzzy")
 ALONE = Broken("without a counterpart in the other file")
 ENOUGH = 0.5  # minimum share of matching segments in two files
 LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-LONGEST = 4 << 20  # maximum length of a unit, in characters; a longer one is damaged
+LONGEST = 4 << 20  # maximum length of a unit, in characters; a longer unit counts as damaged
 NAMES = {  # elements that contain translations
     "tmx": ("tu",),
     "xliff": ("trans-unit", "unit"),
@@ -48,8 +48,8 @@ def holds_segments(file: SourceFile) -> bool:
 def bilingual_languages(file: SourceFile, source: str | None, target: str | None) -> tuple[str, str]:
     """Return the two languages to read: the requested ones, or else the most frequent ones.
 
-    For a PO file, these are `msgid` and `msgstr`. Regions (pt-BR, pt-PT) count as languages of their own only if they
-    are requested, or if the file has a single language. Raises PenwrightError if a language is missing.
+    A PO file has the languages `msgid` and `msgstr`. Regions (pt-BR, pt-PT) count as languages of their own only if
+    they are requested, or if the file has a single language. Raises PenwrightError if a language is missing.
     """
     if file.format == "po":
         return ("msgstr", "msgid") if source == "msgstr" or target == "msgid" else ("msgid", "msgstr")
@@ -242,7 +242,7 @@ def _wmt_texts(document: Element) -> Iterator[Texts]:
 
 
 def _text(element: Element) -> str:
-    """Return the text of an element without its codes, at any depth of nesting."""
+    """Return the text of an element without formatting codes, at any depth of nesting."""
     parts: list[str] = []
     waiting: list[tuple[Element | str, bool]] = [(element, True)]
     while waiting:

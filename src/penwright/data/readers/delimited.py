@@ -12,7 +12,7 @@ from penwright.errors import PenwrightError
 Cells = list[str]
 SEPARATOR_LINE = re.compile(r'"?sep=(..?)"?', re.IGNORECASE)  # the first line of some Excel exports
 STAND_IN = "\ue000"  # replaces a multi-character delimiter, which the csv module does not support
-MOST_LINES = 100_000  # maximum number of lines per row; a quote mark open for longer is an ordinary character
+MOST_LINES = 100_000  # maximum number of lines per row; a quote mark that stays open longer counts as text
 SWALLOWED = 4  # a quote mark is stray if it joins this many lines, each a complete row by itself
 LONGEST_CELL = 2**31 - 1
 BACKSLASH = re.compile(r'\\(["\\])|\\')
@@ -21,13 +21,13 @@ COPY_CODES = {"n": "\n", "t": "\t", "r": "\r", "N": ""}
 PREFIX = "__label__"
 SAMPLE = 1000  # number of lines that are examined
 MOST = 0.98  # share of lines that must match the expected form
-FEWEST = 20  # minimum number of lines for detecting labels beside a comma; also minimum per label
+FEWEST = 20  # minimum number of lines for detecting labels; also the minimum number of lines per label
 LONGEST_LABEL = 30  # maximum length of a label, in characters
 MOST_WORDS = 3  # maximum number of words in a label
 SENTENCE_ENDS = tuple(".!?…。！？।؟")
 CLOSING_QUOTES = "\"'”’»"
 _FASTTEXT = re.compile(rf"\s*((?:{PREFIX}\S+\s*)+)(.*)", re.DOTALL)
-Parse = Callable[[str], tuple[str, str]]  # splits a line into label and text
+Parse = Callable[[str], tuple[str, str]]  # function that splits a line into label and text
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Dialect:
 
     delimiter: str
     quote: str = ""
-    escape: str = ""  # a backslash before quote marks, or before delimiters if nothing is quoted
+    escape: str = ""  # backslash that escapes quote marks, or delimiters if nothing is quoted
     has_space_after_delimiter: bool = False  # whether a space separates a delimiter from a quote mark
 
 
@@ -56,7 +56,7 @@ def read_cells(
 
 
 def _copy_rows(lines: Iterable[str], delimiter: str) -> Iterator[Cells]:
-    r"""Yield the rows of PostgreSQL's COPY and of MySQL, which escape special characters and write \N for NULL."""
+    r"""Yield the rows of files from PostgreSQL's COPY or MySQL: special characters are escaped, and \N is NULL."""
     cell = re.compile(rf"(?:[^\\{delimiter}]|\\.)*", re.DOTALL)
     held = ""
     for line in lines:

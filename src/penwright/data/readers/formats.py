@@ -11,7 +11,7 @@ from typing import Literal
 
 from penwright.errors import PenwrightError
 
-HEAD = 1 << 16  # bytes from which the format is detected
+HEAD = 1 << 16  # number of bytes from which the format is detected
 PACKED = b"PK\x03\x04"
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
@@ -21,7 +21,7 @@ class Format:
     """A file format, and the way it is read."""
 
     name: str
-    description: str  # name with its article, for messages
+    description: str  # name with an article, for messages
     kind: Literal["plain", "document", "markup", "segments", "pairs", "sheet", "archive", "other"]
     remedy: str = ""  # advice to the user about an unsupported file (kind "other")
 
@@ -152,7 +152,7 @@ def _by_bytes(head: bytes, open_file: Callable[[], BufferedIOBase], suffix: str)
 def _packed_format(open_file: Callable[[], BufferedIOBase], suffix: str) -> str:
     """Return the format of a file in zip format: an office document, a book, or a plain archive.
 
-    The suffix decides if the archive is damaged.
+    If the archive is damaged, the suffix decides.
     """
     try:
         with open_file() as file, zipfile.ZipFile(file) as opened:

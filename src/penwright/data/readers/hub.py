@@ -23,7 +23,7 @@ ROWS = 1000  # rows per batch
 def is_hub(path: str | Path) -> bool:
     """Return whether the path names a data set.
 
-    Its forms are `hub:name`, `hub:user/name/config` and `hub:/a/folder`, each with an optional `@split`.
+    The forms are `hub:name`, `hub:user/name/config` and `hub:/a/folder`, each with an optional `@split`.
     """
     return str(path).startswith(HUB)
 
@@ -119,7 +119,7 @@ def _records(rows: "Dataset") -> Iterator[Mapping[str, object]]:
     names = {key: feature.names for key, feature in rows.features.items() if hasattr(feature, "names")}
     for batch in rows.iter(batch_size=ROWS):
         for key, classes in names.items():
-            # -1 marks a withheld label, as in many test sets
+            # -1 marks a withheld label; many test sets have such labels
             batch[key] = [classes[value] if value is not None and value >= 0 else "" for value in batch[key]]
         yield from (dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))
 

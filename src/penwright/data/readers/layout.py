@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from penwright.data.readers.delimited import Cells, Dialect, QuotedRows, read_cells
 from penwright.languages import LANGUAGE_NAMES, split_words
 
-SAMPLE = 1000  # rows from which a layout is detected
+SAMPLE = 1000  # number of rows from which a layout is detected
 DELIMITERS = ("\t", ";", "|", ",", "^", "~", "::", "||", "|||")
 FEW_FIT = 0.3  # minimum share of rows of the usual width, if the first row is a header
 TABBED = 0.95  # minimum share of lines with the same number of tabs, if nothing else suggests a table
@@ -17,7 +17,7 @@ LONGEST_KNOWN = 30  # maximum length of a common name, in characters
 LONGEST_NAME = 100  # maximum length of a column name, in characters; surveys use whole questions
 MOST_BEFORE = 20  # maximum number of rows before a header: titles and comments
 ENOUGH = 3  # minimum number of values needed to judge the length of a column's texts
-LONG = 20  # characters; shorter values are not texts
+LONG = 20  # minimum length of a text, in characters
 REPEATS = 0.05  # maximum share of rows that repeat the header
 ALIKE = 0.9  # minimum share of values of one kind, for example numbers
 KINDS = {
@@ -41,9 +41,9 @@ DETAIL_NAMES = frozenset(
     split_words("lang language source domain split country licence license subset license_id locale")
 )
 INSTRUCTION_NAMES = split_words("instruction prompt")
-PROMPT_NAMES = (*INSTRUCTION_NAMES, *split_words("question query"))  # texts that a model answers
+PROMPT_NAMES = (*INSTRUCTION_NAMES, *split_words("question query"))  # names for texts that a model answers
 ANSWER_NAMES = split_words("response completion answer output")
-INPUT_NAMES = split_words("input context")  # the text that an instruction is about, as in the data of Alpaca and Dolly
+INPUT_NAMES = split_words("input context")  # names for the text that an instruction is about (Alpaca, Dolly)
 PAIRS_OF_TEXTS = (
     ("premise", "hypothesis"),
     ("query", "passage"),
@@ -69,7 +69,8 @@ class Fit:
     def rank(self, text: str) -> tuple[float, float, bool, int, float, int]:
         """Return a sort key that compares delimiters. The best fit sorts last."""
         mark = self.dialect.delimiter
-        n_prose = text.count(f"{mark} ") / text.count(mark)  # a space follows a mark that is punctuation
+        # Share of the delimiters before a space. They may be punctuation.
+        n_prose = text.count(f"{mark} ") / text.count(mark)
         known = self.is_named, len(mark), -round(n_prose, 1), -DELIMITERS.index(mark)
         return round(self.share, 3), round(self.proper, 1), *known
 
@@ -98,7 +99,7 @@ def find_dialect(lines: Sequence[str], delimiter: str | None = None, *, is_cut: 
 
 
 def is_tabbed(lines: Sequence[str]) -> bool:
-    """Return whether tabs split nearly all lines into the same number of cells, as in a table.
+    """Return whether tabs split nearly all lines into the same number of cells.
 
     At least two columns must be filled in most lines, since running text may begin or end with tabs.
     """
@@ -217,7 +218,8 @@ def is_header(cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
         return False
     others = [row for row in below if list(row) != list(cells)]
     n_repeats, n_different = len(below) - len(others), len(set(map(tuple, others)))
-    if n_repeats <= REPEATS * len(below) and 2 * n_different > len(others):  # a repeated header, not repetitive rows
+    # Ignore repetitions of the header, unless the rows are repetitive anyway.
+    if n_repeats <= REPEATS * len(below) and 2 * n_different > len(others):
         below = others
     votes = 0
     for column, name in enumerate(cells):

@@ -86,7 +86,7 @@ def _extract(document: IO[bytes], output: IO[bytes], name: str) -> None:
 def _without_heads(pages: Sequence[list[str]]) -> Iterator[str]:
     """Yield the lines of all pages without page numbers and running heads.
 
-    A running head is a first or last line that more than a third of the pages have, except for its digits.
+    A running head is a first or last line that is the same on more than a third of the pages, digits aside.
     """
     filled = [[line.strip() for line in page if line.strip()] for page in pages]
     borders = Counter(_key(line) for page in filled for line in {*page[:1], *page[-1:]})
@@ -100,12 +100,12 @@ def _without_heads(pages: Sequence[list[str]]) -> Iterator[str]:
 
 
 def _key(line: str) -> str:
-    """Return a line without digits, which differ from page to page in a running head."""
+    """Return a line without its digits. In a running head, the digits differ from page to page."""
     return re.sub(r"\d+", "", line).strip()
 
 
 def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
-    """Join lines into paragraphs, which end with a short line, and rejoin hyphenated words."""
+    """Join lines into paragraphs, and rejoin hyphenated words. A short line ends a paragraph."""
     every = list(lines)
     usual = sorted(map(len, every))[int(0.8 * len(every))] if every else 0
     paragraph = ""

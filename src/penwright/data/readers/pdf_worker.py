@@ -1,6 +1,6 @@
 """A program that reads a PDF document from standard input and writes its text to standard output.
 
-It runs in a process of its own with limited memory, time and output, since a PDF can demand any amount of each.
+The program runs in its own process with limited memory, time and output: a PDF can demand any amount of each.
 Its exit code is 3 for a document with a password, and 4 for a document that cannot be read.
 """
 
@@ -14,7 +14,7 @@ def main(settings: dict[str, int], paths: list[str]) -> int:
     `settings` are resource limits by name. `paths` replaces `sys.path`.
     """
     try:
-        import resource  # noqa: PLC0415 - not on Windows
+        import resource  # noqa: PLC0415 - missing on Windows
     except ImportError:
         pass
     else:
@@ -37,7 +37,7 @@ def main(settings: dict[str, int], paths: list[str]) -> int:
         sys.stdout.flush()
     except pypdf.errors.DependencyError:
         return 3
-    except Exception as error:  # damage raises many kinds of errors
+    except Exception as error:  # a damaged file raises many kinds of errors
         sys.stderr.write(f"{type(error).__name__}: {error}"[:300])
         return 4
     return 0

@@ -62,7 +62,7 @@ class Records:
         return tuple(path[-1] if ends[path[-1]] == 1 else ".".join(path) for path in self._paths)
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
-        """Yield the texts of the given columns (counted from 0) of every row, or why the row is broken."""
+        """Yield the texts of the given columns (counted from 0) of every row, or the reason why a row is broken."""
         paths = [self._paths[column] for column in columns]
         for record in self.read():
             if record is None or isinstance(record, Broken):
@@ -137,7 +137,7 @@ def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
         try:
             value, place = decoder.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            n_more = 1 + (len(text) - place) // BLOCK  # doubles the text: a long value must not be parsed too often
+            n_more = 1 + (len(text) - place) // BLOCK  # double the text: a long value must not be parsed too often
             if more := "".join(islice(blocks, n_more)):
                 text, place = text[place:] + more, 0
                 continue
@@ -152,7 +152,7 @@ def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
 
 
 def _rows_of(value: object) -> Iterable[Record | Broken] | None:
-    """Return the rows in a JSON object: its columns, a list in it, or its values; None if it is a row itself."""
+    """Return the rows that a JSON object holds as columns, as a list or as values; None if it is a row itself."""
     if not isinstance(value, dict) or not value:
         return (NO_RECORD,)
     lists = [part for part in value.values() if isinstance(part, list)]
@@ -268,7 +268,7 @@ def _records(file: SourceFile, classes: Mapping[str, list[str]]) -> Iterator[Rec
 
 
 def _class_name(value: object, names: list[str]) -> object:
-    if isinstance(value, int):  # -1 marks a withheld label, as in many test sets
+    if isinstance(value, int):  # -1 marks a withheld label; many test sets have such labels
         return names[value] if 0 <= value < len(names) else ""
     return value
 

@@ -37,7 +37,7 @@ def sheet_lines(file: BufferedIOBase, name: str, format_name: str) -> Iterator[s
 
 
 def sheets_read(last_line: str) -> str:
-    """Return a remark that names the sheet that is read, and the other sheets."""
+    """Return a remark with the names of the sheet that is read and of the other sheets."""
     first, *others = json.loads(last_line)["sheets"]
     return f"sheet '{first}'" + (f" (not read: {', '.join(others)})" if others else "")
 
@@ -62,7 +62,7 @@ def _xlsx_rows(file: BufferedIOBase, name: str) -> Iterator[tuple[str, Cells]]:
             workbook.close()
         except PenwrightError:
             raise
-        except Exception as error:  # damage raises many kinds of errors
+        except Exception as error:  # a damaged file raises many kinds of errors
             raise PenwrightError(
                 f"{name} is damaged ({type(error).__name__}: {error}). Save or download it again"
             ) from None
@@ -102,7 +102,7 @@ class _Sheets:
         self.times = {"row": 1, "column": 1}
 
     def doctype(self, name: str, public: str | None, system: str | None) -> None:
-        """Refuse a DTD. Office programs write none, and its entities could expand without limit."""
+        """Refuse a DTD: office programs write none, and the entities in a DTD could expand without limit."""
         raise ParseError("it has a DTD")
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:

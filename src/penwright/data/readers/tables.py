@@ -1,4 +1,4 @@
-"""Tables of text: delimited text and sheets of spreadsheets as rows of cells, and the table in any file."""
+"""Tables of text: delimited text, sheets of spreadsheets, and detection of the table in any file."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from penwright.data.readers.records import json_table, parquet_table
 from penwright.data.readers.spreadsheets import sheet_rows
 
 ReadCells = Callable[[], Iterator[list[str]]]
-FEW = 20  # a sample with fewer rows is too small
+FEW = 20  # minimum number of rows in a sample
 COMMON = 0.05  # a width is usual, not a mistake, if at least this share of rows has it
 SOME = 3  # a width is usual if at least this many rows have it
 TOO_FEW = Broken("too few fields")
@@ -48,7 +48,7 @@ class Table(Protocol):
         ...
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
-        """Yield the given columns (counted from 0) of every row, or why the row is broken."""
+        """Yield the given columns (counted from 0) of every row, or the reason why a row is broken."""
 
     def place(self, row: int) -> str:
         """Describe the location of a row (counted from 0), for messages."""
@@ -61,7 +61,7 @@ def is_table_file(file: SourceFile) -> bool:
 
 
 def open_table(file: SourceFile, names: Sequence[str] = ()) -> Table:
-    """Open the table in a file. Among the first rows, one that contains one of `names` is the header."""
+    """Open the table in a file. A row near the top that contains one of `names` is the header."""
     suffix = suffix_of(file.path)
     if file.is_parquet:
         return parquet_table(file)
@@ -129,7 +129,7 @@ class Grid:
         return (self.file,)
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
-        """Yield the given columns (counted from 0) of every row, or why the row is broken."""
+        """Yield the given columns (counted from 0) of every row, or the reason why a row is broken."""
         wanted, needed = _picker(columns), max(columns) + 1
         fewest, most = self.fewest, len(self.columns)
         blank, filler = ("",) * len(columns), [""] * most
@@ -199,7 +199,7 @@ def sheet_grid(file: SourceFile, read: ReadCells, names: Sequence[str] = ()) -> 
 def _layout(
     sample: Sequence[Sequence[str]], names: Sequence[str], *, strays: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None, int, int]:
-    """Return the column names, the header, the number of rows before it, and the fewest cells of a complete row.
+    """Return the column names, the header, the number of rows before it, and the minimum width of a complete row.
 
     With `strays`, a row wider than usual has extra columns. Otherwise, one of its texts contains an unquoted delimiter.
     """

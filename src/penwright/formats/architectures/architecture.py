@@ -13,10 +13,10 @@ Tensors = dict[str, Tensor]
 
 
 class Rename(NamedTuple):
-    """A module of transformers and its name here; {i} stands for the number of the layer."""
+    """A module of transformers and our names for it; {i} stands for the number of the layer."""
 
     theirs: str
-    ours: tuple[str, ...]  # several if the module of transformers concatenates ours
+    ours: tuple[str, ...]  # several names if the module of transformers concatenates our modules
     transposed: bool = False
 
 
@@ -33,11 +33,11 @@ class Architecture:
     keys: tuple[tuple[str, str], ...]  # (key of config.json, our setting); keys with the same setting must agree
     modules: tuple[Rename, ...]
     block: Table  # our settings that reproduce the blocks
-    supported: Mapping[str, tuple[object, ...]]  # values of other keys that we support, the default first
+    supported: Mapping[str, tuple[object, ...]]  # supported values of other keys, the default first
     defaults: Config = field(default_factory=dict)  # defaults of optional keys of config.json; None: our default
     prepare: Callable[[Tensors], Tensors] = _unchanged  # function that changes the tensors on import, besides renaming
     restore: Callable[[Tensors], Tensors] = _unchanged  # inverse of `prepare`, used on export
-    offset: int = 0  # rows of learned positions that no text uses; max_position_embeddings counts them
+    offset: int = 0  # number of learned positions that no text uses; max_position_embeddings includes them
     has_head: bool = True  # whether an encoder scores labels
     ignored: tuple[str, ...] = ()  # prefixes of the names of tensors that we do not need
 
@@ -56,7 +56,7 @@ VALUE_NAMES: dict[str, dict[object, object]] = {  # our setting: {value in trans
 
 
 def first_of(*names: str) -> Callable[[Tensors], Tensors]:
-    """Return a `prepare` that stores a shared tensor under the first of its names; a file may have any one of them."""
+    """Return a `prepare` function that stores a shared tensor under the first of its names. A file may use any name."""
 
     def prepare(tensors: Tensors) -> Tensors:
         found = next((name for name in names if name in tensors), None)

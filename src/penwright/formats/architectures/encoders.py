@@ -70,7 +70,7 @@ def _modules(prefix: str, layers: str, layer: tuple[Rename, ...], head: tuple[Re
 
 
 def _reading(prefix: str, offset: int = 0, *, types: bool = True) -> Callable[[Tensors], Tensors]:
-    """Return a `prepare` that adds the vector of token type 0 to every position, and drops unused positions.
+    """Return a `prepare` function that adds the vector of token type 0 to every position, and drops unused positions.
 
     All tokens of a text have type 0 (only pairs of texts have two types), so our model needs no token types. RoBERTa
     numbers positions from 2.
@@ -92,7 +92,7 @@ def _reading(prefix: str, offset: int = 0, *, types: bool = True) -> Callable[[T
 
 
 def _writing(prefix: str, offset: int = 0) -> Callable[[Tensors], Tensors]:
-    """Return a `restore` that adds zero token types, since the positions already include token type 0."""
+    """Return a `restore` function that adds zero token types, since the positions already include token type 0."""
 
     def restore(tensors: Tensors) -> Tensors:
         name, types = (f"{prefix}embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type"))
@@ -104,7 +104,7 @@ def _writing(prefix: str, offset: int = 0) -> Callable[[Tensors], Tensors]:
 
 
 def _without_head(architecture: Architecture, prefix: str, modules: tuple[Rename, ...]) -> Architecture:
-    """Return the table of the same encoder without labels; other heads are ignored."""
+    """Return the table of the same encoder without labels. The tensors of other heads are ignored."""
     return replace(
         architecture, modules=modules, has_head=False, ignored=("pooler.", f"{prefix}pooler.", *_OTHER_HEADS)
     )
