@@ -45,7 +45,7 @@ class ModelPart(nn.Module):
 
 
 def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.export.ExportedProgram) -> None:
-    """Compile the graph and write it, in one atomic step, to the file that load() reads.
+    """Compile the graph, and write it atomically to the file that load() reads.
 
     The file holds no weights; load() supplies them.
     """
@@ -57,7 +57,8 @@ def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.expor
     sources = {operator: [_source(path)] for operator, path in OPERATORS.items() if operator in used}
     options = {
         "aot_inductor.package_constants_in_so": False,
-        "aot_inductor.custom_ops_to_c_shims": sources,  # full definitions, although torch expects declarations
+        # Torch asks for declarations. Full definitions also work, and compile the operators into the package.
+        "aot_inductor.custom_ops_to_c_shims": sources,
     }
     with torch.no_grad(), with_threads(n_threads), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -73,7 +74,7 @@ def _checksum(path: Path) -> Path:
 
 
 def _why_not_loaded(path: Path) -> str:
-    """Return why the compiled file is not safe to run (others could write to it, or it has changed); else ""."""
+    """Return why the compiled file is unsafe to run (others could write to it, or it has changed); "" if it is safe."""
     danger = toolchain.why_not_trusted(path)
     if danger:
         return danger
@@ -88,7 +89,7 @@ def _why_not_loaded(path: Path) -> str:
 
 
 def _source(path: Path) -> str:
-    """Return the source of an operator with absolute include paths, since it is compiled in another folder."""
+    """Return the source of an operator. Include paths become absolute, since torch compiles it in another folder."""
     return path.read_text("utf-8").replace('#include "', f'#include "{HEADER.parent}/')
 
 
@@ -113,13 +114,13 @@ def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
     if not path.exists():
         return None
     if danger := _why_not_loaded(path):
-        if danger not in _WARNED:  # usually the same for all parts of a model
+        if danger not in _WARNED:  # the reason is usually the same for all parts of a model
             _WARNED.add(danger)
             warnings.warn(f"compiled steps are not used: {danger}", PenwrightWarning, stacklevel=2)
         return None
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
-    except RuntimeError:  # for example, the disk was full; decoding works without it, but is slower
+    except RuntimeError:  # for example, because the disk was full; decoding without the file is slower
         damaged = f"{path} is damaged: delete it and run `penwright optimize` again"
         warnings.warn(damaged, PenwrightWarning, stacklevel=2)
         return None
@@ -150,7 +151,7 @@ def _path(part: ModelPart, name: str, n_threads: int) -> Path:
 
 
 def _key(part: ModelPart, n_threads: int) -> str:
-    """Hash all that a compiled part depends on: code, machine, and shapes and types (not values) of the weights."""
+    """Hash what a compiled part depends on: the code, the machine, and the weights' shapes and types (not values)."""
     shapes = [(name, str(x.dtype), list(x.shape)) for name, x in part.state_dict().items()]
     here = Path(__file__)
     places = [here, here.with_name("export_inputs.py"), Path(str(sys.modules[type(part).__module__].__file__))]

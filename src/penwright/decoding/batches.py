@@ -1,4 +1,4 @@
-"""Batches of unfinished texts: adapters that give decoding the next logits of each kind of model."""
+"""Batches of unfinished texts. Decoding gets the next logits from a batch, whatever the type of the model."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from penwright.model.cache import Cache, ContinuousCache
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
 
-SHORTEST = 2  # fewest tokens per source: torch.export would specialize on a length of 1
+SHORTEST = 2  # minimum number of tokens per source; torch.export would specialize on a length of 1
 
 
 @runtime_checkable
@@ -44,7 +44,7 @@ class Branching(Protocol):
 
 
 def diverged() -> PenwrightError:
-    """Return the error to raise when logits are not numbers."""
+    """Return the error to raise when logits are NaN."""
     return PenwrightError("the model's scores are not numbers: its training diverged. Use an earlier checkpoint.")
 
 
@@ -68,14 +68,14 @@ def newest_half(context_length: int) -> int:
 
 
 def in_view(prompt: Sequence[int], context_length: int) -> Sequence[int]:
-    """Return the part of a prompt that is read: the whole prompt if it fits, else the newest half context."""
+    """Return the part of a prompt that is read: the whole prompt if it fits, else its newest_half() tokens."""
     return prompt if len(prompt) <= context_length else prompt[-newest_half(context_length) :]
 
 
 class _DecoderRows:
     """Rows of a decoder-only model: the tokens in view, their number in each row, and the cache.
 
-    When a row exceeds context_length tokens, its newest half context is read again from position 0, and older tokens
+    When a row exceeds context_length tokens, its newest_half() tokens are read again from position 0, and older tokens
     go out of view. So positions never exceed those of training, and the text depends only on the tokens, not on the
     batch.
     """
@@ -90,7 +90,7 @@ class _DecoderRows:
     ):
         self._model, self._stepper = model, stepper
         self._context = model.settings.context_length
-        self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths: on the CPU, to avoid waiting
+        self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths are on the CPU, to avoid waiting
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; return the logits of the next one."""
@@ -145,7 +145,7 @@ class PromptBatch(_DecoderRows):
         stepper: DecodeEngine | None = None,
         known: Sequence[KeysValues] = (),
     ):
-        """Take prompts of at least one token each; a prompt that does not fit is cut to its newest half context.
+        """Take prompts of at least one token each; in_view() cuts a prompt that does not fit.
 
         `known` holds the keys and values of a common prefix, one item per layer. The prefix is shorter than any prompt.
         """
@@ -213,8 +213,8 @@ class TargetBatch:
     ):
         """Encode sources that include their end tokens; max_new_tokens is at most the model's context_length.
 
-        Each target begins with the start token and `target_prefix`. `hidden` may give one range of tokens
-        per source that the model does not see.
+        Each target begins with the start token and `target_prefix`. `hidden` may give a range of tokens for
+        each source; the model does not see these tokens.
         """
         self._start, self._stepper = (start_id, *target_prefix), stepper or DecodeEngine(model)
         read = right_padded(sources, model.source_embedding.tokens.weight.device, SHORTEST)

@@ -104,7 +104,7 @@ def beam_search(
 class _Search:
     """The unfinished sentences: the beams and the best finished hypotheses of each.
 
-    The state is small and changes at every step. It is in NumPy, whose calls have less overhead than torch's.
+    The state is small and changes at every step. It is in NumPy arrays, because torch calls have more overhead.
     """
 
     settings: BeamSettings
@@ -173,7 +173,7 @@ class _Search:
     def best_continuations(self, logits: Float[Tensor, "rows vocab_size"], end_id: int) -> _Continuations:
         """Return the best continuations of the beams, given the logits of their next tokens."""
         n_sentences, beam_size = self.log_probs.shape
-        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # no beam has more continuations in the result
+        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # further continuations of a beam never count
         situations = self._situations()
         if self.guided:
             best = self._allowed_top_k(logits, situations, n_best, end_id)
@@ -200,7 +200,7 @@ class _Search:
         counts = [len(tokens) for beams in options for tokens in beams]
         which = torch.from_numpy(np.repeat(rows, counts)).to(logits.device)
         option_tokens = [token for beams in options for each in beams for token in each]
-        tokens = torch.tensor(option_tokens, device=logits.device, dtype=torch.long)  # empty if all are NaN
+        tokens = torch.tensor(option_tokens, device=logits.device, dtype=torch.long)  # empty if all logits are NaN
         gains = iter((logits[which, tokens] - best.normalisers[which]).tolist())  # one transfer for all sentences
         before = np.stack([self.log_probs[places], self.merits[places]], axis=2).tolist()
         chosen = [
@@ -220,7 +220,7 @@ class _Search:
     def _allowed_top_k(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> MaskedTopK:
         """Return the likeliest tokens of each row, without tokens that the guide of the row forbids."""
         best = self.choose(logits, self.spelling, situations, max(n_best, min(MAX_K, logits.shape[1])))
-        self.spelling.forbid(logits, situations)  # in all logits: a guide may need tokens that are not among the best
+        self.spelling.forbid(logits, situations)  # masks all logits: a guide may need tokens that are not likely
         rows, tokens = list[int](), list[int]()
         for place, guided in self.guided.items():
             for beam, banned in guided.banned(self.length, end_id):

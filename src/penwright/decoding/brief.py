@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from penwright.model import Model
 from penwright.tokenizers import Tokenizer
 
-LONGEST = 60  # most characters of a text in a description
+LONGEST = 60  # maximum number of characters of a text in a description
 
 
 def brief(text: str) -> str:

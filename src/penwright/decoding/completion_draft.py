@@ -55,7 +55,7 @@ def _overlap(text: str, stop: str) -> int:
 
 
 MAX_NEW_TOKENS = 400  # default of max_new_tokens
-# These settings do not affect how a token is drawn. Rows that differ only in them are sampled together.
+# These settings do not affect how a token is drawn. Rows that differ only in these settings are sampled together.
 PER_ROW_SETTINGS = {"seed", "stop", "max_new_tokens", "min_new_tokens", "pattern", "banned_words", "required_words"}
 
 

@@ -30,7 +30,7 @@ from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import never_generated
 
 Tokens = Int64[np.ndarray, "_"]
-WORTH = 32  # fewest common tokens for which reusing a prefix pays off
+WORTH = 32  # minimum number of common tokens for which reusing a prefix pays off
 
 
 class Prefix(NamedTuple):
@@ -162,7 +162,7 @@ class ContinuousBatch:
             yield logits
 
     def _known(self) -> "list[tuple[Tokens, Known]]":
-        """Return the running and recent texts, whose keys and values are available."""
+        """Return the running and recent texts; their keys and values can be reused."""
         running = [(self._batch.seen(row), partial(self._batch.known, row)) for row in range(len(self._rows))]
         return running + [(prefix.tokens, prefix.cut) for prefix in self._prefixes.kept]
 
@@ -227,9 +227,9 @@ class ContinuousBatch:
 
 
 def _longest_prefix(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:
-    """Find the known text with the longest common prefix; return its index and the prefix length, 0 if too short.
+    """Find the known text with the longest common prefix; return its index and the prefix length (0: too short).
 
-    The prefix leaves out the last token, which must be read to get logits.
+    The prefix excludes the last token of the prompt, because reading this token gives the logits.
     """
     n, place = max(((n_common(tokens[:-1], seen), place) for place, seen in enumerate(known)), default=(0, 0))
     return (place, n) if n >= WORTH else (0, 0)

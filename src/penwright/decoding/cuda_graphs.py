@@ -19,8 +19,8 @@ from penwright.decoding.exported import DecodeStep
 from penwright.errors import PenwrightWarning
 
 DEVICES = ("cuda",)
-STEPS_BEFORE = 2  # steps of one kind to run before capturing it; a capture takes longer than a step
-MOST_GRAPHS = 4  # most graphs in memory
+STEPS_BEFORE = 2  # consecutive steps with the same key before a capture (a capture takes longer than a step)
+MOST_GRAPHS = 4  # maximum number of graphs in memory
 
 Replay = Callable[[], None]
 ChangingInputs = tuple[Tensor, Tensor, Tensor | None]  # tokens, lengths and origins
@@ -41,26 +41,26 @@ def record_cuda_graph(step: Callable[[], Tensor], device: torch.device) -> tuple
 
 @cache
 def _stream(device: torch.device, thread: int) -> "torch.cuda.Stream":
-    """Return the capture stream of a thread. Streams are not shared, since matrix products keep a workspace on each."""
+    """Return the capture stream of a thread. Threads share no streams, as matrix products keep workspaces on them."""
     return torch.cuda.Stream(device)
 
 
 class _Graph(NamedTuple):
     """A captured step."""
 
-    moving: ChangingInputs  # the tensors for changing inputs, which the graph reads
+    moving: ChangingInputs  # the tensors from which the graph reads the changing inputs
     replay: Replay
     logits: Tensor  # the tensor that the graph writes
 
 
 class StepGraphs:
-    """A decoding step that captures a graph for each frequent kind of step, and replays it."""
+    """A decoding step that captures a graph for each frequent key (see _key()), and replays the graph."""
 
     def __init__(self, step: DecodeStep):
         self._step = step
         self._graphs: dict[Key, _Graph] = {}  # least recently used first
         self._last: Key = ()
-        self._n_in_a_row = 0  # consecutive steps of the last kind
+        self._n_in_a_row = 0  # number of consecutive steps with the last key
         self._works = True
 
     def __call__(self, inputs: Inputs) -> Tensor:

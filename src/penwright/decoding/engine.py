@@ -32,7 +32,7 @@ from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.native import toolchain
 
-READ_TOGETHER = 2  # fewest sources per call: torch.export would specialize on a batch of 1
+READ_TOGETHER = 2  # minimum number of sources per call; torch.export would specialize on a batch of 1
 NEAR = 0.05  # tolerated relative error of logits: with int8, the order of operations changes the rounding
 WORTH_THREADS: dict[Part, float] = {  # fewest parameters for several threads; in smaller models, threads mostly wait
     "one": 5_000_000,
@@ -117,7 +117,7 @@ class DecodeEngine:
         return last
 
     def _read_chunk(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "1 vocab_size"]:
-        if len(tokens) == 1:  # the compiled part needs at least two
+        if len(tokens) == 1:  # the compiled part needs at least two tokens
             return self(tokens, cache)
         self.watch()
         cache.make_room(len(tokens))
@@ -179,7 +179,7 @@ def _do_nothing() -> None:
 
 
 def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -> None:
-    """Compile the decoding steps for models of this shape and precision, unless they are compiled already.
+    """Compile the decoding steps for models of this shape and precision, unless this has been done already.
 
     This takes up to a minute for each part, once per machine. Later processes use the result with any weights.
     Raises PenwrightError if the results of the compiled code differ from those of the model.

@@ -12,12 +12,13 @@ from penwright.model.decoder_only import DecoderOnly
 from penwright.model.embedding import Embedding
 from penwright.model.encoder_decoder import EncoderDecoder
 
-# "one": a step of one row. "many": a step of many rows. "prompt": the prompt of one row. "sources": the encoder.
-# "best": the likeliest tokens.
+# "one": a step of one row. "many": a step of several rows. "prompt": prefill of one row. "sources": the encoder.
+# "best": selection of the likeliest tokens.
 Part = Literal["one", "many", "prompt", "sources", "best"]
-Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]  # DecodeStep.forward
+# the arguments of DecodeStep.forward
+Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]
 N_SOURCES, N_BEAMS, N_TOKENS = 3, 2, 8
-MOST_TARGETS = 64  # prompt tokens per pass
+MOST_TARGETS = 64  # maximum number of prompt tokens per pass
 
 
 class Example(NamedTuple):
@@ -27,11 +28,11 @@ class Example(NamedTuple):
     shapes: tuple[object, ...]
 
     def drawn(self) -> tuple[Input, ...]:
-        """Fill the inputs that may hold any numbers with random ones; return all inputs."""
+        """Fill the inputs that may hold any numbers with random numbers; return all inputs."""
         generator = torch.Generator().manual_seed(0)
         for each in self.inputs:
             for tensor in [each] if isinstance(each, Tensor) else each or []:
-                if tensor.is_floating_point() and tensor.dim() > 1:  # not temperatures or random numbers
+                if tensor.is_floating_point() and tensor.dim() > 1:  # excludes temperatures and random numbers
                     tensor.normal_(generator=generator)
         return self.inputs
 

@@ -39,7 +39,7 @@ class Hypothesis:
 
 
 class Extension(NamedTuple):
-    """A search step of a sentence: the new token of each beam, and the previous beam that it extends."""
+    """A search step of a sentence: the new token of each beam, and the earlier beam to which it was appended."""
 
     length: int  # length of the beams after this step
     parents: Sequence[int]
@@ -70,12 +70,12 @@ class SearchStep(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The ends of hypotheses of each sentence, best first; log-probability -inf marks an empty place."""
+    """The ends of each sentence's hypotheses, best first; a log-probability of -inf marks an empty entry."""
 
     lengths: Whole
     places: Whole  # indices of the beams in the last step
     log_probs: Reals
-    scores: Reals  # the values that rank hypotheses
+    scores: Reals  # the values by which hypotheses are ranked
 
     def best_with(self, others: "Ends") -> "Ends":
         """Merge with other ends; keep only the best, as many as `self` has."""

@@ -25,7 +25,7 @@ from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import ChatTemplate, Message
 from penwright.tokenizers.tokenizer import unknown_warnings
 
-BATCH_ROWS = 32  # completions that are generated together
+BATCH_ROWS = 32  # number of completions that are generated together
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Generator:
         biases: Mapping[int, float] | None = None,
         check: Callable[[], None] = never_end,
     ) -> list[Request]:
-        """Return requests for n completions of a prompt, to join a `pool`.
+        """Return requests for n completions of a prompt, to be added to a `pool`.
 
         The completions are the same as those of `generate` for the prompt repeated n times. The prompt may be a list of
         tokens. `biases` are added to the logits of single tokens. `check` may raise an exception to end the building of

@@ -38,7 +38,7 @@ class Ablation:
     loss_after: float
     tokens: tuple[Token, ...]  # the predicted tokens; empty for a classifier, which predicts a label
     changes: Float64[np.ndarray, " answers"]  # change of the loss of each token, after - before
-    next_ids: Int[np.ndarray, " outcomes"]  # the most likely outcomes at the last position, before or after
+    next_ids: Int[np.ndarray, " outcomes"]  # the most likely outcomes at the last position, with or without the heads
     next_texts: tuple[str, ...]
     next_before: Float64[np.ndarray, " outcomes"]  # probabilities of these outcomes
     next_after: Float64[np.ndarray, " outcomes"]
@@ -148,7 +148,7 @@ ROWS = 32  # texts per batch
 
 @dataclass(frozen=True)
 class Occlusion:
-    """The effect of each token on a label's log-probability, in nats: with the token minus without it."""
+    """The effect of each token: a label's log-probability with the token minus that without the token, in nats."""
 
     target: str  # the label
     log_prob: float  # log-probability of the label with all tokens

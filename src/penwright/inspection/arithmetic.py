@@ -26,8 +26,8 @@ from penwright.model.mask import KernelMask
 class HeadArithmetic:
     """Every step of the computation of one head on one text.
 
-    Queries and keys include QK-norm and rotary positions, in models that have them. Heads that share keys
-    and values (n_kv_heads < n_heads) have the shared ones.
+    Queries and keys include QK-norm and rotary positions, if the model uses these. If heads share keys and values
+    (n_kv_heads < n_heads), each head has the shared keys and values.
     """
 
     name: PartName

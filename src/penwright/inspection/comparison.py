@@ -13,7 +13,7 @@ from penwright.errors import UsageError
 from penwright.inspection.forward_pass import PartName
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
 
-MOST_PAIRS = 1_000_000  # most pairs of differing tokens to compare
+MOST_PAIRS = 1_000_000  # maximum number of pairs of differing tokens to compare
 Spans = Iterator[tuple[slice, slice]]
 
 
@@ -49,7 +49,8 @@ class HeadComparison:
 def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
     """Align the surprisals of two texts.
 
-    Equal texts are divided where a piece ends in both. Different texts are aligned by their longest common sequences.
+    Equal texts are divided wherever a piece ends in both texts. Different texts are aligned by their longest common
+    sequences.
     Raises UsageError if the differences are too long to align.
     """
     same = "".join(first.texts) == "".join(second.texts)

@@ -58,7 +58,7 @@ def nearest(
 def plane(matrix: Float[np.ndarray, "n d_model"]) -> tuple[Float64[np.ndarray, "n 2"], Float64[np.ndarray, "2"]]:
     """Return coordinates in the first two principal components (Pearson 1901), and their shares of the variance.
 
-    The sign of an axis makes its largest coefficient positive, so a model always gives the same map.
+    Each axis points in the direction that makes its largest coefficient positive. So a model always gives the same map.
     """
     centred = matrix.astype(np.float64) - matrix.mean(0)
     variances, axes = np.linalg.eigh(centred.T @ centred)
@@ -116,7 +116,7 @@ class PositionalSimilarity:
     """The vector of each position, and the cosine between any two.
 
     Sinusoidal and learned vectors are added to embeddings. Rotary positions instead rotate each pair of numbers of a
-    query or key by an angle that grows with the position. Here, their vectors consist of the points (cos, sin) of all
+    query or key by an angle that grows with the position. A rotary position's vector holds the points (cos, sin) of all
     pairs, slowest last. The cosine between two positions is then the mean of cos(angle) over the pairs: the score of a
     query and an equal key (Su et al. 2021, section 3.4.3).
     """

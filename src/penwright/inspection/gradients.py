@@ -167,7 +167,7 @@ class _FixedVectors(nn.Module):
 def _with_vectors(embedding: Embedding, vectors: Vectors) -> Iterator[None]:
     """Make an embedding return these vectors inside the `with` block; embeddings with the same table do not change."""
     table = embedding.tokens
-    embedding.tokens = _FixedVectors(vectors)  # type: ignore[assignment]  # the table is only called
+    embedding.tokens = _FixedVectors(vectors)  # type: ignore[assignment]  # the model only calls the table
     try:
         yield
     finally:

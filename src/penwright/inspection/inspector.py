@@ -116,7 +116,7 @@ class Inspector:
         """Return the statistics of every head, by part."""
         reading, model = self.read(text, target), self.model
         deepest = max(head.layer for head in all_heads(model))
-        maps_by_layer = (attention_maps(model, reading, [layer]) for layer in range(deepest + 1))  # saves memory
+        maps_by_layer = (attention_maps(model, reading, [layer]) for layer in range(deepest + 1))  # needs less memory
         parts = [head_statistics(part) for maps in maps_by_layer for part in maps.parts]
         return tuple(joined([part for part in parts if part.name == name]) for name in self._parts)
 

@@ -14,7 +14,7 @@ from penwright.views import View
 def as_record(found: object) -> object:
     """Convert dataclasses to dicts and arrays to lists; NaN and infinity, which JSON lacks, become None."""
     if isinstance(found, np.ndarray | np.generic):
-        found = _without_infinite(np.asarray(found)).tolist()  # to Python numbers
+        found = _without_infinite(np.asarray(found)).tolist()  # converts to Python numbers
     elif isinstance(found, Mapping):
         found = {str(key): as_record(value) for key, value in found.items()}
     elif is_dataclass(found) and not isinstance(found, type):

@@ -1,6 +1,6 @@
 """Inspection results as views, in the formats of `views/modules/*.js`, with one byte per weight.
 
-A row of cross-attention is labeled with the token that is chosen there, since it is the one to compare with the source.
+A row of cross-attention is labeled with the token that is chosen at its position, for comparison with the source.
 """
 
 from collections.abc import Iterable, Sequence
@@ -113,7 +113,7 @@ def _text(found: TokenScores) -> View:
     others = found.alternatives
     places = map(_choices, others.texts, others.ids, others.probabilities)
     data = {**as_table(found), "alternatives": list(places)}
-    del data["next"]  # it has its own view
+    del data["next"]  # the next token has its own view
     return View("text", data, heading="How likely each token was")
 
 

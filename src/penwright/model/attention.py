@@ -22,18 +22,18 @@ class KeysValues(NamedTuple):
     values: Float[Tensor, "batch n_kv_heads sources d_head"]
 
     def select(self, rows: Int[Tensor, " selected"]) -> "KeysValues":
-        """Return these rows of the batch, in this order; a row may occur more than once."""
+        """Return the keys and values of these rows, in this order; a row may occur more than once."""
         return KeysValues(self.keys.index_select(0, rows), self.values.index_select(0, rows))
 
 
 Kernel = Callable[[Tensor, Tensor, Tensor, KernelMask, float], Tensor]
-CAUSAL_BLOCK = 128  # targets per block in plain causal attention; sources after a block are skipped
-PLAIN_UP_TO = 512  # most sources for plain attention; a larger matrix of weights costs too much time and memory
-CAUSAL_UP_TO = 1024  # most sources for causal attention in blocks
+CAUSAL_BLOCK = 128  # number of targets per block in plain causal attention; sources after a block are skipped
+PLAIN_UP_TO = 512  # maximum number of sources for plain attention; a larger weight matrix costs time and memory
+CAUSAL_UP_TO = 1024  # maximum number of sources for causal attention in blocks
 
 
 def disable_cudnn_attention() -> None:
-    """Disable cuDNN's attention: it plans anew for each shape, and batches have hundreds of shapes."""
+    """Disable cuDNN's attention, because it makes a plan for each shape, and batches have hundreds of shapes."""
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
@@ -63,7 +63,7 @@ def plain_attention(
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
     """Compute attention step by step, with the matrix of attention weights.
 
-    Causal attention to many targets is computed in blocks, which skip the sources after the block.
+    Causal attention of many targets is computed in blocks of targets. Each block skips the sources after it.
     """
     values = repeat_kv(values, queries)
     if not _in_blocks(queries, mask):

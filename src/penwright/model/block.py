@@ -106,7 +106,7 @@ class Encoded(NamedTuple):
     padding: Bool[Tensor, "batch sources"]  # True at real tokens
 
     def select(self, rows: Int[Tensor, " selected"]) -> "Encoded":
-        """Return these rows of the batch, in this order; a row may occur more than once."""
+        """Return the sources of these rows, in this order; a row may occur more than once."""
         return Encoded(tuple(layer.select(rows) for layer in self.layers), self.padding[rows])
 
     def contiguous(self) -> "Encoded":

@@ -1,4 +1,4 @@
-"""The KV cache: keys and values of earlier tokens, stored so each token is computed only once."""
+"""The KV cache: the keys and values of earlier tokens, stored to compute each token only once."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from penwright.config import ModelSettings
 from penwright.errors import PenwrightError
 from penwright.model.attention import KeysValues
 
-ROOM = 64  # tokens per row; a ContinuousCache allocates multiples of this
+ROOM = 64  # number of tokens per row; a ContinuousCache allocates multiples of this
 LEAST_ROOM = 32  # minimum number of tokens per row that other caches allocate
 
 
 def room_for(n_tokens: int) -> int:
-    """Return how many tokens per row to allocate for `n_tokens`: a power of two, since growing copies all layers."""
+    """Return the row length to allocate for `n_tokens`: a power of two, because each growth copies all layers."""
     return max(LEAST_ROOM, 1 << max(0, n_tokens - 1).bit_length())
 
 
@@ -40,9 +40,9 @@ class LayerCache:
     ) -> KeysValues:
         """Write the new tokens at their positions; return all keys and values up to `end`.
 
-        `origins` is the row that holds each token; None means the row itself. `start` is the first position, if it is
-        known to be the same in all rows. Rows of different lengths have stale entries after their end. The causal mask
-        hides them: a target sees nothing after its own position, and each entry is overwritten before it is visible.
+        `origins` is the row that holds each token; None: its own row. `start` is the first position, if it is
+        known to be the same in all rows. Shorter rows have stale entries after their end. The causal mask hides these
+        entries: a target sees nothing after its own position, and each entry is overwritten before it becomes visible.
         """
         for kept, x in zip(self.kept, new, strict=True):
             if start is not None:
@@ -90,7 +90,7 @@ class Cache:
         kind: type[LayerCache] = LayerCache,
         n_new: int = 1,
     ) -> "Cache":
-        """Make a cache over existing keys and values, with these row lengths and space for `n_new` tokens."""
+        """Make a cache over existing keys and values, with these row lengths and space for `n_new` more tokens."""
         cache = cls.__new__(cls)
         cache.layers, cache.lengths, cache.ragged = [kind(kept) for kept in layers], lengths, True
         cache.origins = origins
@@ -114,7 +114,7 @@ class Cache:
                 layer.grow(room)
 
     def advance(self, n_tokens: int | Int[Tensor, " batch"]) -> None:
-        """Increase all lengths by one number, or that of each right-padded row by its number of real tokens."""
+        """Increase each row's length by `n_tokens`: one number, or each right-padded row's number of real tokens."""
         self.lengths = self.lengths + n_tokens
         if isinstance(n_tokens, int):
             self.longest += n_tokens
@@ -122,7 +122,7 @@ class Cache:
             self._update_longest()
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
-        """Keep these rows of the batch, in this order: to drop finished rows, or to follow beams."""
+        """Keep these rows of the batch, in this order. Call this to drop finished rows or to follow beams."""
         if self.origins is not None:
             return self.reorder(rows)
         for layer in self.layers:
@@ -132,7 +132,7 @@ class Cache:
             self._update_longest()
 
     def reorder(self, rows: Int[Tensor, " selected"]) -> None:
-        """Reorder the rows to follow beams without copying keys and values, by recording where each token is held.
+        """Reorder the rows to follow beams without copying keys and values, by recording which row holds each token.
 
         The result has at most as many rows as before, and all rows have the same length.
         """
@@ -141,12 +141,12 @@ class Cache:
         self.origins[:, self.longest :] = torch.arange(len(rows), device=rows.device)[:, None]
 
     def own_rows(self, n_tokens: int) -> Int[Tensor, "batch n_tokens"]:
-        """Return the origins of `n_tokens` tokens that each row holds itself."""
+        """Return the origins of `n_tokens` tokens per row if each row holds its own tokens."""
         rows = torch.arange(len(self.lengths), device=self.lengths.device)
         return rows[:, None].repeat(1, n_tokens)
 
     def begin(self, kept: Sequence[KeysValues]) -> None:
-        """Start every row of an empty cache with the keys and values of a shared prefix, one item per layer."""
+        """Start every row of an empty cache with a shared prefix; `kept` holds the keys and values of each layer."""
         n_tokens = kept[0].keys.shape[2]
         self.make_room(n_tokens)
         for layer, known in zip(self.layers, kept, strict=True):
@@ -165,7 +165,7 @@ class Cache:
 
 
 class ContinuousCache(Cache):
-    """A cache for continuous batching, with spare rows, so adding and removing rows needs few copies."""
+    """A cache for continuous batching. Thanks to spare rows, few rows are copied when rows are added or removed."""
 
     def __init__(self, settings: ModelSettings, n_layers: int, capacity: int, like: Tensor):
         super().__init__(settings, n_layers, 0, capacity, like)

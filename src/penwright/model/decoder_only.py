@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DecoderOnly(nn.Module):
-    """A causal language model: Llama (Touvron et al. 2023) or Qwen3 with the modern block, GPT-2 with the classic."""
+    """A causal language model: Llama (Touvron et al. 2023) or Qwen3 (modern block), or GPT-2 (classic block)."""
 
     fused: "FusedDecoder | None" = None  # faster decoder for inference, set by model.fused.fuse()
 

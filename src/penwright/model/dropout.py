@@ -10,7 +10,7 @@ LEVELS = 2**16
 
 @torch.library.custom_op("penwright::random_levels", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def random_levels(like: torch.Tensor) -> torch.Tensor:
-    """Draw a random int16 for each element of `like`; a custom operator, since compiled random numbers are slow."""
+    """Draw a random int16 for each element of `like`, in a custom operator, since compiled random numbers are slow."""
     draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64).random_(-(2**63), None)  # each holds four int16s
     return draws.view(torch.int16)[: like.numel()].view(like.shape)
 
@@ -21,7 +21,7 @@ def _(like: torch.Tensor) -> torch.Tensor:
 
 
 class Dropout(nn.Dropout):
-    """Dropout that draws 16 instead of 64 random bits per number on a CPU; p is rounded to 1/65536."""
+    """Dropout that draws 16 instead of 64 random bits per number on a CPU; p is rounded to a multiple of 1/65536."""
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Zero elements with probability p and scale up the rest; in evaluation mode, return `x`."""

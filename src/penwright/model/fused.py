@@ -1,4 +1,4 @@
-"""Decoding steps with few operators, for inference on a CPU, where calls of small operators dominate the time."""
+"""Decoding steps with few operators, for CPU inference: calling many small operators would take most of the time."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -44,7 +44,7 @@ class FullRotation(NamedTuple):
 
 
 class FusedBlock:
-    """A block with one product for queries, keys and values, and one for the gate and input of a gated network."""
+    """A block with one matrix product for queries, keys and values, and one for the feed-forward gate and input."""
 
     def __init__(self, block: Block):
         attention, feed_forward = block.attention, block.feed_forward
@@ -115,7 +115,7 @@ class FusedDecoder:
         self._rotations = FullRotation.of(rotary, model.settings.context_length, like.dtype) if rotary else None
 
     def _addresses(self) -> list[int]:
-        """Return the memory address of a weight, which changes if the model is moved or converted."""
+        """Return a weight's memory address. The address changes if the model is moved or converted."""
         return [_weights(block.block.attention.query).data_ptr() for block in self._blocks[:1]]
 
     @property
@@ -126,7 +126,7 @@ class FusedDecoder:
     def next_logits(
         self, tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None
     ) -> Float[Tensor, "rows vocab_size"]:
-        """Append a token to each row; return the logits of the next tokens, as float32 instead of bfloat16."""
+        """Append a token to each row; return the logits of the next tokens. Logits in bfloat16 are cast to float32."""
         settings = self._model.settings
         positions = positions_of(tokens[:, None], cache, settings)
         x = self._embedding(tokens[:, None], positions)[:, 0]
@@ -152,7 +152,7 @@ def norm_of(norm: nn.Module) -> Product:
 
 
 def product_of(layers: Sequence[nn.Module]) -> Product:
-    """Return a product with the concatenated weights of all layers; the weights become views of one tensor."""
+    """Return a function that multiplies by the weights of all layers; these weights become views of one tensor."""
     if isinstance(layers[0], Int8Linear):
         whole = Int8Linear.__new__(Int8Linear)
         nn.Module.__init__(whole)

@@ -21,7 +21,7 @@ def initialise(model: nn.Module, settings: ModelSettings) -> None:
             nn.init.normal_(module.weight, std=module.in_features**-0.5)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-    for module in model.modules():  # after the linear layers: an output layer may share an embedding's matrix
+    for module in model.modules():  # after the linear layers, because an output layer may share an embedding's matrix
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
         if isinstance(module, Attention | FeedForward):

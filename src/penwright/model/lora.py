@@ -30,7 +30,7 @@ class LoraLinear(nn.Linear):
 
 
 def add_lora(model: nn.Module, settings: LoraSettings, head: Sequence[str] = ()) -> None:
-    """Freeze the model except for `head`, and add an adapter to each layer of the blocks that the settings name.
+    """Freeze the model except for `head`, and add an adapter to each block layer that is named in the settings.
 
     Args:
         model: The model to change.

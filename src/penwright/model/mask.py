@@ -17,7 +17,7 @@ class KernelMask(NamedTuple):
 
 @dataclass(frozen=True)
 class Mask:
-    """The rules that decide which sources a target sees; all must hold. Mask() allows everything."""
+    """The rules that decide which sources a target sees. All rules must hold; Mask() allows everything."""
 
     causal: bool = False  # a target sees itself and the tokens before it
     window: int | None = None  # tokens that a target sees in each direction (backward only, if causal), itself included
@@ -30,8 +30,9 @@ class Mask:
         """Return the mask for the attention kernel; call this once per forward pass, not once per layer.
 
         `positions` are the positions of the targets among the sources. `whole` means that targets and sources are the
-        same tokens. `last` means that the only target of each row is the last source, and sees all sources. A target
-        that may see no source is padding; it sees all sources instead, because NaN would spread from it.
+        same tokens. `last` means that each row has a single target: the last source, which sees all sources. A target
+        that may see no source is padding. It sees all sources instead: a softmax over no sources would give NaN, which
+        would spread.
         """
         unmasked = self.padding is None and self.segments is None
         is_causal = self.causal and not last

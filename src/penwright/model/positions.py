@@ -85,7 +85,7 @@ def scaled(frequencies: Float[Tensor, " half_head"], scaling: RotaryScaling) -> 
 
 
 def added_positions(settings: ModelSettings) -> Sinusoidal | Learned | None:
-    """Make the position encodings that are added to the embeddings; return None for all other types."""
+    """Make the position encodings that are added to the embeddings; return None if the settings use another type."""
     match settings.positions.type:
         case "sinusoidal":
             return Sinusoidal(settings.d_model, settings.positions.layout, settings.positions.offset)
@@ -96,6 +96,6 @@ def added_positions(settings: ModelSettings) -> Sinusoidal | Learned | None:
 
 
 def rotary_positions(settings: ModelSettings) -> Rotary | None:
-    """Make the rotary position encodings; return None for all other types."""
+    """Make the rotary position encodings; return None if the settings use another type."""
     positions = settings.positions
     return Rotary(settings.d_head, positions.base, positions.scaling) if positions.type == "rotary" else None

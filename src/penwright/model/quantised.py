@@ -1,4 +1,4 @@
-"""Linear layers with int8 weights: a quarter of the memory traffic, which limits the speed of generation."""
+"""Linear layers with int8 weights. They need a quarter of the memory traffic, the bottleneck of generation."""
 
 from typing import NamedTuple
 
@@ -12,9 +12,9 @@ from penwright.native.toolchain import SOURCES
 
 LARGEST = 127  # largest value of symmetric int8
 TINY = 1e-8  # lower limit of a scale
-WHOLE_VECTORS = 32  # torch's product of one row needs a width that is a multiple of this, or it reads past the end
+WHOLE_VECTORS = 32  # torch's product of one row reads past the end unless the width is a multiple of this
 BLOCK = 64  # int8_product.cpp needs a number of columns and a width that are multiples of this
-ZERO = 128  # zero point of the rows in int8_product.cpp, which are unsigned
+ZERO = 128  # zero point of the unsigned rows in int8_product.cpp
 SOURCE = SOURCES / "int8_product.cpp"
 COMPILES = torch.cpu._is_vnni_supported()  # the operator needs AVX-512 VNNI
 
@@ -30,14 +30,14 @@ class Packed(NamedTuple):
 class Int8Linear(nn.Module):
     """A linear layer with int8 weights and one scale per output (Dettmers et al. 2022, section 2.1).
 
-    The input is also rounded to int8, with one scale per row, since int8 products are the fastest on a CPU. The
-    exception is a single row without compiled operators, which is faster in bfloat16.
+    The input is also rounded to int8, with one scale per row, since int8 products are the fastest on a CPU. A
+    single row stays in bfloat16 if the operators are not compiled, since bfloat16 is then faster.
     """
 
     whole: Int8[Tensor, "out_features in_features"]
     scale: Float[Tensor, " out_features"]
     bias: Float[Tensor, " out_features"] | None
-    packed: Tensor  # the fields of a Packed (this and the next two), if COMPILES
+    packed: Tensor  # this and the next two fields are those of a Packed; present if COMPILES
     offsets: Tensor
     scales: Tensor
 
@@ -45,7 +45,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         weight = layer.weight.detach().float()
         exact = weight.abs().amax(1).clamp(min=TINY) / LARGEST
-        scale = exact.to(torch.bfloat16)  # the dtype of torch's kernel; cast before rounding, to lose no precision
+        scale = exact.to(torch.bfloat16)  # dtype of torch's kernel; cast before rounding weights, to lose no precision
         whole = (weight / scale.float()[:, None]).round().clamp(-LARGEST, LARGEST)
         self.register_buffer("whole", whole.to(torch.int8))
         self.register_buffer("scale", scale)
@@ -144,7 +144,7 @@ def outputs_kept_like(layer: nn.Module) -> Tensor:
 def to_precision(module: nn.Module, precision: Precision) -> None:
     """Convert the weights in place; with int8, embeddings and norms stay in float32.
 
-    The frequencies of positions are not converted: bfloat16 would be too coarse for them.
+    The frequencies of position encodings are not converted, because bfloat16 would be too coarse.
     """
     if precision == "int8":
         quantise(module)

@@ -9,7 +9,7 @@ from torch import nn
 from penwright.config import ModelSettings, Task
 from penwright.model import make_model
 
-ADAMW_BYTES = 16  # bytes per float32 parameter: weight, gradient and two moments; Muon needs one moment less
+ADAMW_BYTES = 16  # bytes per float32 parameter: weight, gradient and two moments; Muon needs only one moment
 ACTIVATIONS_PER_LAYER = 20  # rough number of d_model vectors kept for the backward pass, with fused attention
 
 
@@ -35,7 +35,7 @@ def size_of(task: Task, vocab_size: int, settings: ModelSettings, batch_tokens: 
 
 @lru_cache(maxsize=256)  # planning calls this repeatedly, and each call builds modules
 def _counted(task: Task, vocab_size: int, settings: ModelSettings, n_labels: int) -> tuple[int, int]:
-    """Count the parameters of a model, and those of its embedding tables."""
+    """Count the parameters of a model and, separately, the parameters of its embedding tables."""
     with torch.device("meta"):
         model = make_model(task, vocab_size, settings, n_labels)
     tables = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, nn.Embedding)}

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from penwright.config import Task
 from penwright.errors import PenwrightError
 
-ADAPTER = ".lora_B"  # end of the names of LoRA's weights
+ADAPTER = ".lora_B"  # suffix of the names of adapter weights
 FITTED = ("mixture", "log_prior")  # parameters of classifiers that are computed, not trained
 CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules kept when the task changes: old name to new name
     ("generate", "classify"): {"embedding": "embedding", "decoder": "encoder"},
@@ -20,7 +20,7 @@ CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules kept when 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters that a run saves, by name and without copying; shared ones appear under their first name.
 
-    With LoRA, these are the adapters and the head. The frozen weights are those of the base.
+    With LoRA, these are the adapters and the head. The frozen weights equal those of the base model.
     """
     parameters = dict(model.named_parameters())
     has_adapters = any(name.endswith(ADAPTER) for name in parameters)
@@ -32,7 +32,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def weights_for(task: Task, before: Task, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a model, renamed for a model for another task, without the head.
+    """Return the weights of a model under the names of a model for another task, without the head.
 
     Fitted parameters are left out: they belong to the texts of that model.
 

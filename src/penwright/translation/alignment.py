@@ -44,7 +44,7 @@ class Agreement(NamedTuple):
 
 
 class Aligner:
-    """A word aligner for sentence pairs that reads one cross-attention head (None: the mean of all heads).
+    """A word aligner for sentence pairs, based on one cross-attention head (None: the mean of all heads).
 
     Words are split at white space, and into single characters in scripts without spaces, unless `cut` splits them.
     """
@@ -117,7 +117,7 @@ def _maps(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str
 def word_weights(
     maps: Maps, pair: tuple[str, str], head: AlignmentHead | None, tokenizer: Tokenizer, cut: Cut = word_spans
 ) -> Weights:
-    """Return the word attention of a head. None takes the mean of all heads, at the steps that output a word."""
+    """Return the word attention of a head; without a head, the mean of all heads at the steps that output a word."""
     sources, targets = (
         np.array(word_numbers(side, each, cut), dtype=np.int64)
         for side, each in zip(pair, (tokenizer, tokenizer.target), strict=True)
@@ -144,7 +144,7 @@ def links_of(weights: Weights) -> Links:
 
 
 def word_numbers(text: str, tokenizer: Tokenizer, cut: Cut = word_spans) -> list[int]:
-    """Return for each token the index of the word that it ends in or, outside of words, that it follows."""
+    """Return for each token the index of the word that it ends in or, outside of words, of the word before it."""
     text = well_formed(text)
     return span_indices(text, cut(text), tokenizer.sizes(text))
 
@@ -177,7 +177,7 @@ def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
 
 
 class _Places(NamedTuple):
-    """The index of the target word of each co-occurrence, and the prior for the distance from the diagonal."""
+    """The target word (its index) of each co-occurrence, and the prior for the distance from the diagonal."""
 
     target: NDArray[np.int64]
     prior: NDArray[np.float64]

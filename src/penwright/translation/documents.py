@@ -9,7 +9,7 @@ from penwright.text import display_width, gaps_between, wrap
 from penwright.translation.segments import sentences
 
 _BULLET = re.compile(r"(?:[-*+•–—>#|]+|\(?(?:\d{1,3}|[A-Za-z])[.)])\s+")
-_SPACES = re.compile(r"[ \t\r\n\v\f]+")  # not the no-break space, as in "5 km", where a line must not break
+_SPACES = re.compile(r"[ \t\r\n\v\f]+")  # without the no-break space ("5 km"), at which a line must not break
 _END = tuple('.!?:;…"”»“。！？：；」』）؟؛۔।॥׃')
 SHORT, FULL = 40, 60  # fewest columns of a wrapped line: SHORT in mid-sentence, FULL if the line ends a sentence
 

@@ -17,11 +17,11 @@ from penwright.translation.constraints.requirements import ConstraintResult
 from penwright.translation.constraints.search import WantedJob
 from penwright.translation.constraints.segments import Segment, SegmentResult
 
-LONGEST_LOOP = 6  # most words in a repeated phrase
-MIN_REPEATS = 4  # fewest consecutive occurrences that make a word a loop; 3 for a phrase
+LONGEST_LOOP = 6  # maximum number of words in a repeated phrase
+MIN_REPEATS = 4  # minimum number of consecutive occurrences that make a word a loop; 3 for a phrase
 STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters, six times or more in a row
-FEW_TOKENS = 8  # fewest source tokens for a warning about the length
-SHORTEST, LONGEST = 0.3, 3.0  # usual target tokens per source token
+FEW_TOKENS = 8  # minimum number of source tokens for a warning about the length
+SHORTEST, LONGEST = 0.3, 3.0  # usual range of target tokens per source token
 
 
 def symptoms(source: str, target: str, n_source: int, n_target: int) -> list[str]:
@@ -152,7 +152,7 @@ def still_wanted(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob
 def assemble(
     tokenizer: Tokenizer, prepared: SplitText, found: Mapping[Segment, Sequence[SegmentResult]], reach: int
 ) -> Translation:
-    """Assemble the translation of a text from the results of its parts, which have fewer than `reach` tokens each."""
+    """Assemble the translation of a text from the results of its parts. Each part has fewer than `reach` tokens."""
     text, lines = prepared
     n_found = max((len(found[part.segment]) for line in lines for part in line), default=1)
     candidates = tuple(_candidate(tokenizer, lines, found, rank) for rank in range(n_found))
@@ -176,7 +176,7 @@ def _candidate(
     found: Mapping[Segment, Sequence[SegmentResult]],
     rank: int,
 ) -> Candidate:
-    """Join the translations of this rank; a part with fewer translations contributes its last one."""
+    """Join the translations of the parts at this index; a part with fewer translations contributes its last one."""
     text, used, results = "", [], []
     for number, line in enumerate(lines):
         text += "\n" if number else ""

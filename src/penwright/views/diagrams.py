@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 WIDE, HIGH = 0.85, 0.24  # inches per step of a tree, and per node
 QUIET = "#9a9ca5"
-WIDEST = 12  # most dimensions of a vector in a picture: the first ones and the last one
+WIDEST = 12  # maximum number of dimensions of a vector in a picture: the first ones and the last one
 CELL = 0.44, 0.2  # inches per number: width and height
 
 
@@ -113,7 +113,7 @@ def _numbers(
     *,
     shares: bool,
 ) -> None:
-    """Draw a table of numbers on coloured cells. With `shares`, the numbers are probabilities, else signed."""
+    """Draw a table of numbers on coloured cells. With `shares`, these are probabilities; otherwise, signed."""
     finite = np.where(np.isfinite(numbers), numbers, 0.0)
     if shares:
         shown = axes.imshow(np.sqrt(finite), cmap=colours(WEIGHTS), vmin=0, vmax=1, aspect="auto")

@@ -123,7 +123,7 @@ def html(views: Sequence[View], title: str = "") -> str:
 def bundle(names: tuple[str, ...]) -> str:
     """Return the modules of some views as one classic script, since `import` does not work from file://.
 
-    Each module becomes a function that returns the exports, placed after the functions of imported modules.
+    Each module becomes a function that returns its exports. The functions of imported modules come first.
     """
     wanted = _in_order(["start", *names])
     parts = ['"use strict";', *(_wrap_module(name) for name in wanted)]

@@ -25,7 +25,8 @@ NOTE = "No font on this machine has {missing}. Save as .svg instead, which uses 
 def choose_fonts(figure: "Figure", stays_text: bool) -> None:
     """Choose fonts that together have all characters in the figure's texts.
 
-    If no font has a character and the picture consists of pixels (not `stays_text`), add a note to it and warn.
+    If no font has a character and the picture consists of pixels (not `stays_text`), add a note to the picture and
+    warn.
     """
     from matplotlib.text import Text  # noqa: PLC0415 (an extra)
 
@@ -100,5 +101,5 @@ def colours(stops: str) -> "LinearSegmentedColormap":
 
 
 def image(axes: "Axes", weights: Float[ndarray, "targets sources"]) -> Any:
-    """Draw probabilities as cells, coloured by the square roots."""
+    """Draw probabilities as cells, coloured by their square roots."""
     return axes.imshow(np.sqrt(weights), cmap=colours(WEIGHTS), vmin=0, vmax=1, interpolation="nearest", aspect="auto")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from penwright.decoding.constraints.expressions import Classes, Expression, Expressions, TooLarge
 from penwright.errors import UsageError
 
-MOST_STATES, MOST_CELLS = 10_000, 4_000_000  # limits of the table, which has a cell for each state and class
+MOST_STATES, MOST_CELLS = 10_000, 4_000_000  # limits of the table (a cell for each state and class)
 TOO_MUCH = "the pattern and the words together are too complex: use smaller numbers in braces, or fewer words"
 DEAD = 0  # the state from which no text is accepted
 
@@ -21,7 +21,7 @@ class Automaton:
     """
 
     def __init__(self, expressions: Expressions, starts: Sequence[Expression]):
-        """Compute the states; raise UsageError if there are more than 10,000 or if they take too much work."""
+        """Compute the states; raise UsageError for more than 10,000 states or too much work."""
         self.classes: Classes = expressions.classes()
         self._most = min(MOST_STATES, MOST_CELLS // self.classes.count)
         self._numbers: dict[Expression, int] = {}

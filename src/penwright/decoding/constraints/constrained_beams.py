@@ -1,4 +1,4 @@
-"""Beam search under constraints: hypotheses compete with those that contain equally many required terms.
+"""Beam search under constraints: hypotheses compete only if they contain equally many required terms.
 
 After Post and Vilar (2018), but with a bank for each number of terms instead of term tokens. The beam takes the best of
 each bank, then the second best of each, and so on, until it is full. So the work depends on the beam size, not on the
@@ -121,7 +121,7 @@ class ConstrainedBeams:
         is_opening, idle = self.guide.borders.is_opening, defaultdict[int, dict[bool, BeamTransition]](dict)
         for beam, (likely, (log_prob, merit), standing) in enumerate(zip(tokens, before, self.standings, strict=True)):
             busy = self.guide.busy(standing.stage.state)
-            turns = idle[self.standings.index(standing)]  # shared by all beams in this state
+            turns = idle[self.standings.index(standing)]  # shared by all beams with equal standing
             for token, gain in zip(likely, list(islice(gains, len(likely))), strict=True):
                 if not (gain > NEG_INF and log_prob > NEG_INF):  # false for NaN
                     continue

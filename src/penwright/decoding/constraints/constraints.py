@@ -79,7 +79,7 @@ class Rules:
         return make.then(self._any_case(word.text[place:]), make.anything if word.open_after else apart)
 
     def _remainders(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
-        """Return the rest of the word for each prefix of the word with which the prompt ends."""
+        """Return the rest of the word after each of its prefixes that is a suffix of the prompt."""
         found, folded = [], prompt.casefold()
         for place in range(1, len(word.text)):
             before = prompt[:-place][-1:]
@@ -150,12 +150,12 @@ class CompletionConstraint:
         self._token_texts = lru_cache(REMEMBERED)(self._find_token_texts)
         self._distances_after_tail = lru_cache(REMEMBERED)(self._find_distances_after_tail)
         self.reach = lru_cache(REMEMBERED)(self._reach)
-        for start in self.starts.values():  # done now, not in the first decoding step
+        for start in self.starts.values():  # computed now, to save time in the first decoding step
             check()
             self.reach(start, b"")
 
     def _class_costs(self) -> Float64[np.ndarray, " classes"]:
-        """Return the tokens per character of each class: one, or one per byte; inf for characters without tokens."""
+        """Return the number of tokens for a character of each class: one, or one per byte; inf without such tokens."""
         costs = np.array(self.automaton.classes.cheapest() if self._bytewise else [inf] * self.automaton.classes.count)
         costs = costs.astype(np.float64)
         for spelled in self.bytes:
@@ -242,7 +242,7 @@ class ConstrainedRows:
         return logits.masked_fill(~self.allowed(n_left).to(logits.device), NEG_INF)
 
     def allowed(self, n_left: int) -> Bool[Tensor, "rows vocab_size"]:
-        """Return which tokens of each row leave a text that n_left more tokens can complete."""
+        """Return, for each row, the tokens after which n_left more tokens can complete the text."""
         return torch.from_numpy(np.stack([self._guide.reach(*place) for place in self._places]) <= n_left)
 
     def push(self, tokens: Int[Tensor, " rows"]) -> None:
@@ -270,7 +270,7 @@ def _case_variants(character: str) -> list[Span]:
 
 
 def _decode(spelled: bytes) -> tuple[str | None, bytes]:
-    """Return the whole characters, or None for invalid UTF-8, and the bytes of an unfinished character."""
+    """Return the whole characters (None for invalid UTF-8) and the bytes of an unfinished character."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         text, rest = decoder.decode(spelled), decoder.getstate()[0]

@@ -13,7 +13,7 @@ from jaxtyping import Int64
 Span = tuple[int, int]  # code points from the first number up to, but not including, the second
 Expression = int  # an index in the Expressions that made it; equal expressions have equal indices
 N_CODE_POINTS = 0x110000
-OFTEN = 200  # parts visited between two calls of a check
+OFTEN = 200  # number of parts visited between two calls of `check`
 
 
 class TooLarge(Exception):

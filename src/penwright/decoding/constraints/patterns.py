@@ -10,7 +10,7 @@ import numpy as np
 from penwright.decoding.constraints.expressions import N_CODE_POINTS, Expression, Expressions, Span
 from penwright.errors import PenwrightError, UsageError
 
-LONGEST = 1_000  # most characters in a pattern
+LONGEST = 1_000  # maximum number of characters in a pattern
 _FLAGS = re.IGNORECASE | re.DOTALL | re.ASCII  # flags that change which characters match
 _BEGINS = ("AT_BEGINNING", "AT_BEGINNING_STRING")
 _ENDS = ("AT_END", "AT_END_STRING")
@@ -107,7 +107,7 @@ def _is_anchor(item: tuple[Any, Any], places: tuple[str, ...]) -> bool:
 
 
 def _code_points(kind: str, value: Any, flags: int) -> tuple[Span, ...]:
-    """Return the characters that a part of a pattern matches, if it matches exactly one character."""
+    """Return the characters that can match a part of a pattern, given that the part matches exactly one character."""
     match kind:
         case "LITERAL":
             points = {value, *_cased_matches(f"[{_escaped(value)}]", flags)} if flags & re.IGNORECASE else {value}
@@ -121,7 +121,7 @@ def _code_points(kind: str, value: Any, flags: int) -> tuple[Span, ...]:
 
 @lru_cache(maxsize=256)
 def _set_code_points(items: tuple[tuple[str, Any], ...], flags: int) -> tuple[Span, ...]:
-    """Return the characters of a set without testing them all with `re`, since a pattern may have hundreds of sets."""
+    """Return the characters of a set. Testing all characters with `re` would be too slow for hundreds of sets."""
     mask = np.zeros(N_CODE_POINTS, dtype=np.bool_)
     for name, value in items:
         match name:
@@ -142,7 +142,7 @@ def _set_code_points(items: tuple[tuple[str, Any], ...], flags: int) -> tuple[Sp
 
 
 def _in_brackets(name: str, value: Any) -> str:
-    """Return an item of a set of characters as it is written in brackets."""
+    """Return an item of a character set in the notation used inside brackets."""
     match name:
         case "NEGATE":
             return "^"

@@ -13,18 +13,18 @@ from penwright.text import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 
 Tokens = tuple[int, ...]
-After = Literal["nothing", "opening", "anything"]  # the kind of the last token
+After = Literal["nothing", "opening", "anything"]  # the last token: none, an opening token (Borders.opens) or another
 SLACK, SLOPE = 1, 5.0  # up to SLACK tokens early or late are free; each further token costs SLOPE nats
 
 
 class Borders:
-    """The word boundaries at the tokens of a tokenizer."""
+    """The word boundaries before and after each token of a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer):
         texts = [tokenizer.token_bytes(token).decode("utf-8", "replace") for token in range(tokenizer.vocab_size)]
         self.ends = torch.tensor([_ends_word(text) for text in texts])  # whether the word before the token ends
         self.ends[tokenizer.end_id] = True
-        self.opens = torch.tensor([_opens_word(text) for text in texts])  # whether the next word has no space before it
+        self.opens = torch.tensor([_opens_word(text) for text in texts])  # whether a word may follow without a space
         self.is_end: list[bool] = self.ends.tolist()
         self.is_opening: list[bool] = self.opens.tolist()
 
@@ -99,7 +99,7 @@ class State(NamedTuple):
 
     left: tuple[int, ...]  # how many more times each term must occur (or may occur, if it is soft)
     matches: tuple[Match, ...] = ()
-    after: After = "nothing"  # the kind of the last token of the target
+    after: After = "nothing"  # type of the last token
     closed: bool = False  # whether a verbatim term has just been completed
 
 
@@ -108,7 +108,7 @@ class Prospects(NamedTuple):
 
     wanted: Tokens  # tokens that continue or begin missing terms
     barred: list[int]  # one-token terms that are forbidden or must not occur again
-    may_end: bool  # whether all required terms are present if the last word ends here
+    may_end: bool  # whether all required terms are present if the last word is complete
     may_end_word: bool  # False if the end of the word would complete a hard term once too often
     progress: int  # number of hard terms present or begun; hypotheses with the same number compete
     needed: int  # fewest tokens that complete all hard terms, not counting the end token
@@ -162,7 +162,7 @@ class ConstraintAutomaton:
         return self._count_verbatim(State(left, tuple(longer + begun), kind))
 
     def busy(self, state: State) -> Set[int] | None:
-        """Return the tokens that begin terms; None within a term, which every token continues or ends."""
+        """Return the tokens that begin terms; None inside a term, since every token continues or ends the term."""
         return None if state.matches else self._first_tokens[state.after]
 
     def _count_verbatim(self, state: State) -> State:
@@ -175,7 +175,7 @@ class ConstraintAutomaton:
 
     @property
     def most_bias(self) -> float:
-        """The most nats that soft terms can add."""
+        """The maximum number of nats that soft terms can add."""
         soft = [term for term in self.terms if not term.is_hard]
         return fsum(term.bias * term.times * max(map(len, term.forms + term.first)) for term in soft)
 
@@ -218,7 +218,7 @@ class ConstraintAutomaton:
 
     @cached_property
     def _beginnings(self) -> dict[After, list[tuple[int, Tokens]]]:
-        """The terms that can begin after each kind of token: the index of each term, with each of its forms."""
+        """The terms that can begin after each value of After: the index of each term, with each of its forms."""
         found: dict[After, list[tuple[int, Tokens]]] = {"nothing": [], "opening": [], "anything": []}
         for number, term in enumerate(self.terms):
             found["nothing"] += [(number, form) for form in dict.fromkeys(term.first + term.forms)]
@@ -228,7 +228,7 @@ class ConstraintAutomaton:
 
     @cached_property
     def _first_tokens(self) -> dict[After, set[int]]:
-        """The first tokens of the terms that can begin after each kind of token."""
+        """The first tokens of the terms that can begin after each value of After."""
         return {after: {form[0] for _, form in beginnings} for after, beginnings in self._beginnings.items()}
 
 

@@ -13,7 +13,7 @@ NEG_INF = float("-inf")
 
 
 def keep_top_n_sigma(logits: Logits, n: float) -> Logits:
-    """Keep tokens within n standard deviations of the best logit, at any temperature (Tang et al. 2024)."""
+    """Keep tokens within n standard deviations of the best logit, whatever the temperature (Tang et al. 2024)."""
     possible = logits > NEG_INF
     n_possible = possible.sum(-1, keepdim=True)
     mean = logits.where(possible, 0).sum(-1, keepdim=True) / n_possible

@@ -14,7 +14,7 @@ MOST_LOST = 1e4  # largest penalty for a repetition of any length
 
 
 class RowHistory:
-    """The tokens of one row, and the earlier positions where its ending also occurred."""
+    """The tokens of one row, and the earlier positions at which the row's last tokens also occurred."""
 
     def __init__(self, prompt: Sequence[int]):
         self._tokens = np.zeros(max(64, 2 * len(prompt)), dtype=np.int64)
@@ -41,7 +41,7 @@ class RowHistory:
         self.length += 1
 
     def repetitions(self) -> tuple[Int64[np.ndarray, " places"], Int64[np.ndarray, " places"]]:
-        """Return all tokens but the first; and for each, how many tokens before it match the ending of the text."""
+        """Return all tokens but the first and, for each, how many tokens before it match the end of the text."""
         n = max(0, self.length - 1)
         return self._tokens[1 : n + 1], self._overlaps[:n]
 

@@ -125,7 +125,7 @@ def best(logits: Logits) -> Int[Tensor, " rows"]:
 
 
 def draw(logits: Logits, chances: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-    """Return the token at which the cumulative probability first exceeds the number of the row, from [0, 1)."""
+    """Return the first token at which the cumulative probability exceeds the row's random number from [0, 1)."""
     cumulative = logits.double().softmax(-1).cumsum(-1)
     total = cumulative[:, -1:]
     threshold = torch.minimum(chances[:, None] * total, total.nextafter(torch.zeros_like(total)))

@@ -12,11 +12,11 @@ from penwright.decoding.sampling.filters import NEG_INF
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 from penwright.native.toolchain import SOURCES
 
-MAX_K = 8  # the k of the compiled operator
+MAX_K = 8  # number of tokens per row that the compiled operator returns
 SOURCE = SOURCES / "likeliest.cpp"
 COMPILES = torch.cpu._is_avx512_supported()  # without AVX-512 the compiled operator does not pay off
-BLOCK = 64  # scores in a block
-WORTH_IT = 30_000  # fewest scores for which blocks are faster
+BLOCK = 64  # number of scores in a block
+WORTH_IT = 30_000  # minimum number of scores for which blocks are faster
 
 
 class TopK(NamedTuple):
@@ -56,13 +56,13 @@ class MaskedTopK(NamedTuple):
     normalisers: Float[Tensor, " rows"]  # the logsumexp of all logits, to subtract
 
 
-Choose = Callable[[Tensor, Utf8Rules, Situations, int], MaskedTopK]  # a function like likeliest()
+Choose = Callable[[Tensor, Utf8Rules, Situations, int], MaskedTopK]  # a function with the signature of likeliest()
 
 
 def likeliest(
     logits: Float[Tensor, "rows vocab_size"], spelling: Utf8Rules, situations: Int64[np.ndarray, " rows"], n: int
 ) -> MaskedTopK:
-    """Return the n likeliest allowed tokens; mask forbidden logits in place. The normalizers are over all tokens."""
+    """Return the n likeliest allowed tokens; mask forbidden logits in place. The normalizers cover all tokens."""
     normalisers = logits.logsumexp(-1)
     spelling.forbid(logits, situations)
     return MaskedTopK(*largest(logits, n), normalisers)
@@ -77,7 +77,7 @@ class TokenSelector(NamedTuple):
 
     spelling: Utf8Rules  # the rules for tokens that may come next
     choose: Choose = likeliest
-    select: Callable[[Sequence[int]], None] = _keep_all  # called with the remaining sentences when some are finished
+    select: Callable[[Sequence[int]], None] = _keep_all  # called with the remaining sentences when others finish
 
 
 def may_come(

@@ -23,7 +23,7 @@ STEPS = (
 MISSING = np.array([0, 1, 2, 3, 2, 2, 3, 3, 255])  # bytes missing in each state
 BROKEN = N_STATES = 8  # the state of invalid UTF-8
 MOST_LEFT = 3  # with this many tokens left, any character can be completed
-FREE = N_STATES * (MOST_LEFT + 1)  # the situation of a text with a constraint, to which no rule applies
+FREE = N_STATES * (MOST_LEFT + 1)  # the situation of a text with a constraint: no UTF-8 rule applies
 
 States = UInt8[np.ndarray, "*texts"]
 Situations = Int64[np.ndarray, "*texts"]  # a state, combined with the number of tokens that may come after the next one
@@ -78,7 +78,7 @@ class Utf8Rules:
     def forbid(self, logits: Float[Tensor, "rows vocab_size"], situations: Int64[np.ndarray, " rows"]) -> None:
         """Mask the forbidden tokens in place."""
         first = int(situations[0])
-        if (situations == first).all():  # nearly always
+        if (situations == first).all():  # nearly always true
             logits.index_fill_(1, self._forbidden_in(first, logits.device), NEG_INF)
             return
         for situation in np.unique(situations).tolist():

@@ -35,7 +35,7 @@ class Entry(NamedTuple):
     case: Case = "any"
 
     def required_forms(self, found: str) -> tuple[str, ...]:
-        """Return the required forms of the translation; their case depends on the term in the text, `found`."""
+        """Return the required forms of the translation; their case depends on `found`, the term in the text."""
         if self.case != "follow":
             return self.targets
         if found.isupper() and len(found) > 1:

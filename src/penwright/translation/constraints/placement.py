@@ -19,7 +19,7 @@ from penwright.text import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 
 BATCH_TOKENS = 2048  # target tokens per batch, padding included; each has logits over the whole vocabulary
-MIN_LOSS = 1.0  # least loss in nats of a word that counts as the translation of the hidden tokens
+MIN_LOSS = 1.0  # minimum loss in nats for a word to count as the translation of the hidden tokens
 
 
 class HiddenSource(NamedTuple):
@@ -66,7 +66,7 @@ class Scorer:
         return found
 
     def _along(self, rows: TargetBatch, targets: Int[Tensor, "rows length"]) -> Float[Tensor, "rows length"]:
-        """Return the log-probability of each token, padding included."""
+        """Return the log-probability of each target token, padding included."""
         found = torch.empty(targets.shape, device=targets.device)
         for n, tokens in enumerate(targets.T):
             logits = (rows.step(targets[:, n - 1]) if n else rows.first()).float()
@@ -92,7 +92,7 @@ def replaced_words(
 ) -> list[TargetWord | None]:
     """Return for each pair the target word that translates the hidden tokens, or None if no word is clearly best.
 
-    `seen` are the log-probabilities of the target tokens in nats when no source tokens are hidden.
+    `seen` holds the log-probabilities of the target tokens in nats, computed without hiding source tokens.
     """
     blind = scorer.log_probs(pairs)
     found: list[TargetWord | None] = []

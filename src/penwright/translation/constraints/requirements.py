@@ -16,7 +16,7 @@ from penwright.translation.constraints.placement import TargetWord
 from penwright.translation.constraints.protection import Protection
 
 NO_TERMS, USUAL_PROTECTION = Glossary(), Protection()
-UNLIKELY = log(0.01)  # words with a lower log-probability were forced by constraints
+UNLIKELY = log(0.01)  # words with a lower log-probability count as forced by constraints
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class Constraints:
     """The requirements for a translation: glossary words and protected spans."""
 
     glossary: Glossary = NO_TERMS
-    bias: float = inf  # nats to add to each token of a glossary word; inf: the words are required
+    bias: float = inf  # nats to add to the log-probability of each token of a glossary word; inf: required
     protection: Protection = USUAL_PROTECTION
 
     @property
@@ -34,7 +34,7 @@ class Constraints:
 
 
 DEFAULT_CONSTRAINTS = Constraints()  # no glossary, default protected spans
-NO_CONSTRAINTS = Constraints(protection=Protection(patterns=()))  # nothing required
+NO_CONSTRAINTS = Constraints(protection=Protection(patterns=()))  # no glossary, no protected spans
 Range = tuple[int, int]  # character offsets, end excluded
 
 

@@ -105,7 +105,7 @@ def _draft(
 def with_swapped(led: Sequence[SegmentResult], swapped: Sequence[SegmentResult]) -> list[SegmentResult]:
     """Put the draft with swapped words first if it is more likely than the best constrained hypothesis.
 
-    Log-probabilities are compared without a length penalty, since a bad constrained search tends to ramble.
+    Log-probabilities are compared without a length penalty, since the hypotheses of a poor search tend to be too long.
     """
     sure = [one for one in swapped if not one.missed]
     first = [one for one in sure if led[0].missed or one.hypothesis.log_prob > led[0].hypothesis.log_prob]

@@ -31,7 +31,7 @@ from penwright.translation.constraints.segments import ConstrainedSegment, Segme
 from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
 
 MAX_LOSS = 2.0  # nats that a draft may lose when words are swapped in
-BATCH_TOKENS = 4096  # source tokens per batch, padding included, times beam_size
+BATCH_TOKENS = 4096  # limit for beam_size times the source tokens of a batch, padding included
 WantedJob = Callable[[Segment], bool]  # returns whether a segment is still needed
 
 
@@ -56,8 +56,8 @@ class Searcher:
         found, and the words are swapped in. If n_best is 1 and the draft becomes hardly less likely, it is the result.
         Otherwise, the search runs again with all constraints.
 
-        `watch` is called during both searches, each with its own numbering. Segments that are no longer `wanted` keep
-        the results found so far.
+        `watch` is called during both searches. Each search numbers its segments anew. Segments that are no longer
+        `wanted` keep the results found so far.
         """
         kept = {job: _untranslated(job) for job in jobs if _is_protected(job)}
         others = [job for job in jobs if job not in kept]
@@ -91,7 +91,7 @@ class Searcher:
         return AutomatonBuilder(self._tokenizer)
 
     def soft_constraints(self, job: Segment) -> ConstrainedSegment:
-        """Constrain a segment only by its protected spans, its prefix, and glossary words that are optional."""
+        """Constrain a segment only by its protected spans, its prefix, and optional glossary words."""
         wishes = constraints_of(job.source, job.constraints)
         asked = [wish for wish in wishes if wish.protected or not job.constraints.is_hard]
         return self._asked(job, wishes, asked, NO_DRAFT)
@@ -118,7 +118,7 @@ class Searcher:
         wanted: WantedJob | None = None,
     ) -> list[list[SegmentResult]]:
         """Run a single search for all segments; return the distinct results of each, best first."""
-        several = settings.n_best > 1 or settings.coverage_penalty > 0  # hypotheses may have the same text
+        several = settings.n_best > 1 or settings.coverage_penalty > 0  # several hypotheses may have the same text
         wider = replace(settings, n_best=settings.beam_size) if several else settings
         tokens = [source_tokens(self._tokenizer, each.segment) for each in asked]
         found: list[list[SegmentResult]] = [[] for _ in asked]
