@@ -17,7 +17,7 @@ import torch
 from benchmarks import ours
 from benchmarks.peers import run
 from penwright.classification.linear import LinearClassifier
-from penwright.data.examples import Columns, ReadingOptions
+from penwright.data.corpus import Columns, ReadingOptions
 from penwright.data.labelled import open_evaluation_labelled
 
 READING = ReadingOptions(columns=Columns(text="text", label="label"))
