@@ -53,9 +53,9 @@ def test_special_tokens_in_messages_are_text() -> None:
     [
         ("{% for %}", "not valid"),
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
-        ("{{ messages.__class__.__mro__ }}", "cannot take"),
-        ("{{ ''.__class__.__base__.__subclasses__() }}", "cannot take"),
-        ("{% for n in range(10**9) %}{{ n }}{% endfor %}", "cannot take"),
+        ("{{ messages.__class__.__mro__ }}", "rejects"),
+        ("{{ ''.__class__.__base__.__subclasses__() }}", "rejects"),
+        ("{% for n in range(10**9) %}{{ n }}{% endfor %}", "rejects"),
     ],
 )
 def test_a_bad_or_hostile_template_is_an_error(source: str, message: str) -> None:
