@@ -92,7 +92,7 @@ def test_every_public_python_name_is_described(reference: dict[str, str]) -> Non
 @pytest.mark.parametrize("name", ["Completion", "Translation", "Candidate", "Classification", "Score", "Tuning"])
 def test_every_result_is_described(reference: dict[str, str], name: str) -> None:
     assert re.search(rf'id="penwright\.[\w.]+\.{name}"', reference["python"])
-    assert "the most likely one" in reference["python"]  # the comment of a field
+    assert "most likely label" in reference["python"]  # the comment of a field
 
 
 @pytest.mark.parametrize("route", ["POST /v1/completions", "POST /translate", "POST /classify", "GET /health"])
