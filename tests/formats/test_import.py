@@ -369,6 +369,7 @@ def marian(spm, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 def test_marian_translates_as_transformers_does(marian: Path, tmp_path: Path) -> None:
     tokenizer = transformers.MarianTokenizer.from_pretrained(marian)
     ours = penwright.import_model(marian, tmp_path / "run")
