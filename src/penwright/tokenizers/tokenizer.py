@@ -279,9 +279,8 @@ class TextStream:
 
 
 def never_generated(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the special tokens that stand for no text, except the end token, which may be generated."""
+    """Return the special tokens that stand for no text. The end token (in GPT-2, the only one) may be generated."""
     ids = (tokenizer.pad_id, tokenizer.start_id, tokenizer.unknown_id)
-    # GPT-2 has a single special token, which is also the end token.
     return tuple(token for token in ids if token is not None and token != tokenizer.end_id)
 
 

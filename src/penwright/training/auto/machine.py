@@ -137,7 +137,7 @@ def _precision(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
 
 
 def _cpu_multiplies_bfloat16() -> bool:
-    """Return whether the CPU has bfloat16 instructions. On a busy machine, timings can be off by a factor of 10."""
+    """Return whether the CPU has bfloat16 instructions. Timings would be less reliable on a busy machine."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
