@@ -193,21 +193,22 @@ class WordEncoder:
         """Return the token ids of the texts."""
         if sum(map(len, texts)) <= _SMALL:
             words_of_texts = [WORD.findall(text) for text in texts]
-            known = self._known_with(words_of_texts)
-            return self._to_ragged([b"".join(map(known.__getitem__, words)) for words in words_of_texts])
+            encode = self._lookup_with(words_of_texts)
+            return self._to_ragged([b"".join(map(encode, words)) for words in words_of_texts])
         words = split_words(texts)
         tokens, lengths = self._table.ids(words, self._encode_words)
         ends = np.concatenate([[0], np.cumsum(lengths)])
         return Ragged(tokens, np.diff(ends[words.bounds]))
 
     def _encode_words(self, words: list[str]) -> Ragged:
-        return self._to_ragged(list(map(self._known_with([words]).__getitem__, words)))
+        return self._to_ragged(list(map(self._lookup_with([words]), words)))
 
     def _to_ragged(self, encoded: Sequence[bytes]) -> Ragged:
         tokens = np.frombuffer(bytearray().join(encoded), dtype=self._dtype)
         return Ragged(tokens, lengths_of(encoded) // tokens.itemsize)
 
-    def _known_with(self, words_of_texts: Iterable[list[str]]) -> Mapping[str, bytes]:
+    def _lookup_with(self, words_of_texts: Iterable[list[str]]) -> Callable[[str], bytes]:
+        """Return what looks up these words; not the dictionary itself, which other threads change."""
         if self._n_characters > self.max_characters:
             self._clear()
         known = self._known
@@ -216,7 +217,7 @@ class WordEncoder:
         encodings = self._library.encode_batch_fast(new, add_special_tokens=False)
         known.update((word, np.array(e.ids, self._dtype).tobytes()) for word, e in zip(new, encodings, strict=True))
         self._n_characters += sum(map(len, new))
-        return known
+        return known.__getitem__
 
     def _clear(self) -> None:
         """Start with new tables: another thread may still be reading the old ones."""
