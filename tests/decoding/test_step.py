@@ -23,6 +23,7 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.mask import KernelMask
 from penwright.model.quantised import Int8Linear, compiled_product, to_precision
 from penwright.native import toolchain
+from penwright.storage import cache_folder
 
 VOCABULARY = 29
 SOURCES = [[4, 5, 6, 2], [2], [7, 8, 9, 2]]
@@ -117,7 +118,7 @@ def test_what_is_compiled_wrongly_is_not_kept(
     monkeypatch.setattr(engine, "load", lambda *what: lambda *inputs: [engine.DecodeStep(other)(*inputs)])
     with pytest.raises(PenwrightError, match="does not compute what the model does"):
         compile_unchecked(model)
-    assert not engine.are_steps_kept(model) and not list(ahead_of_time.cache_folder("compiled").glob("*.pt2"))
+    assert not engine.are_steps_kept(model) and not list(cache_folder("compiled").glob("*.pt2"))
     monkeypatch.setattr(engine, "load", lambda *what: lambda *inputs: [engine.DecodeStep(model)(*inputs)])
     compile_unchecked(model)
     assert engine.are_steps_kept(model)

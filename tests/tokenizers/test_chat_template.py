@@ -6,7 +6,8 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models
 
 from penwright.errors import PenwrightError
-from penwright.tokenizers.chat_template import PLAIN, ChatTemplate, Markup, Message
+from penwright.tokenizers.chat_template import PLAIN, ChatTemplate, Message
+from penwright.tokenizers.kinds import Markup
 from penwright.tokenizers.training import train_tokenizer
 
 CHATML = (

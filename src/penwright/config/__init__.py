@@ -1,6 +1,5 @@
 """Settings: frozen, validated objects made from a TOML recipe and `a.b=c` overrides. They do not import torch."""
 
-from penwright.config.folders import CACHE_ADVICE, cache_folder, require_writable_cache
 from penwright.config.model import (
     SIZES,
     LearnedPositions,
@@ -56,7 +55,6 @@ from penwright.config.training import BUDGETS, AdamW, Muon, Optimizer, TrainingS
 __all__ = [
     "BEAM_SETTINGS",
     "BUDGETS",
-    "CACHE_ADVICE",
     "FLAGS",
     "SAMPLING_SETTINGS",
     "SIZES",
@@ -92,7 +90,6 @@ __all__ = [
     "TokenizerSettings",
     "TrainingSettings",
     "WarmupStableDecay",
-    "cache_folder",
     "decoding_settings",
     "flatten",
     "merge",
@@ -100,7 +97,6 @@ __all__ = [
     "parse_override",
     "parse_toml",
     "read_toml",
-    "require_writable_cache",
     "validate",
     "with_present_names",
     "write_toml",

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from penwright.config import CACHE_ADVICE
 from penwright.data.store import (
     FORMAT_VERSION,
     ColumnSummary,
@@ -23,7 +22,7 @@ from penwright.data.store import (
     tokens_file,
 )
 from penwright.errors import PenwrightError
-from penwright.storage import flush
+from penwright.storage import CACHE_ADVICE, flush
 from penwright.tokenizers import Tokenizer
 
 Cell = str | Iterable[str] | int

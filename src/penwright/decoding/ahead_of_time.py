@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 import penwright.decoding.sampling
 import penwright.model
-from penwright.config import cache_folder
 from penwright.decoding.sampling import topk
 from penwright.errors import PenwrightWarning
 from penwright.model import cached_attention, quantised
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.native import toolchain
-from penwright.storage import MOST_IN_SMALL, UnsafeFile, read_bytes, sha256_of, write_atomically
+from penwright.storage import MOST_IN_SMALL, UnsafeFile, cache_folder, read_bytes, sha256_of, write_atomically
 
 OPERATORS = {  # custom operators in C++
     torch.ops.penwright.int8_product.default: quantised.SOURCE,

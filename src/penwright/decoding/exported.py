@@ -6,8 +6,7 @@ from torch import Tensor
 
 from penwright.decoding.ahead_of_time import ModelPart
 from penwright.decoding.sampling.topk import MAX_K
-from penwright.model.attention import Kernel, KeysValues
-from penwright.model.attention_recording import swap_kernels
+from penwright.model.attention import Kernel, KeysValues, swap_kernels
 from penwright.model.block import Encoded
 from penwright.model.cache import Cache, WholeLayerCache
 from penwright.model.cached_attention import stepping_attention

@@ -17,8 +17,7 @@ from penwright.inspection.forward_pass import ForwardPass, PartName, scores
 from penwright.inspection.heads import Head, attentions
 from penwright.inspection.tokens import Token
 from penwright.model import Model
-from penwright.model.attention import Kernel
-from penwright.model.attention_recording import swap_kernels
+from penwright.model.attention import Kernel, swap_kernels
 from penwright.model.mask import KernelMask
 
 

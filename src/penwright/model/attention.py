@@ -1,6 +1,7 @@
 """Multi-head attention, with keys and values from its own input, a cache or an encoder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 from typing import NamedTuple
 
@@ -166,3 +167,17 @@ class Attention(nn.Module):
 
     def _split_heads(self, x: Float[Tensor, "batch length width"]) -> Float[Tensor, "batch heads length d_head"]:
         return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
+
+
+@contextmanager
+def swap_kernels(module: nn.Module, swap: Callable[[str, Kernel], Kernel]) -> Iterator[None]:
+    """Replace the kernel of each attention layer with `swap(name, kernel)` inside the `with` block."""
+    attentions = {name: part for name, part in module.named_modules() if isinstance(part, Attention)}
+    kernels = {name: attention.kernel for name, attention in attentions.items()}
+    try:
+        for name, attention in attentions.items():
+            attention.kernel = swap(name, attention.kernel)
+        yield
+    finally:
+        for name, attention in attentions.items():
+            attention.kernel = kernels[name]

@@ -1,4 +1,4 @@
-"""Temporary replacement of attention kernels, to record or change attention weights."""
+"""Recording of attention weights."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -6,22 +6,8 @@ from contextlib import contextmanager
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from penwright.model.attention import Attention, Kernel, attention_weights, plain_attention
+from penwright.model.attention import Kernel, attention_weights, plain_attention, swap_kernels
 from penwright.model.mask import KernelMask
-
-
-@contextmanager
-def swap_kernels(module: nn.Module, swap: Callable[[str, Kernel], Kernel]) -> Iterator[None]:
-    """Replace the kernel of each attention layer with `swap(name, kernel)` inside the `with` block."""
-    attentions = {name: part for name, part in module.named_modules() if isinstance(part, Attention)}
-    kernels = {name: attention.kernel for name, attention in attentions.items()}
-    try:
-        for name, attention in attentions.items():
-            attention.kernel = swap(name, attention.kernel)
-        yield
-    finally:
-        for name, attention in attentions.items():
-            attention.kernel = kernels[name]
 
 
 @contextmanager

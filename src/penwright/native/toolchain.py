@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from warnings import warn
 
-from penwright.config import cache_folder
 from penwright.errors import PenwrightError, PenwrightWarning
+from penwright.storage import cache_folder
 
 INDUCTOR_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 SOURCES = Path(__file__).parent  # folder of the C++ operators

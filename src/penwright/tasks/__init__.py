@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penwright.config import Task, cache_folder
+from penwright.config import Task
 from penwright.data.bucketing import AnyBatches
 from penwright.data.conversations import open_conversations, open_evaluation_conversations
 from penwright.data.corpus import ReadingOptions
@@ -20,6 +20,7 @@ from penwright.data.store_writer import Cell, write_store
 from penwright.data.text import open_evaluation_text, open_text
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Sample, Score
+from penwright.storage import cache_folder
 from penwright.tasks import chat, classification, generation, translation
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext, make_card, reading_of
 from penwright.tokenizers import Tokenizer

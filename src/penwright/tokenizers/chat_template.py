@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penwright.config import ChatSettings
 from penwright.errors import PenwrightError
+from penwright.tokenizers.kinds import Markup
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -26,12 +27,6 @@ class Message(NamedTuple):
 
     role: str  # system, user or assistant
     content: str
-
-
-class Markup(str):
-    """Text of a chat template, in which names of special tokens are recognized. Messages are never Markup."""
-
-    __slots__ = ()
 
 
 class Turn(NamedTuple):

@@ -29,6 +29,12 @@ MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 # end a word.
 
 
+class Markup(str):
+    """Text of a chat template, in which names of special tokens are recognized. Messages are never Markup."""
+
+    __slots__ = ()
+
+
 class TrainedTokenizer(NamedTuple):
     """A tokenizer without special tokens, and notes on requests that training could not meet."""
 

@@ -15,7 +15,6 @@ from tokenizers.processors import TemplateProcessing
 
 from penwright.errors import PenwrightError
 from penwright.storage import parse_json, read_bytes, write_bytes_atomically
-from penwright.tokenizers.chat_template import Markup
 from penwright.tokenizers.checks import FOREIGN, check_file
 from penwright.tokenizers.encoders import (
     Encoder,
@@ -27,7 +26,7 @@ from penwright.tokenizers.encoders import (
     character_encoder,
     ids_type,
 )
-from penwright.tokenizers.kinds import END, PAD, START, UNKNOWN, kind_of
+from penwright.tokenizers.kinds import END, PAD, START, UNKNOWN, Markup, kind_of
 
 CONTROLS = {*map(chr, [*range(0x20), *range(0x7F, 0xA0)]), "\u2028", "\u2029"} - {"\t"}
 

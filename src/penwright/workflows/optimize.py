@@ -9,7 +9,7 @@ from warnings import warn
 import torch
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
-from penwright.config import Precision, require_writable_cache
+from penwright.config import Precision
 from penwright.data.corpus import Pair
 from penwright.decoding.engine import compile_steps
 from penwright.devices import usable_device
@@ -20,6 +20,7 @@ from penwright.evaluation.tuning import Tuning, apply_trial, tune
 from penwright.model.encoder_only import EncoderOnly
 from penwright.native import toolchain
 from penwright.run.folder import Run
+from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, AnyCorpus, classification
 from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of

@@ -5,18 +5,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
 
-from penwright.config import (
-    BUDGETS,
-    Recipe,
-    Table,
-    Task,
-    flatten,
-    merge,
-    one_or_more,
-    read_toml,
-    require_writable_cache,
-    validate,
-)
+from penwright.config import BUDGETS, Recipe, Table, Task, flatten, merge, one_or_more, read_toml, validate
 from penwright.data.conversations import Conversation
 from penwright.data.corpus import Document, Labelled, Pair
 from penwright.data.detection import detect_task
@@ -24,6 +13,7 @@ from penwright.data.paths import WILDCARD, is_pattern, is_pipe_name
 from penwright.data.report import count
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
 from penwright.run.folder import Run
+from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, AnyCorpus, reading_of
 from penwright.training.auto.capacity import Facts
 from penwright.training.auto.forecast import (

@@ -9,13 +9,14 @@ from shlex import quote
 import torch
 
 from penwright.application import Application
-from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, require_writable_cache, validate
+from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, validate
 from penwright.data.paths import relative_to_folder
 from penwright.devices import advise_on_out_of_memory
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.checkpoints import Checkpoint
 from penwright.run.folder import Run
 from penwright.run.stop_file import clear_stop_files
+from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, RunContext, reading_of
 from penwright.tokenizers import Tokenizer
 from penwright.training.auto.machine import Machine, choose_machine
