@@ -1,4 +1,4 @@
-"""Detection of the languages of sentence pairs, from the names of files and columns."""
+"""Detection of the languages of sentence pairs from the names of files and columns."""
 
 import re
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ CODES = dict(
     cym=cy wel=cy isl=is ice=is sqi=sq alb=sq mkd=mk mac=mk bos=bs bel=be kat=ka geo=ka kaz=kk uzb=uz afr=af swa=sw
     epo=eo guj=gu mar=mr mal=ml
     """)
-)  # maps other names and codes of languages to two-letter codes
+)  # maps language names and three-letter codes to two-letter codes
 CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]{2,4})?")
 PAIR = re.compile(r"(?:^|[^A-Za-z])([a-z]{2,3})-([a-z]{2,3})(?:[^A-Za-z]|$)")
 FORMAT_SUFFIXES = {".gz", ".xz", ".bz2", ".zst", ".txt", ".tsv", ".csv", ".json", ".jsonl", ".tmx"}
@@ -69,7 +69,9 @@ def _code(name: str) -> str:
 
 
 def side_names(first: str, second: str) -> Sides | None:
-    """Return the sides that two paths name. Return None if the paths differ in anything but languages and roles.
+    """Return the languages and the order of two files, judging by their paths.
+
+    Return None if the paths differ in anything but languages and roles (such as source and target).
 
     Examples: a.en a.de, train.en.txt train.de.txt, src-train.txt tgt-train.txt, en/a.txt de/a.txt.
     """
@@ -114,7 +116,7 @@ def requested_languages(data: DataSettings) -> Languages | None:
 
 
 def side_name(path: str) -> str:
-    """Return the side in the name of a file: `de` for train.de.gz and news-de.txt, "" if there is none."""
+    """Return the side that the end of a file name indicates: `de` for train.de.gz and news-de.txt; "" if none."""
     suffixes = [suffix[1:] for suffix in Path(path).suffixes if suffix not in FORMAT_SUFFIXES]
     if suffixes:
         return suffixes[-1]

@@ -25,7 +25,7 @@ _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(
 
 
 class UnsafeFile(PenwrightError):
-    """An error for a link, a device, a pipe or an oversized file, which is never read, written or deleted."""
+    """An error for a link, a device, a pipe or an oversized file. Penwright never reads, writes or deletes these."""
 
 
 def require_plain(path: Path) -> None:
@@ -36,7 +36,7 @@ def require_plain(path: Path) -> None:
         return
     if stat.S_ISLNK(mode):
         raise UnsafeFile(
-            f"{path} is a symbolic link to {os.readlink(path)}. Penwright follows no links inside a run folder. "
+            f"{path} is a symbolic link to {os.readlink(path)}. Penwright does not follow links in a run folder. "
             "Delete the link, or replace it with its target"
         )
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -74,7 +74,7 @@ def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
 
 
 def read_json(path: Path, most: int = MAX_BYTES) -> dict[str, Any]:
-    """Read a JSON object. Raise ValueError if the file holds anything else, and the errors of read_bytes()."""
+    """Read a JSON object from a plain file. Raise ValueError for any other content, or the errors of read_bytes()."""
     return parse_json(read_bytes(path, most))
 
 
@@ -163,7 +163,7 @@ def is_temporary(path: Path) -> bool:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder atomically: other processes see the whole folder or none. Links and their targets are kept."""
+    """Delete a folder atomically: other processes see all of it or none of it. Links and their targets are kept."""
     if not is_real_folder(folder):
         return
     doomed = folder

@@ -37,7 +37,7 @@ _UNIT = re.compile(  # a part of a line that is never broken
 
 
 def words(text: str) -> list[str]:
-    """Split a text into words at white space. In scripts without spaces, each character is a word, with its marks."""
+    """Split a text into words at white space. In scripts without spaces, each character with its marks is a word."""
     return WORD.findall(text)
 
 

@@ -51,7 +51,7 @@ class CheckpointFolder:
         return max((checkpoint.step for checkpoint in self.checkpoints()), default=0)
 
     def best_step(self) -> int | None:
-        """Return the step with the best held-out score, from the newest undamaged record; None without a score."""
+        """Return the step with the best held-out score in the newest undamaged checkpoint, or None without a score."""
         with suppress(PenwrightError):
             return self._read_first(_newest_first, Checkpoint.counters, STATE)[0].best_step
         return None
@@ -61,7 +61,7 @@ class CheckpointFolder:
         return self._read_first(_newest_first, _identity)
 
     def best(self) -> tuple[Checkpoint, list[str]]:
-        """Return the best undamaged checkpoint (the newest if none is scored), with warnings as in newest()."""
+        """Return the best undamaged checkpoint (the newest if none has a score), with warnings as in newest()."""
         return self.read_best(_identity)
 
     def read_best(self, read: Callable[[Checkpoint], T]) -> tuple[T, list[str]]:
@@ -74,7 +74,7 @@ class CheckpointFolder:
         return list(dict.fromkeys([*bests, *newest_first]))
 
     def _best_known_to(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the best checkpoint according to this one, or this one if its record is empty or damaged."""
+        """Return the best checkpoint according to `checkpoint`, or `checkpoint` if it names none or is damaged."""
         with suppress(DamagedCheckpoint):
             step = checkpoint.counters().best_step
             return checkpoint if step is None else self._checkpoint(step)
@@ -89,7 +89,7 @@ class CheckpointFolder:
         read: Callable[[Checkpoint], T],
         *names: str,
     ) -> tuple[T, list[str]]:
-        """Call `read` with the first undamaged checkpoint in this order; return the result and the warnings.
+        """Call `read` with the first undamaged checkpoint in this order. Return the result and the warnings.
 
         The named files of a checkpoint (default: all) are verified. If checkpoints appear or disappear, start over.
         """
@@ -106,7 +106,7 @@ class CheckpointFolder:
                     warnings.append(f"{damage}; skipped {checkpoint.folder.name}")
             else:
                 break
-        detail = "; ".join(warnings) or "none was saved yet"
+        detail = "; ".join(warnings) or "none has been saved yet"
         raise PenwrightError(f"{self.folder} has no checkpoint to load: {detail}")
 
     @property
@@ -121,12 +121,13 @@ class CheckpointFolder:
     def save_checkpoint(self, step: int, weights: Tensors, training: Tensors, state: Record) -> None:
         """Save a checkpoint atomically.
 
-        `state["best_step"]` is the best step so far. In a separate file, it could be out of date after a kill.
+        `state["best_step"]` is the best step so far. If it had a file of its own, that file could be out of date after
+        a crash.
         """
         save_checkpoint(self._checkpoint(step), weights, training, self._with_origin(state))
 
     def save_first(self, step: int, weights: Tensors, state: Record) -> None:
-        """Save these weights as the first checkpoint, unless there already is one."""
+        """Save these weights as the first checkpoint, unless one already exists."""
         if self.first() is None:
             first = Checkpoint(self.folder / CHECKPOINTS / FIRST, step)
             save_checkpoint(first, weights, None, self._with_origin(state))

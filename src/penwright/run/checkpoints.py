@@ -46,7 +46,7 @@ class DamagedCheckpoint(PenwrightError):
 
 
 class SavedFile(BaseModel):
-    """The entry of a file in a manifest."""
+    """The manifest entry of a file."""
 
     model_config = ConfigDict(strict=True)
 
@@ -64,7 +64,7 @@ class Manifest(BaseModel):
 
 
 class Counters(BaseModel):
-    """The counters of training that a checkpoint saves."""
+    """The training counters in a checkpoint."""
 
     model_config = ConfigDict(strict=True)
 
@@ -90,7 +90,7 @@ class Checkpoint:
     step: int
 
     def verify(self, *names: str) -> None:
-        """Raise DamagedCheckpoint, naming the file, if one of these files (default: all) was changed after saving."""
+        """Raise DamagedCheckpoint if one of these files (default: all) is missing or has changed since it was saved."""
         manifest = self._manifest()
         for name in names or self._saved:
             path, expected = self.folder / name, manifest.files[name]
@@ -122,7 +122,7 @@ class Checkpoint:
         if missing := [name for name in self._saved if name not in manifest.files]:
             raise DamagedCheckpoint(f"{path} is damaged: it does not list {', '.join(missing)}")
         if manifest.step not in (None, self.step):
-            raise DamagedCheckpoint(f"{path} is damaged or belongs to another checkpoint: step {manifest.step}")
+            raise DamagedCheckpoint(f"{path} is damaged or belongs to a different checkpoint (step {manifest.step})")
         return manifest
 
     @property

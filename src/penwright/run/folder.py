@@ -1,9 +1,9 @@
 """The run folder: recipe, tokenizer, checkpoints, metrics and samples.
 
 recipe.toml  tokenizer.json  corpus.json  steps.jsonl  metrics.jsonl  samples.jsonl
-stop (asks training to stop)  stopped (training stopped early, everything saved)  lock (held during training)
+stop (asks training to stop)  stopped (training was interrupted, everything is saved)  lock (held during training)
 checkpoints/step-00001200/ (see run/checkpoints.py)
-ngrams.safetensors (linear classifier of n-grams, for classifiers)  baselines.json (scores of the baselines)
+ngrams.safetensors (linear classifier of n-grams, only in runs of classifiers)  baselines.json (scores of the baselines)
 checkpoints/first/ (the weights at the first evaluation, kept for comparison)
 quickened.json  alignment.json  calibration.json (findings about the best model)  tensorboard/
 """
@@ -42,7 +42,7 @@ from penwright.storage import (
 RECIPE, TENSORBOARD = "recipe.toml", "tensorboard"
 STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
-LINEAR = "ngrams.safetensors"  # the linear classifier that belongs to a classifier
+LINEAR = "ngrams.safetensors"  # the linear classifier of n-grams, in the runs of classifiers
 BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK, LINEAR}  # written before the first checkpoint
 # The files that Penwright writes, in addition to all .json files.
 OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}
@@ -67,7 +67,7 @@ class Run(CheckpointFolder):
             (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PenwrightError(
-                f"{folder} cannot be created: {error.strerror}. Choose another folder with --run"
+                f"{folder} cannot be created: {error.strerror}. Choose a different folder with --run"
             ) from None
         return cls(folder)
 
@@ -190,7 +190,7 @@ class Run(CheckpointFolder):
             yield
 
     def records(self, name: str) -> list[Record]:
-        """Read a .jsonl file, without damaged lines: a kill may cut the last one short."""
+        """Read a .jsonl file, skipping damaged lines: the last line may be incomplete if the process was killed."""
         return [record for _, record in self._lines(name)]
 
     def _lines(self, name: str) -> Iterator[tuple[bytes, Record]]:
@@ -220,9 +220,9 @@ class Run(CheckpointFolder):
 def require_unused(folder: Path) -> None:
     """Raise PenwrightError if the folder is in use and cannot become a new run."""
     if os.path.lexists(folder) and not folder.is_dir():
-        raise PenwrightError(f"{folder} is a file: choose another --run")
+        raise PenwrightError(f"{folder} is a file. Choose a different --run")
     if folder.exists() and not _is_reusable(folder):
-        raise PenwrightError(f"{folder} is not empty: choose another --run, or --resume the run in it")
+        raise PenwrightError(f"{folder} is not empty. Choose a different --run, or --resume the run in it")
 
 
 def _is_reusable(folder: Path) -> bool:

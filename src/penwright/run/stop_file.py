@@ -32,7 +32,7 @@ def was_stopped(run: Run) -> bool:
 
 
 def mark_stopped(run: Run) -> None:
-    """Record that training was interrupted with everything saved; on a full disk, only this record is lost."""
+    """Record that training was interrupted with everything saved. On a full disk, only this record is lost."""
     with suppress(OSError):
         os.close(open_plain(run.folder / STOPPED, os.O_WRONLY | os.O_CREAT))
         _delete(run, STOP)
