@@ -30,9 +30,9 @@ class Message(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """An answer of the assistant, and the text between the previous answer and this one."""
+    """An answer by the assistant, and the text between the previous answer and this one."""
 
-    prompt: tuple[str, ...]  # pieces of text: Markup of the template, or the contents of messages
+    prompt: tuple[str, ...]  # pieces of text: Markup from the template, or the contents of messages
     answer: str
 
 
@@ -84,7 +84,7 @@ class ChatTemplate:
         from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
 
         class Generation(Extension):
-            """The tag `generation`, with which other trainers mark answers."""
+            """The tag `generation`, which other trainers use to mark answers."""
 
             tags = {"generation"}  # noqa: RUF012
 

@@ -16,7 +16,7 @@ def check_file(file: Table) -> None:
     """Raise ValueError unless the file has only parts that Penwright writes, and ids 0, 1, 2 ... without gaps."""
     for part in PLAIN:
         if file.get(part) is not None:
-            raise ValueError(f"it has a {part}")
+            raise ValueError(f"it defines {part}")
     if (file.get("post_processor") or {}).get("type", "TemplateProcessing") != "TemplateProcessing":
         raise ValueError("it has a post_processor that Penwright does not write")
     if file.get("normalizer") not in (None, {"type": "Prepend", "prepend": " "}):
@@ -48,17 +48,17 @@ def _require_known_pattern(splitter: object) -> None:
     parts = splitter.get("pretokenizers", []) if isinstance(splitter, dict) else []
     for part in parts:
         if part["type"] == "Split" and part["pattern"] != {"Regex": MARKED_WORDS}:
-            raise ValueError("it splits words by a pattern that is not Penwright's")
+            raise ValueError("it splits words with a pattern that is not Penwright's")
 
 
 def check_foreign_file(file: Table) -> None:
-    """Raise ValueError unless a tokenizer of another project has a model and a decoder that Penwright reads."""
+    """Raise ValueError unless a tokenizer of another project has a model and a decoder that Penwright supports."""
     for part in PLAIN:
         if file.get(part) is not None:
-            raise ValueError(f"it has a {part}")
+            raise ValueError(f"it defines {part}")
     model = file["model"]
     if model["type"] not in ("BPE", "Unigram", "WordPiece"):
-        raise ValueError(f"its model is a {model['type']}. Penwright reads BPE, Unigram and WordPiece")
+        raise ValueError(f"its model is a {model['type']}. Penwright supports BPE, Unigram and WordPiece")
     if len(model["vocab"]) + len(file["added_tokens"]) > MOST_PIECES or len(model.get("merges") or ()) > MOST_PIECES:
         raise ValueError("it has too many tokens or merges")
     ids = {*range(len(model["vocab"]))} if model["type"] == "Unigram" else set(model["vocab"].values())
@@ -68,7 +68,9 @@ def check_foreign_file(file: Table) -> None:
     known = {"ByteLevel", "WordPiece", "Metaspace"}
     decoders = parts_of(file, "decoder")
     if model["type"] != "WordPiece" and not known & {part["type"] for part in decoders} and not _spaces(decoders):
-        raise ValueError(f"its decoder is {file.get('decoder')!r}. Penwright reads ByteLevel, WordPiece and Metaspace")
+        raise ValueError(
+            f"its decoder is {file.get('decoder')!r}. Penwright supports ByteLevel, WordPiece and Metaspace"
+        )
     for role in ("normalizer", "pre_tokenizer", "decoder"):
         for step in parts_of(file, role):
             pattern = step.get("pattern")
@@ -82,7 +84,7 @@ def _spaces(decoders: list[Table]) -> bool:
 
 
 def parts_of(file: Table, name: str) -> list[Table]:
-    """Return the parts of a normalizer, pre-tokenizer or decoder; only a sequence has several."""
+    """Return the parts of a normalizer, pre-tokenizer or decoder. Only a sequence has several parts."""
     part = file.get(name)
     if part is None:
         return []

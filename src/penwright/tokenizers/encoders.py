@@ -208,7 +208,7 @@ class WordEncoder:
         return Ragged(tokens, lengths_of(encoded) // tokens.itemsize)
 
     def _lookup_with(self, words_of_texts: Iterable[list[str]]) -> Callable[[str], bytes]:
-        """Return what looks up these words; not the dictionary itself, which other threads change."""
+        """Return a function that looks up these words, rather than the dictionary, which other threads may change."""
         if self._n_characters > self.max_characters:
             self._clear()
         known = self._known
@@ -227,7 +227,7 @@ class WordEncoder:
 
 
 def _spelling() -> list[str]:
-    """Return a character for each byte. Printable bytes keep their own; the other 68 get characters from U+0100 on."""
+    """Return a character for each byte: its Latin-1 character if printable, otherwise one of 68 from U+0100 upwards."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
@@ -238,5 +238,5 @@ BYTE_OF = {character: bytes([byte]) for byte, character in enumerate(SPELLING)}
 
 
 def bytes_of(piece: str) -> bytes:
-    """Return the bytes that a piece of the vocabulary stands for."""
+    """Return the bytes that a piece of the vocabulary represents."""
     return b"".join(BYTE_OF[character] for character in piece)

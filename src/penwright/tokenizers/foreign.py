@@ -13,8 +13,8 @@ from penwright.tokenizers.checks import FOREIGN, MOST_PIECES, Table, check_forei
 from penwright.tokenizers.encoders import BYTE_OF, Ragged, ids_type
 from penwright.tokenizers.tokenizer import Tokenizer, well_formed
 
-SPACE = "\u2581"  # stands for a space in the pieces of SentencePiece
-SPECIAL = re.compile(r"__\w+__|>>.+<<|<.+>|madeupword\d+")  # tokens that stand for no text
+SPACE = "\u2581"  # represents a space in the pieces of SentencePiece
+SPECIAL = re.compile(r"__\w+__|>>.+<<|<.+>|madeupword\d+")  # tokens that represent no text
 TokenId = Annotated[int, Field(ge=0, lt=MOST_PIECES)]
 TokenIds = tuple[TokenId, ...]
 
@@ -32,7 +32,7 @@ class Conventions(BaseModel):
     target_prefix: TokenIds = ()  # tokens between the start token and each target of a translator
     ids: TokenIds | None = None  # the model's id for each id of the library; None: the same ids
     extra: dict[str, TokenId] = {}  # ids of tokens that only the model has, by name
-    target: dict[str, Any] | None = None  # tokenizer.json of the target, with ids and extra; None: the source's
+    target: dict[str, Any] | None = None  # tokenizer.json of the target, with ids and extra; None: use the source's
 
 
 class ForeignTokenizer(Tokenizer):
@@ -133,7 +133,7 @@ class ForeignTokenizer(Tokenizer):
 
     @property
     def user_defined(self) -> frozenset[int]:
-        """The tokens that stand for text and are never split."""
+        """The tokens that represent text and are never split."""
         return self._user_defined
 
     @property

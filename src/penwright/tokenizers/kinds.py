@@ -22,7 +22,7 @@ SPECIALS = [PAD, START, END]  # <unk> exists only in character vocabularies, as 
 _N_CODE_POINTS = 0x110000
 _MIN_VOCAB_SIZE = len(SPELLING) + len(SPECIALS)
 _DEFAULT_VOCAB_SIZE = 8_000
-_SAMPLE = 1_000_000  # characters that are searched for combining marks
+_SAMPLE = 1_000_000  # number of characters that are searched for combining marks
 _MANY_MARKS = 0.01  # with a larger share of combining marks, words are split by MARKED_WORDS
 MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 # GPT-2's pattern, except that a combining mark (an accent, or a vowel sign of Hebrew, Arabic, Hindi or Thai) does not
@@ -36,7 +36,7 @@ class Markup(str):
 
 
 class TrainedTokenizer(NamedTuple):
-    """A tokenizer without special tokens, and notes on requests that training could not meet."""
+    """A tokenizer without special tokens, and notes on requests that training could not satisfy."""
 
     library: LibraryTokenizer
     notes: tuple[str, ...] = ()
@@ -164,9 +164,9 @@ def _shortfall(library: LibraryTokenizer, size: int) -> tuple[str, ...]:
 def _deterministic_scores(vocabulary: Mapping[str, float | None]) -> list[tuple[str, float]]:
     """Return the trainer's pieces and scores without their randomness.
 
-    The trainer adds floats in any order, so scores are rounded. Bytes that do not occur in the text get random scores
-    from the trainer, within 256 * 0.0001 of the lowest score, or no scores if the text is very short. This function
-    gives them the lowest score.
+    The trainer adds floats in arbitrary order, so scores are rounded. Bytes that do not occur in the text get random
+    scores from the trainer, within 256 * 0.0001 of the lowest score, or no scores if the text is very short. This
+    function gives them the lowest score.
     """
     floor = round(min((score for score in vocabulary.values() if score is not None), default=0.0), 6)
 

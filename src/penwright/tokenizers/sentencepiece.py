@@ -27,8 +27,8 @@ class SentencePieceModel(NamedTuple):
     pieces: Sequence[SentencePiece]
     type: int = BPE
     charsmap: bytes = b""  # compiled rules of the normalizer
-    adds_prefix: bool = True  # whether a space is put before each text
-    trims: bool = True  # whether spaces around a text and repeated spaces inside are removed
+    adds_prefix: bool = True  # whether a space is added before each text
+    trims: bool = True  # whether spaces around a text, and repeated spaces in it, are removed
 
 
 def parse_sentencepiece(content: bytes) -> SentencePieceModel:
@@ -70,7 +70,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Value]]:
             case other:
                 raise ValueError(f"it has a field of wire type {other}")
         if at > len(message):
-            raise ValueError("it is cut off")
+            raise ValueError("it is truncated")
         yield key >> 3, value
 
 
@@ -78,7 +78,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(message):
-            raise ValueError("it is cut off")
+            raise ValueError("it is truncated")
         byte, at = message[at], at + 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -136,7 +136,7 @@ def _unigram(pieces: Sequence[SentencePiece], unknown: int | None) -> dict[str, 
 
 
 def _bpe(pieces: Sequence[SentencePiece], unknown: int | None) -> dict[str, Any]:
-    """Return a BPE model. Its merges are all pairs of pieces that form another piece, the best score first."""
+    """Return a BPE model. Its merges are all pairs of pieces that together form a piece, best score first."""
     ids = {piece.text: number for number, piece in enumerate(pieces)}
     whole = {piece.text for piece in pieces if piece.type in (NORMAL, USER_DEFINED, UNUSED)}
     merges = [

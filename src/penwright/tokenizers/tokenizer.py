@@ -39,11 +39,13 @@ class Tokenizer:
     """
 
     def __init__(self, library: LibraryTokenizer, notes: tuple[str, ...] = ()) -> None:
-        """Wrap a tokenizer of the library; `notes` lists requests that training could not meet."""
+        """Wrap a tokenizer of the library; `notes` lists requests that training could not satisfy."""
         library.encode_special_tokens = True
         self.kind: str = kind_of(library)
-        self.joins_marks = isinstance(library.pre_tokenizer, pre_tokenizers.Sequence)  # marks do not end a word
-        self.prefix_space = isinstance(library.normalizer, normalizers.Prepend)  # adds a space before each text
+        self.joins_marks = isinstance(
+            library.pre_tokenizer, pre_tokenizers.Sequence
+        )  # combining marks are part of a word
+        self.prefix_space = isinstance(library.normalizer, normalizers.Prepend)  # a space is added before each text
         self.notes = notes
         self.vocab_size = library.get_vocab_size(with_added_tokens=True)
         self.dtype = ids_type(self.vocab_size)
@@ -104,9 +106,9 @@ class Tokenizer:
         return [sizes[0] - 1, *sizes[1:]] if self.prefix_space and sizes else sizes
 
     def prompt(self, tokens: Sequence[int]) -> list[int]:
-        """Return a prompt's tokens as the model was trained to read them: after the start token, or without one.
+        """Return a prompt's tokens as the model was trained to read them: with a start token if the model uses one.
 
-        A prompt that begins with the start token gets no second one, and an empty prompt is always a start token.
+        No second start token is added to a prompt that begins with one. An empty prompt becomes a single start token.
         """
         is_whole = len(tokens) > 0 and (not self.begins or tokens[0] == self.start_id)
         return list(tokens) if is_whole else [self.start_id, *tokens]
@@ -117,7 +119,7 @@ class Tokenizer:
 
     @property
     def begins(self) -> bool:
-        """Whether each text begins with the start token. Some imported writers do without it."""
+        """Whether each text begins with the start token. Some imported writers do not use one."""
         return True
 
     @property
@@ -171,7 +173,7 @@ class Tokenizer:
 
     @property
     def user_defined(self) -> frozenset[int]:
-        """The tokens that stand for text and are never split; only imported tokenizers have any."""
+        """The tokens that represent text and are never split. Only imported tokenizers have any."""
         return frozenset()
 
     @property
@@ -216,7 +218,7 @@ class Tokenizer:
             return cls(LibraryTokenizer.from_str(content.decode()))
         except Exception as error:  # the library raises plain Exception
             raise PenwrightError(
-                f"{path} is damaged or was not made by Penwright: {error!r}; restore the file that training wrote"
+                f"{path} is damaged or was not made by Penwright: {error}. Restore the file that training wrote"
             ) from error
 
     def _file_content(self) -> bytes:
@@ -262,7 +264,7 @@ def _is_well_formed(text: str) -> bool:
 
 
 class TextStream:
-    """An incremental decoder, which returns text as soon as its characters are complete."""
+    """An incremental decoder that returns text as soon as its characters are complete."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -278,19 +280,22 @@ class TextStream:
 
 
 def never_generated(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the special tokens that stand for no text. The end token (in GPT-2, the only one) may be generated."""
+    """Return the special tokens that must never be generated: padding, start and unknown.
+
+    The end token is never among them, even if it also serves as one of these, as in GPT-2.
+    """
     ids = (tokenizer.pad_id, tokenizer.start_id, tokenizer.unknown_id)
     return tuple(token for token in ids if token is not None and token != tokenizer.end_id)
 
 
 def controls(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the tokens that contain control characters, except tabs. Line breaks would split one line into two."""
+    """Return the tokens that contain control characters other than tabs, such as line breaks."""
     texts = (tokenizer.token_bytes(token).decode("utf-8", errors="ignore") for token in range(tokenizer.vocab_size))
     return tuple(token for token, text in enumerate(texts) if CONTROLS & set(text))
 
 
 def unknown_warnings(tokenizer: Tokenizer, text: str) -> list[str]:
-    """Return a warning that lists the characters unknown to the model; [] if there are none."""
+    """Return a warning that lists the characters unknown to the model, in a list; [] if all are known."""
     unknown = tokenizer.unknown_characters(text)
     return [f"characters the model does not know: {' '.join(map(_readable, unknown))}"] if unknown else []
 

@@ -44,7 +44,7 @@ def train_tokenizer(
     first = next(pieces, None)
     if first is None:
         raise PenwrightError(
-            "there is no text to train a tokenizer on: all texts are empty. Give files that contain text"
+            "there is no text to train a tokenizer on: all texts are empty. Pass files that contain text"
         )
     library, notes = KINDS[kind](chain([first], pieces), vocab_size)
     library.add_special_tokens(SPECIALS)
@@ -61,10 +61,10 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _sample(pieces: Iterable[str], max_bytes: int) -> list[str]:
-    """Draw a random sample in one pass and bounded memory.
+    """Draw a random sample in one pass and in bounded memory.
 
     Each piece draws a number, and stays while this number is below a threshold. The threshold is halved whenever the
-    sample is too large. A sample of every n-th piece could miss one language if lines alternate between two.
+    sample is too large. If lines alternated between two languages, every n-th line could miss one of them.
     """
     rng = random.Random(0)
     sample: list[tuple[float, str]] = []
