@@ -96,7 +96,7 @@ def test_a_file_that_is_no_classifier_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PenwrightError, match="cannot be read"):
         LinearClassifier.load(path, 2)
     save_file({name: torch.zeros(3) for name in ("keys", "idf", "weights", "bias")}, path)
-    with pytest.raises(PenwrightError, match="not a linear classifier of 2 labels"):
+    with pytest.raises(PenwrightError, match="not a linear classifier with 2 labels"):
         LinearClassifier.load(path, 2)
     other = tmp_path / "other.safetensors"
     LinearClassifier.fit(*make_texts(8), 2).save(other)

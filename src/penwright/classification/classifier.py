@@ -47,7 +47,7 @@ def is_blank(text: str) -> bool:
 
 
 class Classifier:
-    """A classifier that gives each text a label.
+    """A classifier that assigns a label to each text.
 
     A text longer than the context is read in windows of similar size. The log-probabilities of all windows are
     averaged, then renormalized. The result can be mixed with the result of a linear classifier of n-grams.
@@ -58,7 +58,7 @@ class Classifier:
     def __init__(
         self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str], linear: LinearClassifier | None = None
     ):
-        """Create a classifier. `labels` have the order of the model's outputs. An imported encoder may have none."""
+        """Create a classifier. `labels` are in the order of the model's outputs. An imported encoder may have none."""
         self.model, self.tokenizer, self.labels = model, tokenizer, tuple(labels)
         self.linear = linear  # None: only the encoder is used
         self._room = model.settings.context_length - 2  # maximum number of tokens between the start and end tokens
@@ -70,13 +70,13 @@ class Classifier:
         return described("Classifier", self.model, self.tokenizer, f", {labels}")
 
     def classify(self, texts: str | Sequence[str]) -> list[Classification]:
-        """Classify each text, and return the classifications in order. A single text gives a list of one.
+        """Classify each text, and return the classifications in order. For a single text, the list has one item.
 
         A blank text gets no label.
         """
         if not self.labels:
             raise UsageError(
-                "this encoder has no labels, so it cannot classify. Use embed(), or train labels with: "
+                "this encoder has no labels, so it cannot classify. Use embed(), or train it to classify with: "
                 "penwright train --from RUN YOUR_LABELLED_TEXTS"
             )
         texts = [texts] if isinstance(texts, str) else texts
@@ -114,7 +114,7 @@ class Classifier:
     def combine(
         self, encoder: Float[Tensor, "texts n_labels"], linear: Float[Tensor, "texts n_labels"] | None
     ) -> Float[Tensor, "texts n_labels"]:
-        """Combine the log-probabilities of the encoder with those of the linear classifier, which may be None.
+        """Combine the log-probabilities of the encoder with those of the linear classifier, if there is one.
 
         With `model.balanced`, probabilities are divided by the shares of the labels (logit adjustment, Menon et al.
         2021).

@@ -18,10 +18,10 @@ from penwright.classification.sparse import SparseRows
 from penwright.errors import PenwrightError
 from penwright.storage import let_others_read, require_plain
 
-MOST_WEIGHTS = 1 << 22  # maximum product of the numbers of n-grams and labels
-FEW_TEXTS = 5000  # maximum number of training texts for which n-grams that occur in a single text are kept
+MOST_WEIGHTS = 1 << 22  # maximum number of weights (n-grams x labels)
+FEW_TEXTS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
 STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0)  # strengths to try: inverse weights of the penalty (C in scikit-learn)
-MANY_LABELS = 1000  # minimum number of labels for which only the second strength is used, to save time
+MANY_LABELS = 1000  # with this many labels or more, only the second strength is used, to save time
 N_FOLDS = 5
 MOST_WORK = 1e11  # maximum number of multiplications per fit, which limits the iterations
 MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
@@ -94,7 +94,7 @@ class LinearClassifier(NamedTuple):
         shapes = [tuple(each.shape) for each in (keys, idf, weights, bias)]
         dtypes = [each.dtype for each in (keys, idf, weights, bias)]
         if shapes != [(n,), (n,), (n, n_labels), (n_labels,)] or dtypes != [torch.int64, *3 * [torch.float32]]:
-            raise PenwrightError(f"{path} is not a linear classifier of {n_labels} labels. Restore the original file")
+            raise PenwrightError(f"{path} is not a linear classifier with {n_labels} labels. Restore the original file")
         return cls(NgramVectorizer(keys.numpy(), idf.numpy()), Coefficients(weights, bias))
 
 

@@ -18,12 +18,12 @@ Indices = NDArray[np.int64]
 
 WORDS, CHARACTERS = 3, (2, 5)  # maximum number of words per n-gram; minimum and maximum number of characters per n-gram
 TOKEN = re.compile(r"\w+|[^\w\s]")  # a word or a punctuation mark, which counts as a word
-MOST_CHARACTERS = 50_000  # maximum number of characters of a text to read; the rest is ignored
+MOST_CHARACTERS = 50_000  # maximum number of characters to read from a text; the rest is ignored
 CHUNK_CHARACTERS, CHUNK_TEXTS = 400_000, 1 << 14  # maximum numbers of characters and texts to count at once
-HASH_BITS = 48  # size of an n-gram's hash; the highest bit distinguishes word n-grams from character n-grams
+HASH_BITS = 48  # number of bits in an n-gram's hash; the highest bit distinguishes word n-grams from character n-grams
 HASH_MASK, WORD_BIT = (1 << HASH_BITS) - 1, 1 << (HASH_BITS - 1)
 MERGE_AT = 1 << 23  # number of stored counts at which the counts of equal n-grams are added up
-_ODD = 0x9E3779B97F4A7C15  # base of the polynomial hash; the next line is its inverse modulo 2**64
+_ODD = 0x9E3779B97F4A7C15  # base of the polynomial hash; _INVERSE is the inverse of _ODD modulo 2**64
 _INVERSE = pow(_ODD, -1, 1 << 64)
 
 
@@ -60,12 +60,12 @@ class _Spans:
         self._sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
 
     def hashes(self, begins: Indices, ends: Indices) -> Hashes:
-        """Return the hash of each substring, given the positions of its begin and end."""
+        """Return the hash of each substring, given the positions of its start and end."""
         return _scramble((self._sums[ends] - self._sums[begins]) * self._inverse[begins])
 
 
 def _powers(base: int, n: int) -> Hashes:
-    """Return the powers of a number from 0 to n, modulo 2**64."""
+    """Return the powers of `base` with exponents from 0 to n, modulo 2**64."""
     factors = np.full(n + 1, base, np.uint64)
     factors[0] = 1
     return np.cumprod(factors, dtype=np.uint64)
@@ -79,7 +79,7 @@ def _scramble(values: Hashes) -> Hashes:
 
 
 def _character_ngrams(spans: _Spans, rows: Indices) -> Iterator[tuple[Indices, Hashes]]:
-    """Yield the rows and hashes of the character n-grams of each length, spaces between words included."""
+    """Yield the rows and hashes of the character n-grams of each length. Spaces between words count as characters."""
     for n in range(CHARACTERS[0], CHARACTERS[1] + 1):
         begins = np.flatnonzero(rows[: max(0, len(rows) - n + 1)] == rows[n - 1 :])
         yield rows[begins], spans.hashes(begins, begins + n) & np.uint64(WORD_BIT - 1)
@@ -135,7 +135,10 @@ class NgramVectorizer(NamedTuple):
         return cls(keys[kept], idf.astype(np.float32))
 
     def rows(self, texts: Sequence[str]) -> SparseRows:
-        """Return the TF-IDF rows of texts, without unknown n-grams. Word parts and character parts have unit length."""
+        """Return the TF-IDF values of texts, without unknown n-grams.
+
+        In each row, the values of word n-grams have unit length, and so do the values of character n-grams.
+        """
         return stacked([self._rows(chunk) for chunk in chunks(texts)])
 
     def _rows(self, texts: Sequence[str]) -> SparseRows:

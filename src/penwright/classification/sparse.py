@@ -26,8 +26,8 @@ class SparseRows(NamedTuple):
     def dot(self, matrix: Float[Tensor, "columns width"]) -> Float[Tensor, "rows width"]:
         """Return the product with a dense matrix.
 
-        A weighted embedding bag computes the product. An embedding bag uses all cores on every platform. Torch's sparse
-        matrices need MKL for that.
+        The product is computed by a weighted embedding bag, which uses all cores on every platform. Torch's sparse
+        matrices do so only with MKL.
         """
         return F.embedding_bag(
             self.columns,
