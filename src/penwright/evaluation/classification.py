@@ -19,7 +19,7 @@ def confusion_and_nll(
 ) -> tuple[Counts, NegativeLogLikelihood]:
     """Return the confusion matrix and the total negative log-likelihood of the true labels.
 
-    The rows of the matrix are true labels, the columns are predicted labels.
+    The rows of the matrix are true labels, and the columns are predicted labels.
     """
     counts = np.zeros((log_probs.shape[1], log_probs.shape[1]), dtype=np.int64)
     np.add.at(counts, (labels.numpy(), log_probs.argmax(-1).numpy()), 1)
@@ -48,7 +48,7 @@ N_BINS = 10  # number of bins of equal width between 0 and 1
 
 
 class Bin(NamedTuple):
-    """Texts whose most probable label has a probability between `low` and `high`."""
+    """A bin: the texts whose most probable label has a probability between `low` and `high`."""
 
     low: float
     high: float

@@ -14,7 +14,7 @@ LONGEST_TEXT = 300  # maximum number of characters of a text to store
 
 
 class LabelScores(NamedTuple):
-    """The scores of one label, in percent. A score is None if no text counts for it."""
+    """The scores of one label, in percent. A score is None if no text counts towards it."""
 
     label: str
     precision: float | None  # share of correct predictions among the texts with this predicted label

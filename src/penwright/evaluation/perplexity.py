@@ -1,4 +1,7 @@
-"""Loss of a model on held-out text in nats per token and bits per byte. Only the latter compares across tokenizers."""
+"""Loss of a model on held-out text, in nats per token and bits per byte.
+
+Only bits per byte can be compared across tokenizers.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,13 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from penwright.data.batches import IGNORED, Batch
+from penwright.data.report import count
 from penwright.evaluation.scores import Score
 from penwright.losses import summed_loss
 from penwright.model import Model
 
-N_UNICODE_CHARACTERS = (
-    160_000  # approximate number of characters in Unicode 17, and of candidates for an unknown character
-)
+N_UNICODE_CHARACTERS = 160_000  # approximate number of characters in Unicode 17: any of them may be unknown
 
 
 class NegativeLogLikelihood(NamedTuple):
@@ -61,7 +63,7 @@ def text_scores(total: NegativeLogLikelihood, n_bytes: int, n_unknown: int = 0) 
     bits = total.nats / log(2) + n_unknown * log2(N_UNICODE_CHARACTERS)
     note = f"{n_bytes:,} held-out bytes"
     if n_unknown:
-        note += f", with {n_unknown:,} unknown characters at {log2(N_UNICODE_CHARACTERS):.1f} extra bits each"
+        note += f", with {count(n_unknown, 'unknown character')} at {log2(N_UNICODE_CHARACTERS):.1f} extra bits each"
     return Score("nats per token", total.mean), Score("bits per byte", bits / max(1, n_bytes), note=note)
 
 
@@ -69,7 +71,7 @@ def ngram_baselines(training: NDArray[np.integer], held_out: NDArray[np.integer]
     """Return the nats per token of a unigram and a bigram model.
 
     Smoothing gives every token a positive probability. The unigram model uses add-one smoothing. The bigram model uses
-    Witten-Bell smoothing (1991): the more different tokens have followed a context, the less the context counts. The
+    Witten-Bell smoothing (1991): the more distinct tokens have followed a context, the less the context counts. The
     result is empty for fewer than two held-out tokens.
     """
     if len(held_out) < 2:

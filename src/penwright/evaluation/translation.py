@@ -8,7 +8,7 @@ from sacrebleu.metrics.chrf import CHRF
 from penwright.evaluation.scores import Score
 from penwright.text import HAN, KANA, OTHERS
 
-MUCH = 0.2  # share of letters in scripts without spaces from which `13a` is not used; a few quoted names stay below
+MUCH = 0.2  # if at least this share of the letters is in scripts without spaces, `13a` is not used
 
 
 def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[Score, ...]:

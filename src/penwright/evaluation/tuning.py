@@ -18,7 +18,7 @@ from penwright.translation.translator import Translator
 LENGTH_PENALTIES = tuple(n / 5 for n in range(11))
 COVERAGE_PENALTIES = (0.0, 0.05, 0.1, 0.2, 0.4)
 FEWEST = 20  # minimum number of pairs for tuning
-SIGNIFICANCE_LEVEL = 0.05  # a gain with a smaller p-value counts as an improvement
+SIGNIFICANCE_LEVEL = 0.05  # a gain counts as an improvement if its p-value is smaller
 
 
 class Trial(NamedTuple):
@@ -49,18 +49,20 @@ class Tuning:
 
 
 def tune(translator: Translator, sources: Sequence[str], references: Sequence[str], say: Say = say_nothing) -> Tuning:
-    """Choose settings on every other pair, and compare them with the current settings on the other half.
+    """Choose settings on every other pair, and compare them with the current settings on the remaining pairs.
 
     The n-best list of each source is generated once, then reranked with all settings. Raises PenwrightError for fewer
     than FEWEST pairs.
     """
     if len(sources) < FEWEST:
-        raise PenwrightError(f"{len(sources)} pairs are too few for tuning. Pass {FEWEST} or more")
+        raise PenwrightError(
+            f"the number of pairs is {len(sources)}, but tuning needs at least {FEWEST}. Pass more pairs"
+        )
     current, chosen_on = translator.defaults, sources[::2]
     say(f"finding the {current.beam_size} best translations of {len(chosen_on):,} sources")
     found = translator.translate(chosen_on, n_best=current.beam_size, constraints=NO_CONSTRAINTS)
     lists = [translation.candidates for translation in found]
-    say(f"reranking them with {len(LENGTH_PENALTIES) * len(COVERAGE_PENALTIES)} pairs of penalties")
+    say(f"reranking the translations with {len(LENGTH_PENALTIES) * len(COVERAGE_PENALTIES)} pairs of penalties")
     covered = _coverages(translator, chosen_on, lists)
     trials = [
         Trial(*settings, *_bleu_and_chrf(_ranked(lists, covered, *settings), references[::2]))
