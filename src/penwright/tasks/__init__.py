@@ -41,9 +41,7 @@ class TaskParts:
     """The functions and columns that make up a task."""
 
     open_corpus: Callable[[Sequence[str], ReadingOptions], AnyCorpus]
-    open_evaluation: Callable[
-        [Sequence[str], ReadingOptions], AnyCorpus
-    ]  # opens files for evaluation, as held-out text
+    open_evaluation: Callable[[Sequence[str], ReadingOptions], AnyCorpus]  # opens files with held-out text only
     columns: tuple[str, ...]  # text columns of the token store
     labels: tuple[str, ...]  # label columns of the token store
     rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # values of the columns, given all labels
@@ -68,7 +66,7 @@ class TaskParts:
 
 
 def kept_training_tokens(fingerprint: str, tokenizer: Tokenizer, labels: Sequence[str]) -> TokenStore | None:
-    """Return the cached training tokens of the corpus with this fingerprint, or None. The corpus is not read."""
+    """Return the cached training tokens of the corpus with this fingerprint, or None, without reading the corpus."""
     try:
         return open_store(cache_folder("tokens") / _store_key(fingerprint, tokenizer, labels, held_out=False))
     except PenwrightError:

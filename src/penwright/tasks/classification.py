@@ -35,11 +35,12 @@ from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 N_SAMPLES = 3
 SHOWN = 10  # maximum number of labels in an error message
 MOST_EVALUATED = 10_000  # maximum number of texts in a quick evaluation
-MOST_SCORES = 20_000_000  # maximum product of the numbers of texts and labels in memory at once
-MOST_LOGITS = 50_000_000  # maximum product of the numbers of texts and labels for fitting the linear classifier
+MOST_SCORES = 20_000_000  # maximum number of scores (texts x labels) in memory at once
+MOST_LOGITS = 50_000_000  # maximum number of logits (texts x labels) for fitting the linear classifier
 MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
-MOST_DOUBTFUL, DOUBTFUL = 50, 0.8  # maximum number of doubtful labels, and minimum probability of another label
-LINEAR = "linear classifier of n-grams"  # note with the scores of this baseline
+# The maximum number of doubtful labels to list. A label is doubtful if a different one has at least this probability.
+MOST_DOUBTFUL, DOUBTFUL = 50, 0.8
+LINEAR = "linear classifier of n-grams"  # the note of this baseline's scores
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
@@ -58,7 +59,7 @@ def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
         if index is None:
             known = f"{', '.join(labels[:SHOWN])}{', ...' if len(labels) > SHOWN else ''}"
             raise PenwrightError(
-                f"the label '{example.label[:50]}' does not occur in the training texts. Their labels: {known}"
+                f"the label '{example.label[:50]}' does not occur in the training texts, which have the labels: {known}"
             )
         yield example.text, index
 
@@ -85,7 +86,7 @@ def batches(context: RunContext, store: TokenStore) -> LabelledBatches:
 
 
 def fit_linear(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> LinearClassifier:
-    """Fit a linear classifier of n-grams on the training texts. If there are many texts, use a random part."""
+    """Fit a linear classifier of n-grams on the training texts. If there are many texts, use a random sample."""
     texts, numbers = _training_texts(corpus, labels, seed)
     return LinearClassifier.fit(texts, numbers, len(labels), seed)
 
@@ -101,7 +102,7 @@ def doubtful_labels(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> list
 
 
 def _training_texts(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> tuple[list[str], Int64[Tensor, " texts"]]:
-    """Return the training texts and the indices of their labels. If there are many texts, return a random part."""
+    """Return the training texts and the indices of their labels. If there are many texts, return a random sample."""
     part = corpus.training
     fitting = int(len(part) * MOST_CHARACTERS / max(1, part.n_characters))
     n = max(1, min(len(part), fitting, MOST_LOGITS // len(labels)))
@@ -177,7 +178,7 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
 
 
 def _scores(results: Sequence[tuple[Counts, NegativeLogLikelihood]], *, is_balanced: bool = False) -> Sequence[Score]:
-    """Return the scores. The first one ranks checkpoints: macro-F1 if all labels count equally, otherwise accuracy."""
+    """Return the scores. The first one ranks checkpoints: macro-F1 with `is_balanced`, otherwise accuracy."""
     counts = np.sum([counts for counts, _ in results], axis=0)
     nats = sum(nll.nats for _, nll in results) / max(1, int(counts.sum()))
     accuracy, macro_f1 = classification_scores(counts)
@@ -196,7 +197,7 @@ def _labels(context: RunContext) -> Int64[Tensor, " texts"]:
 
 
 def _held_out_texts(context: RunContext) -> Iterator[str]:
-    """Yield the held-out texts, in the order of their tokens."""
+    """Yield the held-out texts, in the order of the token store."""
     for example in context.corpus.held_out:
         assert isinstance(example, Labelled)
         yield example.text

@@ -39,7 +39,7 @@ class RunContext:
 
     @property
     def markers(self) -> Markers:
-        """The special tokens that the tokenizer puts around texts."""
+        """The special tokens that the tokenizer adds around texts."""
         own = self.tokenizer
         prefix = tuple(own.source(())[: own.n_before_source])
         return Markers(own.pad_id, own.start_id, own.end_id, own.begins, prefix, own.target_prefix)

@@ -40,7 +40,7 @@ def evaluate(context: RunContext) -> Sequence[Score]:
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score windows that are spread over the held-out part, and scale the result up to the whole part."""
+    """Score a sample of windows, spread over the held-out part, and scale the result up to the whole part."""
     return _scores(context, _window_stride(context))
 
 

@@ -48,28 +48,31 @@ def evaluate(context: RunContext, beam_size: int | None = None, output: Path | N
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score greedy translations of some pairs. They rank checkpoints as well as a beam search on all pairs does."""
+    """Score greedy translations of a sample of the held-out pairs.
+
+    They rank checkpoints as reliably as beam search on all pairs.
+    """
     pairs = _chosen_pairs(context.corpus.held_out)
     return _scores(context, pairs, _translate(context, pairs, beam_size=1))
 
 
 @lru_cache(maxsize=1)
 def _chosen_pairs(part: AnyPart) -> Sequence[Pair]:
-    """Return pairs that are spread over the part. The pairs are cached, because all pairs must be read to find them."""
+    """Return a sample of pairs, spread over the part. It is cached, because all pairs must be read to draw it."""
     n = min(len(part), MOST_EVALUATED)
     chosen = {number * len(part) // n for number in range(n)}
     return [pair for number, pair in enumerate(_pairs(part)) if number in chosen]
 
 
 def _scores(context: RunContext, pairs: Sequence[Pair], translations: Sequence[str]) -> Sequence[Score]:
-    """Score the translations. Also return the nats of the whole held-out part, which takes only seconds."""
+    """Score the translations. Also score the nats of the whole held-out part, which takes only seconds."""
     total = negative_log_likelihood(context.model, batches(context, context.held_out).in_order(), context.device)
     scores = translation_scores(translations, [pair.target for pair in pairs])
     return [*scores, Score("nats per token", total.mean)]
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score untranslated sources. Use the pairs of a quick evaluation or, with `whole`, all held-out pairs."""
+    """Score the untranslated sources. Use the pairs of a quick evaluation or, with `whole`, all held-out pairs."""
     pairs = list(_pairs(context.corpus.held_out)) if whole else _chosen_pairs(context.corpus.held_out)
     n_pairs = len(context.corpus.held_out)
     scores = translation_scores([pair.source for pair in pairs], [pair.target for pair in pairs])
