@@ -27,7 +27,7 @@ def alternating(*labels: str, n: int = 60) -> list[tuple[str, str]]:
 
 LONG = "word " * 20_000
 CASES = {
-    "a class with one text": ([*alternating("a", "b"), ("a lonely text", "c")], "no text of 1 label is held out (c)"),
+    "a class with one text": ([*alternating("a", "b"), ("a lonely text", "c")], "no held-out texts for 1 label (c)"),
     "labels that differ in case or blanks": (alternating("Good", "good ", "bad"), "look alike"),
     "numbers as labels": (alternating("0.5", "1.0", "2"), "3 labels to learn: 0.5 (18), 1.0 (18), 2 (18)"),
     "names with commas and spaces": (alternating("very, good", "not so good"), "not so good (27), very, good (27)"),

@@ -128,14 +128,14 @@ def test_memories_in_opposite_directions_are_read_in_that_of_the_first(tmp_path:
         [write(tmp_path, "a.tmx", tmx(PAIRS[:half])), write(tmp_path, "b.tmx", tmx(turned, ("de", "en")))]
     )
     assert (every(corpus), corpus.names) == (set(PAIRS), ("en", "de"))
-    assert any("b.tmx: read from en to de, like " in note for note in corpus.report.notes)
+    assert any("b.tmx: used in the direction en to de, to match " in note for note in corpus.report.notes)
 
 
 def test_a_memory_of_other_languages_is_named(tmp_path: Path) -> None:
     others = [(f"{a} oui", f"{b} ja") for a, b in PAIRS]
     corpus = open_pairs([write(tmp_path, "a.tmx", tmx(PAIRS)), write(tmp_path, "b.tmx", tmx(others, ("fr", "de")))])
     assert every(corpus) == {*PAIRS, *others}
-    assert any("b.tmx: its languages are not those of" in note for note in corpus.report.notes)
+    assert any("b.tmx: its languages differ from those of" in note for note in corpus.report.notes)
 
 
 def test_one_region_of_a_language_needs_no_name(tmp_path: Path) -> None:

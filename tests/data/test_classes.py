@@ -35,7 +35,7 @@ def test_of_a_data_set_with_parts_the_training_part_is_read(tmp_path: Path) -> N
     corpus = open_labelled([tmp_path / "data"])
     assert (corpus.labels, corpus.n_training + corpus.n_held_out) == (("neg", "pos"), 24)
     notes = " ".join(corpus.report.notes)
-    assert "test not read" in notes and "unsup not read" in notes
+    assert f"not read: {tmp_path / 'data' / 'test'}" in notes and "unsup (no labels)" in notes
 
 
 def test_folders_named_as_classes_are_asked_about_and_others_mentioned(tmp_path: Path) -> None:

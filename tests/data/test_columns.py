@@ -221,7 +221,7 @@ def test_a_file_that_is_sorted_by_label_has_labels(tmp_path: Path) -> None:
 
 def test_conversations_without_an_answer_are_refused(tmp_path: Path) -> None:
     path = table(tmp_path, {"messages": lambda i: [{"role": "user", "content": sentence(i)}]})
-    with pytest.raises(PenwrightError, match=r"nothing is left of .* no answer of the assistant"):
+    with pytest.raises(PenwrightError, match=r"no rows are left .* no answer from the assistant"):
         chosen(path)
 
 
@@ -294,7 +294,7 @@ def test_fasttext_lines_with_several_labels_are_refused(tmp_path: Path) -> None:
 def test_a_text_without_labels_says_which_forms_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("\n".join(LINES), encoding="utf-8")
-    with pytest.raises(PenwrightError, match=r"no labels: give a table.*__label__"):
+    with pytest.raises(PenwrightError, match=r"no labels: pass a table.*__label__"):
         open_labelled([path])
 
 

@@ -61,7 +61,7 @@ def test_what_is_no_conversation_is_dropped_and_counted(tmp_path: Path) -> None:
     assert len(corpus.training) + len(corpus.held_out) == N
     assert {dropped.reason: dropped.count for dropped in corpus.report.dropped} == {
         "not a list of messages with role and content": 2,
-        "no answer of the assistant": 1,
+        "no answer from the assistant": 1,
     }
 
 

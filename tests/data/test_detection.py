@@ -108,7 +108,7 @@ def test_files_named_source_and_target_are_pairs_in_either_order(tmp_path, sourc
 def test_named_sides_of_unequal_length_are_refused_with_both_counts(tmp_path):
     paths = write(tmp_path, {"a.en.txt": "\n".join(SIDES), "a.de.txt": "\n".join(OTHER_SIDES[:-3])})
     assert detect_task(paths)[0] == "translate"
-    with pytest.raises(PenwrightError, match=r"3 lines .* no partner.*30.*27"):
+    with pytest.raises(PenwrightError, match=r"3 lines .* no counterpart.*30.*27"):
         open_pairs(paths)
 
 

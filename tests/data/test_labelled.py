@@ -141,4 +141,4 @@ def test_labels_of_which_nothing_is_held_out_and_numbers_as_labels_are_remarked_
     path = tmp_path / "t.tsv"
     path.write_text("".join(f"text {i}\t{i % 20 + 0.5}\n" for i in range(400)) + "rare one\t99\nrare two\t99\n")
     notes = " ".join(open_labelled([path]).report.notes)
-    assert "no text of 1 label is held out (99)" in notes and "not as numbers" in notes
+    assert "no held-out texts for 1 label (99)" in notes and "not as numbers" in notes

@@ -107,14 +107,14 @@ def test_missing_partners_are_counted_and_placed(tmp_path):
     with pytest.raises(PenwrightError) as error:
         open_pairs(files)
     assert str(error.value) == (
-        f"3 lines of {files[1]} have no partner in {files[0]} (10 003 and 10 000 lines; "
+        f"3 lines of {files[1]} have no counterpart in {files[0]} (10 003 and 10 000 lines; "
         "first difference near line 4 117). Add or remove lines until they correspond one to one."
     )
 
 
 def test_missing_partners_in_files_of_two_languages_are_counted_by_language(tmp_path):
     files = [write(tmp_path, "a.en", "one\ntwo\nthree\n"), write(tmp_path, "a.fr", "un\ndeux\n")]
-    with pytest.raises(PenwrightError, match=r"1 line of .* has no partner in .* \(en 3, fr 2\)\. Add"):
+    with pytest.raises(PenwrightError, match=r"1 line of .* has no counterpart in .* \(en 3, fr 2\)\. Add"):
         open_pairs(files)
 
 
@@ -223,7 +223,7 @@ def test_a_single_source_is_too_little(tmp_path, pairs):
 
 
 def test_when_nothing_is_left_the_reasons_are_given(tmp_path):
-    with pytest.raises(PenwrightError, match="nothing is left of 3 rows: 3 blank on a side"):
+    with pytest.raises(PenwrightError, match=r"no rows are left \(3 before cleaning\): 3 blank on a side"):
         open_pairs([write(tmp_path, "a.tsv", "a\t\nb\t\nc\t\n")])
 
 

@@ -13,7 +13,7 @@ def test_its_lines_say_what_was_read_dropped_and_held_out():
     assert REPORT.lines() == [
         "a.txt: 1,234 bytes, UTF-8, 1 line, 2 invalid byte sequences replaced by U+FFFD, the first at byte 17, "
         "1 NUL character removed, 1 line ended in CRLF",
-        "998 pairs kept of 1,001; 3 dropped: exact duplicates (first: a.txt line 9)",
+        "998 of 1,001 pairs kept; 3 dropped: exact duplicates (first: a.txt line 9)",
         "held out: 100 pairs",
     ]
 

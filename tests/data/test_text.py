@@ -155,7 +155,7 @@ def test_half_a_character_in_json_becomes_a_replacement(tmp_path):
 
 
 def test_a_single_character_is_too_little(tmp_path):
-    with pytest.raises(PenwrightError, match="too few to hold some out"):
+    with pytest.raises(PenwrightError, match="too few to hold any out"):
         open_text([write(tmp_path, "x.txt", "x")])
 
 
@@ -241,5 +241,5 @@ def test_a_file_of_a_folder_that_is_no_text_is_left_aside_and_named(tmp_path):
 def test_too_little_text_is_counted_and_what_was_not_read_is_named(tmp_path):
     write(tmp_path, "README.md", "x")
     write(tmp_path, "code.py", "print()\n" * 99)
-    with pytest.raises(PenwrightError, match=r"1 character in total.*1 other file"):
+    with pytest.raises(PenwrightError, match=r"1 character in total.*1 of other types"):
         open_text([tmp_path])

@@ -26,7 +26,7 @@ class AnswerBatches(Bucketed[TextBatch]):
         markers: Markers,
         seed: int = 0,
     ):
-        """Group the rows by conversation. `turn` is the number of a row in its conversation, from 0."""
+        """Group the rows by conversation. `turn[i]` is the position of row i in its conversation, from 0."""
         self.prompt, self.answer, self.markers, self.most = prompt, answer, markers, context_length + 1
         self.begins = np.flatnonzero(np.append(turn, 0) == 0)  # first row of each conversation, then the number of rows
         ends = np.concatenate([[0], np.cumsum(prompt.lengths + answer.lengths + 1)])

@@ -18,7 +18,7 @@ from torch import Tensor
 from penwright.data.store import Column
 
 IGNORED = -100  # target that the loss ignores: padding, or a position with nothing to predict
-LENGTH_STEP = 4  # lengths are padded to multiples of this, which limits the number of shapes
+LENGTH_STEP = 4  # lengths are padded to multiples of this number, which limits the number of shapes
 
 AnyBatch = TypeVar("AnyBatch", bound="_Batch")
 Indices = NDArray[np.int64]
@@ -35,7 +35,7 @@ class _Batch:
         return self._map_tensors(lambda tensor: tensor.to(device, non_blocking=device.type == "cuda"))
 
     def pinned(self: AnyBatch) -> AnyBatch:
-        """Return the batch in pinned memory, from which a GPU copies asynchronously."""
+        """Return the batch in pinned memory, for asynchronous copies to a GPU."""
         return self._map_tensors(Tensor.pin_memory)
 
     @property
@@ -44,7 +44,7 @@ class _Batch:
         return min(len(part) for part in vars(self).values() if isinstance(part, Tensor))
 
     def every(self: AnyBatch, nth: int, first: int = 0) -> AnyBatch:
-        """Return every nth row, from row `first` on. `n_targets` still counts the targets of the whole batch."""
+        """Return every nth row, starting at row `first`. `n_targets` still counts the targets of the whole batch."""
         return self._map_tensors(lambda tensor: tensor[first::nth].contiguous())
 
     def _map_tensors(self: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
@@ -101,7 +101,7 @@ class Batches(ABC, Generic[AnyBatch]):
     """The batches of one part of a corpus, numbered from the start of training."""
 
     per_epoch: float  # number of batches in one pass over the part
-    tokens_per_epoch: int  # number of target tokens; for labelled texts, number of all tokens
+    tokens_per_epoch: int  # number of target tokens; for labelled texts, of all tokens
     n_left_out: int = 0  # number of examples dropped because they are too long for the model
     n_cut: int = 0  # number of texts longer than the context; a batch holds one part of each
 
@@ -119,9 +119,9 @@ class Batches(ABC, Generic[AnyBatch]):
 
 
 class TextBatches(Batches[TextBatch]):
-    """Windows of `context_length` tokens over the concatenated documents, each with a start and an end token.
+    """Windows of `context_length` tokens over the concatenated documents. Each document has a start and an end token.
 
-    Each epoch cuts the text at other positions and shuffles the windows again. A batch has `segments` if one of its
+    Each epoch cuts the text at different positions and shuffles the windows again. A batch has `segments` if one of its
     windows crosses a document boundary. The first token of a document is never a target. It is the start token if the
     model has one.
 

@@ -27,7 +27,7 @@ MOST_COPIED = 16 << 30  # maximum size of a temporary copy, in bytes
 _copies: dict[object, Path] = {}
 MARK = "\ufeff"  # the byte-order mark; dropped only at the start of a file
 REPLACEMENT = "\ufffd"
-OLD_MAC = 10  # minimum ratio of bare carriage returns to newlines in a file with the line ends of the classic Mac
+OLD_MAC = 10  # minimum ratio of bare carriage returns to newlines in a file with classic Mac line endings
 
 
 def stored_file(path: str | Path) -> Path:
@@ -51,7 +51,7 @@ def state_of(path: Path) -> tuple[int, int]:
 
 
 def copy_once(key: object, name: str, blocks: Callable[[], Iterable[bytes]]) -> Path:
-    """Write the blocks to a temporary file, once for each key; return the file. `name` is for error messages."""
+    """Return a temporary file with the blocks, written only once for each key. `name` is for error messages."""
     if key in _copies:
         return _copies[key]
     copy, size = _folder() / str(len(_copies)), 0
@@ -74,7 +74,7 @@ def copy_once(key: object, name: str, blocks: Callable[[], Iterable[bytes]]) -> 
 
 
 def open_raw(path: str | Path) -> BufferedIOBase:
-    """Open a file, unpacked; the caller closes it. Reading a damaged .gz file raises OSError or EOFError."""
+    """Open a file, decompressing .gz; the caller must close it. Reading a damaged .gz raises OSError or EOFError."""
     try:
         with open(path, "rb") as file:
             packed = file.read(2) == GZIP
@@ -111,13 +111,13 @@ def _is_pipe(path: Path) -> bool:
 def _blocks_of_pipe(path: Path) -> Iterator[bytes]:
     """Yield the content of a pipe. `-` is standard input."""
     if str(path) == STANDARD_INPUT and (sys.stdin is None or sys.stdin.isatty()):
-        raise PenwrightError(f"{path} stands for standard input, which has no data; pipe the text in, or give a file")
+        raise PenwrightError(f"{path} means standard input, which has no data; pipe the text in, or pass a file")
     try:
         with open(os.dup(0) if str(path) == STANDARD_INPUT else path, "rb") as pipe:
             while block := pipe.read(BLOCK):
                 yield block
     except OSError as error:
-        raise PenwrightError(f"{path} cannot be read: {error.strerror}; give a file, or pipe the text in") from None
+        raise PenwrightError(f"{path} cannot be read: {error.strerror}; pass a file, or pipe the text in") from None
 
 
 @cache
@@ -135,7 +135,7 @@ def _folder() -> Path:
 
 @dataclass
 class TextCounts:
-    """The counts of characters, line ends and corrections in one pass over a file."""
+    """The counts of characters, line endings and corrections in one pass over a file."""
 
     characters: int = 0
     utf8_bytes: int = 0
@@ -201,7 +201,7 @@ def decoded(blocks: Iterable[bytes], encoding: str, tally: TextCounts, old_mac: 
 
 
 def _tidy(text: str, tally: TextCounts, old_mac: bool) -> tuple[str, str]:
-    """Normalize line ends and drop NULs. Return the text, and a final carriage return to prepend to the next block."""
+    """Normalize line endings and drop NULs. Return the text, and a final carriage return for the next block."""
     if "\0" in text:
         tally.nul += text.count("\0")
         text = text.replace("\0", "")
@@ -218,7 +218,7 @@ def _tidy(text: str, tally: TextCounts, old_mac: bool) -> tuple[str, str]:
 def _damage_counter(encoding: str) -> Callable[[bytes, str, TextCounts], None]:
     """Return a function that counts invalid byte sequences by their replacement characters.
 
-    Replacement characters in the file itself do not count.
+    Replacement characters that the file itself contains are not counted.
     """
     count_genuine = _genuine_counter(encoding)
 
@@ -230,7 +230,7 @@ def _damage_counter(encoding: str) -> Callable[[bytes, str, TextCounts], None]:
 
 
 def _genuine_counter(encoding: str) -> Callable[[bytes], int]:
-    """Return a function that counts the replacement characters in the file itself, block by block."""
+    """Return a function that counts the replacement characters that the file itself contains, block by block."""
     if encoding == "utf-8" or encoding.startswith(MIXED):
         genuine, tail = REPLACEMENT.encode(), b""
 

@@ -28,11 +28,11 @@ from penwright.errors import PenwrightError
 
 Labels = NDArray[np.int32]
 _LONGEST_BATCH = 4  # maximum size of a batch of long labelled texts, as a multiple of `batch_tokens`
-MOST_HIDDEN = 0.9  # highest share of hidden tokens in a text, unless the mean itself is higher
+MOST_HIDDEN = 0.9  # maximum share of hidden tokens in a text, unless the mean itself is higher
 
 
 class Bucketed(Batches[AnyBatch]):
-    """Batches of examples with similar lengths. Each epoch shuffles the batches, and examples of equal length."""
+    """Batches of examples with similar lengths. Each epoch shuffles the batches, and the examples of equal length."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Bucketed(Batches[AnyBatch]):
             batch_tokens: The maximum size of a batch: number of rows times length of the longest row. With `alike`,
                 the average number of tokens per batch.
             seed: The seed of the shuffling.
-            longest: The maximum length of a side. Examples with a longer side are left out.
+            longest: The maximum length of each side. Examples with a longer side are left out.
             alike: Give all batches the same number of examples. Batches of very long examples are divided: none holds
                 more than four times `batch_tokens`.
         """
@@ -98,7 +98,7 @@ class Bucketed(Batches[AnyBatch]):
 class PairBatches(Bucketed[PairBatch]):
     """Batches of sentence pairs. Sources end with an end token; decoder inputs begin with a start token.
 
-    Tokens that the model is given, for example the language, come between the start token and the target.
+    Prefix tokens, for example the language token, come between the start token and the target.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class TokenDropout:
         keys[:, self._never_hidden] = -1.0
         width = min(whole, -(-int(numbers.max()) // LENGTH_STEP) * LENGTH_STEP)
         drawn = keys.argsort(1)[:, :width]
-        places = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)  # `whole` stands for padding
+        places = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)  # `whole` represents padding
         padding = torch.from_numpy(places < whole)
         positions = torch.from_numpy(np.minimum(places, whole - 1))
         tokens = batch.tokens.gather(1, positions)
@@ -170,7 +170,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
 
     All batches have the same number of texts, long or short; a batch that would be too large is divided. The loss of a
     batch is the mean over its texts, so all texts count equally. If a text is longer than the context, each epoch reads
-    another part of it. With token dropout, texts with similar numbers of remaining tokens share a batch. `in_order`
+    a different part of it. With token dropout, texts with similar numbers of remaining tokens share a batch. `in_order`
     drops no tokens, and reads the beginning of long texts.
     """
 

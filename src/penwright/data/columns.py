@@ -52,7 +52,7 @@ def requested_columns(columns: Columns, key: str) -> tuple[str | int, ...]:
 
 
 def find_column(table: Table, requested: str | int) -> int:
-    """Return the index, from 0, of a column given by name or by number from 1.
+    """Return the index (from 0) of a column, given its name or its number (from 1).
 
     Raises PenwrightError with the nearest name if the table has no such column.
     """
@@ -93,7 +93,7 @@ def _other_side(table: Table, profiles: Sequence[Profile], source: int | None, t
     if known is None:
         return guess_pair(table.name, profiles)
     others = [each for each in profiles if each.place != known]
-    guess = Guess((others[0].place,), "the other column") if len(others) == 1 else None
+    guess = Guess((others[0].place,), "the only other column is used") if len(others) == 1 else None
     if guess is None:
         both = guess_pair(table.name, _possible_sides(profiles, known))
         guess = Guess(tuple(place for place in both.columns if place != known)[:1], both.reason)
@@ -133,7 +133,7 @@ def text_columns(table: Table, columns: Columns) -> ColumnChoice:
 
 
 def _known(table: Table, columns: Columns, key: str) -> tuple[int, ...]:
-    """Return the columns in the settings, or else those used in training; () if they must be guessed."""
+    """Return the columns in the settings or, failing that, those used in training; () if they must be guessed."""
     requested = requested_columns(columns, key)
     if requested:
         return tuple(find_column(table, each) for each in requested)
@@ -154,12 +154,12 @@ def _as_trained(table: Table, roles: Roles, key: str) -> Iterator[int]:
         elif not _is_clear_by_name(table, key):
             raise PenwrightError(
                 f"{table.name} has no column '{name}', which was the {key} in training; "
-                f"its columns are: {', '.join(table.columns)}. Say which one is the {key}: --set data.{key}=..."
+                f"its columns are: {', '.join(table.columns)}. Choose the {key} column: --set data.{key}=..."
             )
 
 
 def _is_clear_by_name(table: Table, key: str) -> bool:
-    """Return whether the names of other columns leave no doubt about this role."""
+    """Return whether the column names alone identify the column for this role."""
     find_named = {"text": named_text, "label": named_label}.get(key, named_pair)
     return find_named(profiles_of(table)) is not None
 

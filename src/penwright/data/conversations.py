@@ -27,7 +27,7 @@ MESSAGES_NAMES = ("messages", "conversations", "conversation")
 ROLES = {"human": "user", "gpt": ASSISTANT, "chatgpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT}
 LIST = '[{"'  # the beginning of a list of messages
 BAD_MESSAGES = Broken("not a list of messages with role and content")
-NO_ANSWER = Broken("no answer of the assistant")
+NO_ANSWER = Broken("no answer from the assistant")
 
 
 class Conversation(NamedTuple):
@@ -85,7 +85,7 @@ def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
         table = find_table(file, names_in(reading.columns)) if file else open_hub(path)
         if table is None:
             raise PenwrightError(
-                f"{path} holds no prompts and answers. Give JSON lines such as "
+                f"{path} does not contain prompts and answers. Pass JSON lines such as "
                 '{"prompt": "...", "completion": "..."} or {"messages": [{"role": "user", "content": "..."}, ...]}'
             )
         sources.append(_source(table, reading.columns))
@@ -111,7 +111,7 @@ def _source(table: Table, columns: Columns) -> RowSource:
 
 
 def _rows(table: Table, places: Sequence[int]) -> Iterator[TwoSides | Broken]:
-    """Yield two sides of each conversation: the messages before its last answer, as JSON, and the last answer."""
+    """Yield the two sides of each conversation: the messages before the last answer, as JSON, and the last answer."""
     for row in table.rows(places):
         messages = row if isinstance(row, Broken) else _messages(row)
         if isinstance(messages, Broken):
@@ -167,7 +167,7 @@ def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
     if len(np.unique(rows.first_hashes[keep])) < 2:
         raise PenwrightError(
             f"{rows.files[0].path} has {count(kept, 'conversation')} with a single prompt, so none can be held out; "
-            "add others, or name held-out files with --validation"
+            "add other prompts, or pass held-out files to --validation"
         )
     wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
     return held_out_rows(rows.first_hashes, keep, max(1, round(wanted)), reading.seed)

@@ -35,7 +35,7 @@ from penwright.errors import Option, PenwrightError, Undecided
 from penwright.languages import side_names
 
 LOPSIDED = 4  # maximum median ratio between the lengths of a text and its translation
-SHOWN = 10  # class names listed in a message
+SHOWN = 10  # maximum number of class names in a message
 WRITE, TRANSLATE = (
     Option(("task=generate",), "learn to write like these texts"),
     Option(("task=translate",), "learn to translate one into the other"),
@@ -48,7 +48,7 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
     The first table decides for all files. Raises Undecided if a wrong guess could spoil the model.
     """
     if not paths:
-        raise PenwrightError("no files are given; name at least one file, folder or hub data set")
+        raise PenwrightError("no files given; pass at least one file, folder or hub data set")
     first, *others = _single_files([str(path) for path in paths])
     if is_hub(first):
         return task_of_table(open_hub(first))
@@ -60,7 +60,7 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
 
 
 def _single_files(paths: list[str]) -> list[str]:
-    """Replace archives by their files, if there are few enough for a table or a pair of texts."""
+    """Replace archives with their files, unless there are too many files for a table or a pair of texts."""
     files = expand_archives(paths)
     return files if len(files) <= max(2, len(paths)) else paths
 
@@ -89,7 +89,7 @@ def _ask_about_sides(first: str, others: Sequence[str], what: str) -> None:
 
 
 def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
-    """Return the task according to the first file, alone or together with the others, and the reason."""
+    """Return the task that the first file suggests, alone or together with the other files, and the reason."""
     if holds_pairs(first):
         return "translate", f"{first.path} is {FORMATS[first.format].description}"
     table = find_table(first)
@@ -109,7 +109,7 @@ def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | Non
     The task is `translate` if the files are named like sides, or have different suffixes and the same number of lines.
     Raises Undecided if two files look like translations by their lines, but not by their names.
     """
-    running_text = "generate", f"{first.path} and the others are running text"
+    running_text = "generate", f"{first.path} and the other files are running text"
     if is_collection(others[0]) or is_hub(others[0]):
         return running_text
     endings = {suffix_of(first.path), suffix_of(others[0])}
@@ -128,8 +128,8 @@ def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | Non
         return "translate", f"{first.path} and {second.path} have the same number of lines, {first.n_lines:,}"
     if same and len(others) == 1 and look_like_translations(first, second):
         raise Undecided(
-            f"{first.path} and {second.path} have the same number of lines, {first.n_lines:,}, of similar lengths. "
-            "They may be translations, but their names do not show it",
+            f"{first.path} and {second.path} have the same number of lines, {first.n_lines:,}, with similar lengths. "
+            "They may be translations, but their names do not say so",
             [TRANSLATE, WRITE],
         )
     return running_text
@@ -138,7 +138,7 @@ def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | Non
 def task_of_table(table: Table) -> tuple[str, str]:
     """Return the task that the columns of a table suggest, and the reason."""
     if len(table.columns) < 2 and not conversation_columns(table.columns):
-        return "generate", f"{table.name} has a single column, of running text"
+        return "generate", f"{table.name} has only one column, which is read as running text"
     profiles = profiles_of(table)
     label, pair, text = (
         named_label(profiles),
@@ -191,7 +191,7 @@ def _task_of_named_text(table: Table, profiles: Sequence[Profile], text: Profile
             f"{table.name} has text in '{text.name}', and no column that is named like labels or translations",
         )
     labels = [
-        Option(("task=classify", setting("label", column)), f"learn the classes {column.described()}")
+        Option(("task=classify", setting("label", column)), f"learn the classes in {column.described()}")
         for column in likely
     ]
     raise Undecided(
@@ -201,7 +201,7 @@ def _task_of_named_text(table: Table, profiles: Sequence[Profile], text: Profile
 
 
 def _task_by_values(table: Table, profiles: Sequence[Profile]) -> tuple[str, str]:
-    """Return the task of a table by the values of its columns. The names of the columns do not reveal the task."""
+    """Return the task that the values in a table suggest, for tables whose column names do not reveal the task."""
     texts = texts_of(profiles)
     likely = likely_labels(profiles)
     if likely and (len(texts) > 1 or any(column not in likely for column in texts)):
@@ -224,14 +224,14 @@ def _task_by_values(table: Table, profiles: Sequence[Profile]) -> tuple[str, str
 
 
 def _refuse_scored_pairs(table: Table, profiles: Sequence[Profile], texts: Sequence[Profile]) -> None:
-    """Raise Undecided for two texts with a score: the task is probably to predict the score."""
+    """Raise Undecided for pairs of texts with a score: the task is probably to predict the score."""
     scale = next((column for column in profiles if column.is_scale), None)
     if pair_of_texts(texts) is not None and scale is not None:
         raise Undecided(
             f"{table.name} has pairs of texts, {overview(texts)}, and numbers on a scale, {scale.described()}. "
             "Penwright learns classes, not numbers",
             [TRANSLATE],
-            "To learn classes, replace the numbers by class names such as low and high",
+            "To learn classes, replace the numbers with class names such as low and high",
         )
 
 

@@ -63,7 +63,7 @@ class TextSlice:
 def open_documents(paths: Sequence[str | Path], encoding: str | None, columns: Columns = ALL_COLUMNS) -> Documents:
     """Open the documents of files, folders and hub data sets. Each is read once to measure it."""
     if not paths:
-        raise PenwrightError("no files are given; name at least one file, folder or hub data set")
+        raise PenwrightError("no files given; pass at least one file, folder or hub data set")
     reasons: dict[str, int] = {}
     given = dict.fromkeys(map(str, paths))
     opened = list(chain.from_iterable(_sources(path, encoding, columns, reasons) for path in given))
@@ -110,7 +110,7 @@ def _refuse_pairs(file: SourceFile) -> None:
 
 
 def _text_among(path: str, encoding: str | None) -> tuple[tuple[SourceFile, ...], str]:
-    """Return the readable text files of a folder, archive or pattern, and a remark on read and skipped files.
+    """Return the readable text files of a folder, archive or pattern, and a remark on the files read and skipped.
 
     Some files may be blank. Raises PenwrightError if none can be read.
     """
@@ -135,7 +135,7 @@ def _examined(path: Path, encoding: str | None) -> SourceFile:
     """Examine a file, and raise NotText if it is a Parquet table."""
     file = examine(path, encoding)
     if file.is_parquet:
-        raise NotText(f"{path} is a Parquet table; name each table itself, not its folder or a pattern")
+        raise NotText(f"{path} is a Parquet table; pass each table by name, not its folder or a pattern")
     return file
 
 

@@ -32,15 +32,15 @@ SIGNATURES = {
     b"RIFF": "audio or an image",
     b"ID3": "music",
     b"OggS": "audio or video",
-    b"\0\0\0\x18ftyp": "a film",
-    b"\0\0\0\x20ftyp": "a film",
+    b"\0\0\0\x18ftyp": "a video",
+    b"\0\0\0\x20ftyp": "a video",
     b"PK\x05\x06": "an empty zip archive",
     b"\x7fELF": "a program",
     b"BZh": "a bzip2 archive; unpack it first",
     b"\xfd7zXZ": "an xz archive; unpack it first",
     b"\x28\xb5\x2f\xfd": "a zstd archive; unpack it first",
-    b"7z\xbc\xaf": "a 7z archive; unpack it and give the folder",
-    b"Rar!": "a RAR archive; unpack it and give the folder",
+    b"7z\xbc\xaf": "a 7z archive; unpack it and pass the folder",
+    b"Rar!": "a RAR archive; unpack it and pass the folder",
     b"SQLite format 3": "a database",
     b"\x80\x02": "a pickle",
     b"\x80\x03": "a pickle",
@@ -51,7 +51,7 @@ CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
 MIXED = "utf-8|"  # marks a mixed file; the rest of the name is the encoding of the lines that are not UTF-8
 FEWEST_MIXED = 0.05  # minimum share of each encoding among the non-ASCII lines
 LONGEST_LINE = 1 << 24  # maximum number of bytes decoded together; longer lines are cut
-MAX_CONTROLS = 0.05  # largest share of control characters (NUL included) in the bytes of a text
+MAX_CONTROLS = 0.05  # maximum share of control characters (NUL included) in the bytes of a text
 CANDIDATES = [
     *("cp1252", "cp1250", "iso8859_2", "cp1253", "cp1254"),
     *("cp1251", "koi8_r", "iso8859_5", "cp866"),  # Cyrillic
@@ -61,14 +61,14 @@ CANDIDATES = [
 CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and -1252; rare in the languages that use -1252
 TURKISH = b"\xfd"  # ı in Windows-1254 (40 % of the non-ASCII letters in Turkish); ý in -1252 (rare even in Icelandic)
 BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # no encoding continues a character with a byte below 0x30
-HEAD, SAMPLE = 1 << 16, 1 << 15  # bytes used to recognize text, and to guess an encoding
+HEAD, SAMPLE = 1 << 16, 1 << 15  # number of bytes used to recognize text, and number used to guess an encoding
 MAX_STRANGENESS = 0.4  # maximum mess ratio of a text (see charset_normalizer); even a pangram must pass
 MAX_INVALID = 0.001  # maximum share of invalid bytes in a damaged UTF-8 file
 STRAY_BYTES = 3  # maximum number of invalid sequences that do not suggest another encoding
 
 
 def check_encoding(name: str) -> str:
-    """Return Python's name for an encoding. Raises PenwrightError with the nearest name if there is none."""
+    """Return Python's name for an encoding. Raises PenwrightError with the nearest name if it is unknown."""
     try:
         codec = codecs.lookup(name)
         "".encode(name)  # LookupError for codecs that are not text encodings, such as "hex"
@@ -80,7 +80,7 @@ def check_encoding(name: str) -> str:
 
 
 def decode(content: bytes) -> tuple[str, str]:
-    """Decode a text like a training file. Return the text without a byte-order mark, and the encoding.
+    """Decode a text as a training file would be. Return the text without a byte-order mark, and the encoding.
 
     Raises PenwrightError if the content is not text.
     """
@@ -130,7 +130,7 @@ def is_damaged_utf8(n_invalid: int, n_multibyte: int, n_bytes: int) -> bool:
 
 
 def decoder_of(encoding: str) -> codecs.IncrementalDecoder:
-    """Return a decoder that replaces invalid bytes by U+FFFD."""
+    """Return a decoder that replaces invalid bytes with U+FFFD."""
     if encoding.startswith(MIXED):
         return _LineDecoder(encoding.removeprefix(MIXED))
     return codecs.getincrementaldecoder(encoding)(errors="replace")
@@ -145,7 +145,7 @@ class _LineDecoder(codecs.IncrementalDecoder):
         self.rest = b""
 
     def decode(self, data: "ReadableBuffer", final: bool = False) -> str:
-        """Decode the lines that are complete; if `final`, decode everything that is left."""
+        """Decode the lines that are complete; if `final`, decode the rest too."""
         content = self.rest + bytes(data)
         cut = len(content) if final or len(content) > LONGEST_LINE else content.rfind(b"\n") + 1
         content, self.rest = content[:cut], content[cut:]
@@ -229,7 +229,7 @@ def _is_turkish(sample: bytes) -> bool:
 
 
 def known_encoding(name: str) -> str | None:
-    """Return Python's name for an encoding, or None if there is none."""
+    """Return Python's name for an encoding, or None if the encoding is unknown."""
     try:
         return check_encoding(name)
     except PenwrightError:

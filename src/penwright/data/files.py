@@ -43,7 +43,7 @@ from penwright.errors import PenwrightError
 BLOCK = 1 << 20  # bytes read at a time; also the approximate maximum length of a piece of text
 HEAD = 4 * BLOCK  # number of characters that first_lines() searches for lines
 PARQUET = "parquet"  # used in place of the encoding of a Parquet table
-MOST_MARKUP = 256 << 20  # maximum length of a web page or RTF document, in characters; read into memory whole
+MOST_MARKUP = 256 << 20  # maximum length in characters of a web page or RTF document, which is read into memory whole
 FROM_BYTES: dict[str, Callable[[BufferedIOBase, str], Iterator[str]]] = {
     "docx": docx_lines,
     "odt": odt_lines,
@@ -147,7 +147,7 @@ def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
     if kind is not None and kind.kind == "other":
         raise NotText(f"{name} is {kind.description}; {kind.remedy}")
     if kind is not None and kind.kind == "archive":
-        what = "give it a name that ends in .zip" if is_zipfile(stored) else "it is damaged: download it again"
+        what = "rename it so that its name ends in .zip" if is_zipfile(stored) else "it is damaged: download it again"
         raise NotText(f"{name} is a .zip archive; {what}, or unpack it")
     if kind is None or kind.kind == "pairs":
         file = _examine_text(stored, name, encoding)
@@ -227,11 +227,11 @@ def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
 
 
 def examine_text(path: str | Path, encoding: str | None = None) -> SourceFile:
-    """Examine a file that must not be blank. Raises PenwrightError if it is."""
+    """Examine a file that must not be blank. Raises PenwrightError if it is blank."""
     file = examine(path, encoding)
     if file.blank:
         what = "contains only whitespace" if file.n_bytes else "is empty"
-        raise PenwrightError(f"{path} {what}; give a file with text in it")
+        raise PenwrightError(f"{path} {what}; pass a file that contains text")
     return file
 
 

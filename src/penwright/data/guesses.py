@@ -29,7 +29,7 @@ FEW = 20  # maximum number of different identifiers (class1, class2, ...) that m
 CLEARLY_FEWER = 5  # a column with this many times fewer values than any other is the label
 CLEARLY_LONGER = 2  # a column with this many times more characters than any other is the text
 ENOUGH_TO_TELL = 20  # minimum number of rows needed to judge the values of a column
-MOST_OPTIONS = 8  # columns or choices listed in a message
+MOST_OPTIONS = 8  # maximum number of columns or choices in a message
 Profiles = Sequence[Profile]
 
 
@@ -99,7 +99,7 @@ def _may_be_label(profile: Profile) -> bool:
 
 
 def guess_label(table: str, profiles: Profiles, without: Sequence[int] = ()) -> Guess:
-    """Choose the label column. Raises Undecided if several columns could hold the labels, or if no column could."""
+    """Choose the label column. Raises Undecided if several columns, or none, could hold the labels."""
     named = named_label([column for column in profiles if column.place not in without])
     if named is not None:
         _refuse_scale(table, named)
@@ -131,7 +131,8 @@ def _refuse_scale(table: str, label: Profile) -> None:
         raise PenwrightError(
             f"{table}: column '{label.name}' holds numbers on a scale, such as {label.example} "
             f"({len(label.values):,} different values in {label.n_rows:,} rows). Penwright learns classes, not "
-            f"numbers. Replace them by classes, such as low and high, or name another column: --set data.label=..."
+            "numbers. Replace them with classes, such as low and high, or choose a different column: "
+            "--set data.label=..."
         )
 
 
@@ -141,7 +142,7 @@ def _refuse_scale(table: str, label: Profile) -> None:
 def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -> Guess:
     """Choose the text column, or both columns of a pair such as sentence1 and sentence2.
 
-    Raises Undecided if several columns could be the text, or if no column could.
+    Raises Undecided if several columns, or none, could be the text.
     """
     left = [column for column in profiles if column.place not in without]
     if not left:
@@ -165,7 +166,7 @@ def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -
             f"prompt and response. The columns are: {overview(profiles)}"
         )
     if not ranked:
-        raise _undecided(table, "column is the text (none looks like it)", "text", left)
+        raise _undecided(table, "column is the text (none looks like text)", "text", left)
     if len(ranked) == 1:
         return Guess((ranked[0].place,), f"column {ranked[0].name} is the only text column")
     if ranked[0].n_characters < CLEARLY_LONGER * ranked[1].n_characters:
@@ -174,9 +175,9 @@ def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -
 
 
 def named_text(profiles: Profiles) -> Profile | None:
-    """Return the column named like a text (review, or else headline_text), or None.
+    """Return the column that is named like a text (review or, failing that, headline_text), or None.
 
-    If several columns are named so, return the one with the most characters.
+    If several columns have such a name, return the one with the most characters.
     """
     exact = [column for column in profiles if column.key in TEXT_NAMES]
     partly = [column for column in profiles if not {*TEXT_NAMES}.isdisjoint(re.split(r"[\W_]+", column.key))]
@@ -238,7 +239,8 @@ def guess_pair(table: str, profiles: Profiles, without: Collection[int] = ()) ->
             (pair[0].place, pair[1].place), f"'{pair[0].name}' and '{pair[1].name}' are common names for a pair"
         )
     texts = texts_of(left)
-    if len(left) == 2 and any(not column.values for column in left):  # cleaning reports why no rows are left
+    # Accept empty columns here: cleaning reports later why no rows are left.
+    if len(left) == 2 and any(not column.values for column in left):
         texts = list(left)
     if len(texts) == 2:
         why = f"columns {texts[0].name} and {texts[1].name} are the only text columns" if len(left) > 2 else ""
@@ -286,7 +288,7 @@ def advice_for_more_texts(profiles: Profiles, texts: Collection[int], used: Coll
     """Describe how to join unused text columns to the text; return "" if there are none."""
     more = [column for column in texts_of(profiles) if column.place not in used]
     every = [column for column in profiles if column.place in texts or column in more]
-    return f"to read them joined by a space: --set {quote(setting('text', *every))}" if more else ""
+    return f"to read all text columns, joined by a space: --set {quote(setting('text', *every))}" if more else ""
 
 
 def _options(key: str, columns: Profiles) -> list[Option]:

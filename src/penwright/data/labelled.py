@@ -76,13 +76,13 @@ def _from_folder(folder: str, reading: ReadingOptions) -> RowSource:
 
 
 def _open(path: str, reading: ReadingOptions) -> Table:
-    """Open a file or a hub data set as a table with labels. Raises PenwrightError if it has none."""
+    """Open a file or a hub data set as a table with labels. Raises PenwrightError if it has no labels."""
     if is_hub(path):
         return open_hub(path)
     file, names = examine_text(path, reading.encoding), names_in(reading.columns)
     if holds_pairs(file):
         raise PenwrightError(
-            f"{path} is {FORMATS[file.format].description}, without labels; give a table of texts and labels"
+            f"{path} is {FORMATS[file.format].description}, without labels; pass a table of texts and labels"
         )
     if is_table_file(file):
         return open_table(file, names)
@@ -90,7 +90,7 @@ def _open(path: str, reading: ReadingOptions) -> Table:
     table: Table = lines or delimited_table(file, "\t", names)
     if len(table.columns) < 2:
         raise PenwrightError(
-            f"{path} has no labels: give a table with a text and a label in each row (.csv, .tsv, .jsonl), "
+            f"{path} has no labels: pass a table with a text and a label in each row (.csv, .tsv, .jsonl), "
             f"a folder with a subfolder for each label, or lines such as 'label<TAB>text' or '{PREFIX}good text'"
         )
     return table
@@ -130,7 +130,7 @@ def _with_tidy_labels(
 
 
 def _check_rows(rows: Rows, keep: Mask, reading: ReadingOptions) -> list[str]:
-    """Check the number of labels, and return a note if some texts have several labels."""
+    """Check the number of labels. Return a note if some texts have several labels."""
     _check_number_of_labels(rows, keep, is_requested=reading.columns.label is not None)
     n_texts, n_rows = len(np.unique(rows.first_hashes[keep])), len(np.unique(rows.hashes[keep]))
     return [f"{count(n_rows - n_texts, 'text')} with more than one label"] if n_rows > n_texts else []
@@ -146,13 +146,13 @@ def _check_number_of_labels(rows: Rows, keep: Mask, *, is_requested: bool) -> No
         return
     _, label = next(rows.read(keep))
     advice = (
-        "each class needs several texts to learn from"
+        "Each class needs several texts to learn from"
         if is_requested
-        else f"is that the label column? If so, confirm it with --set {_label_setting(rows)}; else name another one"
+        else f"If the label column is right, confirm it: --set {_label_setting(rows)}; if not, choose a different one"
     )
     raise PenwrightError(
         f"{rows.files[0].path}: {n_labels:,} different labels, such as '{label[:40]}', are too many "
-        f"for {count(n_rows, 'text')}; {advice}"
+        f"for {count(n_rows, 'text')}. {advice}"
     )
 
 
@@ -170,7 +170,7 @@ def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
     if not chosen.any():
         raise PenwrightError(
             f"{rows.files[0].path} has {count(kept, 'labelled text')} but no class with two different texts, so none "
-            "can be held out; add texts, or name held-out files with --validation"
+            "can be held out; add texts, or pass held-out files to --validation"
         )
     return chosen
 
@@ -202,10 +202,10 @@ def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
     if training and names <= SPLITS:
         others = [str(each) for each in inner if each != training]
         if others:
-            remarks.append(f"{', '.join(others)} not read; pass it to --validation or `penwright evaluate`")
+            remarks.append(f"not read: {', '.join(others)} (for evaluation, use --validation or `penwright evaluate`)")
         folder, inner = training, _subfolders(training)
     unlabelled = [each for each in inner if each.name.lower() in UNLABELLED]
-    remarks += [f"{each} not read: it has no label" for each in unlabelled]
+    remarks += [f"not read: {each} (no labels)" for each in unlabelled]
     found = {each.name: _text_files(each) for each in inner if each not in unlabelled}
     classes = {name: files for name, files in found.items() if files}
     if len(classes) < 2:
@@ -215,14 +215,14 @@ def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
         )
     apart = [file for file in folder.iterdir() if file.is_file() and not file.name.startswith(".")]
     if apart:
-        remarks.append(f"{folder}: {len(apart):,} files outside the class folders are not read")
+        remarks.append(f"not read: {count(len(apart), 'file')} in {folder} outside the class folders")
     return classes, "; ".join(remarks)
 
 
 def classes_in(folder: str | Path) -> tuple[list[str], bool]:
-    """Return the subfolders that may be classes, and whether all have common names of classes.
+    """Return the subfolders that may be classes, and whether all of them have common class names.
 
-    The list is empty if text files stand next to the subfolders.
+    The list is empty if the folder itself contains text files.
     """
     folder = Path(folder)
     try:
@@ -239,7 +239,7 @@ def class_rows(files: Sequence[tuple[str, SourceFile]]) -> Iterator[tuple[str, s
 
 
 def class_files(folder: str | Path, encoding: str | None) -> tuple[list[tuple[str, SourceFile]], str]:
-    """Examine the files of all classes. Unreadable files are left out, and the remark names them."""
+    """Examine the files of all classes. Return each with its class, and a remark on unreadable files."""
     classes, remark = class_folders(folder)
     files, remarks = [], [remark] if remark else []
     for name, paths in classes.items():

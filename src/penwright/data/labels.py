@@ -20,7 +20,7 @@ NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
 def single_label(label: str, place: str) -> str:
-    """Return a tidy label. A list of one label counts as this label. Raises PenwrightError for a longer list."""
+    """Return a tidy label. A list of one label counts as that label. Raises PenwrightError for a longer list."""
     if label.startswith("[") and label.endswith("]"):
         items = _items(label)
         if items is not None and len(items) > 1:
@@ -71,7 +71,7 @@ def require_single_labels(table: str, labels: Collection[str]) -> None:
         recur = len(parts) < len(joined) or 2 * len(parts & set(labels)) >= len(parts)
         if len(joined) >= max(2, SEVERAL * len(labels)) and recur:
             raise PenwrightError(
-                f"{table}: labels such as '{min(joined)}' combine several. Penwright learns one label for each "
+                f"{table}: labels such as '{min(joined)}' combine several labels. Penwright learns one label for each "
                 "text: keep one in each row. To learn each combination as a class of its own, name the column: "
                 "--set data.label=..."
             )
@@ -109,7 +109,7 @@ def count_labels(corpus: Corpus[Labelled], held_out: Set[str]) -> dict[str, int]
     if len(labels) == 1:
         raise PenwrightError(
             f"{corpus.files[0].path}: all texts have the label '{labels[0]}'; "
-            "a classifier needs at least two different ones"
+            "a classifier needs at least two different labels"
         )
     unknown = sorted(held_out - set(labels), key=_label_order)
     if unknown:
@@ -121,7 +121,7 @@ def count_labels(corpus: Corpus[Labelled], held_out: Set[str]) -> dict[str, int]
 
 
 def _label_order(label: str) -> tuple[bool, float, str]:
-    """Return a sort key: numbers first by value, then other labels alphabetically."""
+    """Return a sort key: numbers by value, then other labels alphabetically."""
     try:
         return False, float(label), label
     except ValueError:
@@ -141,6 +141,6 @@ def _warnings_about(counts: Mapping[str, int], held_out: Set[str]) -> Iterator[s
     unseen = [label for label in counts if label not in held_out]
     if unseen:
         which = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
-        yield f"no text of {count(len(unseen), 'label')} is held out ({which}): their scores are not measured"
+        yield f"no held-out texts for {count(len(unseen), 'label')} ({which}), and therefore no scores"
     if len(counts) > FEW_NUMBERS and all(NUMBER.fullmatch(label) for label in counts):
         yield f"labels such as {next(iter(counts))} are read as class names, not as numbers"

@@ -16,7 +16,7 @@ class MixedBatches(Batches[AnyBatch]):
 
     def batch(self, number: int) -> AnyBatch:
         """Return the batch with this number, from the new or the old corpus."""
-        n_old = int(number * self.share)  # batches of the old corpus before this one
+        n_old = int(number * self.share)  # number of batches of the old corpus before this batch
         return self.old.batch(n_old) if int((number + 1) * self.share) > n_old else self.new.batch(number - n_old)
 
     def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:

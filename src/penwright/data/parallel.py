@@ -73,7 +73,7 @@ def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
 def _in_one_direction(sources: Sequence[RowSource], openers: Sequence[Opener], columns: Columns) -> Iterator[RowSource]:
     """Yield the sources, all in the language direction of the first one.
 
-    A source that is reversed gets a remark, and so does a source in other languages.
+    A source whose direction is reversed gets a remark, and so does a source in other languages.
     """
     known = next((source for source in sources if languages_between(source.names)), sources[0])
     wanted = languages_between(known.names)
@@ -89,9 +89,12 @@ def _in_one_direction(sources: Sequence[RowSource], openers: Sequence[Opener], c
         except PenwrightError:  # the source has other languages
             turned = source
         if languages_between(turned.names) == wanted:
-            remark = f"{path}: read from {others}, like {known.files[0].path}"
+            remark = f"{path}: used in the direction {others}, to match {known.files[0].path}"
         else:
-            remark = f"{path}: its languages are not those of {known.files[0].path} ({others}); the model learns both"
+            remark = (
+                f"{path}: its languages differ from those of {known.files[0].path} ({others}); "
+                "the model learns both language pairs"
+            )
         yield replace(turned, remark="\n".join(filter(None, [turned.remark, remark])))
 
 
@@ -151,7 +154,7 @@ def _in_pairs(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, SourceF
     """Return the files in pairs. They are listed as a.en a.de b.en b.de, or as a.en b.en a.de b.de."""
     if len(files) == 1:
         raise PenwrightError(
-            f"{files[0].path} has no columns: give a second file with its translations, line by line, "
+            f"{files[0].path} has no columns: pass a second file with its translations, line by line, "
             "or a table (.tsv, .csv, .jsonl, .tmx)"
         )
     if len(files) % 2:
@@ -183,8 +186,8 @@ def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
     kept, fraction = int(keep.sum()), reading.held_out
     if len(np.unique(rows.first_hashes[keep])) < 2:
         raise PenwrightError(
-            f"{rows.files[0].path} has {count(kept, 'pair')} of a single source sentence, so none can be "
-            "held out; add other pairs, or name held-out files with --validation"
+            f"{rows.files[0].path} has {count(kept, 'pair')} with a single source sentence, so none can be "
+            "held out; add other sources, or pass held-out files to --validation"
         )
     wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
     return held_out_rows(rows.first_hashes, keep, round(wanted), reading.seed)
@@ -246,7 +249,7 @@ def check_alignment(first: SourceFile, second: SourceFile) -> None:
     where = f"; first difference near line {_spaced(gap + 1)}" if gap is not None else ""
     have = "1 line of {} has" if missing == 1 else f"{_spaced(missing)} lines of {{}} have"
     raise PenwrightError(
-        f"{have.format(longer.path)} no partner in {shorter.path} ({counts}{where}). "
+        f"{have.format(longer.path)} no counterpart in {shorter.path} ({counts}{where}). "
         "Add or remove lines until they correspond one to one."
     )
 

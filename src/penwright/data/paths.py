@@ -38,7 +38,7 @@ def existing_file(path: str | Path) -> Path:
         if path.is_file():
             return path
         if path.is_dir():
-            raise PenwrightError(f"{path} is a folder; name the files in it instead")
+            raise PenwrightError(f"{path} is a folder; pass the files in it instead")
         if PIPE.match(str(path)):
             raise PenwrightError(f"{path} is a pipe that has ended, and can be read only once; save it as a file")
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
@@ -88,12 +88,12 @@ def is_folder(path: str | Path) -> bool:
 
 
 def is_collection(path: str | Path) -> bool:
-    """Return whether the path stands for several files: a folder, a .zip archive or a pattern."""
+    """Return whether the path refers to several files: a folder, a .zip archive or a pattern."""
     return is_folder(path) or is_archive(path) or is_pattern(path)
 
 
 def expand_archives(paths: Sequence[str]) -> list[str]:
-    """Replace .zip archives by the files in them, without README and similar files."""
+    """Replace .zip archives with the files in them, without README and similar files."""
     found = [[str(each) for each in data_members(path)] if is_archive(path) else [path] for path in paths]
     return [path for each in found for path in each]
 
@@ -113,15 +113,15 @@ def describe_skipped(folder: Path) -> str:
         remarks.append(f"{len(doubles):,} also present in another format, such as {doubles[0].name}")
     if others:
         suffix, most = max(others.items(), key=lambda each: (each[1], each[0]))
-        kind = f"{most:,} end in {suffix}" if suffix else f"{most:,} have no ending"
+        kind = f"{most:,} {suffix}" if suffix else f"{most:,} without an extension"
         hint = f" (to read these as text: '{folder / '**' / f'*{suffix}'}')" if is_folder(folder) else ""
-        remarks.append(f"{others.total():,} other files, of which {kind}{'' if suffix in NEVER_TEXT else hint}")
+        remarks.append(f"{others.total():,} of other types, including {kind}{'' if suffix in NEVER_TEXT else hint}")
     return "; ".join(remarks)
 
 
 def count_suffixes(files: Sequence[Path]) -> str:
     """Describe the number of files with each suffix: `2 .docx, 10 .txt`."""
-    counts = Counter(suffix_of(file) or "without an ending" for file in files)
+    counts = Counter(suffix_of(file) or "without an extension" for file in files)
     return ", ".join(f"{n:,} {suffix}" for suffix, n in sorted(counts.items()))
 
 
@@ -176,9 +176,9 @@ def _text_in(folder: Path) -> list[Path]:
     if not chosen:
         kinds = ", ".join(f"*{suffix}" for suffix in TEXT_SUFFIXES)
         others = describe_skipped(folder)
-        has = f"it has {others}" if others else "it is empty"
+        has = f"files not read: {others}" if others else "it is empty"
         what = "folder" if is_folder(folder) else "archive"
-        raise PenwrightError(f"there is no text ({kinds}, or these as .gz) in the {what} {folder}; {has}")
+        raise PenwrightError(f"there is no text ({kinds}, or any of these as .gz) in the {what} {folder}; {has}")
     return chosen
 
 
@@ -248,7 +248,7 @@ def _folders_above(folder: Path) -> set[tuple[int, int]]:
 
 
 def _shortened(path: str | Path) -> str:
-    """Return the path for a message. A very long path is cut off."""
+    """Return the path for a message, cut off if it is very long."""
     text = str(path)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... ({len(text):,} characters)"
 

@@ -12,7 +12,7 @@ from penwright.data.readers.tables import Table
 SAMPLE = 1000  # minimum number of rows in a sample; smaller tables are read whole
 MOST_ROWS = 50_000  # the sample is spread over this many rows: files are often sorted by label
 MOSTLY = 0.9  # a column is not text if this share of its values is numbers, links, ...
-LONGEST_EXAMPLE = 40  # maximum length of an example, in characters
+LONGEST_EXAMPLE = 40  # maximum length of an example value, in characters
 LONGEST_LABEL = 50  # maximum length of a label, in characters
 MOST_CLASSES = 30  # a column with more different numbers, some of them fractional, is a scale
 TEXT, EMPTY, NUMBERS, IDENTIFIERS, LISTS = "text", "no values", "numbers", "identifiers", "lists"
@@ -45,7 +45,7 @@ _DATE_WORDS = _words("""
 
 
 def _is_date(value: str) -> bool:
-    """Return whether a value is a date or a time, with month and day names in many languages."""
+    """Return whether a value is a date or a time. Month and day names in many languages are recognized."""
     if len(value) > LONGEST_EXAMPLE or not any(map(str.isdecimal, value)):
         return False
     parts = [part.casefold() for part in _DATE_PARTS.findall(value)]
@@ -138,15 +138,15 @@ class Profile:
 
 
 def profiles_of(table: Table) -> list[Profile]:
-    """Return a profile of each column, from rows sampled at equal distances."""
+    """Return a profile of each column, from a sample of evenly spaced rows."""
     rows = spread_rows(table)
     return [_profile(place, name, [row[place].strip() for row in rows]) for place, name in enumerate(table.columns)]
 
 
 def spread_rows(table: Table) -> list[Row]:
-    """Return between SAMPLE and twice SAMPLE rows at equal distances, without broken and blank ones.
+    """Return between SAMPLE and 2 * SAMPLE evenly spaced rows, without broken and blank ones.
 
-    All rows of a smaller table are returned.
+    If the table is smaller, all its rows are returned.
     """
     stride = 1
     kept: list[Row | Broken] = []

@@ -7,7 +7,7 @@ from penwright.data.files import SourceFile
 from penwright.data.paths import STANDARD_INPUT
 from penwright.data.readers.formats import FORMATS, PLAIN
 
-SHOWN = 8  # maximum number of files that are described individually
+SHOWN = 8  # maximum number of files to describe individually
 NAMES = {
     "parquet": "Parquet",
     "utf-8": "UTF-8",
@@ -46,13 +46,13 @@ class Report:
     notes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """Return the report in a few sentences."""
+        """Return the report as lines of text."""
         shown = [describe(file) for file in self.files[:SHOWN]]
         if len(self.files) > SHOWN:
             rest = self.files[SHOWN:]
             shown.append(f"and {count(len(rest), 'more file')}, {sum(file.n_bytes for file in rest):,} bytes")
             shown += [describe(file) for file in rest if oddities(file)][:SHOWN]
-        kept = f"{count(self.n_kept, self.unit)} kept of {self.n_read:,}"
+        kept = f"{self.n_kept:,} of {count(self.n_read, self.unit)} kept"
         left_out = [f"{each.count:,} dropped: {each.reason}{_place(each)}" for each in self.dropped]
         return [*shown, "; ".join([kept, *left_out]), *self.notes, self.split]
 
@@ -103,7 +103,7 @@ def count(number: int, noun: str) -> str:
 
 def reasons(dropped: Sequence[Dropped]) -> str:
     """Return the reasons why no examples are left, for an error message."""
-    return "; ".join(f"{each.count:,} {each.reason}{_place(each)}" for each in dropped) or "there were none"
+    return "; ".join(f"{each.count:,} {each.reason}{_place(each)}" for each in dropped) or "no rows were read"
 
 
 def _place(dropped: Dropped) -> str:

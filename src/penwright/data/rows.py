@@ -101,17 +101,17 @@ def _sizes(side: Iterable[str] | Iterable[bytes]) -> Sizes:
 
 
 def clean(rows: Rows, rules: Sequence[Rule], keep: Mask | None = None) -> tuple[Mask, list[Dropped]]:
-    """Return the rows that pass all rules, and the number that each rule drops. Raises PenwrightError if none pass."""
+    """Return the rows that pass all rules, and how many rows each rule drops. Raises PenwrightError if none pass."""
     keep = np.ones(len(rows), dtype=np.bool_) if keep is None else keep.copy()
     before = int(keep.sum())
     dropped = leave_out(rules, keep, rows.place)
     if not keep.any():
-        raise PenwrightError(f"{rows.files[0].path}: nothing is left of {before:,} rows: {reasons(dropped)}")
+        raise PenwrightError(f"{rows.files[0].path}: no rows are left ({before:,} before cleaning): {reasons(dropped)}")
     return keep, dropped
 
 
 def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
-    """Return the rules that apply both to pairs and to labelled texts."""
+    """Return the rules that apply to pairs, labelled texts and conversations alike."""
     most = cleaning.max_characters
     rules: list[Rule] = [
         *broken_rules(rows.broken, rows.reasons),
@@ -188,7 +188,7 @@ def open_evaluation_rows(
 def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Rows:
     """Read and measure the rows of some paths."""
     if not paths:
-        raise PenwrightError("no files are given; name at least one file, folder or hub data set")
+        raise PenwrightError("no files given; pass at least one file, folder or hub data set")
     return measure(kind.sources(list(dict.fromkeys(map(str, paths))), reading))
 
 

@@ -10,8 +10,8 @@ Hashes = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 
 DEFAULT_FRACTION = 0.1
-TOO_MANY = 2  # if a choice is more than this many times too large, groups are chosen one by one
-ENOUGH_FOR_ONE = 0.3  # minimum size of a class, times the held-out fraction, for one held-out row (at 10 %: 3 rows)
+TOO_MANY = 2  # if a selection is more than this many times too large, groups are selected one by one
+ENOUGH_FOR_ONE = 0.3  # minimum class size times held-out share for holding out one row (at 10 %: 3 rows)
 
 
 def shuffled(hashes: Hashes, seed: int) -> Hashes:
@@ -32,9 +32,10 @@ def repeats(hashes: Hashes, keep: Mask) -> Mask:
 
 
 def held_out_rows(keys: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
-    """Choose about `wanted` kept rows, at least one.
+    """Select about `wanted` of the rows in `keep`, at least one.
 
-    Rows with the same key stay together. If a large group makes the choice too large, other groups are chosen.
+    Rows with the same key stay together. If a large group would make the selection too large, other groups are selected
+    instead.
     """
     order = shuffled(keys, seed)
     among = order[keep]
@@ -47,7 +48,7 @@ def held_out_rows(keys: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
 
 
 def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
-    """Choose the same share of each class.
+    """Select the rows to hold out: the same share of each class.
 
     Classes that are too rare to hold out a row are pooled, and the same share of the pool is held out. No class loses
     its last row: a class with only one text stays in training.
@@ -75,7 +76,7 @@ def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, 
 
 
 def held_out_documents(hashes: Hashes, sizes: NDArray[np.int64], wanted: int, seed: int) -> Mask:
-    """Choose whole documents, up to `wanted` characters in total, by their hashes: at least one, never all.
+    """Select whole documents by their hashes, up to `wanted` characters in total: at least one, never all.
 
     Equal documents stay together.
     """

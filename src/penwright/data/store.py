@@ -76,7 +76,7 @@ class TokenStore:
         return self.columns[column].n_bytes
 
     def verify(self) -> None:
-        """Read every file, and raise PenwrightError if a file has changed. Opening a store checks only sizes."""
+        """Read every file, and raise PenwrightError if one has changed. Opening a store checks only sizes."""
         for name, expected in self.hashes.items():
             with (self.folder / name).open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != expected:
@@ -99,7 +99,7 @@ def cached_store(cache_folder: Path, key: str, build: Callable[[Path], object]) 
     if folder.exists():  # a missing store may be under construction in another process
         try:
             store = open_store(folder)
-            if store.key == key:  # a different key means that the folder has a wrong name
+            if store.key == key:  # a different key means that the folder has the wrong name
                 store.verify()
                 return store
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Corpora of running text. Some documents, or the end of each, are held out."""
+"""Corpora of running text. Some documents, or the end of each document, are held out."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_documents, re
 from penwright.errors import PenwrightError
 
 MANY = 20  # with fewer different documents, the end of each document is held out
-ENOUGH = 0.5  # minimum share of the requested characters in whole documents
+ENOUGH = 0.5  # whole documents are held out only if they make up at least this share of the requested characters
 MOST_HELD_OUT = 500_000  # maximum number of held-out characters, unless the settings give a share
 Parts = tuple[CorpusPart[Document], CorpusPart[Document]]
 
@@ -78,7 +78,7 @@ def open_evaluation_text(paths: Sequence[str | Path], reading: ReadingOptions = 
 
 
 def _kept_documents(documents: Documents, held_out: Documents | None, cleaning: Cleaning) -> tuple[Mask, list[Dropped]]:
-    """Return the kept documents, and the number dropped by each rule. Documents in `held_out` are dropped."""
+    """Return the documents to keep, and how many each rule drops. Documents in `held_out` are dropped."""
     keep = np.ones(len(documents.hashes), dtype=np.bool_)
     rules: list[Rule] = [
         *broken_rules(-documents.characters, documents.reasons),
@@ -88,7 +88,7 @@ def _kept_documents(documents: Documents, held_out: Documents | None, cleaning: 
     ]
     dropped = leave_out(rules, keep, documents.place)
     if not keep.any():
-        raise PenwrightError(f"no document is left of {len(keep):,}: {reasons(dropped)}")
+        raise PenwrightError(f"no documents are left ({len(keep):,} read): {reasons(dropped)}")
     return keep, dropped
 
 
@@ -102,7 +102,7 @@ def _are_many(documents: Documents, keep: Mask) -> bool:
 
 
 def _whole_documents(documents: Documents, keep: Mask, reading: ReadingOptions) -> tuple[Parts, str] | None:
-    """Hold out whole documents. Return None if there are few documents, or if the chosen ones are too short."""
+    """Hold out whole documents. Return None if there are too few documents, or if the chosen ones are too short."""
     if not _are_many(documents, keep):
         return None
     kept = np.flatnonzero(keep)
@@ -114,7 +114,7 @@ def _whole_documents(documents: Documents, keep: Mask, reading: ReadingOptions) 
         return None
     parts = documents.part(keep & ~chosen), documents.part(chosen)
     split = (
-        f"held out: {count(len(parts[1]), 'whole document')} of {len(kept):,}, {_describe_size(*parts)}, "
+        f"held out: {count(len(parts[1]), 'whole document')} out of {len(kept):,}, {_describe_size(*parts)}, "
         f"by seed {reading.seed}"
     )
     return parts, split
@@ -133,8 +133,8 @@ def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Pa
         remarks = "".join(f". {remark}" for remark in documents.notes)
         size = count(total, "character")
         raise PenwrightError(
-            f"{documents.files[0].path}: {size} in total, too few to hold some out; "
-            f"give at least a few thousand characters{remarks}"
+            f"{documents.files[0].path}: {size} in total, too few to hold any out; "
+            f"pass at least a few thousand characters{remarks}"
         )
 
     def heads() -> Iterator[Document]:

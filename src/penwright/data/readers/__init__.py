@@ -1,1 +1,1 @@
-"""Readers for file formats. Each turns a file into rows or running text."""
+"""Readers for file formats. Each reader turns a file into rows or running text."""

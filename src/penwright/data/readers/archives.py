@@ -92,7 +92,7 @@ def member_blocks(archive: Path, path: Path) -> Iterator[bytes]:
 def open_zip(archive: str | Path | BufferedIOBase, name: str = "") -> zipfile.ZipFile:
     """Open a zip archive, or a document in zip format, and check its sizes. `name` is for error messages.
 
-    Raises PenwrightError if it is damaged, or looks like a zip bomb.
+    Raises PenwrightError if the archive is damaged, or looks like a zip bomb.
     """
     name = name or str(archive)
     try:
@@ -120,7 +120,7 @@ def docx_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
 
 
 def odt_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
-    """Yield the headings and paragraphs of an OpenDocument text, each followed by its footnotes."""
+    """Yield the headings and paragraphs of an OpenDocument text document, each followed by its footnotes."""
     with open_zip(file, name) as opened:
         if "content.xml" in opened.namelist() and b"encryption-data" in _read(opened, "META-INF/manifest.xml", name):
             raise PenwrightError(f"{name} is protected by a password. Save it without one")
@@ -156,7 +156,7 @@ class _Paragraphs:
         raise ParseError("it has a DTD")
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        """Begin a paragraph, or add the character that the element stands for."""
+        """Begin a paragraph, or add the character that the element represents."""
         if self.n_skipped or tag in self.skipped:
             self.n_skipped += 1
         elif tag in self.paragraphs:
@@ -202,7 +202,7 @@ def _parse(opened: zipfile.ZipFile, part: str, name: str, paragraphs: _Paragraph
 
 
 def _read(opened: zipfile.ZipFile, part: str, name: str) -> bytes:
-    """Return a part; empty if it is missing. Raises PenwrightError if it is damaged or larger than MOST_XML."""
+    """Return the content of a part; b"" if it is missing. Raises PenwrightError if it is damaged or too large."""
     try:
         with opened.open(part) as stream:
             content = stream.read(MOST_XML + 1)

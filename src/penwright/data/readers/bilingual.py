@@ -46,7 +46,7 @@ def holds_segments(file: SourceFile) -> bool:
 
 
 def bilingual_languages(file: SourceFile, source: str | None, target: str | None) -> tuple[str, str]:
-    """Return the two languages to read: the requested ones, or else the most frequent ones.
+    """Return the two languages to read: the requested ones or, failing that, the most frequent ones.
 
     A PO file has the languages `msgid` and `msgstr`. Regions (pt-BR, pt-PT) count as languages of their own only if
     they are requested, or if the file has a single language. Raises PenwrightError if a language is missing.
@@ -112,7 +112,7 @@ def _primary(language: str) -> str:
 
 
 def _find_language(file: SourceFile, name: str, counts: Counter[str]) -> str:
-    """Return the file's name for a requested language, with the region only if the file has several regions.
+    """Return the name that a file uses for a requested language, with the region only if the file has several regions.
 
     Raises PenwrightError if the file does not have the language.
     """
@@ -171,7 +171,7 @@ def read_units(file: SourceFile) -> Iterator[Texts]:
 
 
 def _pieces(file: SourceFile) -> Iterator[tuple[bool, str]]:
-    """Cut the file into units and the text between them; yield whether a piece is a unit, and the piece.
+    """Divide the file into units and the text between them. Yield whether each piece is a unit, and the piece.
 
     Raises PenwrightError if the end of the file is missing.
     """
@@ -209,7 +209,7 @@ def _parse_unit(text: str) -> Element | None:
 
 
 def _side_texts(unit: Element) -> Texts:
-    """Return the texts of a TMX or TBX unit, the first of each language."""
+    """Return the first text of each language in a TMX or TBX unit."""
     texts: Texts = {}
     for side in unit.iter():
         language = side.get(LANG) or side.get("lang")

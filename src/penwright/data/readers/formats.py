@@ -40,7 +40,7 @@ FORMATS = {
     each.name: each
     for each in (
         Format("docx", "a Word document", "document"),
-        Format("odt", "an OpenDocument text", "document"),
+        Format("odt", "an OpenDocument text document", "document"),
         Format("epub", "an EPUB book", "document"),
         Format("pdf", "a PDF document", "document"),
         Format("html", "a web page", "markup"),
@@ -179,7 +179,7 @@ def _by_text(text: str, suffix: str) -> str | None:
 
 
 class MissingLibrary(PenwrightError):
-    """An error for a file that needs a library that is not installed."""
+    """An error for a file format whose library is not installed."""
 
 
 def require_library(library: str, what: str) -> None:

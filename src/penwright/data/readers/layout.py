@@ -69,7 +69,7 @@ class Fit:
     def rank(self, text: str) -> tuple[float, float, bool, int, float, int]:
         """Return a sort key that compares delimiters. The best fit sorts last."""
         mark = self.dialect.delimiter
-        # Share of the delimiters before a space. They may be punctuation.
+        # Delimiters that are followed by a space may be punctuation.
         n_prose = text.count(f"{mark} ") / text.count(mark)
         known = self.is_named, len(mark), -round(n_prose, 1), -DELIMITERS.index(mark)
         return round(self.share, 3), round(self.proper, 1), *known
@@ -248,7 +248,7 @@ def _vote(name: str, values: Sequence[str], n_rows: int) -> int | None:
 
 
 def _vote_of_texts(name: str, values: Sequence[str]) -> int:
-    """Return the vote of a column of texts: a header is much shorter than nearly all of them."""
+    """Return the vote of a column of texts: a header is much shorter than nearly all texts below it."""
     shortest = _usual_shortest(values)
     if shortest < LONG:
         return 0
@@ -258,7 +258,7 @@ def _vote_of_texts(name: str, values: Sequence[str]) -> int:
 
 
 def _usual_shortest(values: Sequence[str]) -> int:
-    """Return the length of the shortest value, ignoring the shortest 5 %."""
+    """Return the length of the shortest value, ignoring the shortest 5 % of the values."""
     return sorted(map(len, values))[len(values) // 20]
 
 

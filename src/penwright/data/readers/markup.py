@@ -45,7 +45,7 @@ def html_lines(text: str) -> list[str]:
 
 
 def declared_encoding(head: bytes) -> str | None:
-    """Return the encoding declared at the start of a page, XML file or PO file; None if it cannot be right."""
+    """Return the encoding declared at the start of a page, XML file or PO file; None if missing or impossible."""
     declaration = DECLARED.search(head[:4096])
     name = known_encoding(declaration[1].decode("ascii", "replace")) if declaration else None
     if name is None or name.startswith(("utf-16", "utf-32")):  # impossible: the declaration is in ASCII
@@ -57,7 +57,7 @@ def declared_encoding(head: bytes) -> str | None:
 
 
 def decode_markup(content: bytes) -> str:
-    """Decode a page by its byte order mark, by its declared encoding, or as UTF-8."""
+    """Decode a page according to its byte-order mark or its declared encoding, or else as UTF-8."""
     guess = first_guess(content[:4096])
     encoding = guess if guess != "utf-8" else declared_encoding(content[: 1 << 16]) or guess
     return content.decode(encoding, "replace").removeprefix("\ufeff")

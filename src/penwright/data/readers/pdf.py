@@ -19,8 +19,9 @@ from penwright.errors import PenwrightError
 
 MOST_SECONDS = 600
 LIMITS = {"RLIMIT_AS": 4 << 30, "RLIMIT_CPU": MOST_SECONDS, "RLIMIT_FSIZE": 1 << 30, "RLIMIT_CORE": 0}
-SHORT = 0.7  # share of the usual line length; a shorter line ends a paragraph, or is a heading or a verse
-PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")  # variables that Python may need to start
+SHORT = 0.7  # a line shorter than this share of the usual length ends a paragraph, or is a heading or a verse
+# Environment variables that Python may need to start.
+PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
 HYPHEN = re.compile(r"(?<=\w)[-\u00ad]$")
 NUMBER = re.compile(r"\W*(\d+|[ivxlc]+)\W*", re.IGNORECASE)
 

@@ -123,7 +123,7 @@ def _values(file: SourceFile, *, is_list: bool) -> Iterator[Record | Broken]:
 
 
 def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
-    """Yield the JSON values of a file, or the items of its list, with one at a time in memory."""
+    """Yield the JSON values of a file, or the items of its list, keeping only one of them in memory."""
     decoder, blocks, text, place, n_read = json.JSONDecoder(), file.blocks(), "", 0, 0
     is_begun = not is_list
     while True:
@@ -137,7 +137,7 @@ def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
         try:
             value, place = decoder.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            n_more = 1 + (len(text) - place) // BLOCK  # double the text: a long value must not be parsed too often
+            n_more = 1 + (len(text) - place) // BLOCK  # double the text, so that a long value is not parsed too often
             if more := "".join(islice(blocks, n_more)):
                 text, place = text[place:] + more, 0
                 continue
@@ -152,7 +152,7 @@ def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
 
 
 def _rows_of(value: object) -> Iterable[Record | Broken] | None:
-    """Return the rows that a JSON object holds as columns, as a list or as values; None if it is a row itself."""
+    """Return the rows that a JSON object contains as columns, as a list or as values; None if it is itself a row."""
     if not isinstance(value, dict) or not value:
         return (NO_RECORD,)
     lists = [part for part in value.values() if isinstance(part, list)]

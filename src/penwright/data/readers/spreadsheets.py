@@ -37,7 +37,7 @@ def sheet_lines(file: BufferedIOBase, name: str, format_name: str) -> Iterator[s
 
 
 def sheets_read(last_line: str) -> str:
-    """Return a remark with the names of the sheet that is read and of the other sheets."""
+    """Return a remark that names the sheet that is read, and the other sheets."""
     first, *others = json.loads(last_line)["sheets"]
     return f"sheet '{first}'" + (f" (not read: {', '.join(others)})" if others else "")
 

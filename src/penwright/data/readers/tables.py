@@ -90,7 +90,7 @@ def has_tabs(file: SourceFile) -> bool:
 
 
 def has_text_column(table: Table) -> bool:
-    """Return whether a column has a common name of text columns."""
+    """Return whether a column has a common name for text columns."""
     return any(name.lower() in TEXT_NAMES for name in table.columns)
 
 
@@ -166,10 +166,10 @@ class Grid:
 def delimited_grid(file: SourceFile, delimiter: str | None, names: Sequence[str] = ()) -> Grid:
     """Open delimited text as a table, detecting its dialect and header.
 
-    A given `delimiter` is used unless the first line names another one (`sep=;`).
+    A given `delimiter` is used unless the first line names a different one (`sep=;`).
     """
     dialect, sample, n_skipped = _detect_dialect(file, delimiter, SAMPLE)
-    if len(sample) < FEW and file.n_lines > SAMPLE:  # the rows have very many lines
+    if len(sample) < FEW and file.n_lines > SAMPLE:  # each row spans very many lines
         dialect, sample, n_skipped = _detect_dialect(file, delimiter, MOST_LINES)
     columns, header, n_before, fewest = _layout(sample, names, strays=dialect.delimiter == "\t")
 
