@@ -119,18 +119,17 @@ def test_stop_frees_the_model(visit: Any, server: Any) -> None:
     assert page.locator(".editor .pw-token").count() == count
 
 
-def test_moving_a_slider_asks_the_model_nothing_new(visit: Any) -> None:
-    from penwright.serving import writing
-
+def test_moving_a_slider_asks_the_model_nothing_new(visit: Any, server: Any) -> None:
+    logits = server.registry.get("writer").logits
     page = visit("#/write?model=writer&text=It%20was")
     page.wait_for_selector(".choices tbody tr")
-    passes = writing._logits.cache_info().misses
+    passes = logits.cache_info().misses
     with page.expect_response("**/next"):
         page.fill("label:has-text('Temperature') input", "0.2")
     with page.expect_response("**/next"):
         page.fill("label:has-text('Top k') input", "1")
     page.wait_for_selector("text=1 token can be drawn")
-    assert writing._logits.cache_info().misses == passes
+    assert logits.cache_info().misses == passes
 
 
 def test_what_is_in_the_address_comes_back_with_its_colours(visit: Any) -> None:

@@ -1,6 +1,7 @@
 """The registry of the served models."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from penwright.errors import PenwrightError, UsageError
 from penwright.serving.model_worker import Kind, ModelWorker
@@ -11,11 +12,15 @@ class UnknownModel(PenwrightError):
 
 
 class ModelRegistry:
-    """The served models by name. The first is the default."""
+    """The served models by name. The first is the default.
 
-    def __init__(self, served: Sequence[ModelWorker]):
-        if not served:
+    With a `home` folder, the registry is open: it may be empty, and the runs in that folder come and go (see live.py).
+    """
+
+    def __init__(self, served: Sequence[ModelWorker], home: Path | None = None):
+        if not served and home is None:
             raise UsageError("there is nothing to serve. Name a run folder")
+        self.home = home
         self._served: Mapping[str, ModelWorker] = {each.name: each for each in served}
         if len(self._served) < len(served):
             raise UsageError("two runs have the same name. Give one as NAME=FOLDER")
@@ -23,12 +28,35 @@ class ModelRegistry:
     def __iter__(self) -> Iterator[ModelWorker]:
         return iter(self._served.values())
 
+    def put(self, served: ModelWorker) -> ModelWorker | None:
+        """Add a model, and return the one that it replaces. Requests that began with the old model may finish."""
+        before = self._served.get(served.name)
+        self._served = {
+            **self._served,
+            served.name: served,
+        }  # others may iterate over the old one
+        return before
+
+    def remove(self, name: str) -> ModelWorker:
+        """Remove a model, and return it."""
+        removed = self._served[name]
+        self._served = {each.name: each for each in self if each is not removed}
+        return removed
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """The folders whose runs are visible: the parents of the served runs, or the home folder and its runs/."""
+        if self.home is not None:
+            return (self.home / "runs", self.home)
+        return tuple(dict.fromkeys(served.opened.run.folder.resolve().parent for served in self))
+
     def get(self, name: str | None = None, kind: Kind | None = None) -> ModelWorker:
         """Return the model of this name or, without a name, the first model of this kind. Raises UnknownModel."""
         if name is not None:
-            if name not in self._served:
+            found = self._served.get(name)
+            if found is None:
                 raise UnknownModel(f"there is no model '{name[:80]}'. The models are {', '.join(self._served)}")
-            return self._served[name]
+            return found
         found = next((each for each in self if kind is None or each.kind == kind), None)
         if found is None:
             raise UnknownModel(f"no {kind} is served. The models are {', '.join(self._served)}")

@@ -6,11 +6,14 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from collections.abc import Generator as Steps
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
 from typing import Literal, NamedTuple, TypeVar
+
+from jaxtyping import Float
+from torch import Tensor
 
 from penwright.application import Application
 from penwright.classification.classifier import Classification, Classifier
@@ -63,16 +66,17 @@ class ModelWorker:
         self._read_folder()
         self.n_inside = 0  # number of queued and running texts
         self.is_stopping = False
+        self.is_live = self.is_learning = False  # may be replaced by another checkpoint; the run trains now
 
     def _read_folder(self) -> None:
         """Read the facts about the model early: the run folder may be changed or deleted while the model is served."""
         run = self.opened.run
         self.created = int(time.time())
-        self.best_step: int | None = None
+        self.step: int | None = None  # training step of the weights
         self._head: AlignmentHead | None = None
         with suppress(*DAMAGE):
             self.created = int((run.folder / "recipe.toml").stat().st_mtime)
-            self.best_step = run.best_step()
+            self.step = self.opened.checkpoint.step if self.opened.checkpoint else run.best_step()
         self.alignment()
 
     def alignment(self) -> AlignmentHead | None:
@@ -83,13 +87,11 @@ class ModelWorker:
 
     @classmethod
     def load(cls, folder: Path, name: str | None = None, limits: ServingSettings | None = None) -> "ModelWorker":
-        """Load a run folder. The default name of the model is the name of the folder."""
+        """Load a run folder, or one of its checkpoints. The default name of the model is the name of the folder."""
         device = limits.device if limits else "cpu"
         served = cls(name or folder.resolve().name, open_run(folder), load(folder, device), limits)
         if served.kind == "writer":
-            _ = (
-                served.completion_worker
-            )  # create the worker now; this takes a second and would delay the first requests
+            _ = served.completion_worker  # created now, because it takes a second
         return served
 
     @property
@@ -122,6 +124,11 @@ class ModelWorker:
     def inspector(self) -> Inspector:
         """The inspector of the model. It computes with the model, so use it only inside `run` or `run_in_steps`."""
         return Inspector(self.application)
+
+    @cached_property
+    def logits(self) -> Callable[[tuple[int, ...]], Float[Tensor, " vocab_size"]]:
+        """A function that returns the logits of the next token. Its cache makes it fast to try other settings."""
+        return lru_cache(maxsize=32)(lambda tokens: self.generator.next_logits(tokens).double())
 
     @cached_property
     def completion_worker(self) -> CompletionWorker:
@@ -209,9 +216,11 @@ class ModelWorker:
             self.batcher.abort(error)
 
     def close(self) -> None:
-        """Shut down the threads without waiting for them."""
+        """Shut down the threads without waiting for them, and drop what was derived from the model."""
         for each in (self._worker, self._builder):
             each.shutdown(wait=False, cancel_futures=True)
+        for name in ("inspector", "completion_worker", "batcher", "logits"):
+            self.__dict__.pop(name, None)
 
     async def _batched(
         self, texts: Sequence[str], options: TranslationChoices | None

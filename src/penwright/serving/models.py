@@ -32,7 +32,8 @@ class ModelFacts(BaseModel):
     context_length: int
     heads: list[str]  # names of the heads, for requests about a single head
     device: str
-    step: int | None  # training step of the best checkpoint
+    step: int | None  # training step of the weights
+    is_learning: bool  # whether the run trains now, so that newer weights may follow
     labels: list[str]  # the labels of a classifier
     languages: list[str]  # the two language codes of a translator; see languages.py
     decoding: dict[str, Any]  # default decoding settings of the model
@@ -46,10 +47,30 @@ class Models(BaseModel):
     models: list[ModelFacts]
 
 
+class ModelStep(BaseModel):
+    """The training step of a model."""
+
+    step: int | None
+    is_learning: bool
+
+
+class Steps(BaseModel):
+    """The training steps of all models by name."""
+
+    models: dict[str, ModelStep]
+
+
 @router.get("/models")
 def models(registry: Registry) -> Models:
     """List the served models with their sizes, settings and examples."""
     return Models(models=[facts(served) for served in registry])
+
+
+@router.get("/models/steps")
+def steps(registry: Registry) -> Steps:
+    """Return the training step of each model. The page asks for it often, to show which weights answer."""
+    known = {each.name: ModelStep(step=each.step, is_learning=each.is_learning) for each in registry}
+    return Steps(models=known)
 
 
 def facts(served: ModelWorker) -> ModelFacts:
@@ -71,7 +92,8 @@ def facts(served: ModelWorker) -> ModelFacts:
         context_length=settings.context_length,
         heads=[str(head) for head in all_heads(model)],
         device=device_of(model),
-        step=served.best_step,
+        step=served.step,
+        is_learning=served.is_learning,
         labels=list(opened.card.labels),
         languages=list(languages_of(served.name, opened)) if served.kind == "translator" else [],
         decoding=opened.recipe.decoding.model_dump(mode="json"),

@@ -30,6 +30,7 @@ QUIET = 120.0  # a run counts as stopped after this many seconds without a new l
 MAX_POINTS = 2000  # maximum number of points of a curve
 COUNTERS = ("step", "seconds", "targets", "epoch", "skipped", "total_steps")
 State = Literal["training", "stopping", "finished", "stopped"]
+LIVE = ("training", "stopping")
 Column = list[float | None]
 RunName = Annotated[str, Query(max_length=500)]
 
@@ -46,6 +47,7 @@ class RunFacts(BaseModel):
     best_step: int | None
     scores: dict[str, float | None]  # scores of the last evaluation
     model: str | None  # name of the served model, if the run is served
+    model_step: int | None = None  # training step of the served model
     changed: float  # time of the last change, in seconds since 1970
     problem: str = ""  # what cannot be read
 
@@ -125,7 +127,7 @@ def figures(registry: Registry, run: RunName) -> Figures:
         steps=_columns(downsample(_with_speed(steps.lines), MAX_POINTS)),
         evaluations=_columns(downsample(evaluations.lines, MAX_POINTS)),
         alerts=[AlertFacts(**alert._asdict()) for alert in alerts(steps.lines, evaluations.lines)],
-        state=_state(found),
+        state=state_of(found),
         problem="; ".join(filter(None, (steps.problem, evaluations.problem))),
     )
 
@@ -148,18 +150,17 @@ def settings(registry: Registry, run: RunName) -> RunSettings:
 def stop(registry: Registry, body: StopRequest) -> Stopped:
     """Stop the training of a run after its current step. The run is saved and can be resumed."""
     run = _run(registry, body.run)
-    state = _state(run)
-    if state not in ("training", "stopping"):
+    state = state_of(run)
+    if state not in LIVE:
         raise NotTraining(f"{body.run} is not being trained: it has {state}")
     request_stop(run)
-    return Stopped(state=_state(run))
+    return Stopped(state=state_of(run))
 
 
 def folders(registry: ModelRegistry) -> dict[str, Path]:
     """Return the run folders by name. A name that occurs again gets the name of the parent folder as a prefix."""
-    places = dict.fromkeys(served.opened.run.folder.resolve().parent for served in registry)
     found: dict[str, Path] = {}
-    for place in places:
+    for place in registry.places:
         for path in sorted(place.glob("*/recipe.toml")):
             folder = path.parent
             name = readable(folder)
@@ -198,6 +199,7 @@ def _run(registry: ModelRegistry, name: str) -> Run:
 
 def _facts(name: str, folder: Path, registry: ModelRegistry) -> RunFacts | None:
     """Return the summary of a run, or None if its folder has just been deleted."""
+    served = next((each for each in registry if each.opened.run.folder.resolve() == folder.resolve()), None)
     facts = RunFacts(
         name=name,
         task=None,
@@ -207,7 +209,8 @@ def _facts(name: str, folder: Path, registry: ModelRegistry) -> RunFacts | None:
         seconds=0.0,
         best_step=None,
         scores={},
-        model=next((each.name for each in registry if each.opened.run.folder.resolve() == folder.resolve()), None),
+        model=served and served.name,
+        model_step=served and served.step,
         changed=0.0,
     )
     try:
@@ -224,7 +227,7 @@ def _known(run: Run) -> Record:
     total = last.get("total_steps")
     return {
         "task": run.recipe.task,
-        "state": _state(run),
+        "state": state_of(run),
         "step": int(last.get("step", 0)),
         "total_steps": total if isinstance(total, int) else None,
         "seconds": finite_or_none(last.get("seconds")) or 0.0,
@@ -235,7 +238,8 @@ def _known(run: Run) -> Record:
     }
 
 
-def _state(run: Run) -> State:
+def state_of(run: Run) -> State:
+    """Return whether a run is being trained, by its files alone: another process may train it."""
     with suppress(*DAMAGE):
         state = run.checkpoints()[-1].state()
         spent = state["total_steps"] is not None and state["step"] >= state["total_steps"]

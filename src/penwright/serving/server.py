@@ -17,6 +17,7 @@ from penwright.devices import give_back_memory
 from penwright.errors import PenwrightError, UsageError
 from penwright.serving.app import create_app
 from penwright.serving.connections import RateLimitFilter, allowed_connections, protocol
+from penwright.serving.live import LiveModels
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
@@ -90,9 +91,11 @@ class Server:
         """Serve until `stop` is called. In the main thread, SIGTERM or SIGINT also ends serving."""
         if open_page:
             webbrowser.open(self.address)
+        watching = asyncio.create_task(LiveModels(self._registry, self._settings).watch())
         try:
             await self._server.serve([self._socket])
         finally:
+            watching.cancel()
             self._registry.close()
 
     def stop(self) -> None:

@@ -21,6 +21,8 @@ class ServingSettings(Settings):
     max_new_tokens: PositiveInt = 4096  # maximum number of new tokens of a completion
     max_rows: PositiveInt = 64  # maximum number of completions that a writer generates at a time
     max_waiting: PositiveInt = 512  # maximum number of queued and running texts of a model; beyond: 429
+    max_models: PositiveInt = 16  # maximum number of models that the studio loads, newest first
+    max_model_bytes: PositiveInt = 4_000_000_000  # maximum size of these models together, in bytes
     max_connections: PositiveInt = 512  # maximum number of open connections; beyond, the longest idle one is closed
     read_seconds: PositiveFloat = 20.0  # time limit for sending a request (else 408) or reading part of a response
     build_seconds: PositiveFloat = 10.0  # time limit for compiling a pattern and word constraints (else 400)

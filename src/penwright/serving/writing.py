@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from functools import lru_cache
 from math import exp
 from time import perf_counter
 from typing import Annotated, Any
@@ -12,9 +11,7 @@ from typing import Annotated, Any
 import torch
 from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
-from jaxtyping import Float
 from pydantic import BaseModel, Field
-from torch import Tensor
 
 from penwright.config import DecodingSettings
 from penwright.decoding.batches import in_view
@@ -212,17 +209,9 @@ def _tokens(served: ModelWorker, body: PromptRequest) -> Tokens:
     return tuple(tokenizer.prompt([*tokenizer.encode(body.text), *body.tokens]))
 
 
-@lru_cache(maxsize=32)
-def _logits(served: ModelWorker, tokens: Tokens) -> Float[Tensor, " vocab_size"]:
-    """Return the logits of the next token. The cache makes it fast to try other settings."""
-    return served.generator.next_logits(tokens).double()
-
-
 def _next_distribution(served: ModelWorker, tokens: Tokens, settings: DecodingSettings) -> NextTokenDistribution:
     tokenizer, context = served.generator.tokenizer, served.generator.model.settings.context_length
-    logits = _logits(
-        served, tuple(in_view(tokens, context))
-    )  # the model reads only the tokens in view, so only they are in the cache key
+    logits = served.logits(tuple(in_view(tokens, context)))  # the model reads only the tokens in view
     sampling = plan_of(tokenizer, settings, []).sampling
     reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.uses_history else None)[0]
     chances = (

@@ -15,6 +15,7 @@ const rail = document.getElementById("rail");
 const picker = document.getElementById("picker");
 const store = makeStore(arrive);
 const frame = { models: [], model: null, screen: null, module: null, leave: () => {} };
+const AGAIN = 2000; // milliseconds between questions for newer weights
 
 const NAMES = { writer: "a writer", translator: "a translator", classifier: "a classifier" };
 const able = (screen, model) => screen.kinds === null || screen.kinds.includes(model.kind);
@@ -128,15 +129,46 @@ function drawPicker(screen, model) {
     usable.length > 1
       ? make("select", { "aria-label": "Model", change: choose }, usable.map(option))
       : make("strong", {}, model.id);
-  return picker.replaceChildren(name, make("span", { class: "facts" }, facts(model)));
+  return picker.replaceChildren(
+    name,
+    make("span", { class: "step", title: "The training step of the weights that answer" }, stepOf(model)),
+    make("span", { class: "facts" }, facts(model)),
+  );
 }
 
-function facts({ kind, parameters, n_layers, n_heads, step, device }) {
-  const size = parameters >= 1e6 ? `${(parameters / 1e6).toFixed(1)} M` : `${Math.round(parameters / 1e3)} k`;
-  const shape = `${n_layers} layers × ${n_heads} heads`;
-  return [kind, `${size} parameters`, shape, step && `step ${step.toLocaleString("en")}`, device]
+function stepOf({ step, is_learning }) {
+  return [step !== null && `step ${step.toLocaleString("en")}`, is_learning && "still learning"]
     .filter(Boolean)
     .join(" · ");
+}
+
+/** Ask again and again which weights answer. A run that trains gets newer ones, and models may come and go. */
+async function follow() {
+  try {
+    const { models } = await askJson("models/steps");
+    if (Object.keys(models).join("\n") !== frame.models.map(({ id }) => id).join("\n")) await learn();
+    else frame.models.forEach((model) => Object.assign(model, models[model.id]));
+    const here = picker.querySelector(".step");
+    const now = frame.model && stepOf(frame.model);
+    if (here && here.textContent !== now) here.textContent = now;
+  } catch {
+    // the next request of a person says what is wrong
+  }
+  setTimeout(follow, AGAIN);
+}
+
+/** Load the facts about all models. The chosen model stays the chosen one if it is still served. */
+async function learn() {
+  const known = new Map(frame.models.map((model) => [model.id, model]));
+  const { models } = await askJson("models");
+  frame.models.splice(0, Infinity, ...models.map((model) => Object.assign(known.get(model.id) || {}, model)));
+  if (frame.screen) drawRail();
+}
+
+function facts({ kind, parameters, n_layers, n_heads, device }) {
+  const size = parameters >= 1e6 ? `${(parameters / 1e6).toFixed(1)} M` : `${Math.round(parameters / 1e3)} k`;
+  const shape = `${n_layers} layers × ${n_heads} heads`;
+  return [kind, `${size} parameters`, shape, device].join(" · ");
 }
 
 function drawTools() {
@@ -173,12 +205,13 @@ async function start() {
   drawTools();
   drawRail();
   try {
-    frame.models = (await askJson("models")).models;
+    await learn();
   } catch (error) {
     fail(error);
     return;
   }
   store.start();
+  setTimeout(follow, AGAIN);
 }
 
 start();

@@ -1,0 +1,123 @@
+"""Live models: the newest checkpoint of a run that trains is served without a restart.
+
+While a run trains, its newest checkpoint is served, and afterwards its best. A request keeps the model with which it
+began; the old model is closed when it is idle.
+"""
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+from penwright.devices import give_back_memory
+from penwright.run.checkpoints import WEIGHTS, Checkpoint
+from penwright.run.folder import Run
+from penwright.serving.model_registry import ModelRegistry
+from penwright.serving.model_worker import DAMAGE, ModelWorker
+from penwright.serving.runs import LIVE, folders, state_of
+from penwright.serving.settings import ServingSettings
+
+WATCH_SECONDS = 1.0  # seconds between two looks at the run folders
+MAX_SHARE = 0.05  # maximum share of the time that loading may take, since it slows training down
+IDLE_SECONDS = 30.0  # seconds after which a replaced model that answers no requests is closed
+
+
+class LiveModels:
+    """A watcher that replaces the models of a registry, and that adds and removes models if the registry is open."""
+
+    def __init__(self, registry: ModelRegistry, settings: ServingSettings):
+        self._registry, self._settings = registry, settings
+        self._retired: list[tuple[ModelWorker, float]] = []
+        self._failed: dict[Path, int | None] = {}  # steps that could not be loaded, by run folder
+
+    async def watch(self) -> None:
+        """Look at the run folders again and again, until cancelled."""
+        while True:
+            begin = monotonic()
+            with suppress(*DAMAGE, RuntimeError):  # a run folder may be damaged, or deleted at any time
+                await asyncio.to_thread(self.update)
+            self._close_idle()
+            await asyncio.sleep(max(WATCH_SECONDS, (monotonic() - begin) / MAX_SHARE))
+
+    def update(self) -> None:
+        """Load the newer checkpoints of the served runs and, if the registry is open, the runs that are new."""
+        for served in self._registry:
+            if served.opened.checkpoint is not None and not served.is_live:
+                continue  # this checkpoint was asked for
+            run = Run(served.opened.run.folder)
+            with suppress(*DAMAGE):
+                served.is_learning = state_of(run) in LIVE
+                wanted = _wanted_step(run, served.is_learning)
+                if wanted is not None and wanted != served.step and self._failed.get(run.folder) != wanted:
+                    self._load(run, wanted, served.name)
+        if self._registry.home is not None:
+            self._follow_home()
+
+    def _follow_home(self) -> None:
+        """Serve the newest runs below the home folder, within the limits, and no others."""
+        found = folders(self._registry)
+        chosen = dict(_within_limits(found, self._settings))
+        for served in self._registry:
+            if served.name not in chosen:
+                self._retire(self._registry.remove(served.name))
+        names = {served.name for served in self._registry}
+        for name, folder in chosen.items():
+            run = Run(folder)
+            with suppress(*DAMAGE):
+                is_learning = state_of(run) in LIVE
+                wanted = _wanted_step(run, is_learning)
+                if name not in names and wanted is not None and self._failed.get(folder) != wanted:
+                    self._load(run, wanted, name)
+
+    def _load(self, run: Run, step: int, name: str) -> None:
+        """Load a checkpoint and serve it under this name. If it cannot be loaded, remember that."""
+        checkpoint = next((each for each in run.checkpoints() if each.step == step), None)
+        if checkpoint is None:
+            return
+        self._failed[run.folder] = step
+        served = ModelWorker.load(checkpoint.folder, name, self._settings)
+        del self._failed[run.folder]
+        served.is_live, served.is_learning = True, state_of(run) in LIVE
+        self._retire(self._registry.put(served))
+
+    def _retire(self, served: ModelWorker | None) -> None:
+        if served is not None:
+            self._retired.append((served, monotonic()))
+
+    def _close_idle(self) -> None:
+        """Close the replaced models that answer no requests any more."""
+        now = monotonic()
+        idle = [each for each in self._retired if not each[0].n_inside and now - each[1] > IDLE_SECONDS]
+        for each in idle:
+            self._retired.remove(each)
+            each[0].close()
+        if idle:
+            gc.collect()
+            give_back_memory()
+
+
+def _wanted_step(run: Run, is_learning: bool) -> int | None:
+    """Return the step to serve: the newest while the run trains, otherwise the best; None if there is no checkpoint."""
+    newest = run.last_step() if run.checkpoints() else None
+    best = None if is_learning else run.best_step()
+    return newest if best is None else best
+
+
+def _within_limits(found: dict[str, Path], settings: ServingSettings) -> Iterator[tuple[str, Path]]:
+    """Yield the runs to serve: those with the newest checkpoints, as many as the limits allow."""
+    known = [(checkpoint, name, folder) for name, folder in found.items() if (checkpoint := _newest(folder))]
+    known.sort(key=lambda each: -each[0].folder.stat().st_mtime)
+    n_bytes = 0
+    for checkpoint, name, folder in known[: settings.max_models]:
+        n_bytes += (checkpoint.folder / WEIGHTS).stat().st_size
+        if n_bytes > settings.max_model_bytes:
+            return
+        yield name, folder
+
+
+def _newest(folder: Path) -> Checkpoint | None:
+    with suppress(*DAMAGE):
+        return max(Run(folder).checkpoints(), key=lambda each: each.step, default=None)
+    return None

@@ -1,0 +1,156 @@
+"""A served run that still trains: newer checkpoints answer without a restart."""
+
+import asyncio
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from penwright.run.folder import Run
+from penwright.serving import live
+from penwright.serving.model_registry import ModelRegistry
+from penwright.serving.model_worker import ModelWorker
+from penwright.serving.server import Server
+from penwright.serving.settings import ServingSettings
+
+from .conftest import eventually
+
+PROMPT = {"prompt": "It was", "max_tokens": 8, "temperature": 0}
+
+
+class Learning(NamedTuple):
+    """A server of a run that seems to train, and the run."""
+
+    address: str
+    run: Run
+    registry: ModelRegistry
+
+
+def train_on(run: Run, step: int, total: int = 99) -> None:
+    """Save a checkpoint with other weights, as training does."""
+    weights = {name: tensor * 0.9 for name, tensor in run.newest()[0].weights().items()}
+    run.save_checkpoint(step, weights, weights, {"step": step, "total_steps": total, "best_step": 6})
+    run.append("steps.jsonl", {"step": step, "seconds": step / 10, "targets": 9 * step, "loss": 3.0})
+    run.prune(2)
+
+
+@pytest.fixture
+def learning(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Learning]:
+    monkeypatch.setattr(live, "WATCH_SECONDS", 0.02)
+    monkeypatch.setattr(live, "MAX_SHARE", 1.0)
+    monkeypatch.setattr(live, "IDLE_SECONDS", 0.5)
+    folder = tmp_path / "novel"
+    shutil.copytree(runs / "writer", folder)
+    settings = ServingSettings(port=0, drain_seconds=1.0)
+    registry = ModelRegistry([ModelWorker.load(folder, None, settings)])
+    server = Server(registry, settings)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    thread.start()
+    yield Learning(server.address, Run(folder), registry)
+    server.stop()
+    thread.join()
+
+
+def ask(address: str, path: str, body: object = None) -> tuple[int, Any]:
+    content = None if body is None else json.dumps(body).encode()
+    try:
+        with urlopen(Request(f"{address}/{path}", content, {"content-type": "application/json"}), timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except HTTPError as refused:
+        with refused:
+            return refused.code, json.load(refused)
+
+
+def step_of(learning: Learning) -> Any:
+    return ask(learning.address, "models/steps")[1]["models"]["novel"]["step"]
+
+
+def test_newer_checkpoints_answer_and_no_request_fails(learning: Learning) -> None:
+    statuses: list[int] = []
+    is_over = threading.Event()
+
+    def write() -> None:
+        while not is_over.is_set():
+            statuses.append(ask(learning.address, "v1/completions", PROMPT)[0])
+            statuses.append(ask(learning.address, "next", {"text": "It was"})[0])
+
+    clients = [threading.Thread(target=write) for _ in range(3)]
+    for each in clients:
+        each.start()
+    distributions = []
+    try:
+        for step in (10, 20, 30):
+            train_on(learning.run, step)
+            assert eventually(lambda step=step: step_of(learning) == step)  # type: ignore[misc]
+            distributions.append(ask(learning.address, "next", {"text": "It was"})[1]["entropy"])
+    finally:
+        is_over.set()
+        for each in clients:
+            each.join()
+    assert set(statuses) == {200}
+    assert len(set(distributions)) == 3, "other weights, other probabilities"
+
+
+def test_the_best_checkpoint_is_served_once_training_is_over(learning: Learning) -> None:
+    train_on(learning.run, 10)
+    assert eventually(lambda: step_of(learning) == 10)
+    assert ask(learning.address, "models")[1]["models"][0]["is_learning"] is True
+    train_on(learning.run, 20, total=20)
+    assert eventually(lambda: step_of(learning) == 6)
+    assert ask(learning.address, "models/steps")[1]["models"]["novel"]["is_learning"] is False
+
+
+def test_a_request_keeps_the_weights_with_which_it_began(learning: Learning) -> None:
+    old = learning.registry.get()
+    train_on(learning.run, 10)
+    assert eventually(lambda: learning.registry.get() is not old)
+    assert old.step == 6 and learning.registry.get().step == 10
+    old.n_inside = 1  # a request that is not finished
+    assert old.generator.generate("It was", max_new_tokens=4, temperature=0) is not None
+    assert not eventually(lambda: old._worker._shutdown, 1.0)
+    old.n_inside = 0
+    assert eventually(lambda: old._worker._shutdown)
+
+
+def test_a_damaged_checkpoint_leaves_the_old_one_in_use(learning: Learning) -> None:
+    train_on(learning.run, 10)
+    assert eventually(lambda: step_of(learning) == 10)
+    train_on(learning.run, 20)
+    newest = learning.run.checkpoints()[-1].folder / "model.safetensors"
+    damaged = bytearray(newest.read_bytes())
+    damaged[-1] ^= 1
+    newest.write_bytes(damaged)
+    assert ask(learning.address, "v1/completions", PROMPT)[0] == 200
+    train_on_after_damage(learning.run)
+    assert eventually(lambda: step_of(learning) == 30)
+
+
+def train_on_after_damage(run: Run) -> None:
+    first = run.checkpoints()[0].weights()
+    run.save_checkpoint(30, first, first, {"step": 30, "total_steps": 99, "best_step": 6})
+    run.append("steps.jsonl", {"step": 30, "seconds": 3.0, "targets": 270, "loss": 3.0})
+
+
+def test_an_open_registry_follows_its_folder(runs: Path, tmp_path: Path) -> None:
+    settings = ServingSettings(port=0, max_models=2)
+    registry = ModelRegistry([], home=tmp_path)
+    models = live.LiveModels(registry, settings)
+    models.update()
+    assert list(registry) == []
+    shutil.copytree(runs / "writer", tmp_path / "runs" / "novel")
+    models.update()
+    assert [(each.name, each.kind) for each in registry] == [("novel", "writer")]
+    for name, kind in (("pairs", "translator"), ("films", "classifier")):
+        shutil.copytree(runs / kind, tmp_path / name)
+    models.update()
+    assert len(list(registry)) == 2, "no more models than the limit"
+    shutil.rmtree(tmp_path / "runs")
+    models.update()
+    assert {each.name for each in registry} == {"pairs", "films"}
+    registry.close()
