@@ -10,7 +10,7 @@ import torch
 from penwright.errors import PenwrightError, UsageError
 
 CPU = torch.device("cpu")
-DEVICES = ("cpu", "cuda", "mps")  # supported types of devices
+DEVICES = ("cpu", "cuda", "mps")  # supported device types
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # constants in malloc.h
 TOO_LITTLE_MEMORY = (
     "a training step of this model does not fit in the memory of this device. Choose a smaller model.size, or lower "
@@ -36,7 +36,7 @@ def _why_unusable(wanted: str, error: Exception) -> str:
     if kind == "cuda" and not torch.backends.cuda.is_built():
         return "this PyTorch was built without CUDA. Choose cpu, or install PyTorch for CUDA"
     if kind == "cuda" and torch.cuda.device_count() > 0:
-        return f"{str(error).splitlines()[0]}. The GPUs are numbered 0 to {torch.cuda.device_count() - 1}"
+        return f"{str(error).splitlines()[0]}. The highest GPU number is {torch.cuda.device_count() - 1}"
     return f"PyTorch finds no {'NVIDIA' if kind == 'cuda' else 'Apple'} GPU. Choose cpu"
 
 

@@ -74,7 +74,7 @@ def _hidden(model: Model, batch: Batch) -> Float[Tensor, "targets d_model"]:
         case EncoderDecoder(), PairBatch():
             return model.hidden(batch.target, model.encode(batch.source, batch.source_padding)).flatten(0, -2)
         case _:
-            raise TypeError(f"a {type(model).__name__} cannot read a {type(batch).__name__}")
+            raise TypeError(f"{type(model).__name__} models cannot read a {type(batch).__name__}")
 
 
 def _label_loss(

@@ -192,7 +192,7 @@ def flush(path: Path) -> None:
 
 
 def cache_folder(of: Literal["tokens", "compiled"]) -> Path:
-    """Return a subfolder of the cache, which is PENWRIGHT_CACHE or ~/.cache/penwright. It may be deleted at any time.
+    """Return a subfolder of the cache (PENWRIGHT_CACHE or ~/.cache/penwright), which may be deleted at any time.
 
     Raises PenwrightError if PENWRIGHT_CACHE is not set and there is no home folder.
     """

@@ -103,7 +103,7 @@ def test_an_end_token_ends_the_completion_and_adds_no_text(generator: Generator)
 
 def test_a_prompt_longer_than_the_context_is_reported(generator: Generator) -> None:
     (long,), (short,) = generator.generate("abcdefgh" * 3), generator.generate("abc")
-    assert long.warnings == ("the prompt has 25 tokens, but the model reads 16: only the last 8 are used",)
+    assert long.warnings == ("the prompt has 25 tokens, but the model reads at most 16: only the last 8 are used",)
     assert short.warnings == ()
 
 

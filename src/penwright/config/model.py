@@ -15,7 +15,9 @@ class SinusoidalPositions(Settings):
     """Sines and cosines of decreasing frequency, added to the embeddings (Vaswani et al. 2017, section 3.5)."""
 
     type: Literal["sinusoidal"] = "sinusoidal"
-    layout: Literal["interleaved", "halves", "tensor2tensor"] = "interleaved"  # halves: all sines, then all cosines
+    layout: Literal["interleaved", "halves", "tensor2tensor"] = (
+        "interleaved"  # order of sines and cosines; halves and tensor2tensor: all sines, then all cosines
+    )
     offset: NonNegativeInt = 0  # number of the first position (M2M100: 2)
 
 
@@ -29,8 +31,12 @@ class RotaryScaling(Settings):
     """Scaling of rotary positions, for contexts longer than in the original training (Llama 3.1)."""
 
     factor: PositiveFloat  # divisor of the low frequencies
-    low_freq_factor: PositiveFloat = 1.0  # frequencies with fewer rotations within the original context count as low
-    high_freq_factor: PositiveFloat = 4.0  # more rotations: not scaled; between the two factors: interpolated
+    low_freq_factor: PositiveFloat = (
+        1.0  # frequencies with fewer rotations than this in the original context count as low
+    )
+    high_freq_factor: PositiveFloat = (
+        4.0  # frequencies with more rotations than this are not scaled; from low_freq_factor on, they are interpolated
+    )
     original_context: PositiveInt | None = (
         None  # context length before scaling, in tokens; None: all frequencies count as low (linear scaling)
     )
@@ -94,9 +100,9 @@ SIZES["gpt2"] = merge(
 
 
 class ModelSettings(Settings):
-    """A Transformer. The defaults describe a modern block; `size` sets the dimensions of a named size."""
+    """A Transformer. The defaults describe a modern block; `size` selects a preset."""
 
-    size: str | None = None  # nano, tiny, mini, small, medium, base, large, ...; other keys of this table override it
+    size: str | None = None  # preset: nano, tiny, mini, small, medium, base, ...; other keys of this table override it
     d_model: PositiveInt = 128  # width of the embeddings and of all layers
     n_layers: PositiveInt = 4  # number of layers; in an encoder-decoder, number of encoder layers
     n_decoder_layers: PositiveInt | None = None  # decoder layers of an encoder-decoder; None: n_layers
@@ -114,19 +120,21 @@ class ModelSettings(Settings):
     qkv_bias: bool | None = None  # biases of queries, keys and values (Qwen2: true); None: same as bias
     output_bias: bool = False  # bias on the logits (Marian)
     qk_norm: bool = False  # norm on the queries and keys of self-attention, per head (Qwen3)
-    tie_embeddings: Literal["all", "output", "none"] = "all"  # shared matrices; output: only target and output
+    tie_embeddings: Literal["all", "output", "none"] = (
+        "all"  # embedding matrices that are shared; output: the target embedding and the output layer share one
+    )
     scale_embeddings: bool = False  # multiply the embeddings by sqrt(d_model)
     window: PositiveInt | None = None  # sliding-window self-attention over this many tokens; None: all tokens
-    pooling: Literal["mean", "first"] = "mean"  # a classifier reads the mean of all tokens, or the first token
+    pooling: Literal["mean", "first"] = "mean"  # what a classifier reads: the mean of all tokens, or the first token
     ngrams: bool = False  # combine a classifier with a linear classifier of word and character n-grams
-    balanced: bool = False  # a classifier treats all labels as equally frequent, and finds rare ones more often
+    balanced: bool = False  # a classifier treats all labels as equally frequent, so it finds rare ones more often
     pooler: bool = False  # dense layer between pooling and output layer (BERT)
     pooler_activation: Literal["tanh", "relu"] = "tanh"  # activation of the pooler (DistilBERT: relu)
     dropout: Probability = 0.0  # dropout on the embeddings and on the output of each sublayer
     attention_dropout: Probability = 0.0  # dropout on the attention weights
     feed_forward_dropout: Probability = 0.0  # dropout on the hidden layer of the feed-forward network
     token_dropout: Probability = 0.0  # average share of tokens removed from a classifier's training texts
-    zero_init_outputs: bool = True  # the output weights of each sublayer start at zero
+    zero_init_outputs: bool = True  # initialize the output weights of each sublayer to zero
 
     @model_validator(mode="before")
     @classmethod

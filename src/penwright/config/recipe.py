@@ -30,7 +30,7 @@ def one_or_more(given: Any) -> Any:
 
 
 def off(given: Any) -> Any:
-    """Replace 0 and -1 with None: other tools use them to turn a filter off."""
+    """Replace 0 and -1 with None, since other tools use these values to turn a filter off."""
     return None if isinstance(given, int | float) and not isinstance(given, bool) and given in (0, -1) else given
 
 
@@ -44,27 +44,31 @@ Columns = Annotated[tuple[Column, ...], BeforeValidator(one_or_more)]
 class DataSettings(Settings):
     """Source of the examples, columns of tables, filters, and held-out data."""
 
-    train: Annotated[Paths, Field(min_length=1)]  # files, folders, hub:NAME or hub:NAME/CONFIG
+    train: Annotated[Paths, Field(min_length=1)]  # training data: files, folders, hub:NAME or hub:NAME/CONFIG
     validation: Paths = ()  # your own held-out files; empty: hold out a part of train
-    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None  # share of train to hold out; None: chosen by size
+    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None  # share of train to hold out; None: depends on its size
     seed: NonNegativeInt | None = None  # selects the held-out examples; None: the recipe's seed
     source: Column | None = None  # column of the source sentences
     target: Column | None = None  # column of the target sentences
-    text: Columns = ()  # columns of the text; several are joined by a space
+    text: Columns = ()  # columns of the text; several columns are joined by spaces
     label: Column | None = None  # column of the labels
     label_names: dict[str, str] = Field(default_factory=dict)  # names for labels in the files, such as {"1" = "World"}
     encoding: str | None = None  # encoding of text files; None: detect it
     max_characters: PositiveInt = 5000  # drop pairs with a longer side, and longer labelled texts
-    max_ratio: PositiveFloat | None = 9.0  # drop pairs with one side more than this many times as long as the other
+    max_ratio: PositiveFloat | None = 9.0  # drop pairs if one side is more than this many times as long as the other
     deduplicate: bool = True  # drop repeated examples
 
 
 class TokenizerSettings(Settings):
     """Type and size of the tokenizer."""
 
-    type: Literal["characters", "bytes", "bpe", "unigram", "imported"] = "bpe"  # imported: `penwright import` sets it
-    vocab_size: PositiveInt | None = None  # size with special tokens; a maximum for characters, ignored for bytes
-    prefix_space: bool = False  # put a space before each text: its first word is encoded as elsewhere; for classifiers
+    type: Literal["characters", "bytes", "bpe", "unigram", "imported"] = "bpe"  # imported: set by `penwright import`
+    vocab_size: PositiveInt | None = (
+        None  # vocabulary size, special tokens included; an upper limit if type is characters, ignored if type is bytes
+    )
+    prefix_space: bool = (
+        False  # for classifiers: put a space before each text, so that its first word is encoded like any other
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "TokenizerSettings":
@@ -81,11 +85,11 @@ class DistillationSettings(Settings):
 
 
 class FineTuningSettings(Settings):
-    """Fine-tuning: training starts from the weights and the tokenizer of another run, its base."""
+    """Fine-tuning: training starts from the weights and the tokenizer of another run (the base)."""
 
     base: str  # run folder to start from
     base_sha256: str | None = None  # checksum of the base's weights, recorded when training begins
-    keep_old: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the batches from the training text of the base
+    keep_old: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of batches from the training text of the base
 
 
 class ChatSettings(Settings):
@@ -124,7 +128,9 @@ ProbabilityOrOff = Annotated[Probability | None, OrOff]
 class DecodingSettings(Settings):
     """Defaults of generation and translation. The comments are also the help texts of the command-line options."""
 
-    max_new_tokens: Count | None = None  # maximum number of new tokens; if not set, 400 (translation: by source length)
+    max_new_tokens: Count | None = (
+        None  # maximum number of new tokens; if not set, 400 (translation: depends on the source length)
+    )
     min_new_tokens: Annotated[int, Field(ge=0, le=LARGEST)] = 0  # minimum number of new tokens before the text may end
     temperature: NonNegativeFloat = 0.8  # sampling temperature; 0 always takes the most likely token
     top_n_sigma: PositiveOrOff = None  # sample from tokens within N standard deviations of the highest logit
@@ -134,14 +140,14 @@ class DecodingSettings(Settings):
     typical_p: Share | None = (
         None  # typical sampling: use the tokens with surprisal closest to the entropy, up to a total probability of P
     )
-    epsilon_cutoff: ProbabilityOrOff = None  # sample from tokens of at least this probability
+    epsilon_cutoff: ProbabilityOrOff = None  # sample from tokens with at least this probability
     eta_cutoff: ProbabilityOrOff = None  # like the epsilon cutoff, with a lower threshold at high entropy
     xtc_probability: Ratio = 0.0  # XTC: probability of dropping all top choices but the least likely one
-    xtc_threshold: Share = 0.1  # XTC: top choices are tokens of at least this probability
+    xtc_threshold: Share = 0.1  # XTC: top choices are tokens with at least this probability
     repetition_penalty: PositiveFloat = 1.0  # above 1: tokens of the prompt and the text so far become less likely
     presence_penalty: float = 0.0  # subtract this from the logit of every token generated so far
     frequency_penalty: float = 0.0  # subtract this from the logit of a token for each time it was generated
-    no_repeat_ngram: CountOrOff = None  # never repeat N tokens in a row; 0 turns this off
+    no_repeat_ngram: CountOrOff = None  # never repeat a sequence of N tokens; 0 turns this off
     dry_multiplier: NonNegativeFloat = 0.0  # DRY: above 0, penalize repetitions, more strongly the longer they are
     dry_base: Annotated[float, Field(ge=1)] = 1.75  # DRY: growth of the penalty per repeated token
     dry_allowed_length: Count = 2  # DRY: longest repetition without penalty, in tokens
@@ -154,11 +160,11 @@ class DecodingSettings(Settings):
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0  # random seed; the same seed gives the same text
     beam_size: Count = 5  # beam size; 1 is greedy search
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0  # length penalty; higher favors longer translations
-    beam_patience: NonNegativeFloat = 0.25  # wait for beams to grow by this share (at least 4 tokens) before stopping
+    beam_patience: NonNegativeFloat = 0.25  # let beams grow by this share (at least 4 tokens) before the search stops
     coverage_penalty: NonNegativeFloat = 0.0  # above 0: penalize translations that leave out parts of the source
 
 
-# The settings of beam search, which generation ignores, and the sampling settings that translation accepts.
+# Generation ignores BEAM_SETTINGS. SAMPLING_SETTINGS are the sampling settings that translation accepts.
 BEAM_SETTINGS = ("beam_size", "length_penalty", "coverage_penalty", "beam_patience")
 SAMPLING_SETTINGS = (
     *("temperature", "top_n_sigma", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"),
@@ -189,7 +195,7 @@ def decoding_settings(
         if name in used:
             continue
         if name in DecodingSettings.model_fields:
-            raise UnknownArgument(f"{name} has no effect here; the settings that do are {', '.join(used)}")
+            raise UnknownArgument(f"{name} has no effect here. The settings that have an effect are {', '.join(used)}")
         nearest = get_close_matches(name, [*used, *FLAGS], n=1, cutoff=0.5)
         hint = f"did you mean '{nearest[0]}'?" if nearest else f"the settings are {', '.join(used)}"
         raise UnknownArgument(f"there is no setting '{name}'; {hint}")
@@ -218,7 +224,11 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
         if self.tokenizer.prefix_space and self.task != "classify":
-            raise ValueError("[tokenizer] prefix_space is for classifiers only: other outputs would begin with a space")
+            raise ValueError(
+                "[tokenizer] prefix_space is only for classifiers: with it, other models would write a space first"
+            )
         if self.lora and not self.finetuning:
-            raise ValueError("[lora] needs [finetuning]: an adapter changes a trained model. Name one with --from RUN")
+            raise ValueError(
+                "[lora] needs [finetuning]: an adapter changes a trained model. Name the model with --from RUN"
+            )
         return self

@@ -41,7 +41,7 @@ class _Warmup(Settings):
 
     @abstractmethod
     def _after_warmup(self, progress: float, step: int) -> float:
-        """Return the factor at this progress after the warm-up."""
+        """Return the factor after the warm-up, given the progress."""
 
 
 class InverseSquareRoot(_Warmup):

@@ -97,7 +97,7 @@ def merge(*tables: Mapping[str, Any]) -> Table:
 
 
 def with_present_names(table: Mapping[str, Any], above: str = "", warns: bool = True) -> Table:
-    """Replace old names of settings in nested tables by the current names. Warn about each old name if `warns`."""
+    """Replace old names of settings in nested tables with the current names. Warn about each old name if `warns`."""
     found: Table = {}
     for key, value in table.items():
         name = RENAMED.get(f"{above}{key}", key)

@@ -39,7 +39,7 @@ class Muon(Settings):
     @field_validator("adamw", mode="before")
     @classmethod
     def _fill_in(cls, given: Any) -> Any:
-        """Fill in missing values from the default above, not from the defaults of AdamW alone."""
+        """Fill in missing values from the default above, not from the defaults of the AdamW class."""
         own = cls.model_fields["adamw"].default
         return own.model_dump() | given if isinstance(given, dict) else given
 
@@ -58,7 +58,7 @@ class TrainingSettings(Settings):
     batch_tokens: PositiveInt = 4096  # tokens per batch, padding included; an average for labelled texts
     accumulate: PositiveInt = 1  # batches per step (gradient accumulation)
     max_grad_norm: PositiveFloat | None = 1.0  # gradient clipping; None: off
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0  # label smoothing: share spread over all classes
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0  # label smoothing: probability spread over all classes
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0  # decay of the moving average of the weights (EMA); 0: off
     evaluate_every: PositiveInt | None = None  # steps between evaluations; None: ten evaluations per run
     patience: PositiveInt | None = None  # stop after this many evaluations without a better score; None: never

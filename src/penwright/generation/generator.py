@@ -77,8 +77,8 @@ class Generator:
     ) -> list[Completion]:
         """Write `n` completions of each prompt: `generate("It was", temperature=0.7, max_new_tokens=50)`.
 
-        Options are the [decoding] settings, by name; the defaults come from the run's recipe. `settings` is an
-        object or a table of settings. A repeated prompt gets different completions, unless the temperature is 0.
+        Options are the [decoding] settings, by name; the defaults come from the run's recipe. `settings` is a
+        DecodingSettings or a table. A repeated prompt gets different completions, unless the temperature is 0.
         Raises UsageError unless n is at least 1.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
@@ -89,7 +89,7 @@ class Generator:
     def each(self, prompts: Sequence[str], settings: GivenSettings = None, **options: Any) -> Iterator[Completion]:
         """Yield the completion of each prompt, in order, as soon as it is finished; options as in `generate`.
 
-        Raises UsageError before generation starts if no completion of a prompt can meet the settings.
+        Raises UsageError before generation starts if no completion of a prompt can satisfy the settings.
         """
         settings = decoding_settings(self.defaults, settings, options)
         plan, numbers = plan_of(self.tokenizer, settings, prompts), {prompt: count() for prompt in prompts}
@@ -175,8 +175,8 @@ class Generator:
         """Return requests for n completions of a prompt, to be added to a `pool`.
 
         The completions are the same as those of `generate` for the prompt repeated n times. The prompt may be a list of
-        tokens. `biases` are added to the logits of single tokens. `check` may raise an exception to end the building of
-        constraints. Raises UsageError as `each` does.
+        tokens. `biases` are added to the logits of single tokens. `check` is called while constraints are built, and
+        may raise an exception to stop. Raises UsageError as `each` does.
         """
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
         tokens = self._encode(prompt) if isinstance(prompt, str) else self.tokenizer.prompt(prompt)
@@ -209,7 +209,7 @@ class Generator:
         n_prompt, context_length = len(self._encode(prompt)), self.model.settings.context_length
         if n_prompt > context_length:
             warnings.append(
-                f"the prompt has {n_prompt} tokens, but the model reads {context_length}: "
+                f"the prompt has {n_prompt} tokens, but the model reads at most {context_length}: "
                 f"only the last {newest_half(context_length)} are used"
             )
         return tuple(warnings)

@@ -1,6 +1,6 @@
 """The requirements of compilation, and the folder for compiled code.
 
-Later processes run the machine code in this folder. So a folder that other users can write to is not used.
+Later processes run the machine code in this folder, so a folder that other users can write to is not used.
 """
 
 import atexit
@@ -82,7 +82,9 @@ def _danger_of(place: Path, *, is_above: bool) -> str:
     is_sticky = is_above and target.st_mode & stat.S_ISVTX
     is_open = target.st_mode & stat.S_IWOTH or (target.st_mode & stat.S_IWGRP and not _is_own_group(target.st_gid))
     if is_open and not is_sticky:
-        return f"other users can write to {place}. Run `chmod go-w {place}` and delete what you did not make, {remedy}"
+        return (
+            f"other users can write to {place}. Run `chmod go-w {place}` and delete files that are not yours, {remedy}"
+        )
     return ""
 
 
@@ -110,7 +112,7 @@ def missing_requirement() -> str:
     if sys.platform != "linux":
         return "compilation is supported on Linux only"
     if not shutil.which(os.environ.get("CXX", "g++")):
-        return "there is no C++ compiler (g++, or the one in CXX)"
+        return "there is no C++ compiler (g++, or the one that CXX names)"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
         return "Python's headers are not installed"
     return ""
