@@ -56,7 +56,7 @@ def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.expor
     sources = {operator: [_source(path)] for operator, path in OPERATORS.items() if operator in used}
     options = {
         "aot_inductor.package_constants_in_so": False,
-        # Torch asks for declarations. Full definitions also work, and compile the operators into the package.
+        # Torch asks for declarations. With full definitions, the operators are compiled into the package.
         "aot_inductor.custom_ops_to_c_shims": sources,
     }
     with torch.no_grad(), with_threads(n_threads), warnings.catch_warnings():
@@ -88,7 +88,7 @@ def _why_not_loaded(path: Path) -> str:
 
 
 def _source(path: Path) -> str:
-    """Return the source of an operator. Include paths become absolute, since torch compiles it in another folder."""
+    """Return the source of an operator, with absolute include paths, since torch compiles it in a different folder."""
     return path.read_text("utf-8").replace('#include "', f'#include "{HEADER.parent}/')
 
 

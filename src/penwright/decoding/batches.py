@@ -68,7 +68,7 @@ def newest_half(context_length: int) -> int:
 
 
 def in_view(prompt: Sequence[int], context_length: int) -> Sequence[int]:
-    """Return the part of a prompt that is read: the whole prompt if it fits, else its newest_half() tokens."""
+    """Return the part of a prompt that is read: all of it if it fits, otherwise its last newest_half() tokens."""
     return prompt if len(prompt) <= context_length else prompt[-newest_half(context_length) :]
 
 
@@ -76,7 +76,7 @@ class _DecoderRows:
     """Rows of a decoder-only model: the tokens in view, their number in each row, and the cache.
 
     When a row exceeds context_length tokens, its newest_half() tokens are read again from position 0, and older tokens
-    go out of view. So positions never exceed those of training, and the text depends only on the tokens, not on the
+    drop out of view. So positions never exceed those of training, and the text depends only on the tokens, not on the
     batch.
     """
 
@@ -90,7 +90,7 @@ class _DecoderRows:
     ):
         self._model, self._stepper = model, stepper
         self._context = model.settings.context_length
-        self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths are on the CPU, to avoid waiting
+        self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths on the CPU avoid waiting for a GPU
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; return the logits of the next one."""
@@ -237,7 +237,7 @@ class TargetBatch:
         return self._stepper(tokens, self._cache, self._encoded)
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
-        """Keep these rows; with several beams, only whole sources."""
+        """Keep these rows. With several beams, all rows of a source must be kept or dropped together."""
         self._encoded = self._encoded.select(rows[:: self._n_beams] // self._n_beams)
         self._cache.select(rows)
 

@@ -32,7 +32,7 @@ from penwright.decoding.sampling.filters import NEG_INF
 from penwright.decoding.sampling.topk import MAX_K, Choose, MaskedTopK, TokenSelector
 from penwright.decoding.sampling.utf8 import FREE, Situations, States, Utf8Rules
 
-MIN_PATIENCE = 4  # the search waits for at least this many further tokens, even if beams are short
+MIN_PATIENCE = 4  # the search lets beams grow by at least this many tokens before it stops, even if they are short
 
 
 def _unmasked(best: MaskedTopK, n: int) -> list[list[int]]:
@@ -69,7 +69,7 @@ def beam_search(
     growth that `settings.beam_patience` allows. A hypothesis that was cut off at its limit ranks below all hypotheses
     with an end token. With beam_size 1 this is greedy search.
 
-    `limits` are the maximum lengths, end token included. A row with a guide must meet the constraints of the guide,
+    `limits` are the maximum lengths, end token included. A row with a guide must satisfy the constraints of the guide,
     and its hypotheses are ranked by merit; other rows are not affected. `watch` is called with every step of every
     row, and may raise an exception to end the search. A sentence for which `wanted` returns False ends at the next
     step with the hypotheses found so far.
@@ -104,7 +104,7 @@ def beam_search(
 class _Search:
     """The unfinished sentences: the beams and the best finished hypotheses of each.
 
-    The state is small and changes at every step. It is in NumPy arrays, because torch calls have more overhead.
+    The state is small and changes at every step. It is kept in NumPy arrays, because torch calls have more overhead.
     """
 
     settings: BeamSettings
@@ -173,7 +173,7 @@ class _Search:
     def best_continuations(self, logits: Float[Tensor, "rows vocab_size"], end_id: int) -> _Continuations:
         """Return the best continuations of the beams, given the logits of their next tokens."""
         n_sentences, beam_size = self.log_probs.shape
-        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # further continuations of a beam never count
+        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # more continuations per beam are not needed
         situations = self._situations()
         if self.guided:
             best = self._allowed_top_k(logits, situations, n_best, end_id)
@@ -250,8 +250,8 @@ class _Search:
         """Return which sentences are at their limit, or have no beam that can soon score among the n best.
 
         Merits only fall, except for the bonus of soft terms. So a beam scores best with its present merit, at the next
-        length or at the greatest length that the search waits for. Without this bound, a third of the time is spent on
-        beams that ramble on to several times the length of the finished hypotheses.
+        length or at the greatest length that `beam_patience` allows. Without this bound, a third of the time is spent
+        on beams that ramble on to several times the length of the finished hypotheses.
         """
         penalty = self.settings.length_penalty
         best = self.merits.max(axis=1)

@@ -49,7 +49,7 @@ class StopFilter:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest suffix of the text that the stop string begins with."""
+    """Return the length of the longest suffix of the text that is a proper prefix of the stop string."""
     lengths = range(min(len(text), len(stop) - 1), 0, -1)
     return next((n for n in lengths if text.endswith(stop[:n])), 0)
 
@@ -79,7 +79,7 @@ def plan_of(
     """Return the plan for completing these prompts with these settings; `biases` apply to single tokens.
 
     `check` is called often while constraints are built, and may raise an exception to end the work. Raises UsageError
-    if no completion of one of the prompts can meet the settings.
+    if no completion of one of the prompts can satisfy the settings.
     """
     n_new = settings.max_new_tokens or MAX_NEW_TOKENS
     text_biases = [_bias(tokenizer, text, value) for text, value in settings.logit_bias.items()]
@@ -138,7 +138,9 @@ def _bias(tokenizer: Tokenizer, text: str, value: float) -> Bias:
     unknown = tokenizer.unknown_characters(text)
     if not text or unknown:
         what = f"characters the model does not know ({' '.join(unknown)})" if unknown else "no characters"
-        raise UsageError(f"the bias for '{text}' cannot be applied, because the text has {what}: choose another text")
+        raise UsageError(
+            f"the bias for '{text}' cannot be applied, because the text has {what}: choose a different text"
+        )
     alone, spaced = tokenizer.encode(text), tokenizer.encode(f" {text}")
     same = spaced[-len(alone) :] == alone
     return Bias([alone] if same else [alone, spaced], value)

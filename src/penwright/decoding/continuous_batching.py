@@ -191,7 +191,7 @@ class ContinuousBatch:
         return torch.cat([row.possible(scores) if row.is_bound else scores for row, scores in rows])
 
     def _situations(self) -> Situations:
-        """Return the UTF-8 situation of each row; FREE for rows with a guide, which keeps characters whole."""
+        """Return the UTF-8 situation of each row; FREE for rows with a guide, which keeps the UTF-8 valid itself."""
         states = np.array([row.state for row in self._rows], dtype=np.uint8)
         found = self._spelling.situations(states, np.array([row.n_left - 1 for row in self._rows]))
         return np.where([row.guided is None for row in self._rows], found, FREE)
@@ -212,7 +212,7 @@ class ContinuousBatch:
         return tokens, reshaped
 
     def _keep(self, stays: Sequence[bool]) -> None:
-        """Drop finished rows. The last rows take their places, so few rows are copied."""
+        """Drop finished rows and cache their prefixes. The last rows fill the gaps, so few rows are copied."""
         if all(stays):
             return
         for row, here in enumerate(stays):

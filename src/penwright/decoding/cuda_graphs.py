@@ -41,7 +41,7 @@ def record_cuda_graph(step: Callable[[], Tensor], device: torch.device) -> tuple
 
 @cache
 def _stream(device: torch.device, thread: int) -> "torch.cuda.Stream":
-    """Return the capture stream of a thread. Threads share no streams, as matrix products keep workspaces on them."""
+    """Return the capture stream of a thread. Threads share no streams, since matrix products keep workspaces there."""
     return torch.cuda.Stream(device)
 
 

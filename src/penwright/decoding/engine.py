@@ -201,8 +201,8 @@ def _check(part_module: ModelPart, part: Part, n_threads: int, graph: nn.Module)
     if compiled is None or not _is_close(compiled, graph, inputs):
         forget(part_module, part, n_threads)
         raise PenwrightError(
-            "the code that torch compiled does not compute what the model does, and was deleted: use the model without "
-            "compiled steps, or try another --precision"
+            "the code that torch compiled gives different results than the model, and was deleted: use the model "
+            "without compiled steps, or try a different --precision"
         )
 
 

@@ -38,7 +38,7 @@ class Example(NamedTuple):
 
 
 def example_of(model: DecoderOnly | EncoderDecoder, part: Part) -> Example:
-    """Return example inputs of a part. Numbers of rows (except one), cached tokens and source tokens may vary."""
+    """Return example inputs of a part. The numbers of rows (if not 1), cached tokens and source tokens may vary."""
     if part == "sources":
         return _sources_example(model)
     if part == "best":

@@ -24,7 +24,7 @@ class BeamSettings:
     length_penalty: float = 1.0
     banned: tuple[int, ...] = ()  # tokens that are never generated
     coverage_penalty: float = 0.0  # weight of the coverage in the final ranking (cross_attention.py)
-    beam_patience: float = 0.25  # further length to search, as a share of the length (at least 4 tokens); inf: no limit
+    beam_patience: float = 0.25  # growth allowed before stopping, as a share of the length (at least 4 tokens)
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Hypothesis:
     """A candidate translation from beam search."""
 
     tokens: tuple[int, ...]  # token ids, without the end token
-    log_prob: float  # log-probability in nats, summed over all tokens and the end token
+    log_prob: float  # log-probability in nats, summed over all tokens, end token included
     score: float
     finish: Literal["end", "length"]
     log_probs: tuple[float, ...] = ()  # log-probabilities in nats of the tokens and the end token

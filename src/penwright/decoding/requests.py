@@ -84,7 +84,7 @@ class RunningCompletion:
 
     @property
     def takes_best(self) -> bool:
-        """Whether the next token is simply the likeliest one that keeps characters whole."""
+        """Whether the next token is simply the most likely one that keeps the UTF-8 valid."""
         return self.sampling.greedy and not (self.sampling.uses_history or self.is_bound or self.request.n_likely)
 
     @property

@@ -73,13 +73,13 @@ class Rules:
         return make.either(make.then(make.anything, joined), make.then(before, alone))
 
     def _word_from(self, word: ConstrainedWord, place: int) -> Expression:
-        """Match the word from this character on, and any text that may follow it."""
+        """Match the word from the character at `place` on, and any text that may follow the word."""
         make = self.expressions
         apart = make.either(make.empty, make.then(self._separator, make.anything))
         return make.then(self._any_case(word.text[place:]), make.anything if word.open_after else apart)
 
     def _remainders(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
-        """Return the rest of the word after each of its prefixes that is a suffix of the prompt."""
+        """Return the rest of the word for each prefix of the word with which the prompt ends."""
         found, folded = [], prompt.casefold()
         for place in range(1, len(word.text)):
             before = prompt[:-place][-1:]
@@ -112,7 +112,7 @@ class Rules:
 class TokenText(NamedTuple):
     """The text that each token adds after an unfinished character with given bytes."""
 
-    tokens: Int64[np.ndarray, " tokens"]  # tokens that keep the text well-formed, longest text first
+    tokens: Int64[np.ndarray, " tokens"]  # tokens that keep the UTF-8 valid, longest text first
     classes: Int64[np.ndarray, "tokens longest"]  # classes of the added characters
     n_longer: list[int]  # numbers of tokens that add more than 0, 1, 2, ... characters
     tails: Int64[np.ndarray, " tokens"]  # index of the unfinished character after each token
@@ -131,7 +131,7 @@ class CompletionConstraint:
     ):
         """Build the automaton; `check` is called meanwhile, and may raise an exception to end the work.
 
-        Raises UsageError if no completion of one of the prompts can meet the settings.
+        Raises UsageError if no completion of one of the prompts can satisfy the settings.
         """
         try:
             rules = Rules(settings, check)
@@ -155,7 +155,7 @@ class CompletionConstraint:
             self.reach(start, b"")
 
     def _class_costs(self) -> Float64[np.ndarray, " classes"]:
-        """Return the number of tokens for a character of each class: one, or one per byte; inf without such tokens."""
+        """Return how many tokens a character of each class takes: one, or one per byte; inf without such tokens."""
         costs = np.array(self.automaton.classes.cheapest() if self._bytewise else [inf] * self.automaton.classes.count)
         costs = costs.astype(np.float64)
         for spelled in self.bytes:
@@ -169,13 +169,13 @@ class CompletionConstraint:
             distance, after = self.distances[start], f" after '{prompt[-40:]}'" if prompt.strip() else ""
             if distance == inf:
                 raise UsageError(
-                    f"this model can write nothing{after} that meets the pattern and the words: they contradict each "
-                    "other, or need characters that the model does not know. Change one of them"
+                    f"no text of this model{after} can satisfy the pattern and the word constraints: they "
+                    "contradict each other, or need characters that the model does not know. Change one of them"
                 )
             if distance > max_new_tokens:
                 raise UsageError(
-                    f"{max_new_tokens} tokens may be too few{after} for the pattern and the words: "
-                    f"allow {int(distance)} (--max-new-tokens)"
+                    f"max_new_tokens ({max_new_tokens}) may be too low{after} for the pattern and the words: "
+                    f"allow at least {int(distance)} (--max-new-tokens)"
                 )
 
     def follow(self, state: int, tail: bytes, token: int) -> tuple[int, bytes]:
@@ -238,7 +238,7 @@ class ConstrainedRows:
         self._places: list[tuple[int, bytes]] = [(guide.starts[prompt], b"") for prompt in prompts]
 
     def possible(self, logits: Logits, n_left: int) -> Logits:
-        """Mask tokens after which n_left more tokens cannot meet the constraint; always leave at least one token."""
+        """Mask tokens after which n_left more tokens cannot satisfy the constraint, but leave at least one token."""
         return logits.masked_fill(~self.allowed(n_left).to(logits.device), NEG_INF)
 
     def allowed(self, n_left: int) -> Bool[Tensor, "rows vocab_size"]:

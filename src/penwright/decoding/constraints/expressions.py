@@ -171,7 +171,7 @@ SURROGATES = 0xD800, 0xE000  # code points that no text contains
 
 
 class Classes:
-    """Classes of code points: all members of a class belong to the same given sets."""
+    """Classes of code points: each of the given sets contains either all of a class or none of it."""
 
     def __init__(self, sets: Sequence[Sequence[Span]]):
         edges = {0, N_CODE_POINTS, *(edge for spans in sets for span in spans for edge in span)}
@@ -204,7 +204,7 @@ class Classes:
         return sorted(set(self._numbers[begin - 1 : end].tolist()))
 
     def cheapest(self) -> list[float]:
-        """Return the fewest UTF-8 bytes of a character of each class; inf for surrogates, which have no encoding."""
+        """Return the length in UTF-8 of the shortest character of each class, in bytes; inf for surrogates only."""
         begins, ends = self._borders[:-1], self._borders[1:]
         begins = np.where((begins >= SURROGATES[0]) & (begins < SURROGATES[1]), SURROGATES[1], begins)
         sizes = 1.0 + (begins >= 0x80) + (begins >= 0x800) + (begins >= 0x10000)

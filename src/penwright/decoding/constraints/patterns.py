@@ -98,7 +98,7 @@ class _Reader:
             case other:
                 what = _REFUSED.get(other, other)
                 raise UsageError(
-                    f"a pattern cannot contain {what}, because the next tokens must be predictable: rewrite the pattern"
+                    f"a pattern cannot contain {what}, which cannot be checked token by token: rewrite the pattern"
                 )
 
 

@@ -44,7 +44,7 @@ def keep_min_p(logits: Logits, share: float) -> Logits:
 
 
 def keep_typical_p(logits: Logits, p: float) -> Logits:
-    """Keep the tokens with a total probability of p whose surprisal is closest to the entropy (typical sampling).
+    """Keep the tokens whose surprisal is closest to the entropy, up to a total probability of p (typical sampling).
 
     Meister et al. 2023. Even the likeliest token is dropped if it carries too little information.
     """

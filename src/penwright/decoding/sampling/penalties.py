@@ -10,7 +10,7 @@ from torch import Tensor
 
 from penwright.decoding.sampling.filters import NEG_INF, Logits
 
-MOST_LOST = 1e4  # largest penalty for a repetition of any length
+MOST_LOST = 1e4  # maximum penalty, however long the repetition is
 
 
 class RowHistory:
@@ -29,14 +29,14 @@ class RowHistory:
         return self._tokens[: self.length]
 
     def push(self, token: int) -> None:
-        """Append a token. A position matches the new ending if it holds this token and its predecessor matched."""
+        """Append a token. A position matches the new end if it holds this token and the position before it matched."""
         n = self.length
         if n == len(self._tokens):
             self._tokens = np.concatenate([self._tokens, np.zeros_like(self._tokens)])
             self._overlaps = np.concatenate([self._overlaps, np.zeros_like(self._overlaps)])
         before = np.concatenate([[0], self._overlaps[: max(0, n - 1)]])[:n]
         self._overlaps[:n] = np.where(self._tokens[:n] == token, before + 1, 0)
-        self._overlaps[n] = 0  # the ending itself does not count
+        self._overlaps[n] = 0  # the end itself does not count
         self._tokens[n] = token
         self.length += 1
 
@@ -56,7 +56,7 @@ class RowHistory:
 
 
 def _overlaps(tokens: Sequence[int]) -> list[int]:
-    """Return, for each position, how many tokens up to it match the ending of the sequence; 0 at the last position.
+    """Return, for each position, how many tokens up to it match the end of the sequence; 0 at the last position.
 
     This is the Z-function of the reversed tokens (Gusfield 1997, section 1.3), in linear time.
     """
