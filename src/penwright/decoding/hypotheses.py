@@ -24,7 +24,7 @@ class BeamSettings:
     length_penalty: float = 1.0
     banned: tuple[int, ...] = ()  # tokens that are never generated
     coverage_penalty: float = 0.0  # weight of the coverage in the final ranking (cross_attention.py)
-    beam_patience: float = 0.25  # growth allowed before stopping, as a share of the length (at least 4 tokens)
+    beam_patience: float = 0.25  # allowed further growth, as a share of the length (at least 4 tokens); inf: no limit
 
 
 @dataclass(frozen=True)
