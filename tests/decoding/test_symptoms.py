@@ -34,8 +34,8 @@ def test_loops_are_found(text: str, loop: str) -> None:
         ("ha ha ha ha", "ha ha ha ha", 4, 4, "the translation copies the source"),
         ("A dog runs home", "a dog runs home", 4, 4, "the translation copies the source"),
         ("Tom", "Tom", 1, 1, ""),
-        ("one two three four five six seven eight nine", "eins", 9, 1, "very short: 1 tokens for 9"),
-        ("one two three four five six seven eight nine", "eins zwei", 9, 40, "very long: 40 tokens for 9"),
+        ("one two three four five six seven eight nine", "eins", 9, 1, "very short: 1 against 9 tokens"),
+        ("one two three four five six seven eight nine", "eins zwei", 9, 40, "very long: 40 against 9 tokens"),
     ],
 )
 def test_what_is_wrong_is_said(source: str, target: str, n_source: int, n_target: int, warning: str) -> None:

@@ -12,7 +12,7 @@ from penwright.errors import PenwrightError
 from penwright.model.attention import KeysValues
 
 ROOM = 64  # number of tokens per row; a ContinuousCache allocates multiples of this
-LEAST_ROOM = 32  # minimum number of tokens per row that other caches allocate
+LEAST_ROOM = 32  # minimum number of tokens per row that caches other than ContinuousCache allocate
 
 
 def room_for(n_tokens: int) -> int:
@@ -228,7 +228,7 @@ def positions_of(
     end = tokens.shape[1] + (cache.longest if cache else 0)
     if settings.positions.type == "learned" and end > settings.context_length:
         raise PenwrightError(
-            f"a text of {end} tokens is too long: this model has learned positions for {settings.context_length}. "
+            f"a text of {end} tokens is too long: this model has only {settings.context_length} learned positions. "
             "Shorten the text"
         )
     new = torch.arange(tokens.shape[1], device=tokens.device)[None]

@@ -120,7 +120,7 @@ class FusedDecoder:
 
     @property
     def is_current(self) -> bool:
-        """Whether the model has not been moved or converted since it was fused."""
+        """Whether the fused weights are valid: the model has not been moved or converted since it was fused."""
         return self._places == self._addresses()
 
     def next_logits(

@@ -18,7 +18,7 @@ CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules kept when 
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters that a run saves, by name and without copying; shared ones appear under their first name.
+    """Return the parameters that a run saves, by name and without copying. Shared parameters appear only once.
 
     With LoRA, these are the adapters and the head. The frozen weights equal those of the base model.
     """
@@ -34,7 +34,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 def weights_for(task: Task, before: Task, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of a model under the names of a model for another task, without the head.
 
-    Fitted parameters are left out: they belong to the texts of that model.
+    Fitted parameters are left out, because they depend on the training texts.
 
     Raises PenwrightError if a model for this task cannot start from these weights.
     """
@@ -50,11 +50,11 @@ def weights_for(task: Task, before: Task, weights: Mapping[str, Tensor]) -> dict
 
 @torch.no_grad()
 def start_from(model: nn.Module, weights: Mapping[str, Tensor], origin: str, head: Collection[str] = ()) -> bool:
-    """Copy the weights of another model, including frozen ones. Return whether `model` keeps a new head.
+    """Copy the weights of another model, frozen weights included. Return whether `model` keeps a new head.
 
     Args:
         model: The model to start.
-        weights: The weights of the other model, under the names of this one.
+        weights: The weights of the other model, under the names that `model` uses.
         origin: The origin of the weights, for messages.
         head: The modules that keep their initial weights if the other model lacks them.
 
@@ -81,6 +81,6 @@ def _copy(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], origin: str)
         raise PenwrightError(f"{origin} has {', '.join(superfluous[:5])}, which this model does not have")
     for name, parameter in own.items():
         if parameter.shape != weights[name].shape:
-            shapes = f"{tuple(weights[name].shape)} but {tuple(parameter.shape)} in this model"
-            raise PenwrightError(f"{origin}: {name} is {shapes}")
+            shapes = f"{tuple(weights[name].shape)}, but {tuple(parameter.shape)} in this model"
+            raise PenwrightError(f"{origin}: {name} has the shape {shapes}")
         parameter.copy_(weights[name])

@@ -46,7 +46,7 @@ class Agreement(NamedTuple):
 class Aligner:
     """A word aligner for sentence pairs, based on one cross-attention head (None: the mean of all heads).
 
-    Words are split at white space, and into single characters in scripts without spaces, unless `cut` splits them.
+    Words are split at white space, and into single characters in scripts without spaces, unless `cut` is given.
     """
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, head: AlignmentHead | None, cut: Cut = word_spans):
@@ -144,7 +144,7 @@ def links_of(weights: Weights) -> Links:
 
 
 def word_numbers(text: str, tokenizer: Tokenizer, cut: Cut = word_spans) -> list[int]:
-    """Return for each token the index of the word that it ends in or, outside of words, of the word before it."""
+    """Return, for each token, the index of the word in which it ends or, outside words, of the word before it."""
     text = well_formed(text)
     return span_indices(text, cut(text), tokenizer.sizes(text))
 
@@ -177,7 +177,7 @@ def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
 
 
 class _Places(NamedTuple):
-    """The target word (its index) of each co-occurrence, and the prior for the distance from the diagonal."""
+    """The target-word index of each co-occurrence, and its prior given its distance from the diagonal."""
 
     target: NDArray[np.int64]
     prior: NDArray[np.float64]

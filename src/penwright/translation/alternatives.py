@@ -1,4 +1,4 @@
-"""Alternative translations: with another next word, as different as possible, or sampled."""
+"""Alternative translations: with a different next word, as different as possible, or sampled."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -11,7 +11,7 @@ from penwright.translation.segments import sentences
 _BULLET = re.compile(r"(?:[-*+•–—>#|]+|\(?(?:\d{1,3}|[A-Za-z])[.)])\s+")
 _SPACES = re.compile(r"[ \t\r\n\v\f]+")  # without the no-break space ("5 km"), at which a line must not break
 _END = tuple('.!?:;…"”»“。！？：；」』）؟؛۔।॥׃')
-SHORT, FULL = 40, 60  # fewest columns of a wrapped line: SHORT in mid-sentence, FULL if the line ends a sentence
+SHORT, FULL = 40, 60  # minimum columns of a wrapped line: SHORT in mid-sentence, FULL if the line ends a sentence
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class TextBlock:
 
 
 def blocks(document: str) -> list[TextBlock]:
-    """Split a document into blocks; their lines, joined by line breaks, give the document."""
+    """Split a document into blocks of lines. All lines, joined by line breaks, give the document again."""
     groups: list[list[str]] = []
     for line in document.split("\n"):
         if groups and _continues(groups[-1], line):

@@ -33,9 +33,9 @@ def symptoms(source: str, target: str, n_source: int, n_target: int) -> list[str
     if _copied(source.split(), target.split()):
         found.append("the translation copies the source")
     if n_source >= FEW_TOKENS and n_target < SHORTEST * n_source:
-        found.append(f"the translation is very short: {n_target} tokens for {n_source}")
+        found.append(f"the translation is very short: {n_target} against {n_source} tokens in the source")
     if n_source >= FEW_TOKENS and n_target > LONGEST * n_source:
-        found.append(f"the translation is very long: {n_target} tokens for {n_source}")
+        found.append(f"the translation is very long: {n_target} against {n_source} tokens in the source")
     return found
 
 
@@ -176,7 +176,7 @@ def _candidate(
     found: Mapping[Segment, Sequence[SegmentResult]],
     rank: int,
 ) -> Candidate:
-    """Join the translations of the parts at this index; a part with fewer translations contributes its last one."""
+    """Join the translations of rank `rank` of all parts. A part with fewer translations contributes its last one."""
     text, used, results = "", [], []
     for number, line in enumerate(lines):
         text += "\n" if number else ""

@@ -1,4 +1,4 @@
-"""Splitting of texts too long for a model: between sentences if possible, else clauses, words or characters."""
+"""Splitting of texts too long for a model: between sentences if possible, otherwise clauses, words or characters."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -12,9 +12,9 @@ _WORD = re.compile(r"\s+")
 
 
 def segments(text: str, fits: Callable[[str], bool], language: str | None) -> list[str]:
-    """Split a text into parts that fit; joined, the parts give the text.
+    """Split a text into parts that fit. Joined together, the parts give the text again.
 
-    White space between two parts belongs to the first. A single character is a part even if it does not fit.
+    White space between two parts belongs to the first part. A single character is a part even if it does not fit.
     """
     if fits(text):
         return [text]
@@ -22,7 +22,7 @@ def segments(text: str, fits: Callable[[str], bool], language: str | None) -> li
 
 
 def sentences(text: str, language: str | None) -> list[str]:
-    """Split a text into sentences with the white space around them; joined, the sentences give the text.
+    """Split a text into sentences with the white space around them. Joined together, they give the text again.
 
     `language` is a code like "de-CH", which selects the rules. None and unknown languages use the rules of English.
     """
@@ -32,7 +32,7 @@ def sentences(text: str, language: str | None) -> list[str]:
 
 
 def keep_spans_whole(spans: Sequence[tuple[int, int]], parts: Sequence[str]) -> list[str]:
-    """Move the cuts between parts off the spans; each span that was cut becomes a part of its own.
+    """Move cuts out of the spans; each span that was cut becomes a part of its own.
 
     The spans must not overlap.
     """

@@ -64,9 +64,9 @@ class Translator:
         """Create a translator.
 
         `max_source_tokens` is the length of the longest source to translate whole, end token included (None: the
-        context). Longer sources are translated in parts. Set it to the length of the longest source in training, since
-        longer sources translate poorly. `source_language` is a code like "de" for splitting sentences; None uses the
-        rules of English.
+        context). Longer sources are translated in parts. The length of the longest training source is a good choice,
+        since longer sources translate poorly. `source_language` is a code like "de" for splitting sentences; None uses
+        the rules of English.
         """
         self.model, self.tokenizer, self.source_language = model, tokenizer, source_language
         self.defaults = defaults or DecodingSettings()
@@ -118,10 +118,10 @@ class Translator:
         Options are the [decoding] settings of beam search: beam_size, length_penalty, coverage_penalty, beam_patience
         and max_new_tokens. The defaults come from the run's recipe.
 
-        Line breaks and blank lines stay. `constraints` and `prefixes` hold one value for all texts, or one per text. A
-        translation begins with its prefix; white space at the end of the prefix completes the last word. `watch` is
-        called with the steps of the search, and may raise an exception to end it. Raises UsageError unless n_best is
-        between 1 and beam_size.
+        Line breaks and blank lines are kept. `constraints` and `prefixes` hold one value for all texts, or one per
+        text. A translation begins with its prefix; white space at the end of the prefix completes the last word.
+        `watch` is called with the steps of the search, and may raise an exception to end the search. Raises UsageError
+        unless n_best is between 1 and beam_size.
         """
         constraints = _with_old_name(constraints, demands)
         chosen = decoding_settings(self.defaults, settings, options, USED_BY_BEAMS)
@@ -209,7 +209,7 @@ class Translator:
     ) -> str:
         """Translate a document sentence by sentence; options as in `translate`.
 
-        Blank lines, indentation and bullets stay. Wrapped paragraphs are wrapped to the same width.
+        Blank lines, indentation and bullets are kept. Wrapped paragraphs are wrapped to the same width.
         """
         constraints = _with_old_name(constraints, demands)
 
@@ -246,7 +246,9 @@ class Translator:
         constraints = [constraints] * len(texts) if isinstance(constraints, Constraints) else constraints
         longest = max((len(self.tokenizer.target.encode(prefix.strip())) for prefix in {*prefixes} - {""}), default=0)
         if longest >= self.context_length:
-            raise UsageError(f"the prefix has {longest:,} tokens, but at most {self.context_length:,} fit: shorten it")
+            raise UsageError(
+                f"the prefix has {longest:,} tokens, but must have fewer than {self.context_length:,}: shorten it"
+            )
         each = zip(texts, prefixes, constraints, strict=True)
         return [SplitText(text, self._lines(text, prefix, constraint)) for text, prefix, constraint in each]
 

@@ -49,7 +49,7 @@ def joined(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[W
 
 
 def span_indices(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[int]:
-    """Return for each token the index of the span that it ends in or follows; `sizes` are token sizes in bytes."""
+    """Return, for each token, the index of the span in which it ends or which it follows; `sizes` are in bytes."""
     places = byte_places(text)
     starts = [places[span.start] for span in spans]
     return [max(0, bisect_left(starts, end) - 1) for end in accumulate(sizes)]

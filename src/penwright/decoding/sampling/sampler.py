@@ -143,7 +143,7 @@ class Draws(Protocol):
 class RowRng:
     """Random numbers from [0, 1), with one generator per row, so a row draws the same numbers in any batch."""
 
-    block = 64  # numbers drawn at once; changing it changes the generated texts
+    block = 64  # numbers drawn at once; a different block size would change the generated texts
 
     def __init__(self, seed: int, rows: Sequence[int]):
         """Seed one generator per row with `seed` and a number chosen by the caller; equal pairs give equal draws."""

@@ -80,7 +80,7 @@ class Glossary:
             before, same = entries.setdefault(key, (number, entry))
             if same.targets != entry.targets:
                 raise PenwrightError(
-                    f'{name} line {number}: "{entry.source}" is already in line {before} with another translation. '
+                    f'{name} line {number}: "{entry.source}" is already in line {before} with a different translation. '
                     "Keep one of the lines, or join the forms with |"
                 )
         return cls(tuple(entry for _, entry in entries.values()))

@@ -31,7 +31,7 @@ from penwright.translation.constraints.segments import ConstrainedSegment, Segme
 from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
 
 MAX_LOSS = 2.0  # nats that a draft may lose when words are swapped in
-BATCH_TOKENS = 4096  # limit for beam_size times the source tokens of a batch, padding included
+BATCH_TOKENS = 4096  # maximum of beam_size x source tokens in a batch, padding included
 WantedJob = Callable[[Segment], bool]  # returns whether a segment is still needed
 
 
@@ -185,7 +185,8 @@ class Searcher:
     def limit(self, n_source: int, guide: ConstraintAutomaton | None = None, asked_for: int | None = None) -> int:
         """Return the maximum length of a target, in tokens.
 
-        Twice the source is more than any language pair needs. Short sources vary the most, so 20 tokens are added.
+        Twice the source length is more than any language pair needs. Short sources vary the most, so 20 tokens are
+        added.
         """
         asked = len(guide.prefix) + guide.start().prospects.needed if guide else 0
         return min(asked_for or 2 * n_source + 20 + asked, self._model.settings.context_length)

@@ -33,7 +33,7 @@ class SegmentResult(NamedTuple):
 
     @property
     def missed(self) -> list[Constraint]:
-        """The unmet glossary constraints."""
+        """The glossary constraints that are not satisfied."""
         pairs = zip(self.constraints, self.outcomes, strict=True)
         return [wish for wish, outcome in pairs if outcome.state == "missed" and not wish.protected]
 
