@@ -81,13 +81,13 @@ def test_another_call_does_not_pass_for_the_one_that_was_stopped(
     ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
     ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)  # the same once more: there is nothing to do
     assert Run.open(tmp_path / "all").newest()[0].step == 4
-    with pytest.raises(PenwrightError, match=rf"member-1 was begun with another {what}\."):
+    with pytest.raises(PenwrightError, match=rf"member-1 was begun with a different {what}\."):
         ensemble.train_ensemble(merge(settings, other), 2, tmp_path / "all", unwatched)
     for member in tmp_path.glob("all-member-*"):  # to save room
         shutil.rmtree(member)
     ensemble.train_ensemble(settings, 2, tmp_path / "." / "all", unwatched)
     if "seed" not in other:  # of which the last model's own is the first
-        with pytest.raises(PenwrightError, match=rf"all was begun with another {what}\."):
+        with pytest.raises(PenwrightError, match=rf"all was begun with a different {what}\."):
             ensemble.train_ensemble(merge(settings, other), 2, tmp_path / "all", unwatched)
     assert not list(tmp_path.glob("all-member-*"))
 

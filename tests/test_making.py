@@ -158,7 +158,7 @@ def test_a_step_that_a_gpu_cannot_hold_ends_with_advice(trained: Path, monkeypat
 
 def test_a_run_that_was_killed_while_its_text_was_read_says_what_to_do(trained: Path) -> None:
     (trained / load.CORPUS).unlink()
-    with pytest.raises(PenwrightError, match="Run the command that began it again"):
+    with pytest.raises(PenwrightError, match="Repeat the command that started it"):
         resume(trained, {})
 
 

@@ -145,7 +145,7 @@ def test_the_earlier_text_is_mixed_in_or_missed(
     text.write_text("Something else entirely.\n" * 100, encoding="utf-8")
     changed = penwright("train", new_text / "nights.txt", "--run", tmp_path / "b", *options)
     assert changed.returncode == 1
-    assert "changed since then. Restore it, or leave out --keep-old" in changed.stderr
+    assert "changed since then. Restore the text, or leave out --keep-old" in changed.stderr
     assert not (tmp_path / "a").exists()
 
 

@@ -99,7 +99,7 @@ def test_a_training_text_that_changed_or_is_gone_is_named(
     write_atomically(path, path.read_text("utf-8").replace(str(corpora), str(tmp_path)))
     assert penwright("novelty", tmp_path / "run", stdin="a text").returncode == 0
     (tmp_path / "novel.txt").write_text("something else\n" * 50, encoding="utf-8")
-    assert "was trained on other data" in penwright("novelty", tmp_path / "run", stdin="a text").stderr
+    assert "was trained on different data" in penwright("novelty", tmp_path / "run", stdin="a text").stderr
     (tmp_path / "novel.txt").unlink()
     gone = penwright("novelty", tmp_path / "run", stdin="a text")
     assert gone.returncode == 1 and "novel.txt" in gone.stderr

@@ -651,7 +651,7 @@ def test_an_imported_translator_is_trained_further(marian: Path, tmp_path: Path)
         penwright.export(tmp_path / "run", to, tmp_path / to)
     card = (tmp_path / "huggingface" / "README.md").read_text(encoding="utf-8")
     assert "license: cc-by-4.0" in card
-    assert "trained further from one that was imported" in card
+    assert "was fine-tuned from a model that was imported" in card
     assert "source.spm, sha256" in card
     assert corpus_record(open_run(tmp_path / "penwright").run).imported == record.imported
 
@@ -685,7 +685,7 @@ def test_a_writer_without_a_start_token_is_trained_without_one(llama: Path, tmp_
 
 def test_the_text_of_an_imported_writer_cannot_be_kept(llama: Path, tmp_path: Path) -> None:
     penwright.import_model(llama, tmp_path / "base")
-    with pytest.raises(PenwrightError, match="was imported without the text of its training"):
+    with pytest.raises(PenwrightError, match="was imported without its training text"):
         prepare(
             {
                 "data": {"train": [str(write_novel(tmp_path))]},

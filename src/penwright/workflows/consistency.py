@@ -1,6 +1,6 @@
 """Checks that the recipe, the tokenizer, the corpus record and the weights of a run belong together.
 
-Mismatched weights may load without an error. With two swapped token ids or another rotary base, the model writes
+Mismatched weights may load without an error. With two swapped token ids or a different rotary base, the model writes
 nonsense. Each checkpoint therefore records the files and settings that it was made with. They are compared with the
 current files and settings of the run before a model is built.
 """
@@ -81,12 +81,12 @@ def require_shapes(checkpoint: Checkpoint, recipe: Recipe, vocab_size: int, n_la
     layers = model.n_layers + (model.n_decoder_layers or 0)
     if layers > len(saved):  # building that many layers would be slow, even without memory for the weights
         raise PenwrightError(
-            f"{RECIPE} asks for {layers:,} layers, but {path} has only {len(saved)} tensors. They do not match"
+            f"{RECIPE} asks for {layers:,} layers, but {path} has only {len(saved)} tensors. Restore the original files"
         )
     try:
         with torch.device("meta"):  # tensors have shapes, but no memory
             built = weights_of(make_model(recipe.task, vocab_size, model, n_labels, recipe.lora))
-    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # a tensor size is impossible
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # a tensor would have an impossible size
         raise PenwrightError(f"{RECIPE} describes a model that cannot be built: {error}") from None
     _compare({name: tuple(tensor.shape) for name, tensor in built.items()}, saved, checkpoint)
 
@@ -96,10 +96,10 @@ def _compare(expected: Shapes, saved: Shapes, checkpoint: Checkpoint) -> None:
         if name in saved and saved[name] != shape:
             raise PenwrightError(
                 f"{checkpoint.folder}: {name} was saved with the shape {saved[name]}, but {RECIPE} and tokenizer.json "
-                f"make it {shape}. They do not belong together: restore the original files"
+                f"describe the shape {shape}. They do not belong together: restore the original files"
             )
     if different := sorted(expected.keys() ^ saved.keys()):
         raise PenwrightError(
-            f"{checkpoint.folder} was saved from another model than {RECIPE} describes. Only one of them has "
+            f"{checkpoint.folder} was saved from a different model than the one in {RECIPE}. Only one of the two has "
             f"{', '.join(different[:5])}"
         )

@@ -1,4 +1,4 @@
-"""Ensembles: several models of one corpus are distilled into a single model. It is used like any other model."""
+"""Ensembles: several models of one corpus are distilled into a single model, which is used like any other model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -49,7 +49,7 @@ def member_settings(given: Table, n_members: int, number: int) -> Table:
 
 
 def _like_first_member(settings: Table, first: Path) -> Table:
-    """Add the tokenizer and the size of the first member. Choosing a size again might give another result."""
+    """Add the tokenizer and the size of the first member. Choosing a size again might give a different result."""
     if not _is_begun(first):
         return settings
     recipe = Run.open(first).recipe
@@ -85,9 +85,14 @@ def _minutes(given: Table, share: float) -> Table:
 
 
 def _require_own(members: Mapping[Path, Table], folder: Path, student: Table) -> None:
-    """Raise PenwrightError unless each folder is new or was begun with these settings. Otherwise hours may be lost."""
+    """Raise PenwrightError unless each folder is new or was begun with these settings.
+
+    Without this check, hours of training might be lost.
+    """
     if _is_begun(folder) and _teacher_names(folder) != [member.name for member in members]:
-        raise PenwrightError(f"{folder} holds a run that is not an ensemble of {len(members)}. Choose another --run")
+        raise PenwrightError(
+            f"{folder} holds a run that is not an ensemble of {len(members)} models. Choose a different --run"
+        )
     for each, settings in {**members, folder: student}.items():
         if _is_begun(each):
             require_settings(each, settings)

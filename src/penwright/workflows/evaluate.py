@@ -36,7 +36,7 @@ def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpu
     if corpus_record(opened_run.run).is_untrained:
         raise UsageError(f"{opened_run.run.folder} was imported, so it has no held-out text. Name files to use instead")
     corpus = parts.open_corpus(recipe.data.train, reading)
-    require_unchanged(opened_run.run, corpus, "Restore the original data, or name other files to evaluate on.")
+    require_unchanged(opened_run.run, corpus, "Restore the original data, or name different files to evaluate on.")
     return corpus
 
 
@@ -85,7 +85,7 @@ def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
         named = ", ".join(file.path for file in before.files)
         raise PenwrightError(f"{run.folder} was trained on {named}, not on {', '.join(changed)}. {advice}")
     what = ", ".join(changed) if changed else "how the data is read (a [data] setting, or a newer Penwright)"
-    raise PenwrightError(f"{run.folder} was trained on other data: {what} changed since then. {advice}")
+    raise PenwrightError(f"{run.folder} was trained on different data: {what} changed since then. {advice}")
 
 
 def evaluate(
@@ -162,7 +162,7 @@ def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]
 
 
 def _with_baselines(baselines: Sequence[Score], scores: Sequence[Score]) -> list[Score]:
-    """Attach to each score the baselines of the same name."""
+    """Attach to each score the baselines with the same name."""
     return [
         score._replace(baselines=tuple(Baseline(b.note, b.value) for b in baselines if b.name == score.name))
         for score in scores
@@ -179,11 +179,11 @@ def _in_trained_direction(
     direction = f"{opened_run.run.folder} translates from {trained.source} to {trained.target}"
     data = opened_run.recipe.data
     if not _same_languages(trained, Languages(found.target, found.source)) or data.source or data.target:
-        other = f"{direction}, but {', '.join(paths)} are read as {found.source} to {found.target}"
+        other = f"{direction}, but the pairs in {', '.join(paths)} are read as {found.source} to {found.target}"
         warn(other, PenwrightWarning, stacklevel=3)
         return opened_run, corpus
     warn(
-        f"{direction}, but {', '.join(paths)} are the other way round ({found.source}, {found.target}): "
+        f"{direction}, but the pairs in {', '.join(paths)} are the other way round ({found.source}, {found.target}): "
         f"reading {found.target} as the source",
         PenwrightWarning,
         stacklevel=3,
@@ -199,7 +199,7 @@ def _same_languages(first: Languages, second: Languages) -> bool:
 
 
 def novelty(folder: Path, texts: Sequence[str]) -> NoveltyReport:
-    """Measure how much of these texts is copied from a writer's training text. Compare them with held-out passages."""
+    """Measure how much of these texts and of held-out passages also occurs in a writer's training text."""
     opened_run = open_run(folder)
     if opened_run.recipe.task != "generate":
         raise UsageError(f"{folder} does not generate text, so there is no novelty to measure")

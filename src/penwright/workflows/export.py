@@ -50,8 +50,8 @@ def _metadata(run: OpenedRun) -> ModelMetadata:
     if origin is not None:
         front = f"---\nlicense: {origin.licence}\n---\n" if origin.licence else ""
         files = "".join(f"- {Path(file.path).name}, sha256 {file.sha256}\n" for file in origin.files)
-        what = f"was {origin}" if record.is_untrained else f"was trained further from one that was {origin}"
-        card = f"{front}This model {what}, from:\n\n{files}"
+        what = f"was {origin}" if record.is_untrained else f"was fine-tuned from a model that was {origin}"
+        card = f"{front}This model {what}. Imported files:\n\n{files}"
     return ModelMetadata(run.card.labels, origin.licence if origin else None, card, run.recipe.chat)
 
 

@@ -35,7 +35,7 @@ def with_base(given: Table) -> Table:
     weights_for(given["task"], base.recipe.task, {})  # raises PenwrightError if the weights do not fit the task
     chosen = {"ngrams", "balanced"}
     if base.recipe.tokenizer.type != "imported":
-        chosen |= {"dropout"}  # a pretrained model keeps its own, which is 0 for most writers
+        chosen |= {"dropout"}  # a pretrained model keeps its own dropout, which is 0 for most writers
     if given["task"] != base.recipe.task:
         chosen |= {"token_dropout", "n_decoder_layers"}
     model = base.recipe.model.model_dump(exclude_none=True, exclude=chosen)
@@ -66,7 +66,7 @@ def require_suitable(recipe: Recipe, corpus: AnyCorpus, say: Say) -> None:
     if recipe.finetuning.keep_old:
         if base.recipe.task != recipe.task or base.card.labels != corpus.labels:
             raise PenwrightError(
-                f"--keep-old cannot mix in the text of {recipe.finetuning.base}: it has another task or other labels"
+                f"--keep-old cannot mix in the text of {recipe.finetuning.base}: its task or its labels differ"
             )
         _old_corpus(recipe)
 
@@ -87,7 +87,7 @@ def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
     if share > MOST_UNKNOWN:
         raise PenwrightError(
             f"{100 * share:.0f} % of the characters of this text are unknown to the base ({shown}). "
-            "Train a new run on it, without --from"
+            "Train a new run on this text, without --from"
         )
     if unknown:
         yield f"{100 * share:.2g} % of the characters are unknown to the base, and are read as <unk>: {shown}"
@@ -105,7 +105,7 @@ def start_from_base(model: Model, recipe: Recipe, labels: Sequence[str]) -> bool
 
 
 def origin_of_base(recipe: Recipe) -> dict[str, object]:
-    """Return the origin of an imported base as an entry of corpus.json. For any other base, the table is empty."""
+    """Return the entry of corpus.json for the origin of an imported base, or an empty table for any other base."""
     origin = corpus_record(open_base(recipe).run).imported if recipe.finetuning else None
     return {} if origin is None else {"imported": origin.model_dump()}
 
@@ -126,9 +126,9 @@ def _old_corpus(recipe: Recipe) -> AnyCorpus:
     """Open the text that the base was trained on. Raise PenwrightError if the text is missing or has changed."""
     base = open_base(recipe)
     if corpus_record(base.run).is_untrained:
-        raise PenwrightError(f"{base.run.folder} was imported without the text of its training: leave out --keep-old")
+        raise PenwrightError(f"{base.run.folder} was imported without its training text: leave out --keep-old")
     theirs = recipe_here(base.run, base.recipe)
-    advice = "Restore it, or leave out --keep-old"
+    advice = "Restore the text, or leave out --keep-old"
     try:
         corpus = TASKS[theirs.task].open_corpus(theirs.data.train, reading_of(theirs, columns_of_training(base.run)))
     except PenwrightError as error:

@@ -1,4 +1,4 @@
-"""Import a model that another project trained into an ordinary run folder."""
+"""Import a model from another project as an ordinary run folder."""
 
 import hashlib
 import json
@@ -28,8 +28,8 @@ GGUF = ".gguf"
 def import_model(source: str, folder: Path, languages: Languages | None = None, say: Say = say_nothing) -> Application:
     """Import a model as a new run: a folder in the layout of the Hugging Face hub, `hub:NAME`, or a GGUF file.
 
-    Multilingual translation models need `languages`. Raises PenwrightError if the model cannot be used; no folder is
-    created then.
+    Multilingual translation models need `languages`. Raises PenwrightError, without creating a folder, if the model
+    cannot be used.
     """
     require_unused(folder)
     path = download(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else Path(source)
@@ -92,7 +92,7 @@ def with_imported_base(given: Table, run: Path | None, say: Say = say_nothing, *
 
 
 def _is_importable(source: str) -> bool:
-    """Return whether the source is not a run, and `import_model` accepts it."""
+    """Return whether `import_model` accepts the source, and the source is not a run already."""
     path = Path(source)
     is_run = (path / RECIPE).is_file()
     return not is_run and (source.startswith(PREFIX) or path.suffix == GGUF or (path / "config.json").is_file())

@@ -143,7 +143,7 @@ def corpus_record(run: Run) -> CorpusRecord:
     """Return the record of a run's training data. Raise PenwrightError if it is missing or damaged."""
     path = run.folder / CORPUS
     if not os.path.lexists(path):
-        raise PenwrightError(f"{run.folder} was stopped before its training began. Run the command that began it again")
+        raise PenwrightError(f"{run.folder} was stopped before its training began. Repeat the command that started it")
     try:
         return CorpusRecord.model_validate(run.read_json(CORPUS))
     except ValidationError as error:
@@ -181,8 +181,8 @@ def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
     checkpoint = next((each for each in kept if each.weights_sha256 == digest), None)
     if checkpoint is None:
         raise PenwrightError(
-            f"{folder} has other weights than the ones that training started from: it was trained again, or is "
-            "another run. Restore the original run"
+            f"{folder} does not have the weights that training started from: it was trained further, or replaced by a "
+            "different run. Restore the original run"
         )
     return opened_run._replace(checkpoint=checkpoint)
 
@@ -207,7 +207,7 @@ def open_run(folder: str | Path) -> OpenedRun:
 def load(folder: str | Path, device: str = "cpu", precision: Precision | None = None) -> Application:
     """Load the best model of a run, or the model of a checkpoint: a Generator, a Translator or a Classifier.
 
-    The weights are in float32, unless `precision` is given or `optimize` chose another precision.
+    The weights are in float32, unless `precision` is given or `optimize` chose a different precision.
     """
     here, opened_run = usable_device(device), open_run(folder)
     kept = best_precision(opened_run.run, here)
@@ -272,5 +272,5 @@ def _why_slow(run: Run, kept: Precision | None, model: Model, device: torch.devi
     if device.type != "cpu" or not (run.folder / OPTIMIZED).is_file():
         return ""
     if kept is None:
-        return "it was trained further since it was optimized"
+        return "it has been trained further since it was optimized"
     return "" if are_steps_kept(model) else "its compiled code is missing"

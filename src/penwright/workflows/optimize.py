@@ -89,7 +89,7 @@ def quicken(folder: Path, precision: Precision | None = None, say: Say = say_not
 
 
 def fastest_first() -> list[Precision]:
-    """Return the precisions that this processor has instructions for, fastest first. Others would be slow."""
+    """Return the precisions that this processor has instructions for, fastest first. Other precisions are slow."""
     has_int8, has_bfloat16 = torch.cpu._is_vnni_supported(), torch.cpu._is_avx512_bf16_supported()
     possible: list[tuple[Precision, bool]] = [("int8", has_int8), ("bfloat16", has_bfloat16), ("float32", True)]
     return [precision for precision, has in possible if has]

@@ -31,8 +31,8 @@ from penwright.workflows.finetune import require_suitable, with_base
 
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must fit the width of the model
 N_EXAMPLES = 3  # number of examples to show before training
-FEWEST_CHARACTERS = 100  # minimum length of text for training a writer
-SEEN_FOR_FACTS = 2_000_000  # number of characters among which distinct characters are counted
+FEWEST_CHARACTERS = 100  # minimum length of the text for training a writer
+SEEN_FOR_FACTS = 2_000_000  # maximum number of characters to read for counting the distinct characters
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
 
 
 def forecast(prepared: Prepared) -> Forecast:
-    """Forecast the result, for a writer from the compressibility of the text, otherwise from the number of epochs."""
+    """Forecast the result: from the compressibility of the text for a writer, otherwise from the number of epochs."""
     corpus, plan = prepared.corpus, prepared.plan
     minutes = plan.recipe.training.minutes
     if plan.recipe.task != "generate":
@@ -204,6 +204,6 @@ def require_settings(folder: Path, given: Table) -> None:
     for name, value in asked.items():
         if value != begun.get(name):
             raise PenwrightError(
-                f"{folder} was begun with another {name}. Run the original command to continue it, "
-                "or choose another --run"
+                f"{folder} was begun with a different {name}. Run the original command to continue it, "
+                "or choose a different --run"
             )

@@ -90,12 +90,12 @@ def _require_steps_left(run: Run, trainer: Trainer) -> None:
 
 
 def _changed_processes(before: int | None, now: int) -> Iterator[str]:
-    """Yield a notice if a run is resumed with another number of processes."""
+    """Yield a notice if a run is resumed with a different number of processes."""
     if before not in (None, now):
         processes = "1 process" if before == 1 else f"{before} processes"
         yield (
-            f"this run was trained with {processes}; with {now}, dropout draws other numbers. Results are equivalent, "
-            f"but not bit for bit the same as with --processes {before}"
+            f"this run was trained with {processes}; with {now}, dropout draws different random numbers. Results are "
+            f"equivalent, but not bit for bit the same as with --processes {before}"
         )
 
 
@@ -105,7 +105,7 @@ def _reopen(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint |
     if checkpoint:
         require_made_with(checkpoint, run, recipe)
     corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe, columns_of_training(run)))
-    require_unchanged(run, corpus, "Restore the original data to resume, or train a new run with another --run.")
+    require_unchanged(run, corpus, "Restore the original data to resume, or train a new run with a different --run.")
     tokenizer = Tokenizer.load(run.tokenizer_path)
     if checkpoint:
         require_shapes(checkpoint, recipe, tokenizer.vocab_size, len(corpus.labels))

@@ -70,13 +70,13 @@ def _begin(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> RunCo
 
 
 def _with_precision(recipe: Recipe, machine: Machine) -> Recipe:
-    """Record the precision that was chosen for this machine. A resumed run will use the same one."""
+    """Record the precision that was chosen for this machine. A resumed run will use the same precision."""
     training = recipe.training.model_copy(update={"precision": str(machine.precision).removeprefix("torch.")})
     return recipe.model_copy(update={"training": training})
 
 
 def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer]) -> Tokenizer:
-    """Load the tokenizer of the base or of the teachers. Without base and teachers, train a tokenizer."""
+    """Load the tokenizer of the base or of the teachers. Without a base or teachers, train a tokenizer."""
     if recipe.finetuning:
         return open_base(recipe).tokenizer
     if recipe.distillation:
@@ -144,12 +144,12 @@ def _teachers(context: RunContext) -> list[Model]:
     for folder in context.recipe.distillation.teachers if context.recipe.distillation else ():
         teacher = load(folder, str(context.device))
         if teacher.tokenizer.fingerprint != context.tokenizer.fingerprint:
-            raise PenwrightError(f"{folder} cannot teach this model: it has another tokenizer")
+            raise PenwrightError(f"{folder} cannot teach this model: it has a different tokenizer")
         if type(teacher.model) is not type(context.model) or getattr(teacher, "labels", ()) != context.card.labels:
-            raise PenwrightError(f"{folder} cannot teach this model: it has another task or other labels")
+            raise PenwrightError(f"{folder} cannot teach this model: its task or its labels differ")
         if corpus_record(Run.open(Path(folder))).fingerprint != context.corpus.fingerprint:
             raise PenwrightError(
-                f"{folder} cannot teach this model: it was trained on other data, or on texts that are held out here. "
+                f"{folder} cannot teach this model: it was trained on different data, or on texts held out here. "
                 "Train it on the same data with the same data.seed"
             )
         if teacher.model.settings.context_length < context.recipe.model.context_length:
@@ -165,11 +165,11 @@ def _skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
     """Yield a notice about text that the model does not see, or not in every epoch."""
     batches, reach = trainer.batches, recipe.model.context_length
     if n := batches.n_left_out:
-        yield f"left out: {n:,} pairs of more than {reach} tokens, the limit of the model's learned positions"
+        yield f"left out: {count(n, 'pair')} of more than {reach} tokens, the limit of the model's learned positions"
     if n := batches.n_cut if recipe.task == "chat" else 0:
         yield f"{count(n, 'conversation')} longer than the context of {reach} tokens: only the end is read"
     elif n := batches.n_cut:
-        yield f"{count(n, 'text')} longer than the context of {reach} tokens: each epoch learns from another part of it"
+        yield f"{count(n, 'text')} longer than the context of {reach} tokens: each epoch learns from a different part"
 
 
 def fit(
