@@ -136,7 +136,7 @@ def test_a_heat_map_has_a_cell_for_each_weight_in_shade_or_colour(colours: str |
         shades = [[str(span.style.bgcolor.name) for span in line.spans] for line in lines[2:]]
         assert shades == [["#fde725", "#440154"], ["#1fa187", "#a0da39"]]
     (wide,) = list(heat_map(np.ones((1, 99)) / 99, ["a"], ["x"] * 99, console))[2:]
-    assert "further columns" in wide.plain
+    assert "more columns" in wide.plain
 
 
 @pytest.mark.parametrize("kind", ASKED)
@@ -174,8 +174,8 @@ def test_a_picture_shows_the_one_thing_that_was_asked(penwright, runs: Path, opt
     "options, said",
     [
         (["-o", "view.gif"], "-o writes .html, .svg or .png"),
-        (["-o", "view.svg"], "one picture. Ask for one thing"),
-        (["--lens", "--rollout", "-o", "view.svg"], "one picture. Ask for one thing"),
+        (["-o", "view.svg"], "one picture. Select a single view"),
+        (["--lens", "--rollout", "-o", "view.svg"], "one picture. Select a single view"),
         (["--beams", 3, "-o", "view.svg"], "only a translator searches with beams"),
         (["--ablate", "each", "-o", "view.html"], "--ablate each cannot be drawn"),
         (["-o", "nowhere/view.html"], "cannot be written"),

@@ -76,7 +76,7 @@ def heads(found: Sequence[HeadStatistics], statistic: str, shown: int | None) ->
     chosen = STATISTICS.index(statistic)
     rows = sorted((row for row in rows if not isnan(row[1][chosen])), key=lambda row: -row[1][chosen])
     if not rows:
-        yield Text(f"no head has a '{statistic}' value for this text")
+        yield Text(f"no head has a value of '{statistic}' for this text")
         return
     table = [[name, *("" if isnan(value) else f"{value:.2f}" for value in values)] for name, values in rows[:shown]]
     yield Text(f"heads by {statistic}" + (f", top {shown} of {len(rows)}" if len(table) < len(rows) else ""))
@@ -230,14 +230,14 @@ def ablation(found: Ablation, console: Console) -> Drawn:
 
 
 def importance(found: Sequence[HeadImportance], console: Console) -> Drawn:
-    """Draw the rise of the loss without each head, most important head first."""
+    """Draw the increase of the loss when each head is removed, most important head first."""
     rows = [
         (f"{part.name}.{layer}.{number}", change)
         for part in found
         for layer, changes in zip(part.layers, part.changes, strict=True)
         for number, change in enumerate(changes)
     ]
-    yield Text("increase of the loss without each head, in nats")
+    yield Text("increase of the loss when each head is removed, in nats")
     yield table_of(
         ["head", "change"], [[name, f"{change:+.4f}"] for name, change in sorted(rows, key=lambda row: -row[1])]
     )

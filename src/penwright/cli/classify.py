@@ -75,7 +75,7 @@ def _classify_table(run: Path, path: str, names: Sequence[str], top: int, thresh
     results = [_limited(each, top, threshold) for each in classifier.classify(sources)]
     if n_warned := sum(bool(result.warnings) for result in results):
         first = next(result.warnings[0] for result in results if result.warnings)
-        warn(f"{n_warned:,} of {len(results):,} rows: {first}" + (" (and others)" if n_warned > 1 else ""))
+        warn(f"{n_warned:,} of {len(results):,} rows: {first}" + (" (first of these warnings)" if n_warned > 1 else ""))
     suffixes = ["", *(f"_{place}" for place in range(2, top + 1))]
     columns = [f"{name}{suffix}" for suffix in suffixes for name in ("predicted", "probability")]
     cells = [_cells(result, top) for result in results]

@@ -1,4 +1,4 @@
-"""Terminal drawings for `penwright inspect`: coloured text, heat maps (shades without colours) and tables."""
+"""Terminal drawings for `penwright inspect`: coloured text, heat maps (shaded blocks without colours) and tables."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -75,7 +75,7 @@ def heat_map(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str], c
                 line.append(" " * CELL, _style(level))
         yield line
     if len(columns) > n_columns:
-        yield Text(f"(not shown: {counted(len(columns) - n_columns, 'further column')})")
+        yield Text(f"(not shown: {counted(len(columns) - n_columns, 'more column')})")
 
 
 def numbers(title: str, matrix: np.ndarray, rows: Sequence[str], columns: Sequence[str], console: Console) -> Table:
@@ -94,7 +94,7 @@ def numbers(title: str, matrix: np.ndarray, rows: Sequence[str], columns: Sequen
 def table_of(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, last: Literal["left", "right"] = "right"
 ) -> Table:
-    """Return a table. The first column is left-aligned. `last` aligns the last one. All others are right-aligned."""
+    """Return a table. `last` aligns the last column. The first is left-aligned, and the others are right-aligned."""
     table = Table(box=None, padding=(0, 1, 0, 0))
     for place, name in enumerate(columns):
         justify = "left" if place == 0 else last if place == len(columns) - 1 else "right"

@@ -24,7 +24,8 @@ def command(
     check_labels: Annotated[
         bool,
         typer.Option(
-            "--check-labels", help="Classifiers: instead, list the training texts that may have a wrong label."
+            "--check-labels",
+            help="For classifiers: list the training texts that may have a wrong label, instead of scoring.",
         ),
     ] = False,
     precision: InPrecision = None,

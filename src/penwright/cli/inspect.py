@@ -168,7 +168,7 @@ def _write(about: "Questions", chosen: "Sequence[Question]", output: Path, title
 
     if output.suffix.lower() != ".html" and len(chosen) != 1:
         raise UsageError(
-            f"a {output.suffix} file holds one picture. Ask for one thing, for example --lens, or write a page (.html)"
+            f"a {output.suffix} file holds one picture. Select a single view, such as --lens, or write a page (.html)"
         )
     views = [view for question in chosen for view in question.views(question.find())]
     views = views or list(overview(about.inspector, about.text, about.target))

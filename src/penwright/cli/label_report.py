@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from penwright.evaluation.label_report import LabelReport, Mistake
 
-MOST_LABELS, MOST_COLUMNS = 50, 12  # maximum number of rows in the table of scores; of columns in the confusion matrix
+MOST_LABELS, MOST_COLUMNS = 50, 12  # maximum numbers of rows in the score table and of columns in the confusion matrix
 LONGEST = 80  # maximum number of characters to print of a text
 
 
@@ -16,7 +16,7 @@ def report_lines(report: LabelReport) -> Iterator[str]:
     for each in shown:
         yield "\t".join([each.label, *map(_percent, (each.precision, each.recall, each.f1)), f"{each.n_texts:,}"])
     if len(shown) < len(report.labels):
-        yield f"(the {MOST_LABELS} labels with the lowest F1, of {len(report.labels):,}; --json has all)"
+        yield f"(the {MOST_LABELS} of {len(report.labels):,} labels with the lowest F1; --json prints all labels)"
     yield from ("", *_confusion(report))
     if report.mistakes:
         yield from ("", "worst mistakes:", *mistake_lines(report.mistakes))

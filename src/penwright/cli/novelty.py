@@ -14,7 +14,7 @@ from penwright.errors import PenwrightError
 if TYPE_CHECKING:
     from penwright.evaluation.novelty import Novelty, NoveltyReport
 
-SHOWN = 200  # maximum number of characters shown of a passage
+SHOWN = 200  # maximum number of characters of a passage to print
 
 
 def command(
@@ -45,7 +45,7 @@ def command(
 
 
 def _texts(content: str) -> list[str]:
-    """Return the "text" field of each line if every line is a JSON object with it; otherwise the whole content."""
+    """Return the "text" field of each line if every line is a JSON object with this field, else the whole content."""
     try:
         return [json_format.loads(line)["text"] for line in content.split("\n") if line.strip()]
     except (ValueError, TypeError, KeyError):

@@ -26,7 +26,7 @@ InPrecision = Annotated[
     Literal["float32", "bfloat16", "int8"] | None,
     typer.Option(
         "--precision",
-        help="Precision of the weights. Default: the choice of `optimize`, else float32.",
+        help="Precision of the weights. Default: the choice of `optimize`, otherwise float32.",
         show_default=False,
     ),
 ]
@@ -235,5 +235,5 @@ def _too_little(prepared: "Prepared") -> "Iterator[str]":
     elif corpus.training_bytes < FEW_BYTES:
         yield (
             f"too little text: a model can only memorise {counted(corpus.training_bytes, 'byte')}. "
-            "To do well on new text, it needs a few hundred thousand"
+            "To do well on new text, it needs a few hundred thousand bytes"
         )

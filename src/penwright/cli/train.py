@@ -47,7 +47,8 @@ BaseRun = Annotated[
     Path | None,
     typer.Option(
         "--from",
-        help="Start from the model and the tokenizer of this run (fine-tuning), or of what `penwright import` takes.",
+        help="Fine-tune: start from the model and the tokenizer of this run, or of any source that `penwright import` "
+        "accepts.",
     ),
 ]
 KeptShare = Annotated[
@@ -107,7 +108,7 @@ def command(
         flags["model"] = {**flags["model"], "balanced": True}
     settings = settings_of(recipe, flags, set_ or [])
     if from_ is not None and ensemble is not None:
-        raise UsageError("--ensemble trains new models. To start from another run, leave it out")
+        raise UsageError("--ensemble trains new models. To start from another run, leave out --ensemble")
     if resume is not None and ensemble is not None:
         raise UsageError("--resume does not continue an ensemble. Repeat the command that started it, without --resume")
     if resume is not None and (dry_run or print_recipe):
@@ -213,7 +214,7 @@ def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
         enough = api.minutes_for(n_members, minutes * SATURATION / plan.epochs)
         warn(
             f"each of the {n_members} members reads the text only about {amount(plan.epochs, 'time')}, and could learn "
-            "more from it. In the same time, a single model without --ensemble becomes better. "
+            "more from it. In the same time, a single model without --ensemble gets better results. "
             f"An ensemble pays off from about --minutes {enough:.3g}"
         )
 

@@ -58,7 +58,7 @@ ProtectedPatterns = Annotated[
 TargetPrefix = Annotated[str | None, typer.Option(help="Begin each translation with this text.")]
 NAlternatives = Annotated[
     int | None,
-    typer.Option(help="Number of alternatives to print for the next word after --prefix. Takes one sentence.", min=1),
+    typer.Option(help="Number of alternatives to print for the next word after --prefix. For a single text.", min=1),
 ]
 IsSampled = Annotated[bool, typer.Option("--sample", help="Sample --n-best translations instead of using beam search.")]
 Diversity = Annotated[
@@ -77,7 +77,7 @@ WithAlignment = Annotated[
 ]
 SourceLanguage = Annotated[
     str | None,
-    typer.Option(help="Source language for sentence splitting, e.g. de. Default: the run's, if known."),
+    typer.Option(help="Source language for sentence splitting, e.g. de. Default: the run's language, if known."),
 ]
 
 
@@ -227,7 +227,7 @@ def _print_alternatives(
 def align(
     run: RunFolder,
     source: Annotated[Path, typer.Argument(help="File with one source sentence per line.")],
-    target: Annotated[Path, typer.Argument(help="File with their translations, one per line.")],
+    target: Annotated[Path, typer.Argument(help="File with the translations, one per line.")],
     device: Device = "cpu",
 ) -> None:
     """Align the words of two files, line by line.

@@ -1,4 +1,4 @@
-"""Tables of users. Commands add columns; existing cells stay unchanged."""
+"""Tables that users provide. Commands add columns and leave existing cells unchanged."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ class UserTable(NamedTuple):
 
     @classmethod
     def read(cls, path: str) -> "UserTable":
-        """Read a table (- for standard input). The delimiter is the candidate that splits the header most often."""
+        """Read a table (- for standard input). The delimiter is the one that splits the header into the most cells."""
         text = read_text(path).removeprefix("\ufeff")
         csv.field_size_limit(LONGEST_CELL)
         firsts = {each: next(csv.reader(io.StringIO(text, newline=""), delimiter=each), []) for each in DELIMITERS}
