@@ -65,7 +65,7 @@ def test_whatever_was_seen_before(slow: Tokenizer, lists: list[list[str]]):
 
 
 def test_threads_may_share_the_table(slow: Tokenizer, quick: Tokenizer):
-    texts = [f"{word} {word}{n} of {n % 7}\n" * 3 for n, word in enumerate([*NEAR, *PROSE.split()] * 20)]
+    texts = [f"{word} {word}{n} of {n % 7}\n" * 3 for n, word in enumerate([*NEAR, *PROSE.split()] * 5)]
     parts = [texts[n::8] for n in range(8)]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(quick.encode_batch, parts))
