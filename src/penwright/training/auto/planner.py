@@ -174,7 +174,9 @@ class _Planner:
     @property
     def _is_pretrained(self) -> bool:
         """Whether the base was imported from another project."""
-        return bool(self.choices.section("finetuning")) and self.choices.section("tokenizer")["type"] == "imported"
+        tokenizer = self.choices.section("tokenizer")
+        is_imported = tokenizer.get("type") == "imported" and not tokenizer.get("from")
+        return is_imported and bool(self.choices.section("finetuning"))
 
     @property
     def _is_taught(self) -> bool:
