@@ -1,5 +1,6 @@
 """Other vocabularies for a trained model: without the tokens that a text does not use, and with new ones."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,16 @@ from .conftest import AWKWARD, TEXTS
 from .test_tokenizer_source import QUICK, byte_level, vocab_txt, write_novel
 
 GREEK = "Μῆνιν ἄειδε θεὰ Πηληϊάδεω Ἀχιλῆος οὐλομένην, θεὰ θεὰ ἄειδε μῆνιν.\n"
-KINDS = ["own bpe", "own unigram", "wordpiece", "byte-level", "spm bpe", "spm unigram", "spm bpe with bytes"]
+KINDS = [
+    "own bpe",
+    "own unigram",
+    "wordpiece",
+    "byte-level",
+    "byte-level with merges as strings",
+    "spm bpe",
+    "spm unigram",
+    "spm bpe with bytes",
+]
 
 
 @pytest.fixture(params=KINDS)
@@ -29,8 +39,13 @@ def any_tokenizer(request: pytest.FixtureRequest, spm, tmp_path: Path) -> Tokeni
         return train_tokenizer(kind.removeprefix("own "), [*TEXTS, *AWKWARD], 400)
     if kind == "wordpiece":
         return read_tokenizer_source(str(vocab_txt(tmp_path)))
-    if kind == "byte-level":
-        return read_tokenizer_source(str(byte_level(tmp_path)))
+    if kind.startswith("byte-level"):
+        path = byte_level(tmp_path)
+        if kind.endswith("strings"):
+            file = json.loads(path.read_text(encoding="utf-8"))
+            file["model"]["merges"] = [" ".join(pair) for pair in file["model"]["merges"]]
+            path.write_text(json.dumps(file), encoding="utf-8")
+        return read_tokenizer_source(str(path))
     options = {"byte_fallback": True, "vocab_size": 400} if kind.endswith("bytes") else {}
     return read_tokenizer_source(str(spm(kind.split()[1], **options)))
 

@@ -50,7 +50,7 @@ def trimmed(tokenizer: Tokenizer, used: Collection[int]) -> Tokenizer:
         model["vocab"] = {piece: numbers[token] for piece, token in model["vocab"].items() if token in numbers}
     if model.get("merges"):
         left = model["vocab"].keys()
-        model["merges"] = [list(pair) for pair in tokenizer.merges if {*pair, "".join(pair)} <= left]
+        model["merges"] = [pair for pair in model["merges"] if {*pair, "".join(pair)} <= left]
     file["added_tokens"] = [{**token, "id": numbers[token["id"]]} for token in file["added_tokens"]]
     file["post_processor"] = _renumbered(file.get("post_processor"), numbers)
     if own := file.get(FOREIGN):
@@ -108,6 +108,8 @@ def _changeable(tokenizer: Tokenizer) -> File:
         raise PenwrightError("a vocabulary whose numbering differs from its SentencePiece model's cannot be changed")
     if model["type"] == "BPE" and (model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")):
         raise PenwrightError("a BPE vocabulary with prefixes or suffixes of words cannot be changed")
+    if model["type"] == "BPE":
+        model["merges"] = [list(pair) for pair in tokenizer.merges]  # in older files, a merge is a string
     return file
 
 
