@@ -128,7 +128,7 @@ def test_an_adapter_of_another_base_is_refused(penwright: Command, runs: Path, n
     assert penwright("train", text, "--run", base, *other).returncode == 0
     refused = penwright("generate", run, "Night")
     assert refused.returncode == 1
-    assert "other weights" in refused.stderr or "lacks" in refused.stderr
+    assert "does not have the weights" in refused.stderr or "lacks" in refused.stderr
 
 
 def test_the_earlier_text_is_mixed_in_or_missed(

@@ -135,7 +135,7 @@ def test_other_settings_of_the_tokenizer_are_refused(changes, message: str, tmp_
         ("nothing", None, "there is no tokenizer"),
         ("tokenizer.json", b"{", "cannot be used"),
         ("tokenizer.json", b'{"model": {"type": "Mystery", "vocab": {}}, "added_tokens": []}', "Mystery"),
-        ("spiece.model", b"\x0a\xff", "it is cut off"),
+        ("spiece.model", b"\x0a\xff", "it is truncated"),
         ("weights.gguf", b"GGML", "cannot be read as GGUF"),
         ("empty", b"", "pieces"),
     ],
