@@ -31,3 +31,9 @@ def test_the_recipe_of_the_second_article_has_its_sizes() -> None:
     model, training = recipe.model, recipe.training
     assert (model.d_model, model.n_layers, model.n_heads, model.context_length) == (64, 4, 4, 32)
     assert training.batch_tokens == 16 * 32 and training.steps == 5000 and recipe.data.held_out == 0.2
+
+
+def test_the_recipe_of_the_fourth_article_has_its_size_and_tokenizer() -> None:
+    recipe = recipe_of(next(path for path in RECIPES if path.stem == "wmt14-de-en-bert"))
+    assert recipe.tokenizer.from_ == "hub:bert-base-cased"
+    assert size_of("translate", 28_996, recipe.model).parameters == pytest.approx(75e6, rel=0.03)

@@ -66,6 +66,7 @@ def make_application(
                 recipe.decoding,
                 source_language=languages.source if languages else None,
                 max_source_tokens=card.max_source_tokens,
+                hints=recipe.data.dictionary is not None,
             )
         case EncoderOnly():
             from penwright.classification.classifier import Classifier  # noqa: PLC0415

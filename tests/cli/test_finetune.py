@@ -128,7 +128,7 @@ def test_an_adapter_of_another_base_is_refused(penwright: Command, runs: Path, n
     assert penwright("train", text, "--run", base, *other).returncode == 0
     refused = penwright("generate", run, "Night")
     assert refused.returncode == 1
-    assert "other weights" in refused.stderr or "lacks" in refused.stderr
+    assert "does not have the weights" in refused.stderr or "lacks" in refused.stderr
 
 
 def test_the_earlier_text_is_mixed_in_or_missed(
@@ -186,7 +186,7 @@ def test_a_classifier_is_trained_further(penwright: Command, runs: Path, corpora
         ("writer", "nights.txt", ("--set", "tokenizer.type=bytes"), "keeps its tokenizer"),
         ("translator", "pairs.tsv", ("--keep-old", "1.5"), "keep_old"),
         ("nothing", "nights.txt", (), "there is no run in"),
-        ("writer", "greek.txt", (), "unknown to the base"),
+        ("writer", "greek.txt", (), "unknown to the tokenizer"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_a_run_begins(
@@ -251,6 +251,13 @@ def test_an_adapter_is_written_and_read_as_peft_does(
     )
     assert refused.returncode == 1
     assert "another base" in refused.stderr
+    (tmp_path / "adapter" / "adapter_model.safetensors").unlink()
+    (tmp_path / "adapter" / "adapter_model.bin").write_bytes(b"cos\nsystem\n(S'touch executed'\ntR.")
+    pickled = penwright(
+        "export", base, "--adapter", tmp_path / "adapter", "--to", "penwright", "--output", tmp_path / "x", cwd=tmp_path
+    )
+    assert pickled.returncode == 1
+    assert not (tmp_path / "executed").exists() and not (tmp_path / "x").exists()
     none = penwright("export", base, "--to", "peft", "--output", tmp_path / "none")
     assert none.returncode == 2
     assert "not trained with --lora" in none.stderr

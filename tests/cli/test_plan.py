@@ -20,6 +20,16 @@ def test_a_plan_for_programs(penwright: Command, corpora: Path) -> None:
     assert plan["epochs"] > 0 and 0 < plan["outlook"]["low"] < plan["outlook"]["high"]
 
 
+def test_a_model_that_is_too_large_is_planned_but_not_trained(
+    penwright: Command, corpora: Path, tmp_path: Path
+) -> None:
+    options = [corpora / "novel.txt", "--size", "llama3-8b", "--minutes", 60]
+    done = penwright("plan", *options)
+    assert done.returncode == 0 and "too large: it does not fit in the memory of this machine" in done.stdout
+    refused = penwright("train", *options, "--run", tmp_path / "run")
+    assert refused.returncode == 1 and "training needs about" in refused.stderr and not (tmp_path / "run").exists()
+
+
 def test_where_nothing_can_be_expected_a_plan_says_so(penwright: Command, corpora: Path, tmp_path: Path) -> None:
     held_out = tmp_path / "held-out.tsv"
     held_out.write_text("a new house\tein neues Haus\n")
@@ -31,7 +41,7 @@ def test_where_nothing_can_be_expected_a_plan_says_so(penwright: Command, corpor
 def test_a_plan_is_asked_for_as_training_is() -> None:
     of_training, of_the_plan = (signature(each.command).parameters for each in (train, plan))
     assert set(of_training) - set(of_the_plan) == {
-        *("run", "seed", "balance", "ensemble", "from_", "keep_old", "lora"),
+        *("run", "seed", "balance", "ensemble", "from_", "keep_old", "trim_vocabulary", "add_tokens", "lora"),
         *("resume", "processes", "dry_run", "print_recipe"),
     }
     assert all(of_the_plan[name].annotation == of_training[name].annotation for name in of_the_plan)

@@ -116,6 +116,26 @@ def test_a_stopped_run_resumes_to_the_very_same_weights(
     assert steps == [20, 40, 60, 80, 100, 120]
 
 
+def test_a_lora_run_killed_at_any_moment_resumes_to_the_very_same_weights(
+    penwright: Command, corpora: Path, runs: Path, tmp_path: Path
+) -> None:
+    kept = ["--set", "training.threads=1", "--set", "training.device=cpu", "--set", "training.batch_tokens=128"]
+    options = [*kept, "--lora", 2, "--from", runs / "writer", "--steps", 120, "--set", "training.evaluate_every=20"]
+    options += ["--set", "model.dropout=0.2", "--set", "decoding.max_new_tokens=20"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert penwright("train", corpora / "novel.txt", "--run", whole, *options).returncode == 0
+    command = [sys.executable, "-m", "penwright", "train", corpora / "novel.txt", "--run", broken, *options]
+    process = subprocess.Popen([str(each) for each in command], stderr=subprocess.PIPE, text=True)
+    wait_for_checkpoint(broken, process, 20)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert Run(broken).checkpoints()[-1].step < 120
+    resumed = penwright("train", "--resume", broken)
+    assert resumed.returncode == 0, resumed.stderr
+    assert weights_of(broken) == weights_of(whole)
+    assert all(".lora_" in name for name in Run(broken).checkpoints()[-1].weights())
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 @pytest.mark.timeout(600)  # a cold compiler takes a minute on two quiet cores
 def test_compiled_training_learns_the_same_and_resumes_to_the_very_same_weights(

@@ -31,6 +31,12 @@ AWKWARD = [
     "family 👨‍👩‍👧‍👦 nul \0 separator \u2028 paragraph \u2029 bom \ufeff nbsp\u00a0 controls \x1b\x1c \x7f\x85",
     "</s><pad><s><unk> <0x0A> ▁ Ġ Ċ Ā don't Zażółć gęślą jaźń 日本語の文章です。 שלום replacement \ufffd",
 ]
+TEXTS = [
+    "The cat sat on the mat, and 12 dogs sat there.",
+    "Der Hund sitzt auf der Matte; die Katzen sind müde!",
+    "Zażółć gęślą jaźń. Привет, мир! 日本語の文章です。",
+    "unaffable   spaces \t and words ' don't",
+] * 4
 LETTER = 64  # the id of "a", as bytes come first
 RandomModel = Callable[..., Model]
 
@@ -120,3 +126,25 @@ def llama_cpp_log_probs(path: Path, prompt: "str | list[int]", vocab_size: int) 
 @pytest.fixture(scope="session")
 def log_probs() -> Callable[..., np.ndarray]:
     return llama_cpp_log_probs
+
+
+@pytest.fixture(scope="session")
+def spm(tmp_path_factory: pytest.TempPathFactory):
+    """Train a SentencePiece model; return its path."""
+    library = pytest.importorskip(
+        "sentencepiece", reason="sentencepiece, which trains models for tests, is not installed"
+    )
+
+    def train(kind: str, seed: int = 0, **options: object) -> Path:
+        path = tmp_path_factory.mktemp("spm") / f"{kind}-{seed}"
+        soft = {"hard_vocab_limit": False} if kind == "unigram" else {}
+        library.SentencePieceTrainer.train(
+            sentence_iterator=iter(TEXTS[seed:] * 20),
+            model_prefix=str(path),
+            model_type=kind,
+            minloglevel=9,
+            **{"vocab_size": 150} | soft | options,
+        )
+        return path.with_suffix(".model")
+
+    return train

@@ -15,6 +15,7 @@ import penwright
 from penwright.config import merge
 from penwright.errors import PenwrightError, UsageError
 from penwright.formats import pretrained
+from penwright.formats.gguf_file import GGUFFile
 from penwright.formats.huggingface_tokenizer import read_tokenizer
 from penwright.languages import Languages
 from penwright.losses import summed_loss
@@ -27,12 +28,8 @@ from penwright.workflows.load import corpus_record, open_run
 from penwright.workflows.plan import prepare
 from penwright.workflows.train import make_context
 
-TEXTS = [
-    "The cat sat on the mat, and 12 dogs sat there.",
-    "Der Hund sitzt auf der Matte; die Katzen sind müde!",
-    "Zażółć gęślą jaźń. Привет, мир! 日本語の文章です。",
-    "unaffable   spaces \t and words ' don't",
-] * 4
+from .conftest import TEXTS
+
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 LLAMA = SMALL | {"num_key_value_heads": 2, "max_position_embeddings": 64}
 TRANSLATOR = {
@@ -285,28 +282,6 @@ def test_vocab_json_and_merges_read_texts_as_transformers_does(llama: Path, tmp_
     assert all(ours.decode(ours.encode(text)) == text for text in TEXTS)
 
 
-@pytest.fixture(scope="module")
-def spm(tmp_path_factory: pytest.TempPathFactory):
-    """Train a SentencePiece model; return its path."""
-    library = pytest.importorskip(
-        "sentencepiece", reason="sentencepiece, which trains models for tests, is not installed"
-    )
-
-    def train(kind: str, seed: int = 0, **options: object) -> Path:
-        path = tmp_path_factory.mktemp("spm") / f"{kind}-{seed}"
-        soft = {"hard_vocab_limit": False} if kind == "unigram" else {}
-        library.SentencePieceTrainer.train(
-            sentence_iterator=iter(TEXTS[seed:] * 20),
-            model_prefix=str(path),
-            model_type=kind,
-            minloglevel=9,
-            **{"vocab_size": 150} | soft | options,
-        )
-        return path.with_suffix(".model")
-
-    return train
-
-
 AWKWARD = [
     "",
     " ",
@@ -377,6 +352,12 @@ def test_marian_translates_as_transformers_does(marian: Path, tmp_path: Path) ->
         assert ours.tokenizer.source(ours.tokenizer.encode(text)) == tokenizer(text)["input_ids"]
         assert [*ours.tokenizer.target.encode(text), 0] == tokenizer(text_target=text)["input_ids"]
     same_translations(ours, marian, tokenizer, {})
+    penwright.export(tmp_path / "run", "huggingface", tmp_path / "exported")
+    exported = transformers.MarianTokenizer.from_pretrained(tmp_path / "exported")
+    for text in [*TEXTS, *AWKWARD]:
+        assert exported(text)["input_ids"] == tokenizer(text)["input_ids"]
+        assert exported(text_target=text)["input_ids"] == tokenizer(text_target=text)["input_ids"]
+    assert exported.decode([5, 6, 7], skip_special_tokens=True) == tokenizer.decode([5, 6, 7], skip_special_tokens=True)
 
 
 def same_translations(ours, folder: Path, tokenizer, options: dict[str, int]) -> None:
@@ -422,6 +403,10 @@ def test_m2m100_translates_between_the_languages_that_are_asked_for(m2m100: Path
     same_translations(ours, m2m100, tokenizer, {"forced_bos_token_id": tokenizer.get_lang_id("de")})
     assert ours.translate(TEXTS[0], beam_size=3, coverage_penalty=0.2, max_new_tokens=8)[0].text is not None
     penwright.export(tmp_path / "run", "huggingface", tmp_path / "exported")
+    exported = transformers.M2M100Tokenizer.from_pretrained(tmp_path / "exported")
+    assert (exported.src_lang, exported.tgt_lang) == ("en", "de")
+    for text in [*TEXTS, *AWKWARD]:
+        assert exported(text)["input_ids"] == tokenizer(text)["input_ids"]
     again = penwright.import_model(tmp_path / "exported", tmp_path / "again", languages=("en", "de"))
     assert again.translate(TEXTS[0], max_new_tokens=8)[0].text == ours.translate(TEXTS[0], max_new_tokens=8)[0].text
 
@@ -453,6 +438,13 @@ def test_nllb_begins_with_its_languages(llama: Path, tmp_path: Path) -> None:
     assert ours.source(ours.encode("The cat")) == [english, *library.encode("The cat").ids, 2]
     assert (ours.start_id, ours.target_prefix) == (2, (german,))
     assert ours.decode(ours.encode("The cat sat")) == "The cat sat"
+
+
+def test_a_gguf_model_that_does_not_fit_in_memory_is_not_read(llama: Path, tmp_path: Path, monkeypatch) -> None:
+    path = gguf_of(llama, tmp_path)
+    monkeypatch.setattr(pretrained, "memory_bytes", lambda: 1000)
+    monkeypatch.setattr(GGUFFile, "tensor", lambda *_: pytest.fail("a tensor was read"))
+    refused(path, tmp_path, "GiB of memory")
 
 
 def gguf_of(llama: Path, tmp_path: Path) -> Path:
@@ -751,3 +743,20 @@ def test_training_from_a_folder_of_the_hub_needs_one_command(llama: Path, tmp_pa
     ours = penwright.train(write_novel(tmp_path), run=tmp_path / "run", base=llama, settings=QUIET, quiet=True)
     assert ours.kind == "writer"
     assert open_run(tmp_path / "run").recipe.finetuning.base == str(tmp_path / "llama-2")  # the folder has its name
+
+
+def test_a_tiny_llama_3_is_trained_exported_and_imported(tmp_path: Path) -> None:
+    tiny = {"size": "llama3-1b", "d_model": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "d_ff": 64}
+    settings = {"model": tiny, "tokenizer": {"type": "bpe", "vocab_size": 300}}
+    settings["training"] = {**QUIET["training"], "steps": 20, "batch_tokens": 512, "evaluate_every": 5}
+    ours = penwright.train(write_novel(tmp_path), run=tmp_path / "run", settings=settings, quiet=True)
+    recipe = open_run(tmp_path / "run").recipe.model
+    assert (recipe.n_kv_heads, recipe.feed_forward, recipe.norm.type, recipe.qk_norm) == (2, "swiglu", "rms", False)
+    assert (recipe.positions.type, recipe.positions.base) == ("rotary", 500_000.0)
+    losses = [record["nats per token"] for record in open_run(tmp_path / "run").run.records("metrics.jsonl")]
+    assert losses[-1] < losses[0]
+    penwright.export(tmp_path / "run", "huggingface", tmp_path / "exported")
+    assert json.loads((tmp_path / "exported" / "config.json").read_text())["model_type"] == "llama"
+    again = penwright.import_model(tmp_path / "exported", tmp_path / "again")
+    options = {"temperature": 0, "max_new_tokens": 8}
+    assert again.generate("The", **options)[0].text == ours.generate("The", **options)[0].text

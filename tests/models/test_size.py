@@ -1,8 +1,10 @@
 """Sizes are those that papers report, and cost nothing to know."""
 
 import pytest
+import torch
 
-from penwright.config import ModelSettings
+from penwright.config import LoraSettings, ModelSettings
+from penwright.model import make_model
 from penwright.model.size import size_of
 
 
@@ -22,6 +24,11 @@ def test_the_big_transformer_has_the_parameters_of_the_paper() -> None:
     assert round(size_of("translate", 37_000, named("transformer-big")).parameters / 1e6) == 214  # "213" in table 3
 
 
+@pytest.mark.parametrize(("size", "parameters"), [("llama3-1b", 1_235_814_400), ("llama3-8b", 8_030_261_248)])
+def test_llama_3_has_the_parameters_of_llama_3(size: str, parameters: int) -> None:
+    assert size_of("generate", 128_256, named(size)).parameters == parameters
+
+
 def test_a_tied_output_is_multiplied_with_like_a_separate_one() -> None:
     tied, untied = (size_of("generate", 1000, named("nano", tie_embeddings=tie)) for tie in ("all", "none"))
     assert tied.matrix_parameters == untied.matrix_parameters
@@ -37,3 +44,14 @@ def test_a_table_of_embeddings_costs_a_classifier_no_multiplication() -> None:
 def test_a_longer_context_costs_only_attention(task: str) -> None:
     short, long = (size_of(task, 10, named("nano", context_length=length)) for length in (100, 300))
     assert long.flops_per_token - short.flops_per_token == 4 * 4 * 200 * 64
+
+
+@pytest.mark.parametrize("rank", [4, 8])
+@pytest.mark.parametrize("size", ["mini", "small", "medium", "base", "large", "gpt2", "smollm2"])
+def test_adapters_are_at_most_4_percent_of_the_weights(size: str, rank: int) -> None:
+    smollm2 = {"d_model": 576, "n_layers": 30, "n_heads": 9, "n_kv_heads": 3, "d_ff": 1536}
+    settings = ModelSettings(**smollm2 if size == "smollm2" else {"size": size})
+    with torch.device("meta"):
+        model = make_model("generate", 8000, settings, lora=LoraSettings(rank=rank))
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    assert 0 < trained <= 0.04 * (sum(parameter.numel() for parameter in model.parameters()) - trained)

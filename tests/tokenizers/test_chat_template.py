@@ -6,6 +6,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models
 
 from penwright.errors import PenwrightError
+from penwright.tokenizers import chat_template
 from penwright.tokenizers.chat_template import PLAIN, ChatTemplate, Message
 from penwright.tokenizers.kinds import Markup
 from penwright.tokenizers.training import train_tokenizer
@@ -57,8 +58,17 @@ def test_special_tokens_in_messages_are_text() -> None:
         ("{{ messages.__class__.__mro__ }}", "rejects"),
         ("{{ ''.__class__.__base__.__subclasses__() }}", "rejects"),
         ("{% for n in range(10**9) %}{{ n }}{% endfor %}", "rejects"),
+        ("{{ 'x' * 10**10 }}", "rejects"),
+        ("{% set x = namespace(y='x') %}{% for n in range(99) %}{% set x.y = x.y ~ x.y %}{% endfor %}", "rejects"),
     ],
 )
 def test_a_bad_or_hostile_template_is_an_error(source: str, message: str) -> None:
     with pytest.raises(PenwrightError, match=message):
+        ChatTemplate(source).turns(TALK[:1])
+
+
+def test_an_endless_template_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "MOST_SECONDS", 2)
+    source = f"{'{% for n in range(9999) %}' * 4}{'{% endfor %}' * 4}"
+    with pytest.raises(PenwrightError, match="needs more than 2 s or 512 MiB of memory"):
         ChatTemplate(source).turns(TALK[:1])

@@ -272,10 +272,11 @@ def test_no_size_is_chosen_that_does_not_fit_the_memory(monkeypatch: pytest.Monk
     assert plan_for(NOVELS, 1e13, model={"size": usual.recipe.model.size}).size == usual.size
 
 
-@pytest.mark.parametrize(("width", "rate"), [(384, 3e-4), (768, 1e-4)])
+@pytest.mark.parametrize(("width", "rate"), [(384, 2e-4), (768, 5e-5)])
 def test_a_pretrained_encoder_is_trained_gently(width: int, rate: float) -> None:
     model = {"d_model": width, "n_heads": 12, "n_layers": 1, "dropout": 0.1}
     tokenizer = {"type": "imported", "vocab_size": 30_000}
     plan = plan_for(REVIEWS, model=model, tokenizer=tokenizer, finetuning={"base": "runs/bert"}, training={"steps": 60})
     assert plan.recipe.optimizer.learning_rate == rate
+    assert (plan.recipe.training.batch_tokens, plan.recipe.schedule.cooldown_fraction) == (768, 0.95)
     assert (plan.recipe.model.token_dropout, plan.recipe.model.dropout, plan.recipe.model.ngrams) == (0.0, 0.1, True)

@@ -49,8 +49,17 @@ Epochs = Annotated[float | None, typer.Option(help="Training budget in epochs (p
 SizeName = Annotated[
     str | None,
     typer.Option(
-        help="Model size: nano, tiny, mini, small, medium, base, ... Default: chosen for the data and the budget."
+        help="Model size: nano, tiny, mini, small, medium, base, large, gpt2, llama3-1b, ... Default: chosen for the "
+        "data and the budget."
     ),
+]
+TokenizerSource = Annotated[
+    str | None,
+    typer.Option(help="Use this tokenizer: that of a run or a folder, a tokenizer file, a GGUF file or hub:NAME."),
+]
+Dictionary = Annotated[
+    str | None,
+    typer.Option(help="Translators: file of terms and translations to learn; later glossaries become hints."),
 ]
 Validation = Annotated[
     list[str] | None,
@@ -124,13 +133,16 @@ def training_flags(
     validation: list[str] | None,
     task: str | None,
     size: str | None,
+    tokenizer: str | None = None,
+    dictionary: str | None = None,
     **budget: int | float | None,
 ) -> "Table":
     """Return the options that `train` and `plan` share, as settings. `budget` is minutes, steps or epochs."""
     return {
-        "data": without_none({"train": data, "validation": validation}),
+        "data": without_none({"train": data, "validation": validation, "dictionary": dictionary}),
         "training": without_none({**budget}),
         "model": without_none({"size": size}),
+        "tokenizer": without_none({"from": tokenizer}),
         **without_none({"task": task}),
     }
 
@@ -220,6 +232,8 @@ def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
             f"too short: in {amount(plan.recipe.training.minutes or 0.0, 'minute')}, this model {does}. "
             f"Give --minutes {ceil(10 * plan.minutes_wanted) / 10:g} or more"
         )
+    if prepared.is_too_large:
+        yield "too large: it does not fit in the memory of this machine, so it cannot be trained here"
     yield from _too_little(prepared)
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from penwright.cli.options import (
     AnySetting,
     Data,
+    Dictionary,
     Epochs,
     Json,
     Minutes,
@@ -12,6 +13,7 @@ from penwright.cli.options import (
     SizeName,
     Steps,
     TaskName,
+    TokenizerSource,
     Validation,
     plan_as_record,
     plan_in_words,
@@ -35,7 +37,9 @@ def command(
     steps: Steps = None,
     epochs: Epochs = None,
     size: SizeName = None,
+    tokenizer: TokenizerSource = None,
     validation: Validation = None,
+    dictionary: Dictionary = None,
     set_: AnySetting = None,
     json: Json = False,
 ) -> None:
@@ -46,7 +50,9 @@ def command(
     from penwright.training.auto.choices import amount
     from penwright.workflows import api
 
-    flags = training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs)
+    flags = training_flags(
+        data, validation, task, size, tokenizer, dictionary, minutes=minutes, steps=steps, epochs=epochs
+    )
     _, prepared = prepare_by_asking(settings_of(recipe, flags, set_ or []))
     forecast = api.forecast(prepared)
     if json:

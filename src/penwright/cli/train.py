@@ -10,6 +10,7 @@ import typer
 from penwright.cli.options import (
     AnySetting,
     Data,
+    Dictionary,
     Epochs,
     Json,
     Minutes,
@@ -17,6 +18,7 @@ from penwright.cli.options import (
     SizeName,
     Steps,
     TaskName,
+    TokenizerSource,
     Validation,
     plan_as_record,
     plan_in_words,
@@ -55,6 +57,17 @@ KeptShare = Annotated[
     float | None,
     typer.Option(help="With --from: share of the training batches that are taken from that run's own text, e.g. 0.2."),
 ]
+Trim = Annotated[
+    bool, typer.Option("--trim-vocabulary", help="With --from: drop the tokens that the text does not use.")
+]
+NewTokens = Annotated[
+    str | None,
+    typer.Option(
+        "--add-tokens",
+        help="With --from: add tokens, a number of them learned from the text, or a file with a word on each line.",
+        metavar="N|FILE",
+    ),
+]
 LoraRank = Annotated[
     int | None, typer.Option(help="With --from: train LoRA adapters of this rank, and no other weights.")
 ]
@@ -80,13 +93,17 @@ def command(
     steps: Steps = None,
     epochs: Epochs = None,
     size: SizeName = None,
+    tokenizer: TokenizerSource = None,
     validation: Validation = None,
+    dictionary: Dictionary = None,
     balance: Balance = False,
     seed: Seed = None,
     set_: AnySetting = None,
     ensemble: NMembers = None,
     from_: BaseRun = None,
     keep_old: KeptShare = None,
+    trim_vocabulary: Trim = False,
+    add_tokens: NewTokens = None,
     lora: LoraRank = None,
     resume: ResumedRun = None,
     processes: NProcesses = None,
@@ -100,9 +117,18 @@ def command(
     Ctrl+C saves the run; --resume continues it, bit for bit.
     """
     flags = {
-        **training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs),
+        **training_flags(
+            data, validation, task, size, tokenizer, dictionary, minutes=minutes, steps=steps, epochs=epochs
+        ),
         **without_none({"seed": seed, "lora": lora and {"rank": lora}}),
-        "finetuning": without_none({"base": from_ and str(from_), "keep_old": keep_old}),
+        "finetuning": without_none(
+            {
+                "base": from_ and str(from_),
+                "keep_old": keep_old,
+                "trim_vocabulary": trim_vocabulary or None,
+                "add_tokens": int(add_tokens) if add_tokens and add_tokens.isdecimal() else add_tokens,
+            }
+        ),
     }
     if balance:
         flags["model"] = {**flags["model"], "balanced": True}

@@ -59,7 +59,8 @@ def describe(
     meanings = {"type": "selects this variant" if is_variant else "the only type"} | field_comments(kind)
     own, tables = [], []
     for key, field in kind.model_fields.items():
-        full, value = f"{name}.{key}".strip("."), getattr(base, key) if base else _default_of(field)
+        full = f"{name}.{field.alias or key}".strip(".")
+        value = getattr(base, key) if base else _default_of(field)
         inner = settings_in(field.annotation)
         tables += [table for each in inner for table in describe(each, full, value, is_variant=len(inner) > 1)]
         if not inner:

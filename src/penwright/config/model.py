@@ -97,6 +97,15 @@ SIZES["gpt2"] = merge(
     {"feed_forward": "gelu_tanh", "positions": {"type": "learned"}, "scale_embeddings": False},
     {"context_length": 1024},
 )
+LLAMA3: Table = {  # Llama 3 (Dubey et al. 2024): grouped-query attention, SwiGLU, RMSNorm, rotary positions
+    "norm": {"eps": 1e-5},
+    "n_kv_heads": 8,
+    "n_heads": 32,
+    "positions": {"type": "rotary", "base": 500_000.0},
+    "context_length": 8192,
+}
+SIZES["llama3-1b"] = merge(LLAMA3, {"d_model": 2048, "n_layers": 16, "d_ff": 8192})
+SIZES["llama3-8b"] = merge(LLAMA3, {"d_model": 4096, "n_layers": 32, "d_ff": 14_336, "tie_embeddings": "none"})
 
 
 class ModelSettings(Settings):

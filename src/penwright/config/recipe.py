@@ -53,6 +53,7 @@ class DataSettings(Settings):
     text: Columns = ()  # columns of the text; several columns are joined by spaces
     label: Column | None = None  # column of the labels
     label_names: dict[str, str] = Field(default_factory=dict)  # names for labels in the files, such as {"1" = "World"}
+    dictionary: str | None = None  # translators: file of terms and translations to learn, and to use as hints
     encoding: str | None = None  # encoding of text files; None: detect it
     max_characters: PositiveInt = 5000  # drop pairs with a longer side, and longer labelled texts
     max_ratio: PositiveFloat | None = 9.0  # drop pairs if one side is more than this many times as long as the other
@@ -62,13 +63,19 @@ class DataSettings(Settings):
 class TokenizerSettings(Settings):
     """Type and size of the tokenizer."""
 
-    type: Literal["characters", "bytes", "bpe", "unigram", "imported"] = "bpe"  # imported: set by `penwright import`
+    type: Literal["characters", "bytes", "bpe", "unigram", "imported"] = "bpe"  # imported: made by another project
+    from_: str | None = Field(None, alias="from")  # existing tokenizer to use: a run, a folder, a file or hub:NAME
     vocab_size: PositiveInt | None = (
         None  # vocabulary size, special tokens included; an upper limit if type is characters, ignored if type is bytes
     )
     prefix_space: bool = (
         False  # for classifiers: put a space before each text, so that its first word is encoded like any other
     )
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether the tokenizer came with an imported model. One that `from` names did not."""
+        return self.type == "imported" and self.from_ is None
 
     @model_validator(mode="after")
     def _check(self) -> "TokenizerSettings":
@@ -90,6 +97,8 @@ class FineTuningSettings(Settings):
     base: str  # run folder to start from
     base_sha256: str | None = None  # checksum of the base's weights, recorded when training begins
     keep_old: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of batches from the training text of the base
+    trim_vocabulary: bool = False  # drop the tokens of the base that the text does not use
+    add_tokens: PositiveInt | str | None = None  # number of new tokens to learn from the text, or a file of words
 
 
 class ChatSettings(Settings):
@@ -227,6 +236,8 @@ class Recipe(Settings):
             raise ValueError(
                 "[tokenizer] prefix_space is only for classifiers: with it, other models would write a space first"
             )
+        if self.data.dictionary is not None and self.task != "translate":
+            raise ValueError(f"[data] dictionary is for translators only, not for the task {self.task}")
         if self.lora and not self.finetuning:
             raise ValueError(
                 "[lora] needs [finetuning]: an adapter changes a trained model. Name the model with --from RUN"

@@ -24,7 +24,7 @@ RENAMED = {  # old full names of settings (still accepted), and their new keys
 class Settings(BaseModel):
     """The base class of all settings: immutable, without unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, serialize_by_alias=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -150,7 +150,7 @@ def _walk(kind: type[BaseModel], location: list[int | str]) -> tuple[list[str], 
         if inner:
             names.append(step)
             kinds = [found for annotation in inner for found in settings_in(annotation)] or kinds
-    return names, sorted({key for k in kinds for key in k.model_fields})
+    return names, sorted({field.alias or key for k in kinds for key, field in k.model_fields.items()})
 
 
 def settings_in(annotation: object) -> list[type[BaseModel]]:

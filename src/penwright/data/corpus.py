@@ -81,6 +81,7 @@ class ReadingOptions:
     encoding: str | None = None  # encoding of text files; None: detect it
     cleaning: Cleaning = STANDARD
     template: ChatTemplate = PLAIN_TEMPLATE  # chat template of conversations
+    dictionary: str | None = None  # file of terms and translations that a translator learns, too
 
 
 DEFAULT_READING = ReadingOptions()

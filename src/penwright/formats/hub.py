@@ -1,5 +1,6 @@
 """Download of models from the Hugging Face hub."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from penwright.errors import PenwrightError
@@ -8,14 +9,18 @@ from penwright.formats.huggingface_tokenizer import FILES
 from penwright.formats.outside import optional_package
 
 PREFIX = "hub:"
-WANTED = ["config.json", INDEX, "*.safetensors", *FILES, "1_Pooling/config.json", "README.md", "LICENSE*"]
+TOKENIZER = ("config.json", *FILES)
+WANTED = ("config.json", INDEX, "*.safetensors", *FILES, "1_Pooling/config.json", "README.md", "LICENSE*")
 
 
-def download(name: str) -> Path:
-    """Return the folder of a model of the hub, cached or downloaded; raise PenwrightError if the download fails."""
+def download(name: str, wanted: Sequence[str] = WANTED) -> Path:
+    """Return a folder with the wanted files of a model of the hub, cached or downloaded.
+
+    Raises PenwrightError if the download fails.
+    """
     hub = optional_package("huggingface_hub", "hub")
     try:
-        return Path(hub.snapshot_download(name, allow_patterns=WANTED))
+        return Path(hub.snapshot_download(name, allow_patterns=[*wanted]))
     except Exception as error:  # an error of the network, the hub, or the name
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise PenwrightError(

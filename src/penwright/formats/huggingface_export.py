@@ -1,6 +1,7 @@
 """Export to transformers: the tables of architectures/, applied in reverse."""
 
 import json
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.encoder_only import EncoderOnly
 from penwright.storage import let_others_read
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.foreign import ForeignTokenizer
+from penwright.tokenizers.sentencepiece import as_protobuf, from_tokenizer_json
 
 # Settings that do not change what a trained model computes.
 IGNORED_SETTINGS = {
@@ -32,6 +35,7 @@ IGNORED_SETTINGS = {
     "feed_forward_dropout",
     "token_dropout",
 }
+LANGUAGE = re.compile(r"__\w+__")  # language tokens of M2M100
 POOLING = {"pooling", "pooler", "pooler_activation"}
 UNUSED: dict[Task, set[str]] = {  # settings without effect on models of a task
     "generate": {*POOLING, "n_decoder_layers"},
@@ -76,7 +80,7 @@ def save_huggingface(
     if isinstance(model, EncoderOnly) and not metadata.labels and model.settings.pooling == "mean":
         (folder / "1_Pooling").mkdir()
         _write(folder / "1_Pooling/config.json", {"pooling_mode_mean_tokens": True})
-    _save_tokenizer(tokenizer, folder, model, metadata.chat)
+    _save_tokenizer(tokenizer, folder, model, metadata.chat, best.architecture.model_type)
 
 
 def _task_of(model: Model) -> Task:
@@ -168,10 +172,35 @@ def _concatenated(source: TensorSource) -> Tensor:
     return tensor.T.contiguous() if source.transposed else tensor
 
 
-def _save_tokenizer(tokenizer: Tokenizer, folder: Path, model: Model, chat: ChatSettings | None) -> None:
-    """Write tokenizer.json for transformers. SentencePiece with the model's own ids can be read by Penwright only."""
-    if not tokenizer.is_plain:
-        tokenizer.save(folder / OWN_TOKENIZER)
+def _save_sentencepiece(tokenizer: ForeignTokenizer, folder: Path, model_type: str) -> None:
+    """Write the files of a Marian or M2M100 for transformers, and a file with the languages for Penwright."""
+    tokenizer.save(folder / OWN_TOKENIZER)
+    target = tokenizer.target if isinstance(tokenizer.target, ForeignTokenizer) else tokenizer
+    sides = {"source.spm": tokenizer, "target.spm": target}
+    if model_type == "m2m_100":
+        sides = {"sentencepiece.bpe.model": tokenizer}
+    for name, side in sides.items():
+        (folder / name).write_bytes(as_protobuf(from_tokenizer_json(side.plain_file)))
+    ids = {piece: token for each in sides.values() for token, piece in enumerate(each.pieces) if each.has(token)}
+    languages = [piece for piece in ids if LANGUAGE.fullmatch(piece)] if model_type == "m2m_100" else []
+    _write(folder / "vocab.json", {piece: token for piece, token in ids.items() if piece not in languages})
+    special: dict[str, object] = {"eos_token": tokenizer.pieces[tokenizer.end_id], "unk_token": "<unk>"}
+    special["pad_token"] = tokenizer.pieces[tokenizer.pad_id]
+    if languages:
+        chosen = (*tokenizer.conventions.source_prefix, *tokenizer.conventions.target_prefix)
+        codes = [tokenizer.pieces[token].strip("_") for token in chosen]
+        special |= dict(zip(("src_lang", "tgt_lang"), codes, strict=False))
+        _write(folder / "special_tokens_map.json", {"additional_special_tokens": languages})
+    classes = {"m2m_100": "M2M100Tokenizer", "marian": "MarianTokenizer"}
+    _write(folder / "tokenizer_config.json", {"tokenizer_class": classes[model_type], **special})
+
+
+def _save_tokenizer(
+    tokenizer: Tokenizer, folder: Path, model: Model, chat: ChatSettings | None, model_type: str
+) -> None:
+    """Write the tokenizer for transformers."""
+    if not tokenizer.is_plain and isinstance(tokenizer, ForeignTokenizer):
+        _save_sentencepiece(tokenizer, folder, model_type)
         return
     tokenizer.library.save(str(folder / "tokenizer.json"))
     start, end, pad = (tokenizer.pieces[token] for token in (tokenizer.start_id, tokenizer.end_id, tokenizer.pad_id))

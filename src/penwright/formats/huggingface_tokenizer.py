@@ -37,7 +37,7 @@ def read_tokenizer(folder: Path, config: Table, task: Task, languages: Languages
     try:
         if (content := read_content(folder, OWN_TOKENIZER)) is not None:
             return ForeignTokenizer(parse_json(content))
-        file = _tokenizer_json(folder, config)
+        file = tokenizer_json(folder, config)
         return _with_conventions(folder, file, config, task, languages)
     except PenwrightError:
         raise
@@ -45,14 +45,14 @@ def read_tokenizer(folder: Path, config: Table, task: Task, languages: Languages
         raise PenwrightError(f"the tokenizer cannot be used: {error}") from error
 
 
-def _tokenizer_json(folder: Path, config: Table) -> Table:
-    """Return the tokenizer.json, or an equivalent built from the other files."""
+def tokenizer_json(folder: Path, config: Table) -> Table:
+    """Return the tokenizer.json of a folder, or an equivalent built from its other files."""
     content = read_content(folder, "tokenizer.json")
     if content is not None:
         return parse_json(content) | {"truncation": None, "padding": None}
     settings = read_optional(folder, "tokenizer_config.json")
     if (content := read_content(folder, "vocab.txt")) is not None:
-        return _wordpiece(content.decode(), settings)
+        return wordpiece(content.decode(), settings)
     if (folder / "merges.txt").is_file():
         return _byte_level(folder, config, settings)
     for name in ("source.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"):
@@ -61,7 +61,8 @@ def _tokenizer_json(folder: Path, config: Table) -> Table:
     raise PenwrightError(f"there is no tokenizer. Penwright reads {', '.join(FILES[:2])} and SentencePiece models")
 
 
-def _wordpiece(vocabulary: str, settings: Table) -> Table:
+def wordpiece(vocabulary: str, settings: Table) -> Table:
+    """Return the tokenizer.json of a vocab.txt with these settings of tokenizer_config.json."""
     pieces = vocabulary.removesuffix("\n").split("\n")
     ids = {piece.removesuffix("\r"): number for number, piece in enumerate(pieces)}
     unknown = _name(settings.get("unk_token", "[UNK]"))

@@ -13,11 +13,11 @@ from penwright.config import ChatSettings, ModelSettings, Task
 from penwright.errors import PenwrightError
 from penwright.languages import Languages
 from penwright.model import Model, make_model
+from penwright.model.weights import VOCABULARY
 from penwright.tokenizers import Tokenizer
 
 Tensors = dict[str, Tensor]
 LEAST_NAMED = 0.9  # smallest share of the embeddings that must have a token
-VOCABULARY = ("embedding.tokens", "source_embedding.tokens", "target_embedding.tokens")
 
 
 class Outline(NamedTuple):

@@ -1,6 +1,6 @@
 """The weights of a model as named tensors; shared weights occur once."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from penwright.config import Task
 from penwright.errors import PenwrightError
 
 ADAPTER = ".lora_B"  # suffix of the names of adapter weights
+VOCABULARY = ("embedding.tokens", "source_embedding.tokens", "target_embedding.tokens")  # tables with a row per token
 FITTED = ("mixture", "log_prior")  # parameters of classifiers that are computed, not trained
 CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules kept when the task changes: old name to new name
     ("generate", "classify"): {"embedding": "embedding", "decoder": "encoder"},
@@ -46,6 +47,21 @@ def weights_for(task: Task, before: Task, weights: Mapping[str, Tensor]) -> dict
         raise PenwrightError(f"a model that was trained to {before} cannot be trained to {task}: train a new one")
     parts = {name: name.partition(".") for name in weights}
     return {f"{renamed[first]}.{rest}": weights[name] for name, (first, _, rest) in parts.items() if first in renamed}
+
+
+def with_vocabulary(weights: Mapping[str, Tensor], pieces: Sequence[Sequence[int]], task: Task) -> dict[str, Tensor]:
+    """Return the weights for another vocabulary. Each new token gets the mean vector of the old tokens in `pieces`."""
+    tables = {f"{module}.weight" for module in VOCABULARY}
+    tables |= {"output.weight", "output.bias"} if task != "classify" else set()
+    first = torch.tensor([old[0] for old in pieces])
+    several = [number for number, old in enumerate(pieces) if len(old) > 1]
+    found = dict(weights)
+    for name in tables & weights.keys():
+        table = weights[name][first]
+        for number in several:
+            table[number] = weights[name][list(pieces[number])].float().mean(0)
+        found[name] = table
+    return found
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from penwright.data.bucketing import AnyBatches
 from penwright.data.conversations import open_conversations, open_evaluation_conversations
 from penwright.data.corpus import ReadingOptions
 from penwright.data.labelled import open_evaluation_labelled, open_labelled
-from penwright.data.parallel import open_evaluation_pairs, open_pairs
+from penwright.data.parallel import open_evaluation_pairs
 from penwright.data.store import TokenStore, cached_store, open_store, store_key
 from penwright.data.store_writer import Cell, write_store
 from penwright.data.text import open_evaluation_text, open_text
@@ -23,6 +23,7 @@ from penwright.evaluation.scores import Sample, Score
 from penwright.storage import cache_folder
 from penwright.tasks import chat, classification, generation, translation
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext, make_card, reading_of
+from penwright.tasks.dictionary import open_pairs_with_dictionary
 from penwright.tokenizers import Tokenizer
 
 __all__ = [
@@ -106,7 +107,7 @@ TASKS: dict[Task, TaskParts] = {
         sample=generation.sample,
     ),
     "translate": TaskParts(
-        open_corpus=open_pairs,
+        open_corpus=open_pairs_with_dictionary,
         open_evaluation=open_evaluation_pairs,
         columns=("source", "target"),
         labels=(),

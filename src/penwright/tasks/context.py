@@ -67,5 +67,6 @@ def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
         seed=recipe.seed if data.seed is None else data.seed,
         encoding=data.encoding,
         template=template_of(recipe.chat),
+        dictionary=data.dictionary,
         cleaning=Cleaning(data.max_characters, data.max_ratio, data.deduplicate),
     )

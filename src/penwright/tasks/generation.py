@@ -76,7 +76,7 @@ def batches(context: RunContext, store: TokenStore) -> TextBatches:
     """Return the batches of a token store. For imported models with long contexts, windows are shorter."""
     recipe = context.recipe
     length, tokens = recipe.model.context_length, recipe.training.batch_tokens
-    if recipe.tokenizer.type == "imported":
+    if recipe.tokenizer.is_pretrained:
         length = min(length, LONGEST_WINDOW)
     return TextBatches(store.column("text"), length, tokens, context.markers, recipe.seed)
 

@@ -1,17 +1,19 @@
 """Chat templates in Jinja, which turn messages into one text. Other projects store them in tokenizer_config.json."""
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
 
 from penwright.config import ChatSettings
 from penwright.errors import PenwrightError
 from penwright.tokenizers.kinds import Markup
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 PLAIN = (
     "{% for message in messages %}{{ '\\n' if not loop.first }}{{ message.role | capitalize }}:\n{{ message.content }}"
@@ -20,6 +22,9 @@ PLAIN = (
 OPEN, CLOSE = "\ue000", "\ue001"  # enclose the number of a message, a placeholder for its content
 PLACE = re.compile(f"{OPEN}(\\d+){CLOSE}")
 ASSISTANT = "assistant"
+MOST_SECONDS = 10
+LIMITS = {"RLIMIT_AS": 512 << 20, "RLIMIT_CPU": MOST_SECONDS, "RLIMIT_CORE": 0}
+PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")  # variables that Python may need to start
 
 
 class Message(NamedTuple):
@@ -38,7 +43,7 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A template that turns messages into pieces of text. It runs in a sandbox, since it may be untrusted."""
+    """A template that turns messages into pieces of text. It runs in a sandbox with limits, as it may be untrusted."""
 
     source: str = PLAIN
     start_token: str = ""  # text that the template calls bos_token
@@ -65,45 +70,48 @@ class ChatTemplate:
 
     def _pieces(self, messages: Sequence[Message]) -> Iterator[Markup | int]:
         """Yield the text of the template in pieces, with the number of each message in place of its content."""
-        marked = [{"role": each.role, "content": f"{OPEN}{n}{CLOSE}"} for n, each in enumerate(messages)]
-        tokens = {"bos_token": self.start_token, "eos_token": self.end_token}
-        try:
-            text = self._template.render(messages=marked, add_generation_prompt=True, **tokens)
-        except Exception as error:  # a template may raise any exception
-            raise PenwrightError(f"the chat template rejects these messages: {error}") from None
+        text = _rendered(self, tuple(each.role for each in messages))
         for place, piece in enumerate(PLACE.split(text)):
             if place % 2:
                 yield int(piece)
             elif piece:
                 yield Markup(piece)
 
-    @cached_property
-    def _template(self) -> "Template":
-        from jinja2 import TemplateError, nodes  # noqa: PLC0415 - few runs need it
-        from jinja2.ext import Extension, loopcontrols  # noqa: PLC0415
-        from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
 
-        class Generation(Extension):
-            """The tag `generation`, which other trainers use to mark answers."""
+@lru_cache(maxsize=1024)
+def _rendered(template: ChatTemplate, roles: tuple[str, ...]) -> str:
+    """Return the text of the template for messages with these roles, and with placeholders as contents.
 
-            tags = {"generation"}  # noqa: RUF012
+    Any template but the plain one is rendered by a process with limited memory and time. Raises PenwrightError if it
+    is invalid, rejects the messages, or exceeds a limit.
+    """
+    from penwright.tokenizers import chat_worker  # noqa: PLC0415 - few runs need it
 
-            def parse(self, parser: Any) -> nodes.Node:
-                line = next(parser.stream).lineno
-                body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-                return nodes.Scope(body, lineno=line)
-
-        def refuse(reason: str) -> None:
-            raise TemplateError(reason)
-
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
+    marked = [{"role": role, "content": f"{OPEN}{n}{CLOSE}"} for n, role in enumerate(roles)]
+    tokens = {"bos_token": template.start_token, "eos_token": template.end_token}
+    if template.source == PLAIN:
+        return chat_worker.render(PLAIN, marked, tokens)
+    request = json.dumps({"source": template.source, "messages": marked, "tokens": tokens})
+    command = [sys.executable, "-I", "-X", "utf8", str(Path(chat_worker.__file__)), json.dumps(LIMITS)]
+    environment = {key: os.environ[key] for key in PASSED_ON if key in os.environ}
+    try:
+        done = subprocess.run(
+            [*command, json.dumps(sys.path)],
+            input=request.encode(),
+            capture_output=True,
+            env=environment,
+            timeout=MOST_SECONDS,
+            check=False,
         )
-        environment.globals["raise_exception"] = refuse
-        try:
-            return environment.from_string(self.source)
-        except TemplateError as error:
-            raise PenwrightError(f"the chat template is not valid: {error}") from None
+        answer = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):  # the process was ended by a limit
+        limit = f"{MOST_SECONDS} s or {LIMITS['RLIMIT_AS'] >> 20} MiB of memory"
+        raise PenwrightError(f"the chat template rejects these messages: it needs more than {limit}") from None
+    if "invalid" in answer:
+        raise PenwrightError(f"the chat template is not valid: {answer['error']}")
+    if "error" in answer:
+        raise PenwrightError(f"the chat template rejects these messages: {answer['error']}")
+    return str(answer["text"])
 
 
 PLAIN_TEMPLATE = ChatTemplate()

@@ -14,6 +14,7 @@ from penwright.tokenizers.encoders import BYTE_OF, Ragged, ids_type
 from penwright.tokenizers.tokenizer import Tokenizer, well_formed
 
 SPACE = "\u2581"  # represents a space in the pieces of SentencePiece
+HIDDEN = "\uffff"  # put before the names of special tokens that no text may be encoded to; never part of a text
 SPECIAL = re.compile(r"__\w+__|>>.+<<|<.+>|madeupword\d+")  # tokens that represent no text
 TokenId = Annotated[int, Field(ge=0, lt=MOST_PIECES)]
 TokenIds = tuple[TokenId, ...]
@@ -47,7 +48,7 @@ class ForeignTokenizer(Tokenizer):
         self._plain = {name: part for name, part in file.items() if name != FOREIGN}
         check_foreign_file(self._plain)
         self.conventions = Conventions.model_validate(file[FOREIGN])
-        self._library = LibraryTokenizer.from_str(json.dumps(self._plain))
+        self._library = LibraryTokenizer.from_str(json.dumps(_with_hidden_specials(self._plain)))
         self._library.encode_special_tokens = True
         self.notes, self.joins_marks = (), False
         self.pad_id, self.start_id, self.end_id = (getattr(self.conventions, role) for role in ("pad", "start", "end"))
@@ -56,7 +57,10 @@ class ForeignTokenizer(Tokenizer):
 
     def _read_vocabulary(self) -> None:
         """Store the name and the bytes of each token of the model."""
-        numbers, extra = self._library.get_vocab(with_added_tokens=True), self.conventions.extra
+        extra = self.conventions.extra
+        numbers = {
+            piece.removeprefix(HIDDEN): n for piece, n in self._library.get_vocab(with_added_tokens=True).items()
+        }
         given = self.conventions.ids
         self._ids = np.array(range(1 + max(numbers.values(), default=0)) if given is None else given)
         names = {int(self._ids[number]): piece for piece, number in numbers.items()}
@@ -64,12 +68,18 @@ class ForeignTokenizer(Tokenizer):
         self.vocab_size = 1 + max(self.pad_id, self.start_id, self.end_id, *names)
         self.dtype = ids_type(self.vocab_size)
         added = self._library.get_added_tokens_decoder()
-        self._specials = {int(self._ids[number]): token.content for number, token in added.items() if token.special}
+        self._specials = {
+            int(self._ids[number]): token.content.removeprefix(HIDDEN)
+            for number, token in added.items()
+            if token.special
+        }
         self._specials |= {token: piece for piece, token in extra.items() if SPECIAL.fullmatch(piece)}
         self._user_defined = frozenset(int(self._ids[number]) for number, token in added.items() if not token.special)
         self._pieces = [names.get(token, f"<unused {token}>") for token in range(self.vocab_size)]
         unknown = self._unknown_piece
         self.unknown_id = int(self._ids[numbers[unknown]]) if unknown in numbers else None
+        if unknown is not None and self.unknown_id is not None:  # pieces that the model lacks have the same id
+            self._pieces[self.unknown_id] = unknown
         spell, silent = self._speller(), self._specials.keys() | (set(range(self.vocab_size)) - names.keys())
         self._bytes = [
             b"" if token in silent else piece.encode() if token in self._user_defined else spell(piece)
@@ -80,7 +90,7 @@ class ForeignTokenizer(Tokenizer):
 
     def encode_ragged(self, texts: Sequence[str]) -> Ragged:
         """Encode many texts to one array; return it with the number of tokens of each text."""
-        encodings = self._library.encode_batch_fast(list(map(well_formed, texts)), add_special_tokens=False)
+        encodings = self._library.encode_batch_fast(list(map(_clean, texts)), add_special_tokens=False)
         lengths = np.array([len(each) for each in encodings], dtype=np.int64)
         numbers = np.fromiter((number for each in encodings for number in each.ids), np.int64, int(lengths.sum()))
         return Ragged(self._ids[numbers].astype(self.dtype), lengths)
@@ -89,7 +99,7 @@ class ForeignTokenizer(Tokenizer):
         """Return the number of UTF-8 bytes of the text that each token covers."""
         if self.kind == "bpe" and self._plain.get("normalizer") is None:
             return super().sizes(text)
-        text, covered, sizes = well_formed(text), 0, []
+        text, covered, sizes = _clean(text), 0, []
         for _, end in self._library.encode(text, add_special_tokens=False).offsets:
             sizes.append(len(text[covered:end].encode()))
             covered = max(covered, end)
@@ -116,7 +126,7 @@ class ForeignTokenizer(Tokenizer):
 
     def unknown_characters(self, text: str) -> list[str]:
         """Return the distinct parts of the text that become the unknown token, in order of appearance."""
-        encoding = self._library.encode(well_formed(text), add_special_tokens=False)
+        encoding = self._library.encode(_clean(text), add_special_tokens=False)
         spans = zip(self._ids[encoding.ids].tolist() if encoding.ids else [], encoding.offsets, strict=True)
         return list(dict.fromkeys(text[slice(*span)] for token, span in spans if token == self.unknown_id))
 
@@ -137,6 +147,15 @@ class ForeignTokenizer(Tokenizer):
         return self._user_defined
 
     @property
+    def plain_file(self) -> Table:
+        """The tokenizer.json without the conventions, which other programs can read."""
+        return self._plain
+
+    def has(self, token: int) -> bool:
+        """Return whether the tokenizer has a name for this token of the model."""
+        return self._pieces[token] != f"<unused {token}>"
+
+    @property
     def is_plain(self) -> bool:
         """Whether other programs can use the tokenizer.json."""
         return self.conventions.ids is None
@@ -146,7 +165,9 @@ class ForeignTokenizer(Tokenizer):
         """A copy of the underlying tokenizer, for other programs."""
         return LibraryTokenizer.from_str(json.dumps(self._plain))
 
-    def _file_content(self) -> bytes:
+    @property
+    def content(self) -> bytes:
+        """The content of the file that `save` writes."""
         return json.dumps(self._file, ensure_ascii=False).encode()
 
     @property
@@ -180,6 +201,21 @@ class ForeignTokenizer(Tokenizer):
             return None
         own = self.conventions.model_dump(exclude={"target", "ids", "extra"}, exclude_none=True)
         return ForeignTokenizer({**self.conventions.target, FOREIGN: own | self.conventions.target[FOREIGN]})
+
+
+def _clean(text: str) -> str:
+    return well_formed(text).replace(HIDDEN, "\N{REPLACEMENT CHARACTER}")
+
+
+def _with_hidden_specials(file: Table) -> Table:
+    """Return a tokenizer.json that encodes no text to special tokens, even if they are pieces of a unigram model."""
+    added = file["added_tokens"]
+    special = {token["content"] for token in added if token["special"]}
+    if file["model"]["type"] != "Unigram":
+        return file
+    hidden = [{**each, "content": HIDDEN + each["content"]} if each["special"] else each for each in added]
+    vocabulary = [[HIDDEN + piece if piece in special else piece, score] for piece, score in file["model"]["vocab"]]
+    return {**file, "added_tokens": hidden, "post_processor": None, "model": {**file["model"], "vocab": vocabulary}}
 
 
 def _is_byte(piece: str) -> bool:

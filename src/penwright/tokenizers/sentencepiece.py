@@ -1,11 +1,12 @@
-"""Conversion of SentencePiece models to tokenizer.json, which the tokenizers library reads."""
+"""Conversion of SentencePiece models to tokenizer.json, which the tokenizers library reads, and back."""
 
 import base64
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from penwright.tokenizers.checks import MOST_PIECES
+from penwright.tokenizers.checks import MOST_PIECES, Table, parts_of
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.Type; GGUF uses the same numbers
@@ -161,3 +162,63 @@ def _bpe(pieces: Sequence[SentencePiece], unknown: int | None) -> dict[str, Any]
 
 def _falls_back(pieces: Sequence[SentencePiece]) -> bool:
     return any(piece.type == BYTE for piece in pieces)
+
+
+def from_tokenizer_json(file: Table) -> SentencePieceModel:
+    """Return the model of a tokenizer.json that `as_tokenizer_json` made. The scores of BPE are the ranks of merges."""
+    model, added = file["model"], {token["content"]: token["special"] for token in file["added_tokens"]}
+    is_unigram = model["type"] == "Unigram"
+    if is_unigram:
+        scores, unknown = dict(model["vocab"]), model["unk_id"]
+    else:
+        products = dict.fromkeys("".join(pair) for pair in model["merges"])
+        scores = {piece: -float(rank) for rank, piece in enumerate(products)}
+        unknown = model["vocab"].get(model["unk_token"])
+    names = list(scores) if is_unigram else sorted(model["vocab"], key=model["vocab"].__getitem__)
+
+    def kind(number: int, name: str) -> int:
+        if number == unknown:
+            return UNKNOWN
+        if name in added:
+            return CONTROL if added[name] else USER_DEFINED
+        return BYTE if model["byte_fallback"] and re.fullmatch("<0x..>", name) else NORMAL
+
+    rules = {part["type"]: part for part in parts_of(file, "normalizer")}
+    return SentencePieceModel(
+        [SentencePiece(name, scores.get(name, 0.0), kind(number, name)) for number, name in enumerate(names)],
+        UNIGRAM if is_unigram else BPE,
+        base64.b64decode(rules["Precompiled"]["precompiled_charsmap"]) if "Precompiled" in rules else b"",
+        adds_prefix=file["pre_tokenizer"]["prepend_scheme"] == "always",
+        trims="Strip" in rules,
+    )
+
+
+def as_protobuf(model: SentencePieceModel) -> bytes:
+    """Return the model as a file of SentencePiece (sentencepiece_model.proto)."""
+    pieces = [
+        _field(1, piece.text.encode()) + _key(2, FIXED32) + struct.pack("<f", piece.score) + _field(3, piece.type)
+        for piece in model.pieces
+    ]
+    trainer = _field(3, model.type) + _field(35, int(_falls_back(model.pieces)))
+    trainer += b"".join(_field(45, piece.text.encode()) for piece in model.pieces if piece.type == UNKNOWN)
+    normalizer = _field(2, model.charsmap) + _field(3, int(model.adds_prefix)) + _field(4, int(model.trims))
+    return b"".join(_field(1, piece) for piece in pieces) + _field(2, trainer) + _field(3, normalizer)
+
+
+def _field(number: int, value: Value) -> bytes:
+    """Return a field of a protobuf message: a number, or bytes."""
+    if isinstance(value, int):
+        return _key(number, VARINT) + _as_varint(value)
+    return _key(number, LENGTH) + _as_varint(len(value)) + value
+
+
+def _key(number: int, wire_type: int) -> bytes:
+    return _as_varint(number << 3 | wire_type)
+
+
+def _as_varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])

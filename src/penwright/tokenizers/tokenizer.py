@@ -42,12 +42,9 @@ class Tokenizer:
         """Wrap a tokenizer of the library; `notes` lists requests that training could not satisfy."""
         library.encode_special_tokens = True
         self.kind: str = kind_of(library)
-        self.joins_marks = isinstance(
-            library.pre_tokenizer, pre_tokenizers.Sequence
-        )  # combining marks are part of a word
-        self.prefix_space = isinstance(library.normalizer, normalizers.Prepend)  # a space is added before each text
-        self.notes = notes
-        self.vocab_size = library.get_vocab_size(with_added_tokens=True)
+        self.joins_marks = isinstance(library.pre_tokenizer, pre_tokenizers.Sequence)  # marks are part of a word
+        self.prefix_space = isinstance(library.normalizer, normalizers.Prepend)  # adds a space before each text
+        self.notes, self.vocab_size = notes, library.get_vocab_size(with_added_tokens=True)
         self.dtype = ids_type(self.vocab_size)
         self._library = library
         self._specials = {token_id: token.content for token_id, token in library.get_added_tokens_decoder().items()}
@@ -185,19 +182,18 @@ class Tokenizer:
     def library(self) -> LibraryTokenizer:
         """A copy of the underlying tokenizer for other programs. It adds the start token to each text."""
         library, start = LibraryTokenizer.from_str(self._library.to_str()), self.pieces[self.start_id]
-        special = [(start, self.start_id)]
-        library.post_processor = TemplateProcessing(single=f"{start} $A", special_tokens=special)
+        library.post_processor = TemplateProcessing(single=f"{start} $A", special_tokens=[(start, self.start_id)])
         return library
 
     @property
     def fingerprint(self) -> str:
         """The SHA-256 of the file that `save` writes."""
-        return hashlib.sha256(self._file_content()).hexdigest()
+        return hashlib.sha256(self.content).hexdigest()
 
     def save(self, path: Path) -> None:
         """Save the tokenizer atomically; raise PenwrightError on failure."""
         try:
-            write_bytes_atomically(path, self._file_content())
+            write_bytes_atomically(path, self.content)
         except OSError as error:
             raise PenwrightError(f"the tokenizer cannot be saved as {path}: {error.strerror}") from error
 
@@ -221,7 +217,9 @@ class Tokenizer:
                 f"{path} is damaged or was not made by Penwright: {error}. Restore the file that training wrote"
             ) from error
 
-    def _file_content(self) -> bytes:
+    @property
+    def content(self) -> bytes:
+        """The content of the file that `save` writes."""
         return self._library.to_str(pretty=True).encode("utf-8")
 
     def _bytes_of_all(self, pieces: Mapping[int, str]) -> list[bytes]:

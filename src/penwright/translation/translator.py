@@ -60,16 +60,19 @@ class Translator:
         *,
         source_language: str | None = None,
         max_source_tokens: int | None = None,
+        hints: bool = False,
     ):
         """Create a translator.
 
         `max_source_tokens` is the length of the longest source to translate whole, end token included (None: the
         context). Longer sources are translated in parts. The length of the longest training source is a good choice,
         since longer sources translate poorly. `source_language` is a code like "de" for splitting sentences; None uses
-        the rules of English.
+        the rules of English. `hints` tells whether the model was trained to use
+        glossary terms that are written into the source.
         """
         self.model, self.tokenizer, self.source_language = model, tokenizer, source_language
         self.defaults = defaults or DecodingSettings()
+        self.hints = hints and model.settings.positions.type != "learned"  # hints would not fit some learned positions
         self._stepper = DecodeEngine(model)
         self._wanted: Wanted | None = None
         self.context_length = model.settings.context_length
@@ -244,6 +247,7 @@ class Translator:
         texts = [texts] if isinstance(texts, str) else texts
         prefixes = [prefixes] * len(texts) if isinstance(prefixes, str) else prefixes
         constraints = [constraints] * len(texts) if isinstance(constraints, Constraints) else constraints
+        constraints = [replace(each, hints=True) for each in constraints] if self.hints else constraints
         longest = max((len(self.tokenizer.target.encode(prefix.strip())) for prefix in {*prefixes} - {""}), default=0)
         if longest >= self.context_length:
             raise UsageError(

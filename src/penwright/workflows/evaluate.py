@@ -65,6 +65,8 @@ def recipe_here(run: Run, recipe: Recipe) -> Recipe:
 
     data, distillation, finetuning = recipe.data, recipe.distillation, recipe.finetuning
     data = data.model_copy(update={"train": here(data.train), "validation": here(data.validation)})
+    if data.dictionary is not None:
+        data = data.model_copy(update={"dictionary": here([data.dictionary])[0]})
     if distillation is not None:
         distillation = distillation.model_copy(update={"teachers": here(distillation.teachers)})
     if finetuning is not None:

@@ -2,11 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from penwright.config import Recipe, Table, merge
 from penwright.data.batches import Batches
 from penwright.data.bucketing import AnyBatches
+from penwright.data.encoding import decode
 from penwright.data.mixing import MixedBatches
 from penwright.errors import PenwrightError, Say, UsageError
 from penwright.languages import languages_between
@@ -14,9 +18,10 @@ from penwright.model import HEAD, Model
 from penwright.model.weights import start_from, weights_for
 from penwright.tasks import TASKS, AnyCorpus, RunContext, reading_of
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.vocabulary import extended, trimmed
 from penwright.workflows.consistency import MAY_CHANGE
 from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
-from penwright.workflows.load import corpus_record, open_base, open_run
+from penwright.workflows.load import base_weights, corpus_record, open_base, open_run
 
 SAMPLE = 1_000_000  # number of characters to check against the tokenizer of the base
 MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base does not know
@@ -32,9 +37,11 @@ def with_base(given: Table) -> Table:
             base = open_run(folder)
         case _:
             return given
+    if given.get("lora") and given["finetuning"].get("add_tokens"):
+        raise UsageError("--add-tokens cannot be combined with --lora: adapters do not train the vectors of tokens")
     weights_for(given["task"], base.recipe.task, {})  # raises PenwrightError if the weights do not fit the task
     chosen = {"ngrams", "balanced"}
-    if base.recipe.tokenizer.type != "imported":
+    if not base.recipe.tokenizer.is_pretrained:
         chosen |= {"dropout"}  # a pretrained model keeps its own dropout, which is 0 for most writers
     if given["task"] != base.recipe.task:
         chosen |= {"token_dropout", "n_decoder_layers"}
@@ -50,13 +57,14 @@ def with_base(given: Table) -> Table:
     return merge({"tokenizer": tokenizer, "model": model, **chat}, given, {"finetuning": own})
 
 
-def require_suitable(recipe: Recipe, corpus: AnyCorpus, say: Say) -> None:
-    """Raise PenwrightError if the base cannot be trained on this corpus, or if the old text is needed but unusable."""
-    if recipe.finetuning is None:
+def require_suitable(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer | None, say: Say) -> None:
+    """Raise PenwrightError if the base or the given tokenizer does not suit this corpus, or old text is unusable."""
+    base = open_base(recipe) if recipe.finetuning else None
+    for existing in filter(None, [tokenizer or (base and base.tokenizer)]):
+        for note in _unknown_text(existing, TASKS[recipe.task].texts(corpus)):
+            say(note)
+    if recipe.finetuning is None or base is None:
         return
-    base = open_base(recipe)
-    for note in _unknown_text(base.tokenizer, TASKS[recipe.task].texts(corpus)):
-        say(note)
     languages, known = languages_between(corpus.names), base.card.languages
     if languages and known and (languages.source, languages.target) == (known.target, known.source):
         raise PenwrightError(
@@ -72,7 +80,7 @@ def require_suitable(recipe: Recipe, corpus: AnyCorpus, say: Say) -> None:
 
 
 def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
-    """Yield a notice if some characters are unknown to the tokenizer. Raise PenwrightError if there are many."""
+    """Yield a notice if some characters are unknown to an existing tokenizer. Raise PenwrightError if many are."""
     if tokenizer.unknown_id is None:
         return
     n_read, counts = 0, Counter[str]()
@@ -81,24 +89,73 @@ def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
         n_read += len(text)
         if n_read >= SAMPLE:
             break
-    unknown = tokenizer.unknown_characters("".join(counts))
+    unknown = tokenizer.unknown_characters(" ".join(counts))
     share = sum(counts[each] for each in unknown) / max(1, n_read)
     shown = " ".join(each for each in unknown[:10] if each.isprintable())
     if share > MOST_UNKNOWN:
         raise PenwrightError(
-            f"{100 * share:.0f} % of the characters of this text are unknown to the base ({shown}). "
-            "Train a new run on this text, without --from"
+            f"{100 * share:.0f} % of the characters of this text are unknown to the tokenizer ({shown}). "
+            "Train a new run on this text, without --from and --tokenizer"
         )
     if unknown:
-        yield f"{100 * share:.2g} % of the characters are unknown to the base, and are read as <unk>: {shown}"
+        yield f"{100 * share:.2g} % of the characters are unknown to the tokenizer, and are read as <unk>: {shown}"
 
 
-def start_from_base(model: Model, recipe: Recipe, labels: Sequence[str]) -> bool:
+def changed_tokenizer(recipe: Recipe, corpus: AnyCorpus, say: Say) -> Tokenizer | None:
+    """Return the tokenizer of the base with the changes that the recipe asks for, or None if it asks for none.
+
+    Raises PenwrightError if the tokenizer cannot be changed.
+    """
+    own = recipe.finetuning
+    if own is None or not (own.trim_vocabulary or own.add_tokens):
+        return None
+    before = tokenizer = open_base(recipe).tokenizer
+    new = _words_in(Path(own.add_tokens)) if isinstance(own.add_tokens, str) else own.add_tokens
+    try:
+        if own.trim_vocabulary:
+            used = _used_tokens(recipe, corpus, tokenizer)
+            tokenizer = trimmed(tokenizer, used)
+            say(f"vocabulary: {tokenizer.vocab_size:,} of {before.vocab_size:,} tokens are kept")
+        if new:
+            size = tokenizer.vocab_size
+            tokenizer = extended(tokenizer, new, TASKS[recipe.task].texts(corpus))
+            examples = ", ".join(tokenizer.token_text(token) for token in range(size, tokenizer.vocab_size)[-5:])
+            say(f"vocabulary: {tokenizer.vocab_size - size:,} new tokens, such as {examples}")
+    except PenwrightError as error:
+        raise PenwrightError(f"{own.base}: {error}") from None
+    return tokenizer
+
+
+def _used_tokens(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer) -> set[int]:
+    """Return the tokens in the new text and, with `keep_old`, in the text of the base, held-out parts included."""
+    assert recipe.finetuning is not None
+    used = set[int]()
+    for each in [corpus, *([_old_corpus(recipe)] if recipe.finetuning.keep_old else [])]:
+        for held_out in (False, True):
+            store = TASKS[recipe.task].token_store(each, tokenizer, each.labels, held_out=held_out)
+            used.update(*(np.unique(store.column(name).tokens).tolist() for name in store.columns))
+    return used
+
+
+def _words_in(path: Path) -> list[str]:
+    """Return the words of a file with one word on each line."""
+    try:
+        text, _ = decode(path.read_bytes())
+    except OSError as error:
+        raise PenwrightError(
+            f"--add-tokens: {path} cannot be read: {error.strerror}. Give a number or a file"
+        ) from None
+    if not (words := [line.strip() for line in text.splitlines() if line.strip()]):
+        raise PenwrightError(f"--add-tokens: {path} has no words")
+    return words
+
+
+def start_from_base(model: Model, recipe: Recipe, tokenizer: Tokenizer, labels: Sequence[str]) -> bool:
     """Load the weights of the base, if there is one, into the model. Return whether the model has a new head."""
     if recipe.finetuning is None:
         return False
     base = open_base(recipe)
-    weights = weights_for(recipe.task, base.recipe.task, base.weights())
+    weights = base_weights(recipe, base, tokenizer)
     if base.card.labels != tuple(labels):
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("output.")}
     return start_from(model, weights, recipe.finetuning.base, HEAD if recipe.task == "classify" else ())

@@ -20,7 +20,7 @@ from penwright.model.attention import disable_cudnn_attention
 from penwright.model.fused import fuse
 from penwright.model.lora import merged
 from penwright.model.quantised import to_precision
-from penwright.model.weights import load_weights, weights_for
+from penwright.model.weights import load_weights, weights_for, with_vocabulary
 from penwright.run.checkpoints import WEIGHTS, Checkpoint, Tensors, first_problem
 from penwright.run.folder import LINEAR, Run
 from penwright.tokenizers import Tokenizer
@@ -93,7 +93,7 @@ class OpenedRun(NamedTuple):
         if self.recipe.lora is None:
             return weights
         base = open_base(self.recipe, self.run)
-        return merged(weights_for(self.recipe.task, base.recipe.task, base.weights()), weights, self.recipe.lora)
+        return merged(base_weights(self.recipe, base, self.tokenizer), weights, self.recipe.lora)
 
 
 class CorpusFile(BaseModel):
@@ -185,6 +185,16 @@ def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
             "different run. Restore the original run"
         )
     return opened_run._replace(checkpoint=checkpoint)
+
+
+def base_weights(recipe: Recipe, base: OpenedRun, tokenizer: Tokenizer) -> Tensors:
+    """Return the weights of a base under the names of a fine-tuned model, for the vocabulary of this tokenizer."""
+    weights = weights_for(recipe.task, base.recipe.task, base.weights())
+    if tokenizer.fingerprint == base.tokenizer.fingerprint:
+        return weights
+    from penwright.tokenizers.vocabulary import earlier_pieces  # noqa: PLC0415 - most runs keep the vocabulary
+
+    return with_vocabulary(weights, earlier_pieces(tokenizer, base.tokenizer), recipe.task)
 
 
 def open_run(folder: str | Path) -> OpenedRun:

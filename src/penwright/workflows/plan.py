@@ -12,9 +12,12 @@ from penwright.data.detection import detect_task
 from penwright.data.paths import WILDCARD, is_pattern, is_pipe_name
 from penwright.data.report import count
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
+from penwright.formats.tokenizer_source import read_tokenizer_source
 from penwright.run.folder import Run
 from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, AnyCorpus, reading_of
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.training.auto.capacity import Facts
 from penwright.training.auto.forecast import (
     CONTEXT,
@@ -24,10 +27,10 @@ from penwright.training.auto.forecast import (
     forecast_bits,
     forecast_by_epochs,
 )
-from penwright.training.auto.machine import Machine, choose_machine
+from penwright.training.auto.machine import Machine, available_memory, choose_machine
 from penwright.training.auto.planner import Plan, make_plan
 from penwright.training.auto.throughput import throughput_meter
-from penwright.workflows.finetune import require_suitable, with_base
+from penwright.workflows.finetune import changed_tokenizer, require_suitable, with_base
 
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must fit the width of the model
 N_EXAMPLES = 3  # number of examples to show before training
@@ -43,6 +46,13 @@ class Prepared:
     corpus: AnyCorpus
     machine: Machine
     reason: str  # why this task was chosen
+    tokenizer: Tokenizer | None = None  # tokenizer that the settings name, or that of the base with other tokens
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether the model does not fit in the memory of this machine. GPUs and adapters are not judged."""
+        is_judged = self.machine.device.type == "cpu" and not self.plan.recipe.lora
+        return is_judged and self.plan.size.training_bytes > available_memory()
 
     def __repr__(self) -> str:
         return f"<Prepared on {self.machine.device}: {self.plan!r}>"
@@ -73,16 +83,19 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     if task not in TASKS:
         raise UsageError(f"there is no task '{task}'; the tasks are {', '.join(TASKS)}")
     say("reading the text")
-    given = with_base(_with_teacher_tokenizer({**given, "task": task}))
+    given, tokenizer = _with_existing_tokenizer({**given, "task": task})
+    given = with_base(_with_teacher_tokenizer(given))
     first = validate(Recipe, _without_open_choices(merge(given, {"task": task})), "the settings")
     corpus = TASKS[first.task].open_corpus(first.data.train, reading_of(first))
-    require_suitable(first, corpus, say)
+    if tokenizer is None and (tokenizer := changed_tokenizer(first, corpus, say)):
+        given = merge(given, {"tokenizer": {"vocab_size": tokenizer.vocab_size}})
+    require_suitable(first, corpus, tokenizer, say)
     _require_enough(first, corpus)
     machine = choose_machine(first.training)
     facts = _facts(first.task, corpus)
     say("timing a few training steps on this machine")
     plan = make_plan(facts, given, throughput_meter(machine, first.task, max(1, len(corpus.labels))), machine.device)
-    return Prepared(plan, corpus, machine, reason)
+    return Prepared(plan, corpus, machine, reason, tokenizer)
 
 
 def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
@@ -151,6 +164,28 @@ def _without_open_choices(given: Table) -> Table:
     if isinstance(model, dict) and not {"size", "d_model"} & set(model):
         table["model"] = {key: value for key, value in model.items() if key not in HEADS}
     return table
+
+
+def _with_existing_tokenizer(given: Table) -> tuple[Table, Tokenizer | None]:
+    """Return the tokenizer that `tokenizer.from` names, if there is one, and the settings with its type and size.
+
+    Raises UsageError for a setting that would need another tokenizer.
+    """
+    match given:
+        case {"tokenizer": {"from": str(source)}} if not given.get("finetuning") and not given.get("distillation"):
+            tokenizer = read_tokenizer_source(source)
+        case _:
+            return given, None
+    is_foreign = isinstance(tokenizer, ForeignTokenizer)
+    found = {
+        "type": "imported" if is_foreign else tokenizer.kind,
+        "vocab_size": tokenizer.vocab_size,
+        "prefix_space": not is_foreign and tokenizer.prefix_space,
+    }
+    for name, value in given["tokenizer"].items():
+        if found.get(name, value) != value:
+            raise UsageError(f"tokenizer.{name} = {value!r}, but the tokenizer of {source} has {found[name]!r}")
+    return {**given, "tokenizer": {**given["tokenizer"], **found}}, tokenizer
 
 
 def _with_teacher_tokenizer(given: Table) -> Table:

@@ -37,7 +37,13 @@ BASELINES = "baselines.json"  # file in a run folder: the scores of simple metho
 
 
 def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
-    """Train the prepared run in a new folder. Return the best model of the run, ready to use."""
+    """Train the prepared run in a new folder. Return the best model of the run, ready to use.
+
+    Raises PenwrightError if the model does not fit in the memory of this machine.
+    """
+    if prepared.is_too_large:
+        needed = f"about {prepared.plan.size.training_bytes / 1e9:.2g} GB"
+        raise PenwrightError(f"training needs {needed} of memory, which this machine does not have. Use a smaller size")
     run = Run.create(folder)
     with run.lock():
         clear_stop_files(run)
@@ -61,7 +67,7 @@ def _begin(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> RunCo
     """Write the recipe, the tokenizer and the corpus record into the run folder."""
     recipe, corpus, machine = _with_precision(prepared.plan.recipe, prepared.machine), prepared.corpus, prepared.machine
     torch.manual_seed(recipe.seed)
-    tokenizer = _tokenizer(recipe, corpus, observers)
+    tokenizer = prepared.tokenizer or _tokenizer(recipe, corpus, observers)
     tokenizer.save(run.tokenizer_path)
     run.save_recipe(recipe)
     context = make_context(recipe, corpus, tokenizer, machine.device, is_new=True)
@@ -100,7 +106,7 @@ def make_context(
     training = task.token_store(corpus, tokenizer, corpus.labels, held_out=False)
     held_out = task.token_store(corpus, tokenizer, corpus.labels, held_out=True)
     model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels), recipe.lora)
-    has_new_head = start_from_base(model, recipe, corpus.labels) if is_new or recipe.lora else False
+    has_new_head = start_from_base(model, recipe, tokenizer, corpus.labels) if is_new or recipe.lora else False
     if isinstance(model, EncoderOnly) and recipe.model.balanced:
         counts = torch.tensor([float(n) for n in corpus.label_counts.values()])
         model.log_prior.copy_((counts / counts.sum()).log())

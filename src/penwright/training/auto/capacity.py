@@ -87,7 +87,7 @@ class CapacityPlanner:
     def vocab_size(self) -> int:
         """Size of the vocabulary, or an estimate of it before the tokenizer is trained."""
         kind, asked = self._choices.section("tokenizer")["type"], int(self._choices.number("tokenizer.vocab_size"))
-        if self._choices.section("finetuning"):
+        if self._choices.section("finetuning") or self._choices.section("tokenizer").get("from"):
             return asked
         if kind == "characters":
             every = self._facts.n_characters + 4
@@ -164,10 +164,12 @@ class CapacityPlanner:
         )  # teachers need only the forward pass
 
     def _tokens_per_second(self, name: str | None, vocab_size: int) -> float:
-        """Return the measured throughput without compilation."""
-        return self._measure_throughput(
-            self._settings(name), vocab_size, int(self._choices.number("training.batch_tokens"))
-        )
+        """Return the throughput without compilation: measured, or estimated if the model does not fit in memory."""
+        settings, batch_tokens = self._settings(name), int(self._choices.number("training.batch_tokens"))
+        size = size_of(self._facts.task, vocab_size, settings, batch_tokens, max(1, self._facts.n_labels))
+        if self._device.type == "cpu" and size.training_bytes > available_memory():
+            return FLOPS / (3 * size.flops_per_token)
+        return self._measure_throughput(settings, vocab_size, batch_tokens)
 
     def tokens_needed(self, name: str) -> float:
         """Return the number of training tokens for which a model of this size pays off."""

@@ -17,9 +17,11 @@ MANY_EPOCHS = 6.0  # number of epochs of labelled texts from which more tokens a
 # epochs, 2 % better after 5.2, and 6 % worse after 13 (measured).
 CHARACTER_EPOCHS = 6.0
 LORA_RATE = 1e-2  # learning rate of adapters (measured: after 40 steps better than 2e-3)
-# Learning rates for models that other projects trained: usual ones, in full and with adapters, and a higher one for
-# encoders that are narrower than BERT's (measured with MiniLM, whose width is 384).
-PRETRAINED_RATE, PRETRAINED_LORA_RATE, NARROW_RATE, WIDTH_OF_BERT = 1e-4, 5e-4, 3e-4, 768
+# Usual learning rates for models that other projects trained, in full and with adapters.
+PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 5e-4
+# Batch in tokens and learning rate for pretrained models that become classifiers: those of BERT, and a higher rate for
+# models that are narrower than BERT (measured with MiniLM, whose width is 384).
+FINE_BATCH, FINE_RATE, NARROW_RATE, WIDTH_OF_BERT = 768, 5e-5, 2e-4, 768
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
 
 
@@ -132,7 +134,13 @@ class _Planner:
             self._suggest("training.batch_tokens", 2048, "padding included; many small steps learn fastest")
         else:
             self._suggest("model.context_length", 256, "longer texts are read in parts")
-            self._suggest("training.batch_tokens", 3072, "average, padding included; batches have equally many texts")
+            batch, reason = 3072, "average, padding included; batches have equally many texts"
+            if self._is_pretrained:
+                batch, reason = (
+                    FINE_BATCH,
+                    "a pretrained model learns best in many small steps (measured)",
+                )
+            self._suggest("training.batch_tokens", batch, reason)
 
     def _choose_model(self) -> None:
         size = self.choices.section("model").get("size")
@@ -174,7 +182,9 @@ class _Planner:
     @property
     def _is_pretrained(self) -> bool:
         """Whether the base was imported from another project."""
-        return bool(self.choices.section("finetuning")) and self.choices.section("tokenizer")["type"] == "imported"
+        tokenizer = self.choices.section("tokenizer")
+        is_imported = tokenizer.get("type") == "imported" and not tokenizer.get("from")
+        return is_imported and bool(self.choices.section("finetuning"))
 
     @property
     def _is_taught(self) -> bool:
@@ -188,8 +198,9 @@ class _Planner:
     def _choose_optimizer(self) -> None:
         if self.choices.section("lora") or self._is_pretrained:
             has_adapters = bool(self.choices.section("lora"))
-            is_narrow = self.facts.task == "classify" and self.choices.number("model.d_model") < WIDTH_OF_BERT
-            full = NARROW_RATE if is_narrow else PRETRAINED_RATE
+            full = PRETRAINED_RATE
+            if self.facts.task == "classify":
+                full = NARROW_RATE if self.choices.number("model.d_model") < WIDTH_OF_BERT else FINE_RATE
             usual = PRETRAINED_LORA_RATE if has_adapters else full
             rate = usual if self._is_pretrained else LORA_RATE
             adamw: Table = {"type": "adamw", "learning_rate": rate, "weight_decay": 0.0}
@@ -197,7 +208,10 @@ class _Planner:
                 f"learning rate {rate:g}, for {'adapters' if has_adapters else 'a model that was trained elsewhere'}"
             )
             self.choices.suggest_type("optimizer", adamw, reason)
-            self._choose_schedule(0.6, "the end need not be known until the cooldown begins")
+            if self.facts.task == "classify":
+                self._choose_schedule(0.95, "the learning rate falls for nearly the whole run (measured)")
+            else:
+                self._choose_schedule(0.6, "the end need not be known until the cooldown begins")
             return
         if self.facts.task == "classify":
             self._choose_optimizer_of_classifier()

@@ -12,6 +12,7 @@ from penwright.decoding.hypotheses import Hypothesis
 from penwright.text import CHINESE_OR_JAPANESE, WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 from penwright.translation.constraints.glossary import Glossary, capitalize
+from penwright.translation.constraints.hints import inflected
 from penwright.translation.constraints.placement import TargetWord
 from penwright.translation.constraints.protection import Protection
 
@@ -26,6 +27,7 @@ class Constraints:
     glossary: Glossary = NO_TERMS
     bias: float = inf  # nats to add to the log-probability of each token of a glossary word; inf: required
     protection: Protection = USUAL_PROTECTION
+    hints: bool = False  # whether glossary words are written into the source, for a model that was trained so
 
     @property
     def is_hard(self) -> bool:
@@ -46,6 +48,7 @@ class Constraint(NamedTuple):
     forms: tuple[str, ...]
     protected: bool  # whether the words are copied exactly
     follows_case: bool = False  # whether the words are capitalized at the beginning of a text
+    inflects: bool = False  # whether the words may have other endings
 
 
 class DraftReport(NamedTuple):
@@ -96,7 +99,8 @@ def constraints_of(text: str, constraints: Constraints) -> list[Constraint]:
     wishes = [Constraint(*span, (text[span.start : span.end],), True) for span in spans]
     for start, end, entry in constraints.glossary.find(text):
         if all(end <= span.start or span.end <= start for span in spans):
-            wishes.append(Constraint(start, end, entry.required_forms(text[start:end]), False, entry.case != "exact"))
+            forms, follows = entry.required_forms(text[start:end]), entry.case != "exact"
+            wishes.append(Constraint(start, end, forms, False, follows, constraints.hints and len(forms) == 1))
     return sorted(wishes)
 
 
@@ -210,6 +214,7 @@ def first_place(text: str, wish: Constraint, taken: Collection[Range]) -> Range 
     forms = {*wish.forms, *(map(capitalize, wish.forms) if wish.follows_case else ())}
     pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
     places = [match.span() for match in re.finditer(pattern, text)] if pattern else []
+    places += [match.span() for form in forms if wish.inflects for match in re.finditer(inflected(form), text)]
     whole = [place for place in places if _is_whole(text, *place, spans=wish.protected)]
     return next((place for place in whole if all(place[1] <= begin or end <= place[0] for begin, end in taken)), None)
 

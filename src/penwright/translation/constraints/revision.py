@@ -25,7 +25,9 @@ class Revision:
         targets = [each.hypothesis.tokens for each in found]
         missed = [each.missed for each in found]
         pairs = [
-            HiddenSource(source_tokens(self._tokenizer, job), target, self._tokens_of(job.source, wish))
+            HiddenSource(
+                self._tokenizer.source(self._tokenizer.encode(job.source)), target, self._tokens_of(job.source, wish)
+            )
             for job, target, wishes in zip(jobs, targets, missed, strict=True)
             for wish in wishes
         ]

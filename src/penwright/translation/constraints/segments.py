@@ -6,12 +6,14 @@ from typing import NamedTuple
 from penwright.decoding.constraints.term_automaton import ConstraintAutomaton
 from penwright.decoding.hypotheses import Hypothesis
 from penwright.tokenizers import Tokenizer
+from penwright.translation.constraints.hints import with_hints
 from penwright.translation.constraints.requirements import (
     NO_DRAFT,
     Constraint,
     ConstraintResult,
     Constraints,
     DraftReport,
+    constraints_of,
 )
 
 
@@ -48,5 +50,9 @@ class ConstrainedSegment(NamedTuple):
 
 
 def source_tokens(tokenizer: Tokenizer, job: Segment) -> list[int]:
-    """Return the tokens of a segment's source, with the end token."""
-    return tokenizer.source(tokenizer.encode(job.source))
+    """Return the tokens of a segment's source, with the end token, and with hints if the model uses them."""
+    source = job.source
+    if job.constraints.hints:
+        terms = [each for each in constraints_of(source, job.constraints) if not each.protected]
+        source = with_hints(source, [(each.end, each.forms[0]) for each in terms])
+    return tokenizer.source(tokenizer.encode(source))

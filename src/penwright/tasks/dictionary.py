@@ -1,0 +1,84 @@
+"""A dictionary in the training of a translator: its entries as examples, and as hints in training sentences."""
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from penwright.data.corpus import DEFAULT_READING, Corpus, CorpusPart, Pair, ReadingOptions
+from penwright.data.files import SourceFile, examine
+from penwright.data.parallel import open_pairs
+from penwright.errors import PenwrightError
+from penwright.translation.constraints.glossary import Entry, Glossary
+from penwright.translation.constraints.hints import inflected, with_hints
+
+SHARE = 0.5  # share of the sentences with a usable term that get hints
+MOST_HINTS = 3  # maximum number of hints in a sentence
+SHORTEST = 3  # minimum length of a term in a hint, in characters: translators know the shortest words
+
+
+def open_pairs_with_dictionary(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
+    """Open sentence pairs for training. If the options name a dictionary, it becomes part of the training part."""
+    corpus = open_pairs(paths, reading)
+    if reading.dictionary is None:
+        return corpus
+    file = examine(reading.dictionary, reading.encoding)
+    entries = read_entries(file)
+    pairs = [Pair(entry.source, target) for entry in entries for target in entry.targets]
+    part, glossary = corpus.training, Glossary(tuple(each for each in entries if len(each.source) >= SHORTEST))
+    targets = "".join(pair.target for pair in pairs)
+    training = CorpusPart(
+        partial(_read, part, pairs, glossary, reading.seed),
+        len(part) + len(pairs),
+        part.n_characters + len(targets),
+        part.n_bytes + len(targets.encode()),
+    )
+    note = f"{file.path}: {len(pairs):,} dictionary entries, each an example; some are also hints in other sentences"
+    fingerprint = hashlib.sha256(f"{corpus.fingerprint} {file.sha256} {SHARE}".encode()).hexdigest()
+    report = replace(corpus.report, notes=(*corpus.report.notes, note))
+    return replace(corpus, training=training, files=(*corpus.files, file), fingerprint=fingerprint, report=report)
+
+
+def read_entries(file: SourceFile) -> list[Entry]:
+    """Return the entries of a dictionary, one for each term, with all its translations.
+
+    Each line has a term and a translation, separated by a tab; further columns are ignored, and so are blank lines
+    and lines that begin with #. Raises PenwrightError for a line without a translation.
+    """
+    found: dict[str, tuple[str, dict[str, None]]] = {}
+    for number, line in enumerate(file.lines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        source, _, rest = line.partition("\t")
+        target = rest.partition("\t")[0].strip()
+        if not source.strip() or not target:
+            raise PenwrightError(
+                f"{file.path} line {number:,} is no entry of a dictionary: it needs a term, a tab and a translation"
+            )
+        if re.search(r"\w", source):
+            found.setdefault(source.strip().casefold(), (source.strip(), {}))[1][target] = None
+    if not found:
+        raise PenwrightError(f"{file.path} has no entries: each line needs a term, a tab and a translation")
+    return [Entry(source, tuple(targets)) for source, targets in found.values()]
+
+
+def _read(part: CorpusPart[Pair], entries: Sequence[Pair], glossary: Glossary, seed: int) -> Iterator[Pair]:
+    """Yield the pairs, some with hints, and the entries."""
+    for pair in part:
+        yield pair._replace(source=hinted_source(pair, glossary, Random(f"{seed} {pair.source}")))
+    yield from entries
+
+
+def hinted_source(pair: Pair, glossary: Glossary, rng: Random) -> str:
+    """Return the source of a pair, perhaps with hints. Only translations that the target has become hints."""
+    if rng.random() >= SHARE:
+        return pair.source
+    found = []
+    for _, end, entry in glossary.find(pair.source):
+        used = [form for form in entry.targets if re.search(inflected(form), pair.target)]
+        found += [(end, max(used, key=len))] if used else []
+    chosen = rng.sample(found, min(len(found), rng.randint(1, MOST_HINTS)))
+    return with_hints(pair.source, chosen)

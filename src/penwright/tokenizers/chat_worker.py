@@ -1,0 +1,67 @@
+"""A program that renders a chat template in a process with limited memory and time, since it may come from anybody.
+
+It reads a JSON object from standard input (see `render`), and writes one with either the text or the error.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+MOST_CHARACTERS = 10_000_000  # maximum length of the text
+
+
+def render(source: str, messages: Sequence[dict[str, str]], tokens: dict[str, str]) -> str:
+    """Render a template in a sandbox.
+
+    Raises TemplateSyntaxError for an invalid template, and any exception for one that rejects the messages.
+    """
+    from jinja2 import TemplateError, nodes  # noqa: PLC0415 - few runs need it
+    from jinja2.ext import Extension, loopcontrols  # noqa: PLC0415
+    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
+
+    class Generation(Extension):
+        """The tag `generation`, with which other trainers mark answers."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body, lineno=line)
+
+    def refuse(reason: str) -> None:
+        raise TemplateError(reason)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
+    )
+    environment.globals["raise_exception"] = refuse
+    return environment.from_string(source).render(messages=messages, add_generation_prompt=True, **tokens)
+
+
+def main(limits: dict[str, int], paths: list[str]) -> None:
+    """Answer one request. `limits` are resource limits by name, and `paths` replaces `sys.path`."""
+    try:
+        import resource  # noqa: PLC0415 - missing on Windows
+    except ImportError:
+        pass
+    else:
+        for name, most in limits.items():
+            _, hard = resource.getrlimit(getattr(resource, name))
+            soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(getattr(resource, name), (soft, hard))
+    sys.path[:] = paths
+    try:
+        text = render(**json.load(sys.stdin))
+        answer = {"text": text} if len(text) <= MOST_CHARACTERS else {"error": "its text is too long"}
+    except Exception as error:  # a template may raise any exception
+        name = type(error).__name__
+        answer = {"error": str(error) or name}
+        if name in ("TemplateSyntaxError", "TemplateAssertionError"):
+            answer["invalid"] = "yes"
+    json.dump(answer, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), json.loads(sys.argv[2]))

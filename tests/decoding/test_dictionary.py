@@ -1,0 +1,113 @@
+"""A dictionary in the training of a translator, and glossaries as hints in the source."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import penwright
+from penwright.data.corpus import Pair, ReadingOptions
+from penwright.data.files import examine
+from penwright.data.parallel import open_pairs
+from penwright.errors import PenwrightError, UsageError
+from penwright.run.folder import Run
+from penwright.tasks.dictionary import hinted_source, open_pairs_with_dictionary, read_entries
+from penwright.translation.constraints.glossary import Entry, Glossary
+from penwright.translation.constraints.hints import with_hints
+from penwright.translation.constraints.requirements import Constraints, constraints_of, places_of
+from penwright.translation.constraints.segments import Segment, source_tokens
+from penwright.workflows.resume import resume
+
+DOG = Glossary((Entry("dog", ("Hund", "Köter")), Entry("black cat", ("schwarze Katze",))))
+QUICK = {
+    "model": {"d_model": 16, "n_layers": 1, "n_heads": 2},
+    "training": {"steps": 4, "batch_tokens": 256, "threads": 1, "precision": "float32", "evaluate_every": 2},
+    "tokenizer": {"type": "bpe", "vocab_size": 320},
+}
+
+
+def write(path: Path, content: str) -> Path:
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    lines = [f"the dog {n} runs to house {n % 7}\tder Hund {n} läuft zum Haus {n % 7}\n" for n in range(200)]
+    return write(tmp_path / "pairs.tsv", "".join(lines))
+
+
+@pytest.fixture
+def terms(tmp_path: Path) -> Path:
+    return write(tmp_path / "terms.tsv", "# a comment\ndog\tHund\tn\nDog\tKöter\nwheel\tRad\n\nhouse\tHaus\n")
+
+
+def test_the_translations_of_a_term_are_collected(terms: Path) -> None:
+    expected = [Entry("dog", ("Hund", "Köter")), Entry("wheel", ("Rad",)), Entry("house", ("Haus",))]
+    assert read_entries(examine(terms)) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("dog\tHund\ncat\n", "line 2 is no entry of a dictionary"), ("dog\t\n", "line 1 is no"), ("# x\n", "no entries")],
+)
+def test_a_line_without_a_translation_is_refused(content: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(PenwrightError, match=message):
+        read_entries(examine(write(tmp_path / "terms.tsv", content)))
+
+
+def test_only_a_translation_that_the_target_has_becomes_a_hint() -> None:
+    pair = Pair("a dog and a black cat", "ein Tier mit Hunden und eine Katze")
+    found = {hinted_source(pair, DOG, Random(seed)) for seed in range(30)}
+    assert found == {"a dog and a black cat", "a dog \u27e6Hund\u27e7 and a black cat"}  # Hunden is a form of Hund
+
+
+def test_the_entries_are_training_examples_and_hints(pairs: Path, terms: Path) -> None:
+    plain, reading = open_pairs([pairs]), ReadingOptions(dictionary=str(terms))
+    corpus = open_pairs_with_dictionary([pairs], reading)
+    found = list(corpus.training)
+    assert len(found) == len(corpus.training) == len(plain.training) + 4
+    assert found[-4:] == [("dog", "Hund"), ("dog", "Köter"), ("wheel", "Rad"), ("house", "Haus")]
+    assert corpus.training.n_bytes == sum(len(pair.target.encode()) for pair in found)
+    hinted = [pair for pair in found if "\u27e6" in pair.source]
+    assert 0.3 * len(found) < len(hinted) < 0.7 * len(found)
+    assert found == list(corpus.training)  # the same in each epoch
+    assert list(corpus.held_out) == list(plain.held_out)
+    assert corpus.fingerprint != plain.fingerprint
+    assert "4 dictionary entries" in corpus.report.lines()[-2]
+
+
+def test_hints_are_written_after_their_terms() -> None:
+    assert with_hints("a dog, a cat", [(5, "Hund"), (12, "Katze")]) == "a dog ⟦Hund⟧, a cat ⟦Katze⟧"
+
+
+def test_an_inflected_form_meets_the_requirement_of_a_hint() -> None:
+    for hints, place in ((True, (8, 14)), (False, None)):
+        wishes = constraints_of("two wheels", Constraints(Glossary((Entry("wheels", ("Hund",)),)), hints=hints))
+        assert places_of("Es sind Hunden.", wishes) == [place]
+    wishes = constraints_of("dogs", Constraints(Glossary((Entry("dogs", ("Hund",)),)), hints=True))
+    assert places_of("Ein Hundekuchen", wishes) == [None]
+
+
+def test_a_translator_is_trained_with_a_dictionary_and_uses_hints(pairs: Path, terms: Path, tmp_path: Path) -> None:
+    settings = {**QUICK, "data": {"dictionary": str(terms)}}
+    translator = penwright.train(pairs, run=tmp_path / "run", settings=settings, quiet=True)
+    assert translator.hints
+    glossary = Glossary((Entry("dog", ("Hund",)),))
+    segment = Segment("the dog runs", Constraints(glossary, hints=True))
+    assert translator.tokenizer.decode(source_tokens(translator.tokenizer, segment)) == "the dog ⟦Hund⟧ runs"
+    found = translator.translate("the dog 3 runs", constraints=Constraints(glossary), max_new_tokens=12)[0]
+    assert "Hund" in found.text  # required if the hint is not enough
+    assert next(each.state for each in found.outcomes if not each.protected) in ("found", "forced")
+    resume(tmp_path / "run", {"training": {"steps": 2}})
+    assert Run(tmp_path / "run").last_step() == 6
+    assert penwright.evaluate(tmp_path / "run", quiet=True)
+    terms.write_text("dog\tHund\n", encoding="utf-8")
+    with pytest.raises(PenwrightError, match=r"terms\.tsv changed since then"):
+        resume(tmp_path / "run", {"training": {"steps": 2}})
+
+
+def test_a_dictionary_is_for_translators_only(terms: Path, tmp_path: Path) -> None:
+    novel = write(tmp_path / "novel.txt", "It was a dark night, and the rain fell.\n" * 100)
+    with pytest.raises(UsageError, match="dictionary is for translators only"):
+        penwright.train(novel, run=tmp_path / "run", settings={**QUICK, "data": {"dictionary": str(terms)}}, quiet=True)

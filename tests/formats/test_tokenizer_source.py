@@ -1,0 +1,162 @@
+"""`tokenizer.from`: any tokenizer of another project, or of another run, for a model that is trained from scratch."""
+
+import json
+from pathlib import Path
+
+import pytest
+import transformers
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+import penwright
+from penwright.errors import PenwrightError, UsageError
+from penwright.formats.tokenizer_source import read_tokenizer_source
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
+from penwright.workflows.load import open_run
+from penwright.workflows.resume import resume
+
+from .conftest import TEXTS
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+QUICK = {
+    "model": {"d_model": 16, "n_layers": 1, "n_heads": 2, "context_length": 32},
+    "training": {"steps": 4, "batch_tokens": 128, "precision": "float32", "threads": 1, "compile": "off"},
+}
+
+
+def vocab_txt(folder: Path) -> Path:
+    letters = sorted({letter for text in TEXTS for letter in text.lower() if letter.isalnum()} | set(".,;'!:"))
+    words = ["the", "cat", "dog", "##s", "sat", "on", "mat", *letters, *(f"##{letter}" for letter in letters)]
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *words]) + "\n", encoding="utf-8")
+    return folder / "vocab.txt"
+
+
+def byte_level(folder: Path) -> Path:
+    """A tokenizer.json without any special token."""
+    library = LibraryTokenizer(models.BPE())
+    library.pre_tokenizer, library.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    library.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet))
+    library.save(str(folder / "their-tokenizer.json"))
+    return folder / "their-tokenizer.json"
+
+
+def own(folder: Path) -> Path:
+    run = folder / "run"
+    run.mkdir()
+    (run / "recipe.toml").write_text("", encoding="utf-8")
+    train_tokenizer("bpe", TEXTS, 300).save(run / "tokenizer.json")
+    return run
+
+
+def write_novel(folder: Path) -> Path:
+    (folder / "novel.txt").write_text("The cats sat on the mat, and 12 dogs sat there.\n" * 80, encoding="utf-8")
+    return folder / "novel.txt"
+
+
+@pytest.mark.parametrize("make", [vocab_txt, byte_level, own, "unigram", "bpe"])
+def test_each_tokenizer_is_used_as_it_is(make, spm, tmp_path: Path) -> None:
+    path = spm(make) if isinstance(make, str) else make(tmp_path)
+    ours = read_tokenizer_source(str(path))
+    assert len({ours.start_id, ours.end_id, ours.pad_id}) == 3
+    assert ours.decode(ours.encode("the cat sat on the mat")) == "the cat sat on the mat"
+    assert not {ours.start_id, ours.end_id, ours.pad_id} & set(ours.encode("</s><pad> [SEP] <s>"))
+    if make is byte_level:
+        theirs = LibraryTokenizer.from_file(str(path))
+        assert [ours.encode(text) for text in TEXTS] == [theirs.encode(text).ids for text in TEXTS]
+        assert ours.vocab_size == theirs.get_vocab_size() + 3
+    if make is vocab_txt:
+        assert (ours.pad_id, ours.start_id, ours.end_id) == (0, 2, 3)
+    if isinstance(make, str):
+        import sentencepiece
+
+        theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        assert [ours.encode(text) for text in TEXTS] == [theirs.encode(text) for text in TEXTS]
+
+
+def test_the_tokenizer_of_a_gguf_file_is_used(bpe: Tokenizer, random_model, tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="the extra penwright[gguf] is not installed")
+    from penwright.formats.export import save_as
+
+    save_as("gguf", random_model("generate", bpe), bpe, tmp_path / "gguf")
+    ours = read_tokenizer_source(str(tmp_path / "gguf" / "model.gguf"))
+    assert [ours.encode(text) for text in TEXTS] == [bpe.encode(text) for text in TEXTS]
+
+
+@pytest.mark.parametrize("make", [vocab_txt, byte_level, own])
+def test_a_run_is_trained_exported_and_imported_with_it(make, tmp_path: Path) -> None:
+    settings = {**QUICK, "tokenizer": {"from": str(make(tmp_path))}}
+    ours = penwright.train(write_novel(tmp_path), run=tmp_path / "new", settings=settings, quiet=True)
+    recipe = open_run(tmp_path / "new").recipe
+    expected = read_tokenizer_source(settings["tokenizer"]["from"])
+    assert recipe.tokenizer.from_ == settings["tokenizer"]["from"]
+    assert (recipe.tokenizer.type, recipe.tokenizer.vocab_size) == ("bpe" if make is own else "imported", 300) or (
+        make is not own and recipe.tokenizer.vocab_size == expected.vocab_size
+    )
+    assert ours.tokenizer.fingerprint == expected.fingerprint
+    assert not recipe.tokenizer.is_pretrained
+    resume(tmp_path / "new", {"training": {"steps": 2}})
+    penwright.export(tmp_path / "new", "huggingface", tmp_path / "exported")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
+    assert theirs("the cats sat", add_special_tokens=False)["input_ids"] == ours.tokenizer.encode("the cats sat")
+    again = penwright.import_model(tmp_path / "exported", tmp_path / "again")
+    text = penwright.load(tmp_path / "new").generate("the cat", temperature=0, max_new_tokens=8)[0].text
+    assert again.generate("the cat", temperature=0, max_new_tokens=8)[0].text == text
+
+
+def test_a_run_with_a_given_tokenizer_is_trained_further_as_our_own(tmp_path: Path) -> None:
+    settings = {**QUICK, "tokenizer": {"from": str(vocab_txt(tmp_path))}}
+    novel = write_novel(tmp_path)
+    penwright.train(novel, run=tmp_path / "new", settings=settings, quiet=True)
+    (tmp_path / "vocab.txt").unlink()  # the run has its own copy
+    further = {"training": QUICK["training"]}
+    penwright.train(novel, run=tmp_path / "further", base=tmp_path / "new", settings=further, quiet=True)
+    assert open_run(tmp_path / "further").recipe.optimizer.type == "muon"  # not the settings for pretrained models
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"type": "bytes"}, r"tokenizer.type = 'bytes', but the tokenizer of .* has 'imported'"),
+        ({"vocab_size": 500}, r"tokenizer.vocab_size = 500, but the tokenizer of"),
+    ],
+)
+def test_other_settings_of_the_tokenizer_are_refused(changes, message: str, tmp_path: Path) -> None:
+    settings = {**QUICK, "tokenizer": {"from": str(vocab_txt(tmp_path)), **changes}}
+    with pytest.raises(UsageError, match=message):
+        penwright.train(write_novel(tmp_path), run=tmp_path / "new", settings=settings, quiet=True)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("nothing", None, "there is no tokenizer"),
+        ("tokenizer.json", b"{", "cannot be used"),
+        ("tokenizer.json", b'{"model": {"type": "Mystery", "vocab": {}}, "added_tokens": []}', "Mystery"),
+        ("spiece.model", b"\x0a\xff", "it is truncated"),
+        ("weights.gguf", b"GGML", "cannot be read as GGUF"),
+        ("empty", b"", "pieces"),
+    ],
+)
+def test_a_damaged_tokenizer_is_refused(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(PenwrightError, match=message):
+        read_tokenizer_source(str(tmp_path / name))
+
+
+def test_a_text_of_unknown_characters_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "greek.txt").write_text("Μῆνιν ἄειδε θεὰ Πηληϊάδεω Ἀχιλῆος\n" * 100, encoding="utf-8")
+    settings = {**QUICK, "tokenizer": {"from": str(vocab_txt(tmp_path))}}
+    with pytest.raises(PenwrightError, match=r"% of the characters of this text are unknown to the tokenizer"):
+        penwright.train(tmp_path / "greek.txt", run=tmp_path / "new", settings=settings, quiet=True)
+
+
+def test_a_tokenizer_of_another_project_in_a_folder(tmp_path: Path) -> None:
+    byte_level(tmp_path).rename(tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<|endoftext|>"}), encoding="utf-8")
+    ours = read_tokenizer_source(str(tmp_path))
+    assert ours.token_text(ours.start_id) == "<s>"  # a name that is no token of the file is not used
+    assert ours.token_text(ours.pad_id) == "<pad>"
