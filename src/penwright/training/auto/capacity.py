@@ -71,7 +71,7 @@ PARAMETERS_PER_TOKEN: dict[Task, float] = {
     "classify": 0.6,
     "encode": 12.0,
 }
-CLASSIFIER_EPOCHS = 8.0  # epochs that a larger classifier must be able to take in the budget (measured)
+CLASSIFIER_EPOCHS = 8.0  # epochs for which the second-smallest classifier pays off even on a small corpus (measured)
 FEWEST_STEPS = 100  # half of these are warm-up; on Multi30k, 50 steps gave BLEU 1.8, and 100 gave 9.6 (measured)
 # Throughput of a whole run as a fraction of the fastest step's. Padding, dropout, compiling and evaluation take the
 # rest. Measured on a CPU with AVX-512; on a slow CPU, compiling takes a larger part of a short run.
@@ -186,7 +186,7 @@ class CapacityPlanner:
         """Return the number of training tokens for which a model of this size pays off."""
         share = SHORT_SHARE if self.is_short else 1.0
         needed = share * TOKENS_PER_PARAMETER[self._facts.task] * self._measure(name).matrix_parameters
-        return max(needed, CLASSIFIER_EPOCHS * self.corpus_tokens) if self._facts.task == "classify" else needed
+        return max(needed, CLASSIFIER_EPOCHS * self.corpus_tokens) if self._dwarfs_corpus(name) else needed
 
     def minutes_wanted(self) -> float | None:
         """Return the minutes that the chosen model needs if the budget is far too small, otherwise None.
@@ -220,9 +220,8 @@ class CapacityPlanner:
             cost, needed = self._flops(name) / self._flops(chosen), self.tokens_needed(name)
             if self._device.type == "cpu" and self._measure(name).training_bytes > available_memory():
                 break
-            limit = PARAMETERS_PER_TOKEN[self._facts.task] * self.corpus_tokens
-            overfits = self._measure(name).matrix_parameters > limit and not self._is_small_classifier(name)
-            if overfits or self._max_flops_gain * tokens / cost < needed:
+            is_small_classifier = self._facts.task == "classify" and name == LADDER[1]  # suits any corpus (measured)
+            if (self._dwarfs_corpus(name) and not is_small_classifier) or self._max_flops_gain * tokens / cost < needed:
                 break
             affordable = self.tokens(name)
             if affordable < needed:
@@ -231,9 +230,9 @@ class CapacityPlanner:
         epochs = amount(tokens / self.corpus_tokens, "epoch")
         return chosen, f"about {in_words(tokens)} training tokens fit in the budget: {epochs}"
 
-    def _is_small_classifier(self, name: str) -> bool:
-        """Return whether this is the second-smallest size of a classifier, which suits any corpus (measured)."""
-        return self._facts.task == "classify" and name == LADDER[1]
+    def _dwarfs_corpus(self, name: str) -> bool:
+        """Return whether a model of this size has many parameters for the corpus."""
+        return self._measure(name).matrix_parameters > PARAMETERS_PER_TOKEN[self._facts.task] * self.corpus_tokens
 
     def compilation(self) -> tuple[bool, str]:
         """Return whether to compile, and why. Unless the budget is in minutes, this depends on the chosen model."""
