@@ -14,7 +14,7 @@ from penwright.serving.app import create_app
 from penwright.serving.settings import ServingSettings
 
 ROUTES = {  # title of a group: how its paths begin
-    "OpenAI's completions API": ("/v1/",),
+    "OpenAI's API": ("/v1/",),
     "LibreTranslate's API": ("/translate", "/detect", "/languages", "/frontend/"),
     "Classification": ("/classify",),
     "State of the server": ("/health", "/metrics"),

@@ -95,9 +95,12 @@ def test_reprs_are_short(folder: Path) -> None:
 def test_a_run_is_evaluated_beside_baselines_and_resumed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENWRIGHT_CACHE", str(folder / "cache"))
     scores = {score.name: score for score in penwright.evaluate(folder / "novel", quiet=True)}
-    assert [each.name for each in scores["nats per token"].baselines] == ["unigram", "bigram"]
+    assert [each.name for each in scores["nats per token"].baselines] == ["unigram", "bigram", "Kneser-Ney 5-gram"]
     assert penwright.evaluate(folder / "novel", folder / "novel.txt", quiet=True)[0].baselines
-    assert penwright.evaluate(folder / "pairs", quiet=True)[0].baselines[0].name == "the source, untranslated"
+    names = ["the source, untranslated", "word by word, with a dictionary learned from the pairs"]
+    for paths in ((), folder / "pairs.tsv"):
+        (bleu, *_) = penwright.evaluate(folder / "pairs", paths, quiet=True)
+        assert [each.name for each in bleu.baselines] == names
     penwright.resume(folder / "novel", steps=2, quiet=True)
     assert Run(folder / "novel").last_step() == 6
     with pytest.raises(UsageError, match="keeps its model"):

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from penwright.data.batches import IGNORED, Batch, LabelledBatch, PairBatch, TextBatch
+from penwright.data.batches import IGNORED, Batch, LabelledBatch, MaskedBatch, PairBatch, TextBatch
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
@@ -55,6 +55,8 @@ def summed_loss(
     model: Model, batch: Batch, label_smoothing: float = 0.0, teachers: Teachers | None = None
 ) -> Float[Tensor, ""]:
     """Return the cross-entropy in nats, summed over the targets, with label smoothing (Szegedy et al. 2016)."""
+    if isinstance(model, EncoderOnly) and isinstance(batch, MaskedBatch):
+        return _masked_loss(model, batch, label_smoothing)
     if isinstance(model, EncoderOnly):
         return _label_loss(model, batch, label_smoothing, teachers)
     outputs = None
@@ -92,9 +94,16 @@ def _label_loss(
     return (1 - teachers.weight) * loss + teachers.weight * soft
 
 
+def _masked_loss(model: EncoderOnly, batch: MaskedBatch, label_smoothing: float) -> Float[Tensor, ""]:
+    """Return the loss of the hidden tokens. The embedding matrix is also the output layer."""
+    is_target = batch.targets != IGNORED
+    hidden = model.hidden(batch.tokens, batch.padding)[is_target]
+    return vocabulary_loss(hidden, model.embedding.tokens, batch.targets[is_target], label_smoothing)
+
+
 def vocabulary_loss(
     hidden: Float[Tensor, "targets d_model"],
-    output: nn.Linear | Int8Linear,
+    output: nn.Linear | Int8Linear | nn.Embedding,
     targets: Int[Tensor, " targets"],
     label_smoothing: float = 0.0,
     teachers: _TeacherOutputs | None = None,
@@ -108,7 +117,7 @@ def vocabulary_loss(
     loss: Float[Tensor, ""] = _VocabularyLoss.apply(  # type: ignore[no-untyped-call]  # torch declares no types
         hidden,
         output.weight,
-        output.bias,
+        None if isinstance(output, nn.Embedding) else output.bias,
         targets,
         _SoftTargets(label_smoothing, teachers),
         dtype,

@@ -191,7 +191,7 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def cache_folder(of: Literal["tokens", "compiled"]) -> Path:
+def cache_folder(of: Literal["tokens", "compiled", "vectors"]) -> Path:
     """Return a subfolder of the cache (PENWRIGHT_CACHE or ~/.cache/penwright), which may be deleted at any time.
 
     Raises PenwrightError if PENWRIGHT_CACHE is not set and there is no home folder.
@@ -205,7 +205,7 @@ def cache_folder(of: Literal["tokens", "compiled"]) -> Path:
 
 def require_writable_cache() -> None:
     """Raise PenwrightError unless the cache is writable. Call this before work that would otherwise be lost."""
-    for folder in (cache_folder("tokens"), cache_folder("compiled")):
+    for folder in (cache_folder("tokens"), cache_folder("compiled"), cache_folder("vectors")):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=folder) as file:

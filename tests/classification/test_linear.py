@@ -88,6 +88,27 @@ def test_a_saved_classifier_is_the_same(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ngrams.safetensors"]
 
 
+def test_a_file_may_also_hold_a_classifier_of_all_texts(tmp_path: Path) -> None:
+    texts, labels = make_texts(30)
+    path, part, whole = (
+        tmp_path / "ngrams.safetensors",
+        *(LinearClassifier.fit(texts[:n], labels[:n], 2) for n in (20, 30)),
+    )
+    part.save(path, whole)
+    for has_all, expected in ((False, part), (True, whole)):
+        found = LinearClassifier.load(path, 2, whole=has_all)
+        assert torch.equal(found.log_probabilities(texts), expected.log_probabilities(texts))
+    part.save(path)
+    assert len(LinearClassifier.load(path, 2, whole=True).vectorizer.keys) == len(part.vectorizer.keys)
+
+
+def test_a_given_strength_is_kept() -> None:
+    texts, labels = make_texts(30)
+    chosen = LinearClassifier.fit(texts, labels, 2)
+    again = LinearClassifier.fit(texts, labels, 2, strength=chosen.strength)
+    assert torch.equal(chosen.coefficients.weights, again.coefficients.weights)
+
+
 def test_a_file_that_is_no_classifier_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ngrams.safetensors"
     with pytest.raises(PenwrightError, match="cannot be read"):

@@ -7,9 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from tests.cli.conftest import QUICK, Command
 
-from penwright.run.folder import LINEAR
+from penwright.classification.linear import LinearClassifier
+from penwright.run.folder import LINEAR, Run
+from penwright.workflows.load import load_classifier
 
 TABLE = 'id,text,note\n1,"a fine film\nof two lines, ""quoted""",x\n2,,y\n3,a dull film,"two\r\nlines"\n'
 
@@ -148,7 +151,7 @@ def test_a_balanced_classifier_finds_more_of_a_rare_label(penwright: Command, tm
         found[name] = sum(line.startswith("rare") for line in done.stdout.splitlines())
     assert found["balanced"] > found["plain"]
     scores = json.loads(penwright("evaluate", tmp_path / "balanced", "--json").stdout)
-    assert [score["name"] for score in scores] == ["macro-F1", "accuracy", "nats per text"]
+    assert [score["name"] for score in scores] == ["macro-F1", "accuracy", "nats per text", "calibration error"]
 
 
 def test_wrong_labels_are_found(penwright: Command, corpora: Path, tmp_path: Path) -> None:
@@ -168,3 +171,47 @@ def test_wrong_labels_are_found(penwright: Command, corpora: Path, tmp_path: Pat
 def test_only_a_classifier_has_labels_to_check(penwright: Command, runs: Path) -> None:
     done = penwright("evaluate", runs / "writer", "--check-labels")
     assert done.returncode == 2 and "not a classifier" in done.stderr
+
+
+def test_a_positive_label_is_given_from_its_threshold_on(penwright: Command, runs: Path) -> None:
+    texts = [f"a {word} film number {n}" for n in range(5) for word in ("fine", "dull")]
+    for threshold, labels in ((0, {"bad"}), (1, {"good"})):
+        options = ["--positive", "bad", "--threshold", threshold]
+        lines = penwright("classify", runs / "classifier", *options, *texts).stdout.splitlines()
+        assert {line.split("\t")[0] for line in lines} == labels
+    record = json.loads(penwright("classify", runs / "classifier", *options, "--json", texts[1]).stdout)
+    assert record["label"] == "good" == next(iter(record["scores"])) and set(record["scores"]) == {"good", "bad"}
+    table = penwright("classify", runs / "classifier", "--csv", "-", "--positive", "bad", stdin="text\na dull film\n")
+    assert rows_of(table.stdout)[1][1] == "bad"
+    refused = penwright("classify", runs / "classifier", "--positive", "worse", "a film")
+    assert refused.returncode == 2 and "no label 'worse'. The labels are bad, good" in refused.stderr
+
+
+def test_evaluate_prints_the_best_threshold_for_two_labels(penwright: Command, runs: Path) -> None:
+    printed = penwright("evaluate", runs / "classifier").stdout
+    assert "best threshold: --positive " in printed
+    report = json.loads(penwright("evaluate", runs / "classifier", "--json").stdout)[0]["report"]
+    assert report["threshold"]["label"] in ("good", "bad") and 0 <= report["threshold"]["threshold"] <= 1
+
+
+def test_the_linear_part_knows_the_held_out_texts_except_where_they_measure(
+    penwright: Command, corpora: Path, runs: Path, tmp_path: Path
+) -> None:
+    run, path = runs / "classifier", runs / "classifier" / LINEAR
+    measuring, whole = (LinearClassifier.load(path, 2, whole=each) for each in (False, True))
+    assert whole.vectorizer.idf.sum() != measuring.vectorizer.idf.sum()
+    used = load_classifier(run).linear
+    assert used is not None and torch.equal(used.coefficients.weights, whole.coefficients.weights)
+    measured = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    if Run.open(run).best_step() == measured["step"]:
+        nats = json.loads(penwright("evaluate", run, "--json").stdout)[2]["value"]
+        assert nats == pytest.approx(measured["nats per text"])
+    seen = json.loads(penwright("evaluate", run, corpora / "labels.csv", "--json").stdout)[2]
+    baseline = {each["name"]: each["value"] for each in seen["baselines"]}
+    assert baseline["linear classifier of n-grams"] > 0
+    (tmp_path / "own.csv").write_text("text,label\na fine thing,good\na dull thing,bad\n", encoding="utf-8")
+    options = ["--validation", tmp_path / "own.csv", "--steps", 1, *QUICK]
+    made = penwright("train", corpora / "labels.csv", "--run", tmp_path / "own", *options)
+    assert made.returncode == 0, made.stderr
+    path = tmp_path / "own" / LINEAR
+    assert len({LinearClassifier.load(path, 2, whole=each).vectorizer.idf.sum() for each in (False, True)}) == 1

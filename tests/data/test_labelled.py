@@ -142,3 +142,42 @@ def test_labels_of_which_nothing_is_held_out_and_numbers_as_labels_are_remarked_
     path.write_text("".join(f"text {i}\t{i % 20 + 0.5}\n" for i in range(400)) + "rare one\t99\nrare two\t99\n")
     notes = " ".join(open_labelled([path]).report.notes)
     assert "no held-out texts for 1 label (99)" in notes and "not as numbers" in notes
+
+
+def by_author(folder, n_authors: int = 20):
+    """Twenty authors with six texts each; of an author, all texts are alike but for a number."""
+    rows = [f"author {a} wrote text {n},{'xy'[(a + n) % 2]},a{a}\n" for a in range(n_authors) for n in range(6)]
+    return write(folder, "a.csv", "text,kind,author\n" + "".join(rows))
+
+
+def test_texts_of_a_group_are_all_held_out_or_all_learned(tmp_path):
+    path = by_author(tmp_path)
+
+    def authors(group):
+        corpus = open_labelled([path], ReadingOptions(Columns(text="text", label="kind", group=group)))
+        held_out, training = ({each.text.split()[1] for each in part} for part in (corpus.held_out, corpus.training))
+        assert len(list(corpus.held_out)) in range(6, 25) and len(held_out | training) == 20
+        return held_out & training
+
+    assert authors("author") == authors(3) == set() != authors(None)
+
+
+def test_a_text_without_a_group_is_its_own_group(tmp_path):
+    rows = [f"text number {n},{'xy'[n % 2]},\n" for n in range(60)]
+    path = write(tmp_path, "a.csv", "text,kind,author\n" + "".join(rows))
+    corpus = open_labelled([path], ReadingOptions(Columns(text="text", label="kind", group="author")))
+    assert len(list(corpus.held_out)) == 6
+
+
+def test_groups_that_cannot_be_split(tmp_path):
+    path = by_author(tmp_path, n_authors=1)
+    with pytest.raises(PenwrightError, match="no group can be held out"):
+        open_labelled([path], ReadingOptions(Columns(text="text", label="kind", group="author")))
+    with pytest.raises(PenwrightError, match="cannot be both the group and the text or label"):
+        open_labelled([path], ReadingOptions(Columns(text="text", label="kind", group="kind")))
+
+
+def test_validation_files_need_no_groups(tmp_path):
+    path, own = by_author(tmp_path), write(tmp_path, "v.csv", "text,kind\nsomething,x\nother,y\n")
+    columns = Columns(text="text", label="kind", group="author")
+    assert len(list(open_labelled([path], ReadingOptions(columns, validation=(str(own),))).held_out)) == 2

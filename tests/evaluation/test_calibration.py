@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penwright.evaluation.classification import compute_calibration
+from penwright.evaluation.classification import compute_calibration, debiased_error
 
 
 def test_accuracy_is_counted_among_texts_that_it_was_as_sure_about() -> None:
@@ -24,3 +24,18 @@ def test_every_text_is_in_one_bin(texts: list[tuple[float, bool]]) -> None:
     assert sum(each.n for each in found.bins) == found.n == len(texts)
     assert all(each.low - 1e-9 <= each.confidence <= each.high + 1e-9 for each in found.bins)
     assert 0 <= found.error <= 1
+
+
+def test_the_error_of_calibrated_probabilities_is_chance_and_a_real_one_remains() -> None:
+    rng = np.random.default_rng(0)
+    plain, debiased, biased = [], [], []
+    for _ in range(50):
+        confidences = rng.uniform(0.5, 1, 300)
+        found = compute_calibration(confidences, rng.random(300) < confidences)
+        plain.append(found.error)
+        debiased.append(debiased_error(found))
+        off = compute_calibration(confidences, rng.random(300) < confidences - 0.2)
+        biased.append(debiased_error(off))
+    assert np.mean(debiased) < 0.7 * np.mean(plain)
+    assert np.mean(biased) == pytest.approx(0.2, abs=0.01)
+    assert debiased_error(compute_calibration(np.zeros(0), np.zeros(0, dtype=bool))) == 0

@@ -1,8 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penwright.evaluation.classification import classification_scores, confusion_and_nll
+from penwright.evaluation.label_report import best_threshold
 
 
 def scores_of(counts: list[list[int]]) -> dict[str, float]:
@@ -41,3 +44,20 @@ def test_confusion_counts_every_example_in_its_row() -> None:
     assert counts.sum(1).tolist() == [1, 1, 2]
     assert counts.sum(0).tolist() == torch.bincount(log_probs.argmax(-1), minlength=3).tolist()
     assert total.n_targets == 4 and total.nats == pytest.approx(-float(log_probs[range(4), labels].sum()))
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.25, 0.4, 0.7, 0.9, 1.0]), st.booleans()), max_size=30))
+def test_the_best_threshold_has_the_best_f1_of_all(texts: list[tuple[float, bool]]) -> None:
+    probabilities, truth = np.array([p for p, _ in texts], dtype=float), np.array([t for _, t in texts], dtype=bool)
+
+    def f1(threshold: float) -> float:
+        chosen = probabilities >= threshold
+        return 200 * int((chosen & truth).sum()) / max(1, int(chosen.sum() + truth.sum()))
+
+    found = best_threshold(probabilities, truth, "spam")
+    if found is None:
+        assert not truth.any() or not (probabilities > 0).any()
+        return
+    assert found.f1 == pytest.approx(f1(found.threshold))
+    assert found.f1 >= max(f1(threshold) for threshold in probabilities if threshold > 0) - 1e-9
+    assert found.f1 == pytest.approx(2 * found.precision * found.recall / max(1e-9, found.precision + found.recall))

@@ -7,7 +7,7 @@ import torch
 from penwright.config import ModelSettings
 from penwright.data.batches import IGNORED, Markers, TextBatch, TextBatches
 from penwright.data.store import Column
-from penwright.evaluation.perplexity import NegativeLogLikelihood, negative_log_likelihood, ngram_baselines, text_scores
+from penwright.evaluation.perplexity import NegativeLogLikelihood, negative_log_likelihood, text_scores
 from penwright.model.decoder_only import DecoderOnly
 
 CPU = torch.device("cpu")
@@ -63,38 +63,3 @@ def test_an_unknown_character_is_not_cheaper_than_one_of_all_characters() -> Non
     known, unknown = (text_scores(NegativeLogLikelihood(nats=8 * log(2), n_targets=4), 16, n)[1] for n in (0, 2))
     assert unknown.value - known.value == pytest.approx(2 * 17.3 / 16, abs=0.01)
     assert "2 unknown characters" in unknown.note
-
-
-def test_the_unigram_baseline_is_the_entropy_of_the_frequencies() -> None:
-    training = np.array([0] * 3000 + [1] * 1000)
-    held_out = np.array([1] + [0] * 3 * 100 + [1] * 100)
-    expected = -(0.75 * log(0.75) + 0.25 * log(0.25))
-    assert ngram_baselines(training, held_out, 2)["unigram"] == pytest.approx(expected, abs=0.01)
-
-
-def test_the_bigram_baseline_knows_what_follows_what() -> None:
-    training, held_out = np.arange(4000) % 5, np.arange(100) % 5
-    found = ngram_baselines(training, held_out, 5)
-    assert found["bigram"] < 0.05 < found["unigram"] == pytest.approx(log(5), abs=0.01)
-
-
-def test_pairs_never_seen_have_a_probability_above_zero() -> None:
-    found = ngram_baselines(np.array([0, 1, 0, 1]), np.array([2, 2, 1, 1]), 3)
-    assert np.isfinite(found["bigram"]) and found["bigram"] > 0
-
-
-def test_the_bigram_probabilities_of_a_context_sum_to_one() -> None:
-    training = np.random.default_rng(0).integers(0, 4, 300)
-    total = sum(np.exp(-ngram_baselines(training, np.array([2, token]), 5)["bigram"]) for token in range(5))
-    assert total == pytest.approx(1.0)
-
-
-def test_a_text_of_one_token_teaches_no_pairs() -> None:
-    one, held_out = np.array([3], dtype=np.uint16), np.array([3, 3, 1], dtype=np.uint16)
-    nats = ngram_baselines(one, held_out, 4)
-    assert nats["bigram"] == pytest.approx(nats["unigram"]) and nats["unigram"] > 0
-
-
-def test_of_a_single_token_no_baseline_is_told() -> None:
-    training = np.array([0, 1, 2, 0], dtype=np.uint16)
-    assert ngram_baselines(training, np.array([1], dtype=np.uint16), 3) == {}

@@ -265,3 +265,29 @@ def test_what_a_conversation_cannot_ask_is_refused(
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=message):
         answering.chat.completions.create(**{"model": "chat", "messages": TALK, **changes})
+
+
+@pytest.mark.parametrize("name", ["writer", "classifier"])
+def test_embeddings_are_those_of_the_model(client: "openai.OpenAI", server: Running, name: str) -> None:
+    texts = ["It was a fine film", "day 7", "x" * 3000]
+    application = server.registry.get(name).application
+    assert application.kind != "translator"
+    expected = application.embed(texts).tolist()
+    for options in ({}, {"encoding_format": "float"}):  # by default, the client asks for base64
+        found = client.embeddings.create(model=name, input=texts, **options)
+        assert [each.index for each in found.data] == [0, 1, 2] and found.model == name
+        for each, vector in zip(found.data, expected, strict=True):
+            assert each.embedding == pytest.approx(vector, abs=1e-5)
+        assert found.usage.prompt_tokens == sum(len(application.tokenizer.encode(text)) for text in texts)
+    assert client.embeddings.create(model=name, input=texts[1]).data[0].embedding == pytest.approx(
+        expected[1], abs=1e-5
+    )
+
+
+def test_embeddings_that_cannot_be_had(client: "openai.OpenAI") -> None:
+    with pytest.raises(openai.BadRequestError, match="is a translator"):
+        client.embeddings.create(model="translator", input="eins")
+    with pytest.raises(openai.BadRequestError, match="dimensions is 7"):
+        client.embeddings.create(model="classifier", input="a film", dimensions=7)
+    with pytest.raises(openai.APIStatusError, match="max_texts"):
+        client.embeddings.create(model="classifier", input=["a film"] * 200)

@@ -159,6 +159,12 @@ def test_few_labels_get_a_small_model_whatever_the_minutes() -> None:
     assert sizes == {"tiny"}
 
 
+def test_a_small_labelled_corpus_gets_the_second_smallest_model_if_it_is_read_often_enough() -> None:
+    few = REVIEWS._replace(n_examples=5_000, n_bytes=300_000)
+    sizes = [plan_for(few, speed, training={"minutes": 2}).recipe.model.size for speed in (3e9, 1e11, 1e13)]
+    assert sizes == ["nano", "tiny", "tiny"]
+
+
 def test_a_faster_machine_gets_a_larger_model() -> None:
     slow, fast = (plan_for(NOVELS, speed).size.parameters for speed in (1e10, 1e14))
     assert slow < fast

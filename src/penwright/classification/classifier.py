@@ -1,6 +1,6 @@
 """Text classification with an encoder-only model and its tokenizer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,20 +8,19 @@ import numpy as np
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from penwright.classification.linear import LinearClassifier
 from penwright.classification.mixture import mixed
-from penwright.decoding.batches import diverged, evaluating
+from penwright.decoding.batches import diverged
 from penwright.decoding.brief import described, noted
-from penwright.decoding.padding import Padded, batches_by_length, right_padded
+from penwright.decoding.padding import Padded
+from penwright.decoding.windows import n_windows, read_windows, split, unit_vectors
 from penwright.errors import PenwrightError, UsageError
 from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import unknown_warnings
 
 SHOWN = 10  # maximum number of labels in a repr
-BATCH_TOKENS = 8192  # tokens per batch, padding included
 Tokens = Integer[np.ndarray, " _"]
 
 
@@ -87,7 +86,7 @@ class Classifier:
             raise diverged()
         found = [NOTHING] * len(texts)
         for (place, tokens), each in zip(written.items(), log_probs, strict=True):
-            found[place] = self._classification(texts[place], self._n_windows(tokens), each)
+            found[place] = self._classification(texts[place], n_windows(len(tokens), self._room), each)
         return found
 
     def embed(self, texts: str | Sequence[str]) -> Float[Tensor, "texts d_model"]:
@@ -97,18 +96,15 @@ class Classifier:
         """
         texts = [texts] if isinstance(texts, str) else texts
         windows = [self._windows(self._tokens(text)) for text in texts]
-        rows = iter(self._read([window for text in windows for window in text], self._pooled))
-        means = [torch.stack([next(rows) for _ in parts]).mean(0) for parts in windows]
-        return normalize(torch.stack(means), dim=-1) if means else torch.zeros(0, self.model.settings.d_model)
+        return unit_vectors(read_windows(self.model, windows, self._pooled), self.model.settings.d_model)
 
     def _tokens(self, text: str) -> Tokens:
         return np.array(self.tokenizer.encode(text), dtype=np.int64)
 
     def log_probabilities(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:
         """Return the log-probabilities of the labels from the encoder alone, for tokenized texts of any length."""
-        windows = [self._windows(tokens) for tokens in texts]
-        rows = iter(self._read([window for text in windows for window in text], self._log_probs))
-        means = [torch.stack([next(rows) for _ in parts]).double().mean(0) for parts in windows]
+        windows = read_windows(self.model, [self._windows(tokens) for tokens in texts], self._log_probs)
+        means = [each.double().mean(0) for each in windows]
         return torch.stack(means).log_softmax(-1) if means else torch.zeros(0, len(self.labels), dtype=torch.double)
 
     def combine(
@@ -128,23 +124,8 @@ class Classifier:
         """Return the log-probabilities from the linear classifier, or None if there is no linear classifier."""
         return None if self.linear is None else self.linear.log_probabilities(texts)
 
-    def _n_windows(self, tokens: Tokens) -> int:
-        return max(1, -(-len(tokens) // self._room))
-
     def _windows(self, tokens: Tokens) -> list[list[int]]:
-        parts = [part.tolist() for part in np.array_split(tokens, self._n_windows(tokens))]
-        return [[self.tokenizer.start_id, *part, self.tokenizer.end_id] for part in parts]
-
-    @torch.inference_mode()
-    def _read(self, windows: Sequence[Sequence[int]], read: Callable[[Padded], Tensor]) -> list[Tensor]:
-        """Apply `read` to batches of windows of similar length. Return the result of each window."""
-        found: list[Tensor] = [torch.empty(0)] * len(windows)
-        with evaluating(self.model) as device:
-            for batch in batches_by_length([len(window) for window in windows], BATCH_TOKENS):
-                rows = read(right_padded([windows[number] for number in batch], device)).float().cpu()
-                for number, row in zip(batch, rows, strict=True):
-                    found[number] = row
-        return found
+        return [[self.tokenizer.start_id, *part, self.tokenizer.end_id] for part in split(tokens.tolist(), self._room)]
 
     def _log_probs(self, batch: Padded) -> Float[Tensor, "windows n_labels"]:
         return self.model(*batch).float().log_softmax(-1)
@@ -152,11 +133,11 @@ class Classifier:
     def _pooled(self, batch: Padded) -> Float[Tensor, "windows d_model"]:
         return self.model.pool(self.model.hidden(*batch), batch.padding)
 
-    def _classification(self, text: str, n_windows: int, log_probs: Float[Tensor, " n_labels"]) -> Classification:
+    def _classification(self, text: str, n_parts: int, log_probs: Float[Tensor, " n_labels"]) -> Classification:
         probabilities = log_probs.exp()
         order = probabilities.argsort(descending=True, stable=True).tolist()
         scores = {self.labels[label]: float(probabilities[label]) for label in order}
         warnings = unknown_warnings(self.tokenizer, text)
-        if n_windows > 1:
-            warnings.append(f"the text is longer than the model's context, so it was read in {n_windows} windows")
+        if n_parts > 1:
+            warnings.append(f"the text is longer than the model's context, so it was read in {n_parts} windows")
         return Classification(self.labels[order[0]], scores, tuple(warnings))

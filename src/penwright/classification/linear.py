@@ -28,6 +28,8 @@ MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
 MEMORY = 6  # number of past updates that L-BFGS remembers
 TOLERANCE = 1e-5  # a fit ends when no entry of the gradient of the mean loss exceeds this value
 
+NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"  # names of tensors in a file, and a prefix
+
 Labels = Int64[Tensor, " texts"]
 
 
@@ -47,16 +49,20 @@ class LinearClassifier(NamedTuple):
 
     vectorizer: NgramVectorizer
     coefficients: Coefficients
+    strength: float | None = None  # strength of the penalty; None if the classifier was loaded
 
     @classmethod
-    def fit(cls, texts: Sequence[str], labels: Labels, n_labels: int, seed: int = 0) -> "LinearClassifier":
-        """Fit the classifier. The strength of the penalty is chosen on a fifth of the texts."""
+    def fit(
+        cls, texts: Sequence[str], labels: Labels, n_labels: int, seed: int = 0, strength: float | None = None
+    ) -> "LinearClassifier":
+        """Fit the classifier. By default, the strength of the penalty is chosen on a fifth of the texts."""
         fewest = 1 if len(texts) <= FEW_TEXTS else 2
         vectorizer = NgramVectorizer.fit(texts, fewest, max(1, MOST_WEIGHTS // n_labels))
         rows = vectorizer.rows(texts)
-        folds = _folds(len(texts), seed)
-        strength, _ = _choose_strength(rows, labels, n_labels, len(vectorizer.keys), folds)
-        return cls(vectorizer, fit_coefficients(rows, labels, n_labels, len(vectorizer.keys), strength))
+        if strength is None:
+            folds = _folds(len(texts), seed)
+            strength, _ = _choose_strength(rows, labels, n_labels, len(vectorizer.keys), folds)
+        return cls(vectorizer, fit_coefficients(rows, labels, n_labels, len(vectorizer.keys), strength), strength)
 
     def log_probabilities(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"]:
         """Return the log-probability of each label, in double precision."""
@@ -64,14 +70,12 @@ class LinearClassifier(NamedTuple):
             return torch.zeros(0, len(self.coefficients.bias), dtype=torch.double)
         return self.coefficients.logits(self.vectorizer.rows(texts)).double().log_softmax(-1)
 
-    def save(self, path: Path) -> None:
-        """Save the classifier as safetensors. Raises PenwrightError if it cannot be written."""
-        tensors = {
-            "keys": torch.from_numpy(self.vectorizer.keys),
-            "idf": torch.from_numpy(self.vectorizer.idf),
-            "weights": self.coefficients.weights,
-            "bias": self.coefficients.bias,
-        }
+    def save(self, path: Path, whole: "LinearClassifier | None" = None) -> None:
+        """Save the classifier as safetensors, and perhaps one that was also fitted on the held-out texts (`whole`).
+
+        Raises PenwrightError if they cannot be written.
+        """
+        tensors = self._tensors("") | (whole._tensors(WHOLE) if whole else {})
         temporary = path.with_name(f"{path.name}.tmp")
         try:
             temporary.unlink(missing_ok=True)
@@ -81,13 +85,22 @@ class LinearClassifier(NamedTuple):
         except (OSError, SafetensorError) as error:
             raise PenwrightError(f"{path} could not be written: {error}") from None
 
+    def _tensors(self, prefix: str) -> dict[str, Tensor]:
+        (keys, idf), (weights, bias) = self.vectorizer, self.coefficients
+        parts = zip(NAMES, (torch.from_numpy(keys), torch.from_numpy(idf), weights, bias), strict=True)
+        return {f"{prefix}{name}": tensor for name, tensor in parts}
+
     @classmethod
-    def load(cls, path: Path, n_labels: int) -> "LinearClassifier":
-        """Load a classifier. Raises PenwrightError unless the file holds a classifier with this number of labels."""
+    def load(cls, path: Path, n_labels: int, *, whole: bool = False) -> "LinearClassifier":
+        """Load a classifier; with `whole`, the one that was also fitted on the held-out texts, if there is one.
+
+        Raises PenwrightError unless the file holds a classifier with this number of labels.
+        """
         require_plain(path)
         try:
             tensors = load_file(path)
-            keys, idf, weights, bias = (tensors[name] for name in ("keys", "idf", "weights", "bias"))
+            prefix = WHOLE if whole and f"{WHOLE}keys" in tensors else ""
+            keys, idf, weights, bias = (tensors[f"{prefix}{name}"] for name in NAMES)
         except (OSError, SafetensorError, KeyError) as error:
             raise PenwrightError(f"{path} cannot be read: {error}. Restore the original file") from None
         n = len(keys)

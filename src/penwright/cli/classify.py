@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -20,8 +20,19 @@ def command(
     texts: Texts = None,
     top: Annotated[int, typer.Option(help="Print the K most likely labels of each text.", metavar="K", min=1)] = 1,
     threshold: Annotated[
-        float, typer.Option(help="Give no label to a text whose best label has a probability below P.", min=0, max=1)
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            help="Give no label to a text whose best label has a probability below P.", metavar="P", min=0, max=1
+        ),
+    ] = None,
+    positive: Annotated[
+        str | None,
+        typer.Option(
+            help="Give this label to every text for which it has at least the probability --threshold (default 0.5), "
+            "and the most likely other label to the rest. `penwright evaluate` prints the best threshold.",
+            metavar="LABEL",
+        ),
+    ] = None,
     csv: Annotated[
         str | None,
         typer.Option(help="Classify the rows of this table (- for standard input), and add columns."),
@@ -44,10 +55,12 @@ def command(
 
     if csv is not None:
         _require_table_alone(texts, json)
-        _classify_table(run, csv, text or [], top, threshold, device)
+        _classify_table(run, csv, text or [], _Choice(top, threshold, positive), device)
         return
+    classifier, choice = load_classifier(run, device), _Choice(top, threshold, positive)
+    choice.check(classifier.labels)
     sources = given_texts(texts)
-    results = [_limited(each, top, threshold) for each in load_classifier(run, device).classify(sources)]
+    results = [choice.limited(each) for each in classifier.classify(sources)]
     for number, (source, result) in enumerate(zip(sources, results, strict=True), start=1):
         if json:
             print_json({"text": source, **asdict(result)})
@@ -57,6 +70,32 @@ def command(
         print("\t".join([*_cells(result, top), source]))
 
 
+class _Choice(NamedTuple):
+    """The options that choose the label of a text and the labels to print."""
+
+    top: int
+    threshold: float | None
+    positive: str | None
+
+    def check(self, labels: Sequence[str]) -> None:
+        """Raise UsageError if --positive is not a label."""
+        if self.positive is not None and self.positive not in labels:
+            raise UsageError(f"there is no label '{self.positive}'. The labels are {', '.join(labels[:20])}")
+
+    def limited(self, result: "Classification") -> "Classification":
+        """Return the classification with the chosen label first, and only the `top` most likely labels."""
+        scores, label = result.scores, result.label
+        if label is not None and self.positive is not None:
+            others = [each for each in scores if each != self.positive]
+            is_positive = scores[self.positive] >= (0.5 if self.threshold is None else self.threshold)
+            label = self.positive if is_positive or not others else others[0]
+            scores = {label: scores[label], **scores}
+        elif label is not None and scores[label] < (self.threshold or 0.0):
+            label = None
+        kept = dict(islice(scores.items(), self.top)) if self.top > 1 else scores
+        return replace(result, label=label, scores=kept)
+
+
 def _require_table_alone(texts: Sequence[str] | None, json: bool) -> None:
     if texts:
         raise UsageError("give texts or --csv, not both")
@@ -64,15 +103,16 @@ def _require_table_alone(texts: Sequence[str] | None, json: bool) -> None:
         raise UsageError("--csv prints a table, not JSON. Leave out --json")
 
 
-def _classify_table(run: Path, path: str, names: Sequence[str], top: int, threshold: float, device: str) -> None:
+def _classify_table(run: Path, path: str, names: Sequence[str], choice: "_Choice", device: str) -> None:
     """Print the table with new columns: `predicted`, `probability` and, with --top, `predicted_2` and so on."""
     from penwright.cli.user_table import UserTable
     from penwright.run.folder import Run
     from penwright.workflows.load import corpus_record, load_classifier
 
     classifier, table = load_classifier(run, device), UserTable.read(path)
+    choice.check(classifier.labels)
     sources = table.texts(names, corpus_record(Run.open(run)).columns.get("text", ()))
-    results = [_limited(each, top, threshold) for each in classifier.classify(sources)]
+    top, results = choice.top, [choice.limited(each) for each in classifier.classify(sources)]
     if n_warned := sum(bool(result.warnings) for result in results):
         first = next(result.warnings[0] for result in results if result.warnings)
         warn(f"{n_warned:,} of {len(results):,} rows: {first}" + (" (first of these warnings)" if n_warned > 1 else ""))
@@ -80,13 +120,6 @@ def _classify_table(run: Path, path: str, names: Sequence[str], top: int, thresh
     columns = [f"{name}{suffix}" for suffix in suffixes for name in ("predicted", "probability")]
     cells = [_cells(result, top) for result in results]
     table.write(columns, [[row[place] for row in cells] for place in range(2 * top)])
-
-
-def _limited(result: "Classification", top: int, threshold: float) -> "Classification":
-    """Keep the `top` most likely labels. Drop the predicted label if its probability is below `threshold`."""
-    sure = result.label is not None and result.scores[result.label] >= threshold
-    kept = dict(islice(result.scores.items(), top)) if top > 1 else result.scores
-    return replace(result, label=result.label if sure else None, scores=kept)
 
 
 def _cells(result: "Classification", top: int) -> list[str]:

@@ -1,5 +1,6 @@
 """The report on a classifier's labels, as tab-separated lines."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from penwright.evaluation.label_report import LabelReport, Mistake
@@ -18,6 +19,10 @@ def report_lines(report: LabelReport) -> Iterator[str]:
     if len(shown) < len(report.labels):
         yield f"(the {MOST_LABELS} of {len(report.labels):,} labels with the lowest F1; --json prints all labels)"
     yield from ("", *_confusion(report))
+    if (best := report.threshold) is not None:
+        scores = f"F1 {best.f1:.1f}, precision {best.precision:.1f}, recall {best.recall:.1f}"
+        yield ""
+        yield f"best threshold: --positive {shlex.quote(best.label)} --threshold {best.threshold:.3f} ({scores})"
     if report.mistakes:
         yield from ("", "worst mistakes:", *mistake_lines(report.mistakes))
 

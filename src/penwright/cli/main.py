@@ -13,6 +13,7 @@ from penwright import __version__
 from penwright.cli import (
     chat,
     classify,
+    embed,
     evaluate,
     export,
     generate,
@@ -37,6 +38,8 @@ COMMANDS: Mapping[str, Callable[..., None]] = {  # in the order in which the hel
     "chat": chat.command,
     "translate": translate.translate,
     "classify": classify.command,
+    "embed": embed.embed,
+    "search": embed.search,
     "evaluate": evaluate.command,
     "inspect": inspect.command,
     "novelty": novelty.command,

@@ -41,7 +41,8 @@ AnySetting = Annotated[
     list[str] | None, typer.Option("--set", help="Set any key of the recipe: TABLE.KEY=VALUE. Repeatable.")
 ]
 TaskName = Annotated[
-    str | None, typer.Option(help="Task: generate, chat, translate or classify. Default: detected from the data.")
+    str | None,
+    typer.Option(help="Task: generate, chat, translate, classify or encode. Default: detected from the data."),
 ]
 Minutes = Annotated[float | None, typer.Option(help="Training budget in minutes, evaluation included.")]
 Steps = Annotated[int | None, typer.Option(help="Training budget in optimizer steps.")]

@@ -43,6 +43,14 @@ Balance = Annotated[
     bool,
     typer.Option("--balance", help="Classifiers: treat all labels as equally frequent, which helps to find rare ones."),
 ]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        help="Classifiers: column of groups, such as authors. Texts of a group are never split between training and "
+        "held-out part.",
+        metavar="COLUMN",
+    ),
+]
 Seed = Annotated[int | None, typer.Option(help="Random seed. Default: 1.")]
 NMembers = Annotated[int | None, typer.Option(help="Train this many models, and distill them into one.", min=2, max=64)]
 BaseRun = Annotated[
@@ -97,6 +105,7 @@ def command(
     validation: Validation = None,
     dictionary: Dictionary = None,
     balance: Balance = False,
+    group: Group = None,
     seed: Seed = None,
     set_: AnySetting = None,
     ensemble: NMembers = None,
@@ -130,6 +139,8 @@ def command(
             }
         ),
     }
+    if group is not None:
+        flags["data"] = {**flags["data"], "group": group}
     if balance:
         flags["model"] = {**flags["model"], "balanced": True}
     settings = settings_of(recipe, flags, set_ or [])
@@ -283,7 +294,10 @@ def _finish(folder: Path, task: str, json: bool) -> None:
         print_json({"run": folder, "task": task, "finished": True})
         return
     quoted = shlex.quote(str(folder))
-    print_message(f"\nDone. Try next:\n  penwright {task} {quoted} {_example(folder)}\n  penwright evaluate {quoted}")
+    command = "embed" if task == "encode" else task
+    print_message(
+        f"\nDone. Try next:\n  penwright {command} {quoted} {_example(folder)}\n  penwright evaluate {quoted}"
+    )
 
 
 def _example(folder: Path) -> str:

@@ -20,7 +20,7 @@ from penwright.config.settings import Settings, merge, validate, with_present_na
 from penwright.config.training import AdamW, Optimizer, TrainingSettings
 from penwright.errors import UnknownArgument
 
-Task = Literal["generate", "chat", "translate", "classify"]
+Task = Literal["generate", "chat", "translate", "classify", "encode"]
 Column = str | int  # name or number (from 1) of a table column
 
 
@@ -54,6 +54,7 @@ class DataSettings(Settings):
     label: Column | None = None  # column of the labels
     label_names: dict[str, str] = Field(default_factory=dict)  # names for labels in the files, such as {"1" = "World"}
     dictionary: str | None = None  # translators: file of terms and translations to learn, and to use as hints
+    group: Column | None = None  # column of groups, such as authors: a group is held out as a whole, or not at all
     encoding: str | None = None  # encoding of text files; None: detect it
     max_characters: PositiveInt = 5000  # drop pairs with a longer side, and longer labelled texts
     max_ratio: PositiveFloat | None = 9.0  # drop pairs if one side is more than this many times as long as the other
@@ -216,7 +217,7 @@ def decoding_settings(
 class Recipe(Settings):
     """All settings of a run. `penwright config` prints them; a run folder keeps them in recipe.toml."""
 
-    task: Task  # generate, chat, translate or classify
+    task: Task  # generate, chat, translate, classify or encode
     seed: NonNegativeInt = 1  # random seed
     data: DataSettings
     tokenizer: TokenizerSettings = TokenizerSettings()
@@ -232,9 +233,10 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
-        if self.tokenizer.prefix_space and self.task != "classify":
+        if self.tokenizer.prefix_space and self.task not in ("classify", "encode"):
             raise ValueError(
-                "[tokenizer] prefix_space is only for classifiers: with it, other models would write a space first"
+                "[tokenizer] prefix_space is only for classifiers and encoders: with it, other models would write a "
+                "space first"
             )
         if self.data.dictionary is not None and self.task != "translate":
             raise ValueError(f"[data] dictionary is for translators only, not for the task {self.task}")

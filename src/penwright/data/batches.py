@@ -82,7 +82,16 @@ class LabelledBatch(_Batch):
     positions: Int[Tensor, "batch length"] | None = None  # positions in the whole text; None: 0, 1, 2, ...
 
 
-Batch = TextBatch | PairBatch | LabelledBatch
+@dataclass(frozen=True)
+class MaskedBatch(_Batch):
+    """Texts with hidden tokens, right-padded. The targets are the hidden tokens."""
+
+    tokens: Int[Tensor, "batch length"]
+    padding: Bool[Tensor, "batch length"]  # True at real tokens
+    targets: Int[Tensor, "batch length"]  # IGNORED at tokens that are not hidden
+
+
+Batch = TextBatch | PairBatch | LabelledBatch | MaskedBatch
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from penwright.data.batches import (
     Indices,
     LabelledBatch,
     Markers,
+    MaskedBatch,
     PairBatch,
     TextBatch,
 )
@@ -223,7 +224,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         return LabelledBatch(len(rows), tokens, torch.arange(tokens.shape[1]) < lengths[:, None], labels)
 
 
-AnyBatches = Batches[TextBatch] | Batches[PairBatch] | Batches[LabelledBatch]
+AnyBatches = Batches[TextBatch] | Batches[PairBatch] | Batches[LabelledBatch] | Batches[MaskedBatch]
 
 
 def _borders(lengths: Indices, batch_tokens: int) -> list[int]:

@@ -21,7 +21,7 @@ from penwright.data.profiles import LISTS, Profile, profiles_of
 from penwright.data.readers.tables import Table
 from penwright.errors import PenwrightError
 
-KEYS = ("source", "target", "text", "label")
+KEYS = ("source", "target", "text", "label", "group")
 
 
 class ColumnChoice(NamedTuple):
@@ -108,16 +108,25 @@ def _possible_sides(profiles: Sequence[Profile], known: int) -> list[Profile]:
 def labelled_columns(table: Table, columns: Columns) -> ColumnChoice:
     """Choose the text columns and the label column."""
     texts, labels = (_known(table, columns, key) for key in ("text", "label"))
-    reasons, profiles = [], profiles_of(table)
+    reasons, profiles, groups = (
+        [],
+        profiles_of(table),
+        tuple(find_column(table, each) for each in requested_columns(columns, "group")),
+    )
     if not labels:
-        guess = guess_label(table.name, profiles, without=texts)
+        guess = guess_label(table.name, profiles, without=(*texts, *groups))
         labels, reasons = guess.columns, [guess.reason]
     if not texts:
-        guess = guess_texts(table.name, profiles, without=labels)
+        guess = guess_texts(table.name, profiles, without=(*labels, *groups))
         texts, reasons = guess.columns, [*reasons, guess.reason]
     if labels[0] in texts:
         raise PenwrightError(f"{table.name}: text and label are the same column '{table.columns[labels[0]]}'")
-    return _chosen(table, profiles, {"text": texts, "label": labels[:1]}, reasons)
+    if set(groups) & {*texts, labels[0]}:
+        raise PenwrightError(
+            f"{table.name}: '{table.columns[groups[0]]}' cannot be both the group and the text or label"
+        )
+    own = {"group": groups} if groups else {}
+    return _chosen(table, profiles, {"text": texts, "label": labels[:1], **own}, reasons)
 
 
 def text_columns(table: Table, columns: Columns) -> ColumnChoice:

@@ -53,6 +53,7 @@ class Columns:
     target: str | int | None = None
     text: tuple[str | int, ...] | str | int | None = None  # text columns; several are joined by a space
     label: str | int | None = None
+    group: str | int | None = None  # rows with the same value are held out together
     label_names: Mapping[str, str] = field(default_factory=dict)  # new names for labels in the files
     as_trained: Roles = field(default_factory=dict)  # the columns used in training, for roles that are not set
 
@@ -89,8 +90,8 @@ DEFAULT_READING = ReadingOptions()
 
 def with_training_columns(reading: ReadingOptions, roles: Roles) -> ReadingOptions:
     """Return the options with the columns used in training, unless they already have such columns."""
-    columns = reading.columns
-    return reading if columns.as_trained else replace(reading, columns=replace(columns, as_trained=roles))
+    columns = replace(reading.columns, group=None)  # groups matter only for the choice of held-out rows
+    return replace(reading, columns=replace(columns, as_trained=columns.as_trained or roles))
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,7 @@ class Source(Generic[Item]):
     names: tuple[str, ...] = ()  # names of the two sides: columns or languages
     remark: str = ""  # remark on parts that were not read
     roles: Roles = field(default_factory=dict)  # the chosen columns of each role
+    groups: Callable[[], Iterator[str]] | None = None  # yields the group of each item; None: items have no groups
 
 
 @dataclass(frozen=True)

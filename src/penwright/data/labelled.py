@@ -25,8 +25,17 @@ from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table_file, open_table, select
 from penwright.data.report import count
-from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules, open_evaluation_rows, open_rows
-from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_of_classes
+from penwright.data.rows import (
+    RowKind,
+    Rows,
+    RowSource,
+    TwoSides,
+    common_rules,
+    group_hashes,
+    open_evaluation_rows,
+    open_rows,
+)
+from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_groups, held_out_of_classes
 from penwright.errors import PenwrightError
 
 MOST_HELD_OUT = 2000  # maximum number of held-out rows, unless the settings give a share
@@ -55,7 +64,8 @@ def open_evaluation_labelled(
     paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING
 ) -> Corpus[Labelled]:
     """Open labelled texts for evaluation. Only blank and unreadable texts are dropped."""
-    return open_evaluation_rows(LABELLED, paths, reading)
+    without_groups = replace(reading, columns=replace(reading.columns, group=None))
+    return open_evaluation_rows(LABELLED, paths, without_groups)
 
 
 def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
@@ -68,6 +78,8 @@ def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
 
 def _from_folder(folder: str, reading: ReadingOptions) -> RowSource:
     """Return the files of a folder as texts, labelled with their subfolders."""
+    if reading.columns.group is not None:
+        raise PenwrightError(f"{folder} has no column of groups. Give a table with one, or leave out data.group")
     found, remark = class_files(folder, reading.encoding)
     files = [(reading.columns.label_names.get(name, name), file) for name, file in found]
     choice = "each folder is a class, each file a text"
@@ -110,7 +122,16 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
     read = partial(_with_tidy_labels, table, texts, label, columns.label_names)
     why = f"{table.name}: {table.form}" if isinstance(table, LabelledLines) else chosen.remark
     remark = "\n".join(filter(None, [why, label_cleaning_remark(table.name, values)]))
-    return RowSource(table.files, read, table.place, choice, remark=remark, roles=chosen.roles(table))
+    groups = None
+    if place := chosen.places.get("group"):
+        choice += f", group = column {table.columns[place[0]]}"
+        groups = partial(_groups, table, place[0])
+    return RowSource(table.files, read, table.place, choice, remark=remark, roles=chosen.roles(table), groups=groups)
+
+
+def _groups(table: Table, column: int) -> Iterator[str]:
+    """Yield the group of every row, or "" for a row without one."""
+    return ("" if isinstance(row, Broken) else row[0] for row in select(table, (column,), column))
 
 
 def _with_tidy_labels(
@@ -166,6 +187,8 @@ def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
     """Choose the rows to hold out: the same share of each class."""
     kept, fraction = int(keep.sum()), reading.held_out
     wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
+    if any(source.groups for source in rows.each):
+        return held_out_groups(group_hashes(rows), rows.second_hashes, keep, round(wanted), reading.seed)
     chosen = held_out_of_classes(rows.first_hashes, rows.second_hashes, keep, round(wanted), reading.seed)
     if not chosen.any():
         raise PenwrightError(

@@ -85,19 +85,31 @@ def _measure(batch: Sequence[TwoSides | Broken | None], reasons: dict[str, int])
     first, second = zip(*(row if isinstance(row, tuple) else ("", "") for row in batch), strict=True)
     encoded = [[text.encode() for text in side] for side in (first, second)]
     return (
-        *(_hashes(side) for side in encoded),
+        *(hash_texts(side) for side in encoded),
         *(_sizes(side) for side in (first, second)),
         *(_sizes(side) for side in encoded),
         np.fromiter((number_reason(row, reasons) for row in batch), dtype=np.uint8, count=len(batch)),
     )
 
 
-def _hashes(side: Sequence[bytes]) -> Hashes:
+def hash_texts(side: Sequence[bytes]) -> Hashes:
+    """Return a hash of each text in UTF-8."""
     return np.frombuffer(b"".join([blake2b(text, digest_size=8).digest() for text in side]), dtype="<u8")
 
 
 def _sizes(side: Iterable[str] | Iterable[bytes]) -> Sizes:
     return np.fromiter(map(len, side), dtype=np.uint32)
+
+
+def group_hashes(rows: Rows) -> Hashes:
+    """Return the hash of each row's group. A row without a group has the hash of its first side."""
+    found = rows.first_hashes.copy()
+    for source, end in zip(rows.each, np.cumsum(rows.n_items), strict=True):
+        if source.groups is not None:
+            names = [name.encode("utf-8", "surrogatepass") for name in source.groups()]
+            own = found[end - len(names) : end]
+            own[:] = np.where([name == b"" for name in names], own, hash_texts(names))
+    return found
 
 
 def clean(rows: Rows, rules: Sequence[Rule], keep: Mask | None = None) -> tuple[Mask, list[Dropped]]:

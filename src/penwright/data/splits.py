@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penwright.errors import PenwrightError
+
 Hashes = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 
@@ -44,6 +46,22 @@ def held_out_rows(keys: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
     chosen = np.logical_and(keep, order <= last)
     if chosen.sum() > TOO_MANY * wanted:
         chosen[keep] = held_out_documents(keys[keep], np.ones(len(among), dtype=np.int64), wanted, seed)
+    return chosen
+
+
+def held_out_groups(groups: Hashes, classes: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
+    """Choose whole groups, about `wanted` rows in total. No class loses its last row that is not held out.
+
+    Raises PenwrightError if no group can be held out.
+    """
+    chosen = held_out_rows(groups, keep, wanted, seed)
+    lost = np.setdiff1d(classes[chosen], classes[keep & ~chosen])
+    chosen &= ~np.isin(groups, groups[chosen & np.isin(classes, lost)])
+    if not chosen.any():
+        raise PenwrightError(
+            "no group can be held out, because training would lose a label. Give more groups, or name held-out files "
+            "with --validation"
+        )
     return chosen
 
 

@@ -1,5 +1,6 @@
 """Scores of predicted labels, and the calibration of the predicted probabilities."""
 
+from math import erf, exp, pi, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -78,3 +79,20 @@ def compute_calibration(confidences: NDArray[np.float64], right: NDArray[np.bool
         bins.append(Bin(*edges, int(in_bin.sum()), float(confidences[in_bin].mean()), float(right[in_bin].mean())))
     error = sum(bin_.n * abs(bin_.accuracy - bin_.confidence) for bin_ in bins) / max(1, len(confidences))
     return Calibration(tuple(bins), len(confidences), error)
+
+
+def debiased_error(calibration: Calibration) -> float:
+    """Return the calibration error minus an estimate of the part that is due to chance (Kumar et al. 2019).
+
+    Even a perfectly calibrated classifier has a positive error, because the accuracy in each bin varies by chance. The
+    expected increase is estimated as if the accuracies were drawn again, from normal distributions.
+    """
+    redrawn = 0.0
+    for each in calibration.bins:
+        gap = abs(each.accuracy - each.confidence)
+        deviation = sqrt(each.accuracy * (1 - each.accuracy) / each.n)
+        if deviation:  # mean of the absolute value of a normal variable
+            ratio = gap / deviation
+            gap = deviation * sqrt(2 / pi) * exp(-(ratio**2) / 2) + gap * erf(ratio / sqrt(2))
+        redrawn += each.n * gap
+    return max(0.0, 2 * calibration.error - redrawn / max(1, calibration.n))

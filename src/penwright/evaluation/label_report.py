@@ -33,12 +33,26 @@ class Mistake(NamedTuple):
     row: int  # index of the text among all texts, from 0
 
 
+class Threshold(NamedTuple):
+    """The minimum probability of a label that gives the label the best F1.
+
+    The scores, in percent, are those of the texts on which the threshold was chosen, so they are a bit optimistic.
+    """
+
+    label: str
+    threshold: float
+    precision: float
+    recall: float
+    f1: float
+
+
 class LabelReport(NamedTuple):
     """A report on the labels of a classifier. In the confusion matrix, rows are true labels."""
 
     labels: tuple[LabelScores, ...]
     confusion: list[list[int]]
     mistakes: tuple[Mistake, ...]  # mistakes with the highest probabilities, in descending order
+    threshold: Threshold | None = None  # best threshold of the rarer label; None unless there are two labels
 
     def as_dict(self) -> dict[str, object]:
         """Return the report as a dictionary for JSON."""
@@ -46,6 +60,7 @@ class LabelReport(NamedTuple):
             "labels": [each._asdict() for each in self.labels],
             "confusion": self.confusion,
             "mistakes": [each._asdict() for each in self.mistakes],
+            **({"threshold": self.threshold._asdict()} if self.threshold else {}),
         }
 
 
@@ -61,6 +76,21 @@ def label_scores(counts: NDArray[np.int64], labels: Sequence[str]) -> tuple[Labe
         f1 = 200 * correct / (n_true + n_predicted) if n_true + n_predicted else None
         found.append(LabelScores(label, precision, recall, f1, n_true))
     return tuple(found)
+
+
+def best_threshold(probabilities: NDArray[np.float64], is_label: NDArray[np.bool_], label: str) -> Threshold | None:
+    """Return the threshold with the best F1, given the probability of the label for each text. None without texts."""
+    order = np.argsort(-probabilities, kind="stable")
+    sorted_probabilities, n_right = probabilities[order], np.cumsum(is_label[order])
+    lower = np.append(sorted_probabilities[1:], 0.0)
+    places = np.flatnonzero(sorted_probabilities > lower)  # texts with equal probabilities get the same label
+    if not len(places) or not n_right[-1]:
+        return None
+    f1 = 2 * n_right[places] / (places + 1 + n_right[-1])
+    best = places[np.argmax(f1)]
+    precision, recall = n_right[best] / (best + 1), n_right[best] / n_right[-1]
+    middle = (sorted_probabilities[best] + lower[best]) / 2
+    return Threshold(label, float(middle), *(float(100 * each) for each in (precision, recall, f1.max())))
 
 
 def worst_mistakes(

@@ -8,9 +8,7 @@ from dataclasses import replace
 from math import log, log2
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from penwright.data.batches import IGNORED, Batch
 from penwright.data.report import count
@@ -65,27 +63,3 @@ def text_scores(total: NegativeLogLikelihood, n_bytes: int, n_unknown: int = 0) 
     if n_unknown:
         note += f", with {count(n_unknown, 'unknown character')} at {log2(N_UNICODE_CHARACTERS):.1f} extra bits each"
     return Score("nats per token", total.mean), Score("bits per byte", bits / max(1, n_bytes), note=note)
-
-
-def ngram_baselines(training: NDArray[np.integer], held_out: NDArray[np.integer], vocab_size: int) -> dict[str, float]:
-    """Return the nats per token of a unigram and a bigram model.
-
-    Smoothing gives every token a positive probability. The unigram model uses add-one smoothing. The bigram model uses
-    Witten-Bell smoothing (1991): the more distinct tokens have followed a context, the less the context counts. The
-    result is empty for fewer than two held-out tokens.
-    """
-    if len(held_out) < 2:
-        return {}
-    counts = np.bincount(training, minlength=vocab_size).astype(np.float64) + 1
-    unigram = counts / counts.sum()
-    before, after = held_out[:-1].astype(np.int64), held_out[1:].astype(np.int64)
-    pairs, pair_counts = np.unique(training[:-1].astype(np.int64) * vocab_size + training[1:], return_counts=True)
-    seen = np.bincount(pairs // vocab_size, weights=pair_counts, minlength=vocab_size)[before]
-    kinds = np.bincount(pairs // vocab_size, minlength=vocab_size)[before]
-    wanted = before * vocab_size + after
-    pairs, pair_counts = np.append(pairs, -1), np.append(pair_counts, 0)  # a sentinel for pairs that would sort last
-    place = np.searchsorted(pairs[:-1], wanted)
-    together = np.where(pairs[place] == wanted, pair_counts[place], 0)
-    bigram = (together + kinds * unigram[after]) / np.maximum(seen + kinds, 1)
-    bigram = np.where(seen == 0, unigram[after], bigram)
-    return {"unigram": float(-np.log(unigram[after]).mean()), "bigram": float(-np.log(bigram).mean())}

@@ -29,6 +29,7 @@ TASK_TYPES: Mapping[Task, str] = {
     "chat": "CAUSAL_LM",
     "translate": "SEQ_2_SEQ_LM",
     "classify": "SEQ_CLS",
+    "encode": "FEATURE_EXTRACTION",
 }
 
 

@@ -18,7 +18,9 @@ from penwright.decoding.completion_draft import Finish, plan_of
 from penwright.decoding.constraints.expressions import never_end
 from penwright.decoding.continuous_batching import ContinuousBatch
 from penwright.decoding.engine import DecodeEngine
+from penwright.decoding.padding import Padded
 from penwright.decoding.requests import Request
+from penwright.decoding.windows import mean_pooled, read_windows, split, unit_vectors
 from penwright.errors import UsageError
 from penwright.model.decoder_only import DecoderOnly
 from penwright.tokenizers import Tokenizer
@@ -192,6 +194,19 @@ class Generator:
         """Return the logits of the token after `tokens`, which begin with the start token."""
         with evaluating(self.model):
             return PromptBatch(self.model, [tokens], 1, self._stepper).first()[0]
+
+    def embed(self, texts: str | Sequence[str]) -> Float[Tensor, "texts d_model"]:
+        """Return a unit vector for each text: the mean of the hidden states that the output layer reads.
+
+        A text longer than the context is read in windows, and the vectors of the windows are averaged.
+        """
+        texts = [texts] if isinstance(texts, str) else texts
+        room = self.model.settings.context_length
+        windows = [split(self._encode(text) or [self.tokenizer.end_id], room) for text in texts]
+        return unit_vectors(read_windows(self.model, windows, self._pooled), self.model.settings.d_model)
+
+    def _pooled(self, batch: Padded) -> Float[Tensor, "windows d_model"]:
+        return mean_pooled(self.model.hidden(batch.tokens), batch)
 
     def bits_per_byte(self, completion: Completion) -> float | None:
         """Return the bits per byte of the generated text, stop strings included, or None if it is empty.

@@ -25,6 +25,8 @@ def make_model(
             model = EncoderDecoder(vocab_size, settings)
         case "classify":
             model = EncoderOnly(vocab_size, settings, n_labels)
+        case "encode":
+            model = EncoderOnly(vocab_size, settings, 0)
     if lora is not None:
         add_lora(model, lora, HEAD if task == "classify" else ())
     return model

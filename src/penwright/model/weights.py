@@ -11,10 +11,18 @@ from penwright.errors import PenwrightError
 ADAPTER = ".lora_B"  # suffix of the names of adapter weights
 VOCABULARY = ("embedding.tokens", "source_embedding.tokens", "target_embedding.tokens")  # tables with a row per token
 FITTED = ("mixture", "log_prior")  # parameters of classifiers that are computed, not trained
+_DECODER = {"embedding": "embedding", "decoder": "encoder"}
+_SOURCE = {"source_embedding": "embedding", "encoder": "encoder"}
+_ENCODER = {"embedding": "embedding", "encoder": "encoder", "pooler": "pooler"}
 CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules kept when the task changes: old name to new name
-    ("generate", "classify"): {"embedding": "embedding", "decoder": "encoder"},
-    ("chat", "classify"): {"embedding": "embedding", "decoder": "encoder"},
-    ("translate", "classify"): {"source_embedding": "embedding", "encoder": "encoder"},
+    ("generate", "classify"): _DECODER,
+    ("chat", "classify"): _DECODER,
+    ("translate", "classify"): _SOURCE,
+    ("encode", "classify"): _ENCODER,
+    ("generate", "encode"): _DECODER,
+    ("chat", "encode"): _DECODER,
+    ("translate", "encode"): _SOURCE,
+    ("classify", "encode"): _ENCODER,
 }
 
 

@@ -2,7 +2,7 @@
 
 In every run, `workflows/plan.py` opens the corpus and plans the recipe. Then `workflows/train.py` trains the tokenizer
 and stores the tokens. A `Session` runs the steps of a `Trainer`, evaluates the model and saves the run. Each task has
-its own module: `generation.py`, `chat.py`, `translation.py`, `classification.py`.
+its own module: `generation.py`, `chat.py`, `translation.py`, `classification.py`, `encoding.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from penwright.data.text import open_evaluation_text, open_text
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Sample, Score
 from penwright.storage import cache_folder
-from penwright.tasks import chat, classification, generation, translation
+from penwright.tasks import chat, classification, encoding, generation, translation
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext, make_card, reading_of
 from penwright.tasks.dictionary import open_pairs_with_dictionary
 from penwright.tokenizers import Tokenizer
@@ -131,5 +131,18 @@ TASKS: dict[Task, TaskParts] = {
         evaluate=classification.evaluate,
         baselines=classification.baselines,
         sample=classification.sample,
+    ),
+    "encode": TaskParts(
+        open_corpus=encoding.open_corpus,
+        open_evaluation=open_evaluation_text,
+        columns=("text",),
+        labels=(),
+        rows=encoding.rows,
+        texts=generation.texts,
+        batches=encoding.batches,
+        quick_evaluate=encoding.quick_evaluate,
+        evaluate=encoding.evaluate,
+        baselines=encoding.baselines,
+        sample=encoding.sample,
     ),
 }

@@ -7,7 +7,8 @@ from penwright.data.answers import AnswerBatches
 from penwright.data.conversations import Conversation
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
-from penwright.evaluation.perplexity import negative_log_likelihood, ngram_baselines
+from penwright.evaluation.baselines import ngram_baselines
+from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.scores import Sample, Score
 from penwright.generation.generator import Generator
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
@@ -58,7 +59,7 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score a unigram model and a bigram model of the answers."""
+    """Score n-gram models of the answers."""
     assert context.training is not None
     training, held_out = (store.column("answer").tokens for store in (context.training, context.held_out))
     nats = ngram_baselines(training[:], held_out[:], context.tokenizer.vocab_size)

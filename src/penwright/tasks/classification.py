@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
+from numpy.typing import NDArray
 from torch import Tensor
 
 from penwright.classification.classifier import Classifier
@@ -26,8 +27,16 @@ from penwright.evaluation.classification import (
     classification_scores,
     compute_calibration,
     confusion_and_nll,
+    debiased_error,
 )
-from penwright.evaluation.label_report import N_MISTAKES, LabelReport, Mistake, label_scores, worst_mistakes
+from penwright.evaluation.label_report import (
+    N_MISTAKES,
+    LabelReport,
+    Mistake,
+    best_threshold,
+    label_scores,
+    worst_mistakes,
+)
 from penwright.evaluation.perplexity import NegativeLogLikelihood
 from penwright.evaluation.scores import Sample, Score
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
@@ -38,6 +47,7 @@ MOST_EVALUATED = 10_000  # maximum number of texts in a quick evaluation
 MOST_SCORES = 20_000_000  # maximum number of scores (texts x labels) in memory at once
 MOST_LOGITS = 50_000_000  # maximum number of logits (texts x labels) for fitting the linear classifier
 MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
+MOST_REFITTED = 20_000  # maximum number of texts for a linear classifier of all texts
 # The maximum number of doubtful labels to list. A label is doubtful if a different one has at least this probability.
 MOST_DOUBTFUL, DOUBTFUL = 50, 0.8
 LINEAR = "linear classifier of n-grams"  # the note of this baseline's scores
@@ -87,8 +97,21 @@ def batches(context: RunContext, store: TokenStore) -> LabelledBatches:
 
 def fit_linear(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> LinearClassifier:
     """Fit a linear classifier of n-grams on the training texts. If there are many texts, use a random sample."""
-    texts, numbers = _training_texts(corpus, labels, seed)
+    texts, numbers = _some_texts(corpus.training, labels, seed)
     return LinearClassifier.fit(texts, numbers, len(labels), seed)
+
+
+def fit_whole_linear(
+    corpus: AnyCorpus, labels: Sequence[str], seed: int, strength: float | None
+) -> LinearClassifier | None:
+    """Fit a linear classifier on all texts, held-out ones included. Return None if there are many, which gains little.
+
+    It is for texts that are not in the corpus: on the held-out texts, its scores would be too good.
+    """
+    if len(corpus.training) + len(corpus.held_out) > MOST_REFITTED:
+        return None
+    (texts, numbers), (more, others) = (_some_texts(part, labels, seed) for part in (corpus.training, corpus.held_out))
+    return LinearClassifier.fit([*texts, *more], torch.cat([numbers, others]), len(labels), strength=strength)
 
 
 def doubtful_labels(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> list[Mistake]:
@@ -96,14 +119,13 @@ def doubtful_labels(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> list
 
     The most confident contradictions come first. `row` is the index of the text among the training texts.
     """
-    texts, numbers = _training_texts(corpus, labels, seed)
+    texts, numbers = _some_texts(corpus.training, labels, seed)
     found = worst_mistakes(out_of_fold(texts, numbers, len(labels), seed), numbers, texts, labels, most=MOST_DOUBTFUL)
     return [each for each in found if each.probability >= DOUBTFUL]
 
 
-def _training_texts(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> tuple[list[str], Int64[Tensor, " texts"]]:
-    """Return the training texts and the indices of their labels. If there are many texts, return a random sample."""
-    part = corpus.training
+def _some_texts(part: AnyPart, labels: Sequence[str], seed: int) -> tuple[list[str], Int64[Tensor, " texts"]]:
+    """Return the texts of a part and the indices of their labels. If there are many texts, return a random sample."""
     fitting = int(len(part) * MOST_CHARACTERS / max(1, part.n_characters))
     n = max(1, min(len(part), fitting, MOST_LOGITS // len(labels)))
     kept = np.zeros(len(part), dtype=bool)
@@ -116,12 +138,22 @@ def _training_texts(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> tupl
     return texts, torch.tensor(numbers)
 
 
+# Probabilities of a label, and whether it is right.
+Confidence = tuple[NDArray[np.float64], NDArray[np.bool_]]
+
+
 class Predictions(NamedTuple):
     """The predictions for some of the held-out texts."""
 
     log_probs: Float[Tensor, "texts n_labels"]
     truth: Int64[Tensor, " texts"]
     texts: Sequence[str]
+
+    @property
+    def confidence(self) -> Confidence:
+        """The probability of the predicted label of each text, and whether that label is right."""
+        top = self.log_probs.max(-1)
+        return top.values.exp().double().numpy(), (top.indices == self.truth).numpy()
 
 
 def predictions(context: RunContext) -> Iterator[Predictions]:
@@ -137,28 +169,39 @@ def predictions(context: RunContext) -> Iterator[Predictions]:
 
 def evaluate(context: RunContext) -> Sequence[Score]:
     """Score all held-out texts. The first score has a report on all labels."""
-    results, mistakes, n_texts = [], list[Mistake](), 0
+    results, mistakes, n_texts, sure, rare = [], list[Mistake](), 0, list[Confidence](), list[Confidence]()
+    labels, truth = context.card.labels, _labels(context)
+    rarer = int(torch.bincount(truth, minlength=2).argmin()) if len(labels) == 2 else 0
     for part in predictions(context):
+        rare.append((part.log_probs[:, rarer].exp().double().numpy(), (part.truth == rarer).numpy()))
+        sure.append(part.confidence)
         results.append(confusion_and_nll(part.log_probs, part.truth))
-        mistakes += worst_mistakes(*part, context.card.labels, n_texts)
+        mistakes += worst_mistakes(*part, labels, n_texts)
         n_texts += len(part.texts)
     first, *others = _scores(results, is_balanced=context.recipe.model.balanced)
     counts = np.sum([counts for counts, _ in results], axis=0)
     worst = tuple(sorted(mistakes, reverse=True)[:N_MISTAKES])
+    threshold = best_threshold(*_joined(rare), labels[rarer]) if len(labels) == 2 else None
+    error = 100 * debiased_error(_calibration(sure))
     return [
-        first._replace(report=LabelReport(label_scores(counts, context.card.labels), counts.tolist(), worst)),
+        first._replace(report=LabelReport(label_scores(counts, labels), counts.tolist(), worst, threshold)),
         *others,
+        Score("calibration error", error, note="% between probability and accuracy on average, chance subtracted"),
     ]
 
 
 def calibration(context: RunContext) -> Calibration:
     """Measure the calibration of the probabilities on all held-out texts."""
-    best, right = [], []
-    for part in predictions(context):
-        top = part.log_probs.max(-1)
-        best.append(top.values.exp().double().numpy())
-        right.append((top.indices == part.truth).numpy())
-    return compute_calibration(np.concatenate(best), np.concatenate(right))
+    return _calibration([part.confidence for part in predictions(context)])
+
+
+def _calibration(parts: Sequence[Confidence]) -> Calibration:
+    return compute_calibration(*_joined(parts))
+
+
+def _joined(parts: Sequence[Confidence]) -> Confidence:
+    probabilities, right = zip(*parts, strict=True)
+    return np.concatenate(probabilities), np.concatenate(right)
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:

@@ -1,5 +1,6 @@
 """The context of a run: a data structure for all tasks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +35,9 @@ class RunContext:
     device: torch.device
     card: ModelCard
     linear: LinearClassifier | None = None  # linear classifier of n-grams; classification only
+    whole_linear: LinearClassifier | None = None  # the same, fitted on held-out texts, too; for other texts
     linear_log_probs: Tensor | None = None  # log-probabilities from `linear` for the texts of quick evaluations
+    dictionary: Mapping[str, str] | None = None  # words and their translations; None: learned from the corpus
     has_new_head: bool = False  # whether a fine-tuned model has a new, untrained head
 
     @property
@@ -47,7 +50,7 @@ class RunContext:
     @property
     def application(self) -> Application:
         """The model with its tokenizer, ready to use."""
-        return make_application(self.model, self.tokenizer, self.recipe, self.card, self.linear)
+        return make_application(self.model, self.tokenizer, self.recipe, self.card, self.whole_linear or self.linear)
 
 
 def make_card(corpus: AnyCorpus, training: TokenStore, tokenizer: Tokenizer) -> ModelCard:
@@ -61,7 +64,7 @@ def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
     """Return the options for reading files: columns (from the recipe or, if unset, from `roles`) and rows to skip."""
     data = recipe.data
     return ReadingOptions(
-        columns=Columns(data.source, data.target, data.text, data.label, data.label_names, roles or {}),
+        columns=Columns(data.source, data.target, data.text, data.label, data.group, data.label_names, roles or {}),
         validation=data.validation,
         held_out=data.held_out,
         seed=recipe.seed if data.seed is None else data.seed,

@@ -7,7 +7,8 @@ from penwright.data.batches import TextBatches
 from penwright.data.corpus import Document
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
-from penwright.evaluation.perplexity import NegativeLogLikelihood, negative_log_likelihood, ngram_baselines, text_scores
+from penwright.evaluation.baselines import ngram_baselines
+from penwright.evaluation.perplexity import NegativeLogLikelihood, negative_log_likelihood, text_scores
 from penwright.evaluation.scores import Sample, Score
 from penwright.generation.generator import Generator
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
@@ -60,7 +61,7 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score a unigram model and a bigram model on the held-out part."""
+    """Score n-gram models on the held-out part."""
     assert context.training is not None
     training = context.training.column("text").tokens[:COUNTED]
     nats = ngram_baselines(training, context.held_out.column("text").tokens, context.tokenizer.vocab_size)

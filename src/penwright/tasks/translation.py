@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 from penwright.data.bucketing import PairBatches
 from penwright.data.corpus import Pair
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
+from penwright.evaluation.baselines import learn_dictionary, translate_words
 from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.scores import Sample, Score
 from penwright.evaluation.translation import translation_scores
@@ -18,6 +20,7 @@ from penwright.translation.translator import Translator
 
 N_SAMPLES = 3
 MOST_EVALUATED = 2000  # maximum number of pairs that a quick evaluation translates
+MOST_LEARNED = 50_000  # maximum number of pairs that the dictionary of the baseline is learned from
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
@@ -72,12 +75,28 @@ def _scores(context: RunContext, pairs: Sequence[Pair], translations: Sequence[s
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score the untranslated sources. Use the pairs of a quick evaluation or, with `whole`, all held-out pairs."""
+    """Score untranslated sources, and sources translated word by word.
+
+    Use the pairs of a quick evaluation or, with `whole`, all held-out pairs.
+    """
     pairs = list(_pairs(context.corpus.held_out)) if whole else _chosen_pairs(context.corpus.held_out)
+    sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
     n_pairs = len(context.corpus.held_out)
-    scores = translation_scores([pair.source for pair in pairs], [pair.target for pair in pairs])
     coverage = f"; evaluated on {len(pairs):,} of the {n_pairs:,} held-out pairs" if len(pairs) < n_pairs else ""
-    return [Score("BLEU", scores[0].value, True, note=f"the source, untranslated{coverage}")]
+    found = [("the source, untranslated", sources)]
+    if dictionary := context.dictionary or learn_dictionary_of(context.corpus.training):
+        found.append(
+            ("word by word, with a dictionary learned from the pairs", list(translate_words(sources, dictionary)))
+        )
+    return [
+        Score("BLEU", translation_scores(texts, targets)[0].value, True, note=f"{name}{coverage}")
+        for name, texts in found
+    ]
+
+
+def learn_dictionary_of(part: AnyPart) -> dict[str, str]:
+    """Return a dictionary of words, learned from pairs that are spread over this part."""
+    return learn_dictionary(islice(_pairs(part), 0, None, -(-len(part) // MOST_LEARNED) or 1))
 
 
 def sample(context: RunContext) -> Sequence[Sample]:

@@ -118,6 +118,8 @@ def evaluate(
     context = evaluation_context(
         opened_run, corpus, opened_run.model(precision or best_precision(opened_run.run, here) or "float32"), here
     )
+    if paths and context.linear is not None:
+        context.whole_linear = own.linear(whole=True)
     n_examples = len(context.corpus.held_out)
     if recipe.task == "translate":
         beam_size = beam_size or recipe.decoding.beam_size
@@ -138,7 +140,7 @@ def check_labels(folder: Path) -> list[Mistake]:
 
 
 def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]:
-    """Compute the baselines of the scores. The baselines of a writer need the tokens of the training text."""
+    """Compute the baselines of the scores. Most baselines need the training text."""
     recipe = own.recipe
     if recipe.task == "classify" and context.linear is None:
         try:
@@ -148,7 +150,12 @@ def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]
         else:
             say("fitting a linear classifier of n-grams on the training text, for comparison")
             context.linear = classification.fit_linear(corpus, own.card.labels, recipe.seed)
-    needs_training = recipe.task in ("generate", "chat")
+    if recipe.task == "translate" and not len(context.corpus.training):
+        try:
+            context.dictionary = translation.learn_dictionary_of(open_corpus_of(own).training)
+        except PenwrightError as error:
+            say(f"no comparison with a dictionary, which needs the training text: {error}")
+    needs_training = recipe.task in ("generate", "chat", "encode")
     if needs_training:
         given = corpus_record(own.run).fingerprint, own.tokenizer, own.card.labels
         context.training = kept_training_tokens(*given)

@@ -76,14 +76,17 @@ class OpenedRun(NamedTuple):
             warn(warning, PenwrightWarning, stacklevel=4)
         return weights
 
-    def linear(self) -> "penwright.classification.linear.LinearClassifier | None":
-        """Load the linear classifier that belongs to a classifier. Return None if the run has none."""
+    def linear(self, *, whole: bool = False) -> "penwright.classification.linear.LinearClassifier | None":
+        """Load the linear classifier that belongs to a classifier; with `whole`, the one that has seen all texts.
+
+        Return None if the run has none.
+        """
         path = self.run.folder / LINEAR
         if self.recipe.task != "classify" or not (self.recipe.model.ngrams or os.path.lexists(path)):
             return None
         from penwright.classification.linear import LinearClassifier  # noqa: PLC0415
 
-        return LinearClassifier.load(path, len(self.card.labels))
+        return LinearClassifier.load(path, len(self.card.labels), whole=whole)
 
     def _weights(self, checkpoint: Checkpoint) -> Tensors:
         """Return the weights of this checkpoint. Raise PenwrightError if other files of the run do not match it."""
@@ -228,7 +231,9 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
     model = model.to(here)
     if here.type == "cpu" and not isinstance(model, EncoderOnly):
         fuse(model)
-    return make_application(model, opened_run.tokenizer, opened_run.recipe, opened_run.card, opened_run.linear())
+    return make_application(
+        model, opened_run.tokenizer, opened_run.recipe, opened_run.card, opened_run.linear(whole=True)
+    )
 
 
 def load_generator(
@@ -256,6 +261,16 @@ def load_classifier(folder: Path, device: str = "cpu") -> "penwright.classificat
     application = load(folder, device)
     if application.kind != "classifier":
         raise _wrong_kind(folder, application, "classify", "needs a classifier")
+    return application
+
+
+def load_embedder(
+    folder: Path, device: str = "cpu", verb: str = "embed"
+) -> "penwright.classification.classifier.Classifier | penwright.generation.generator.Generator":
+    """Load a run that turns texts into vectors. Raise UsageError, which names the command `verb`, for a translator."""
+    application = load(folder, device)
+    if application.kind == "translator":
+        raise _wrong_kind(folder, application, verb, "needs an encoder, a classifier or a writer")
     return application
 
 

@@ -101,7 +101,7 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
 def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
     """Raise PenwrightError if the text is too short to learn from."""
     size = corpus.training.n_characters
-    if recipe.task == "generate" and size < FEWEST_CHARACTERS:
+    if recipe.task in ("generate", "encode") and size < FEWEST_CHARACTERS:
         raise PenwrightError(
             f"{corpus.files[0].path} is too short to learn from: {count(size, 'character')} without the held-out part. "
             f"Give at least {FEWEST_CHARACTERS}; a model begins to write well with a few hundred thousand"

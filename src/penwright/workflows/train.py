@@ -53,10 +53,10 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
             notify(observers, "said", "fitting a linear classifier of n-grams, for comparison")
             add_linear(context, run, is_new=True)
         trainer = make_trainer(context, prepared.machine)
-        trainer.state.seconds = monotonic() - begin  # the linear classifier uses part of the budget
         for note in _skipped_text(trainer, context.recipe):
             notify(observers, "said", note)
         baselines = TASKS[context.recipe.task].baselines(context, False)
+        trainer.state.seconds = monotonic() - begin  # the baselines use part of the budget
         run.write_json(BASELINES, {"scores": [score._asdict() for score in baselines]})
         for score in baselines:
             notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({score.note})")
@@ -124,7 +124,11 @@ def add_linear(context: RunContext, run: Run, is_new: bool = False) -> None:
     """
     path, labels = run.folder / LINEAR, context.card.labels
     if is_new or not os.path.lexists(path):
-        classification.fit_linear(context.corpus, labels, context.recipe.seed).save(path)
+        corpus, recipe = context.corpus, context.recipe
+        linear, whole = classification.fit_linear(corpus, labels, recipe.seed), None
+        if recipe.model.ngrams and not recipe.data.validation:
+            whole = classification.fit_whole_linear(corpus, labels, recipe.seed, linear.strength)
+        linear.save(path, whole)
     context.linear = LinearClassifier.load(path, len(labels))
 
 

@@ -55,14 +55,27 @@ DEFAULT_MINUTES = 10.0
 SHORT = 2.0  # minutes below which a writer's budget is short
 LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
 # Training tokens that a model needs per parameter. With fewer tokens, a smaller model is better in the same time.
-TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 1.0, "chat": 1.0, "translate": 0.53, "classify": 0.7}
+TOKENS_PER_PARAMETER: dict[Task, float] = {
+    "generate": 1.0,
+    "chat": 1.0,
+    "translate": 0.53,
+    "classify": 0.7,
+    "encode": 1.0,
+}
 SHORT_SHARE = 0.4  # fraction of these tokens that suffices for a writer with less than two minutes
 # Maximum number of parameters per token of the corpus. Larger models overfit, soonest with one label per text.
-PARAMETERS_PER_TOKEN: dict[Task, float] = {"generate": 12.0, "chat": 12.0, "translate": 12.0, "classify": 0.6}
+PARAMETERS_PER_TOKEN: dict[Task, float] = {
+    "generate": 12.0,
+    "chat": 12.0,
+    "translate": 12.0,
+    "classify": 0.6,
+    "encode": 12.0,
+}
+CLASSIFIER_EPOCHS = 8.0  # epochs for which the second-smallest classifier pays off even on a small corpus (measured)
 FEWEST_STEPS = 100  # half of these are warm-up; on Multi30k, 50 steps gave BLEU 1.8, and 100 gave 9.6 (measured)
 # Throughput of a whole run as a fraction of the fastest step's. Padding, dropout, compiling and evaluation take the
 # rest. Measured on a CPU with AVX-512; on a slow CPU, compiling takes a larger part of a short run.
-EFFICIENCY: dict[Task, float] = {"generate": 0.6, "chat": 0.6, "translate": 0.6, "classify": 0.8}
+EFFICIENCY: dict[Task, float] = {"generate": 0.6, "chat": 0.6, "translate": 0.6, "classify": 0.8, "encode": 0.6}
 FLOPS = 2e11  # FLOP per second of training on two cores, for a rough estimate of durations
 # On a CPU, maximum ratio of a larger model's FLOP/s to those of a smaller one. The ratio is usually lower.
 MAX_FLOPS_GAIN = 1.5
@@ -174,7 +187,8 @@ class CapacityPlanner:
     def tokens_needed(self, name: str) -> float:
         """Return the number of training tokens for which a model of this size pays off."""
         share = SHORT_SHARE if self.is_short else 1.0
-        return share * TOKENS_PER_PARAMETER[self._facts.task] * self._measure(name).matrix_parameters
+        needed = share * TOKENS_PER_PARAMETER[self._facts.task] * self._measure(name).matrix_parameters
+        return max(needed, CLASSIFIER_EPOCHS * self.corpus_tokens) if self._dwarfs_corpus(name) else needed
 
     def minutes_wanted(self) -> float | None:
         """Return the minutes that the chosen model needs if the budget is far too small, otherwise None.
@@ -208,8 +222,8 @@ class CapacityPlanner:
             cost, needed = self._flops(name) / self._flops(chosen), self.tokens_needed(name)
             if self._device.type == "cpu" and self._measure(name).training_bytes > available_memory():
                 break
-            dwarfs = self._measure(name).matrix_parameters > PARAMETERS_PER_TOKEN[self._facts.task] * self.corpus_tokens
-            if dwarfs or self._max_flops_gain * tokens / cost < needed:
+            is_small_classifier = self._facts.task == "classify" and name == LADDER[1]  # suits any corpus (measured)
+            if (self._dwarfs_corpus(name) and not is_small_classifier) or self._max_flops_gain * tokens / cost < needed:
                 break
             affordable = self.tokens(name)
             if affordable < needed:
@@ -217,6 +231,10 @@ class CapacityPlanner:
             chosen, tokens = name, affordable
         epochs = amount(tokens / self.corpus_tokens, "epoch")
         return chosen, f"about {in_words(tokens)} training tokens fit in the budget: {epochs}"
+
+    def _dwarfs_corpus(self, name: str) -> bool:
+        """Return whether a model of this size has many parameters for the corpus."""
+        return self._measure(name).matrix_parameters > PARAMETERS_PER_TOKEN[self._facts.task] * self.corpus_tokens
 
     def compilation(self) -> tuple[bool, str]:
         """Return whether to compile, and why. Unless the budget is in minutes, this depends on the chosen model."""

@@ -23,7 +23,7 @@ SATURATION = 8.0  # any number of repetitions of a text is worth less than this 
 PAYS = 0.01  # minimum relative gain for which doubling the time pays off
 MOST_DOUBLINGS = 10
 # Number of epochs after which the few recorded runs gained little: on Multi30k, 55 epochs gave 0.25 BLEU more than 13.
-ENOUGH_EPOCHS: dict[Task, float] = {"chat": 8.0, "translate": 16.0, "classify": 8.0}
+ENOUGH_EPOCHS: dict[Task, float] = {"chat": 8.0, "translate": 16.0, "classify": 8.0, "encode": 16.0}
 
 
 class Forecast(NamedTuple):

@@ -89,7 +89,7 @@ class _Planner:
         if self.choices.section("tokenizer")["type"] in ("bpe", "unigram"):
             vocabulary, reason = self._vocabulary()
             self._suggest("tokenizer.vocab_size", vocabulary, reason)
-            if self.facts.task == "classify":
+            if self.facts.task in ("classify", "encode"):
                 self._suggest("tokenizer.prefix_space", True, "a first word gets the same tokens as others (measured)")
 
     def _prefers_characters(self) -> bool:
@@ -116,7 +116,7 @@ class _Planner:
         if self.facts.task == "translate":
             pieces *= 2  # sentences have fewer tokens, which gives 3 BLEU more after two minutes (measured)
         size = f"{rounded(text / 1e6)} MB of text"
-        if self.facts.task == "classify":
+        if self.facts.task in ("classify", "encode"):
             return min(32_000, max(512, 8 * pieces)), f"for {size}: whole words separate classes best (measured)"
         return min(32_000, max(512, pieces)), f"for {size}, so that most tokens occur often"
 
@@ -132,6 +132,9 @@ class _Planner:
         elif self.facts.task == "translate":
             self._suggest("model.context_length", 256, "longer texts are split into sentences")
             self._suggest("training.batch_tokens", 2048, "padding included; many small steps learn fastest")
+        elif self.facts.task == "encode":
+            self._suggest("model.context_length", 256, "longer lines are read in parts")
+            self._suggest("training.batch_tokens", 4096, "average, padding included")
         else:
             self._suggest("model.context_length", 256, "longer texts are read in parts")
             batch, reason = 3072, "average, padding included; batches have equally many texts"

@@ -6,7 +6,8 @@ from time import perf_counter, sleep
 import torch
 
 from penwright.config import ModelSettings, Muon, Task
-from penwright.data.batches import Batch, LabelledBatch, PairBatch, TextBatch
+from penwright.data.batches import IGNORED, Batch, LabelledBatch, MaskedBatch, PairBatch, TextBatch
+from penwright.data.masking import MASKED
 from penwright.losses import summed_loss
 from penwright.model import make_model
 from penwright.training.auto.machine import Machine
@@ -24,6 +25,7 @@ LENGTHS: dict[Task, int] = {  # typical number of tokens per text; for a writer,
     "chat": 128,
     "translate": 24,
     "classify": 64,
+    "encode": 128,
 }
 MOST_TOKENS = 4096  # maximum size of a batch timed on a CPU, in tokens; larger batches have much the same throughput
 
@@ -88,4 +90,7 @@ def _random_batch(task: Task, vocab_size: int, rows: int, length: int, n_labels:
         return TextBatch(tokens.numel(), tokens, tokens, None)
     if task == "translate":
         return PairBatch(tokens.numel(), tokens, real, tokens, tokens)
+    if task == "encode":
+        targets = tokens.where(torch.rand(rows, length) < MASKED, IGNORED)
+        return MaskedBatch(int((targets != IGNORED).sum()), tokens, real, targets)
     return LabelledBatch(rows, tokens, real, torch.randint(n_labels, (rows,)))

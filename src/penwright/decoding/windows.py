@@ -1,0 +1,52 @@
+"""Texts of any length, read in windows that fit in the context, and the vectors of such texts."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from penwright.decoding.batches import evaluating
+from penwright.decoding.padding import Padded, batches_by_length, right_padded
+from penwright.model import Model
+
+BATCH_TOKENS = 8192  # tokens per batch, padding included
+
+
+def n_windows(n_tokens: int, room: int) -> int:
+    """Return the number of windows of at most `room` tokens; an empty text has one window."""
+    return max(1, -(-n_tokens // room))
+
+
+def split(tokens: Sequence[int], room: int) -> list[list[int]]:
+    """Split a text into windows of similar size and at most `room` tokens."""
+    return [part.tolist() for part in np.array_split(np.asarray(tokens, dtype=np.int64), n_windows(len(tokens), room))]
+
+
+@torch.inference_mode()
+def read_windows(
+    model: Model, texts: Sequence[Sequence[Sequence[int]]], read: Callable[[Padded], Tensor]
+) -> list[Float[Tensor, "_ width"]]:
+    """Apply `read` to batches of windows of similar length. Return the results for the windows of each text."""
+    windows = [window for text in texts for window in text]
+    found: list[Tensor] = [torch.empty(0)] * len(windows)
+    with evaluating(model) as device:
+        for batch in batches_by_length([len(window) for window in windows], BATCH_TOKENS):
+            rows = read(right_padded([windows[number] for number in batch], device)).float().cpu()
+            for number, row in zip(batch, rows, strict=True):
+                found[number] = row
+    rest = iter(found)
+    return [torch.stack([next(rest) for _ in text]) for text in texts]
+
+
+def unit_vectors(vectors: Sequence[Float[Tensor, "_ width"]], width: int) -> Float[Tensor, "texts width"]:
+    """Average the vectors of each text's windows, and scale the averages to length 1."""
+    return normalize(torch.stack([each.mean(0) for each in vectors]), dim=-1) if vectors else torch.zeros(0, width)
+
+
+def mean_pooled(hidden: Float[Tensor, "rows length width"], batch: Padded) -> Float[Tensor, "rows width"]:
+    """Return the mean hidden state of the real tokens of each row."""
+    weights = batch.padding[..., None].to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)

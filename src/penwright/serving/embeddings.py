@@ -1,0 +1,98 @@
+"""The route of OpenAI's embeddings API, for its existing clients."""
+
+from base64 import b64encode
+from collections.abc import Generator, Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from fastapi import APIRouter, Response
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from penwright.errors import UsageError
+from penwright.serving.errors import ERROR_RESPONSES
+from penwright.serving.fields import MAX_ENTRIES, Limits, Name, Registry, Text, as_json, check_texts
+from penwright.serving.model_worker import ModelWorker
+
+router = APIRouter(prefix="/v1", responses=ERROR_RESPONSES)
+
+STEP_CHARACTERS = 20_000  # approximate number of characters to embed before other requests get a turn
+
+
+class EmbeddingRequest(BaseModel):
+    """A request for the vectors of one or more texts. Unknown fields, e.g. `user`, are ignored."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    input: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_ENTRIES)]  # texts, not tokens
+    model: Name | None = None  # None: the first model that is not a translator
+    encoding_format: Literal["float", "base64"] = "float"  # base64: little-endian float32
+    dimensions: int | None = None  # must be the width of the model
+
+
+class EmbeddingEntry(BaseModel):
+    """The unit vector of a text."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(BaseModel):
+    """The number of tokens that were read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingAnswer(BaseModel):
+    """The vectors, in the order of the texts."""
+
+    object: Literal["list"] = "list"
+    data: list[EmbeddingEntry]
+    model: str
+    usage: EmbeddingUsage
+
+
+@router.post("/embeddings", response_model=EmbeddingAnswer)
+async def embeddings(body: EmbeddingRequest, registry: Registry, limits: Limits) -> Response:
+    """Return a vector of length 1 for each text. The dot product of two vectors is their cosine similarity."""
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    check_texts(texts, limits)
+    first = next((each.name for each in registry if each.kind != "translator"), None)
+    served = registry.get(body.model or first)
+    if served.application.kind == "translator":
+        raise UsageError(f"{served.name} is a translator, which has no vectors of texts. Choose another model")
+    width = served.application.model.settings.d_model
+    if body.dimensions not in (None, width):
+        raise UsageError(
+            f"dimensions is {body.dimensions}, but the vectors of {served.name} have {width}. Leave it out"
+        )
+    vectors, n_tokens = await served.run_in_steps(lambda: _embed(served, texts))
+
+    def answer() -> EmbeddingAnswer:
+        rows = [
+            b64encode(row.astype("<f4").tobytes()).decode() if body.encoding_format == "base64" else row.tolist()
+            for row in vectors
+        ]
+        data = [EmbeddingEntry(index=index, embedding=row) for index, row in enumerate(rows)]
+        usage = EmbeddingUsage(prompt_tokens=n_tokens, total_tokens=n_tokens)
+        return EmbeddingAnswer(data=data, model=served.name, usage=usage)
+
+    return await as_json(answer)
+
+
+def _embed(served: ModelWorker, texts: Sequence[str]) -> Generator[None, None, tuple[NDArray[np.float32], int]]:
+    """Embed the texts, and count their tokens. Yield after each part."""
+    embedder, found, n_tokens, size = served.application, [], 0, 0
+    assert embedder.kind != "translator"
+    part: list[str] = []
+    for number, text in enumerate(texts, 1):
+        part.append(text)
+        size += len(text)
+        if size >= STEP_CHARACTERS or number == len(texts):
+            n_tokens += sum(len(embedder.tokenizer.encode(each)) for each in part)
+            found.append(embedder.embed(part).numpy())
+            part, size = [], 0
+            yield
+    return np.concatenate(found), n_tokens

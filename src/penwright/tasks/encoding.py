@@ -1,0 +1,102 @@
+"""Encoding: an encoder-only model of running text, trained to predict hidden tokens."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from penwright.data.batches import IGNORED
+from penwright.data.bucketing import LabelledBatches
+from penwright.data.corpus import Corpus, Document, ReadingOptions
+from penwright.data.masking import MaskedBatches, passages
+from penwright.data.store import TokenStore
+from penwright.data.store_writer import Cell
+from penwright.data.text import open_text
+from penwright.decoding.batches import evaluating
+from penwright.evaluation.baselines import ngram_baselines
+from penwright.evaluation.perplexity import negative_log_likelihood
+from penwright.evaluation.scores import Sample, Score
+from penwright.model.encoder_only import EncoderOnly
+from penwright.tasks.context import AnyPart, RunContext
+
+N_SAMPLES, LONGEST_SAMPLE = 3, 60  # number of samples, and their maximum length in tokens
+MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
+COUNTED = 20_000_000  # maximum number of training tokens for the baseline, which limits memory
+SCORE = "nats per hidden token"
+
+
+def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions) -> Corpus[Document]:
+    """Open running text for training."""
+    corpus = open_text(paths, reading)
+    return replace(corpus, fingerprint=f"{corpus.fingerprint}-passages")  # a writer stores the same text differently
+
+
+def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
+    """Yield the passages of each document."""
+    for document in part:
+        assert isinstance(document, Document)
+        for passage in passages(document.chunks):
+            yield (passage,)
+
+
+def batches(context: RunContext, store: TokenStore) -> MaskedBatches:
+    """Return the batches of a token store."""
+    recipe, column = context.recipe, store.column("text")
+    length, tokens = recipe.model.context_length, recipe.training.batch_tokens
+    no_labels = np.zeros(len(column), dtype=np.int32)
+    texts = LabelledBatches(column, no_labels, length, tokens, context.markers, recipe.seed)
+    return MaskedBatches(texts, context.tokenizer.vocab_size)
+
+
+def evaluate(context: RunContext) -> Sequence[Score]:
+    """Score the whole held-out part."""
+    return _scores(context, 1)
+
+
+def quick_evaluate(context: RunContext) -> Sequence[Score]:
+    """Score passages that are spread over the held-out part."""
+    return _scores(context, -(-len(context.held_out.column("text").tokens) // MOST_EVALUATED))
+
+
+def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
+    held_out = batches(context, context.held_out).in_order(one_in)
+    return [Score(SCORE, negative_log_likelihood(context.model, held_out, context.device).mean)]
+
+
+def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
+    """Score the frequencies of tokens, without any context."""
+    assert context.training is not None
+    training, held_out = (store.column("text").tokens for store in (context.training, context.held_out))
+    nats = ngram_baselines(training[:COUNTED], held_out[:COUNTED], context.tokenizer.vocab_size, order=1)
+    return [Score(SCORE, value, note=name) for name, value in nats.items()]
+
+
+def sample(context: RunContext) -> Sequence[Sample]:
+    """Fill in the hidden tokens of a few held-out passages."""
+    model, column = context.model, context.held_out.column("text")
+    assert isinstance(model, EncoderOnly)
+    short = (row for row in range(len(column)) if 1 < column.lengths[row] <= LONGEST_SAMPLE)
+    hidden = batches(context, context.held_out)
+    found = []
+    for row in islice(short, N_SAMPLES):
+        batch = hidden.examples(np.array([row]))
+        with torch.inference_mode(), evaluating(model) as device:
+            states = model.hidden(batch.tokens.to(device), batch.padding.to(device))[0]
+            guesses = (states @ model.embedding.tokens.weight.T).argmax(-1).cpu()
+        is_target, truth = batch.targets[0] != IGNORED, torch.from_numpy(column[row].astype(np.int64))
+        inside = slice(1, 1 + len(truth))
+        shown = [b"[...]" if each else None for each in is_target[inside].tolist()]
+        filled = torch.where(is_target[inside], guesses[inside], truth)
+        texts = (_text(context, truth.tolist(), shown), _text(context, filled.tolist()), _text(context, truth.tolist()))
+        found.append(Sample(*texts))
+    return found
+
+
+def _text(context: RunContext, tokens: Sequence[int], shown: Sequence[bytes | None] = ()) -> str:
+    """Return the text of these tokens; `shown` replaces the tokens where it is not None."""
+    own = [context.tokenizer.token_bytes(token) for token in tokens]
+    parts = [other or each for each, other in zip(own, shown or [None] * len(own), strict=True)]
+    return b"".join(parts).decode("utf-8", "replace").strip()

@@ -1,0 +1,93 @@
+"""Search the lines of a text file by meaning. The vectors of the lines are kept in the cache."""
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from penwright.classification.classifier import is_blank
+from penwright.errors import PenwrightError, Say, say_nothing
+from penwright.storage import cache_folder, require_plain, require_writable_cache, saving
+from penwright.workflows.load import load_embedder, open_run
+
+CHUNK = 512  # number of lines to embed at once
+MOST_LINES = 2_000_000
+VECTORS = "vectors.npy"  # file in a folder of the cache
+
+
+class Embedder(Protocol):
+    """A model that turns texts into unit vectors."""
+
+    def embed(self, texts: Sequence[str]) -> Float[Tensor, "texts d_model"]:
+        """Return the vector of each text."""
+
+
+class Hit(NamedTuple):
+    """A line that was found."""
+
+    similarity: float  # cosine similarity with the query
+    line: int  # number of the line in the file, from 1
+    text: str
+
+
+class SearchIndex:
+    """The lines of a file, and their vectors."""
+
+    def __init__(self, folder: Path, lines: Sequence[str], device: str = "cpu", say: Say = say_nothing):
+        """Open the kept vectors of these lines, or compute and keep them. Blank lines are left out."""
+        self.embedder = load_embedder(folder, device, "search")
+        self.places = [place for place, line in enumerate(lines) if not is_blank(line)]
+        self.lines = [lines[place] for place in self.places]
+        if not 0 < len(self.lines) <= MOST_LINES:
+            n = f"{len(self.lines):,} lines, more than the {MOST_LINES:,} that" if self.lines else "no lines that"
+            raise PenwrightError(f"the text has {n} can be searched. Give a file with one passage on each line")
+        opened = open_run(folder)
+        made_by = [opened.best.weights_sha256, opened.tokenizer.fingerprint]
+        key = sha256("\n".join([*made_by, *self.lines]).encode("utf-8", "surrogatepass")).hexdigest()
+        kept = cache_folder("vectors") / key[:32]
+        shape = (len(self.lines), self.embedder.model.settings.d_model)
+        vectors = _kept(kept / VECTORS, shape)
+        if vectors is None:
+            require_writable_cache()
+            say(f"embedding {len(self.lines):,} lines, and keeping their vectors in {kept.parent}")
+            _keep(kept, shape, _embedded(self.embedder, self.lines))
+            vectors = _kept(kept / VECTORS, shape)
+        if vectors is None:
+            raise PenwrightError(f"{kept} cannot be read. Delete it")
+        self.vectors = vectors
+
+    def search(self, query: str, top: int = 10) -> list[Hit]:
+        """Return the lines most similar to the query, the most similar first."""
+        similarities = self.vectors @ self.embedder.embed([query])[0].numpy()
+        order = np.argsort(-similarities, kind="stable")[:top].tolist()
+        return [Hit(float(similarities[each]), self.places[each] + 1, self.lines[each]) for each in order]
+
+
+def _embedded(embedder: Embedder, lines: Sequence[str]) -> Iterator[NDArray[np.float32]]:
+    for begin in range(0, len(lines), CHUNK):
+        yield embedder.embed(lines[begin : begin + CHUNK]).numpy()
+
+
+def _keep(folder: Path, shape: tuple[int, int], parts: Iterator[NDArray[np.float32]]) -> None:
+    with saving(folder) as temporary:
+        found = np.lib.format.open_memmap(temporary / VECTORS, mode="w+", dtype=np.float32, shape=shape)
+        begin = 0
+        for part in parts:
+            found[begin : begin + len(part)] = part
+            begin += len(part)
+        found.flush()
+
+
+def _kept(path: Path, shape: tuple[int, int]) -> NDArray[np.float32] | None:
+    """Map the vectors into memory. Return None if they are missing, damaged or of another shape."""
+    try:
+        require_plain(path)
+        vectors = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError, PenwrightError):
+        return None
+    return vectors if vectors.shape == shape and vectors.dtype == np.float32 else None

@@ -1,0 +1,65 @@
+"""`penwright embed` and `penwright search`: vectors of texts, and search by meaning."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import penwright as api
+from penwright.generation.generator import Generator
+from penwright.storage import cache_folder
+
+from .conftest import Command
+
+
+@pytest.mark.parametrize("kind", ["writer", "classifier"])
+def test_embed_prints_a_unit_vector_for_each_text(penwright: Command, runs: Path, tmp_path: Path, kind: str) -> None:
+    printed = penwright("embed", runs / kind, "a fine film", "day 7 " * 50, "").stdout.splitlines()
+    records = [json.loads(line) for line in printed]
+    assert [each["text"] for each in records] == ["a fine film", "day 7 " * 50, ""]
+    vectors = np.array([each["embedding"] for each in records])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    penwright("embed", runs / kind, "-o", tmp_path / "v.npy", stdin="a fine film\n" + "day 7 " * 50 + "\n\n")
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy", allow_pickle=False), vectors, atol=1e-5)
+
+
+def test_the_vector_of_a_writer_is_the_mean_of_its_hidden_states(runs: Path) -> None:
+    writer = api.load(runs / "writer")
+    assert isinstance(writer, Generator)
+    tokens = torch.tensor([writer.tokenizer.prompt(writer.tokenizer.encode("It was day 3"))])
+    with torch.inference_mode():
+        mean = writer.model.hidden(tokens)[0].mean(0)
+    found = writer.embed(["It was day 3", "It was"])[0]
+    torch.testing.assert_close(found, torch.nn.functional.normalize(mean, dim=0), atol=1e-5, rtol=0)
+    assert writer.embed([]).shape == (0, writer.model.settings.d_model)
+
+
+def test_a_translator_has_no_vectors(penwright: Command, runs: Path) -> None:
+    done = penwright("embed", runs / "translator", "eins")
+    assert done.returncode == 2 and "`embed` needs an encoder, a classifier or a writer" in done.stderr
+
+
+def test_search_finds_the_line_itself_first_and_keeps_the_vectors(
+    penwright: Command, runs: Path, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("a fine film number 3\n\na dull film number 7\nsomething else\n", encoding="utf-8")
+    first = penwright("search", runs / "classifier", corpus, "a dull film number 7", "--top", 2)
+    lines = [line.split("\t") for line in first.stdout.splitlines()]
+    assert lines[0] == ["1.000", "3", "a dull film number 7"] and len(lines) == 2
+    assert "embedding 3 lines" in first.stderr
+    again = penwright("search", runs / "classifier", corpus, "a dull film number 7", "--json")
+    assert "embedding" not in again.stderr
+    assert json.loads(again.stdout.splitlines()[0])["line"] == 3 and len(again.stdout.splitlines()) == 3
+    for kept in cache_folder("vectors").glob("*/vectors.npy"):
+        kept.write_bytes(kept.read_bytes()[:-4])
+    repaired = penwright("search", runs / "classifier", corpus, "a dull film number 7", "--top", 2)
+    assert repaired.stdout == first.stdout and "embedding 3 lines" in repaired.stderr
+
+
+def test_search_needs_lines(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n \n")
+    done = penwright("search", runs / "classifier", tmp_path / "empty.txt", "x")
+    assert done.returncode == 1 and "the text has no lines" in done.stderr

@@ -1,0 +1,40 @@
+"""`penwright train text.txt --task encode`: an encoder from text alone, and a classifier that starts from it."""
+
+import json
+from pathlib import Path
+
+import penwright as api
+from penwright.classification.classifier import Classifier
+
+from .conftest import QUICK, Command
+from .test_finetune import settings
+
+
+def test_an_encoder_learns_from_text_alone_and_helps_a_classifier(
+    penwright: Command, corpora: Path, tmp_path: Path
+) -> None:
+    novel, run = corpora / "novel.txt", tmp_path / "encoder"
+    made = penwright("train", novel, "--task", "encode", "--run", run, "--steps", 60, *QUICK)
+    assert made.returncode == 0, made.stderr
+    assert "to beat: nats per hidden token" in made.stderr and f"penwright embed {run}" in made.stderr
+    (scores,) = json.loads(penwright("evaluate", run, "--json").stdout)
+    (unigram,) = scores["baselines"]
+    assert scores["name"] == "nats per hidden token" and scores["value"] < unigram["value"]
+    samples = [json.loads(line) for line in (run / "samples.jsonl").read_text("utf-8").splitlines()]
+    assert any("[...]" in each["prompt"] for each in samples)
+    assert all("rain fell on house" in each["reference"] for each in samples)
+
+    encoder = api.load(run)
+    assert isinstance(encoder, Classifier) and encoder.labels == ()
+    assert encoder.embed(["the rain fell"]).norm() > 0.99
+    refused = penwright("classify", run, "a film")
+    assert refused.returncode == 2 and "has no labels" in refused.stderr
+    resumed = penwright("train", "--resume", run, "--steps", 3)
+    assert resumed.returncode == 0, resumed.stderr
+
+    labels, tuned = corpora / "labels.csv", tmp_path / "tuned"
+    made = penwright("train", labels, "--from", run, "--run", tuned, "--steps", 3, *settings())
+    assert made.returncode == 0, made.stderr
+    assert penwright("classify", tuned, "a fine film number 3").stdout.split("\t")[0] in ("good", "bad")
+    refused = penwright("train", novel, "--from", run, "--task", "generate", "--run", tmp_path / "w", "--steps", 1)
+    assert refused.returncode == 1 and "trained to encode cannot be trained to generate" in refused.stderr

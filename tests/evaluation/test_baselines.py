@@ -1,0 +1,121 @@
+from itertools import islice
+from math import log
+
+import numpy as np
+import pytest
+
+from penwright.evaluation import baselines
+from penwright.evaluation.baselines import kneser_ney, learn_dictionary, ngram_baselines, translate_words
+
+TEXT = np.random.default_rng(0).integers(0, 4, 300)
+
+
+def test_the_unigram_baseline_is_the_entropy_of_the_frequencies() -> None:
+    training = np.array([0] * 3000 + [1] * 1000)
+    held_out = np.array([1] + [0] * 3 * 100 + [1] * 100)
+    expected = -(0.75 * log(0.75) + 0.25 * log(0.25))
+    assert ngram_baselines(training, held_out, 2)["unigram"] == pytest.approx(expected, abs=0.01)
+
+
+def test_the_bigram_baseline_knows_what_follows_what() -> None:
+    training, held_out = np.arange(4000) % 5, np.arange(100) % 5
+    found = ngram_baselines(training, held_out, 5)
+    assert found["bigram"] < 0.05 < found["unigram"] == pytest.approx(log(5), abs=0.01)
+
+
+def test_pairs_never_seen_have_a_probability_above_zero() -> None:
+    found = ngram_baselines(np.array([0, 1, 0, 1]), np.array([2, 2, 1, 1]), 3)
+    assert np.isfinite(found["bigram"]) and found["bigram"] > 0
+
+
+def test_the_bigram_probabilities_of_a_context_sum_to_one() -> None:
+    training = np.random.default_rng(0).integers(0, 4, 300)
+    total = sum(np.exp(-ngram_baselines(training, np.array([2, token]), 5)["bigram"]) for token in range(5))
+    assert total == pytest.approx(1.0)
+
+
+def test_a_text_of_one_token_teaches_no_pairs() -> None:
+    one, held_out = np.array([3], dtype=np.uint16), np.array([3, 3, 1], dtype=np.uint16)
+    nats = ngram_baselines(one, held_out, 4)
+    assert nats["bigram"] == pytest.approx(nats["unigram"]) and nats["unigram"] > 0
+
+
+def test_of_a_single_token_no_baseline_is_told() -> None:
+    training = np.array([0, 1, 2, 0], dtype=np.uint16)
+    assert ngram_baselines(training, np.array([1], dtype=np.uint16), 3) == {}
+
+
+@pytest.mark.parametrize("context", [[2], [2, 1, 0, 3, 1], [4, 4], [0, 4, 1, 2, 3, 3]])
+def test_kneser_ney_probabilities_sum_to_one_in_any_context(context: list[int]) -> None:
+    def nats(tokens: list[int]) -> float:
+        return kneser_ney(TEXT, np.array(tokens), 5) * (len(tokens) - 1)
+
+    before = nats(context) if len(context) > 1 else 0.0
+    assert sum(np.exp(before - nats([*context, token])) for token in range(5)) == pytest.approx(1.0)
+
+
+def test_kneser_ney_agrees_with_counts_made_by_hand() -> None:
+    """In the text a b a c, b a and a c follow another token, and a b does not. Each token follows one other token."""
+    training, held_out = np.array([0, 1, 0, 2]), np.array([0, 1])
+    unigram = (1 - 0.6) / 3 + 0.6 / 3  # three tokens with count 1: the discount is 1 - 2 * 3 / (3 + 2) / 3
+    bigram = 0.5 * unigram  # two pairs with count 1, so the discount is 1 - 2 * 2 / (2 + 2) / 2
+    assert kneser_ney(training, held_out, 3) == pytest.approx(-log(bigram))
+
+
+def test_kneser_ney_knows_what_follows_several_tokens() -> None:
+    rng = np.random.default_rng(0)
+    training = rng.integers(0, 2, 6000)
+    training[4:] = 0
+    for place in range(4, len(training)):  # the fourth token back decides
+        training[place] = training[place - 4] ^ (rng.random() < 0.02)
+    found = ngram_baselines(training[:5000], training[5000:], 2)
+    assert found["Kneser-Ney 5-gram"] < 0.2 < found["bigram"]
+
+
+def test_kneser_ney_scores_a_long_text_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = kneser_ney(TEXT[:200], TEXT[200:], 4)
+    monkeypatch.setattr(baselines, "CHUNK", 7)
+    assert kneser_ney(TEXT[:200], TEXT[200:], 4) == pytest.approx(whole)
+
+
+def test_kneser_ney_says_how_much_of_a_large_text_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "MOST_COUNTED", 100)
+    assert "Kneser-Ney 5-gram of the first 100 tokens" in ngram_baselines(TEXT, TEXT, 4)
+
+
+@pytest.mark.parametrize("length", range(6))
+def test_kneser_ney_copes_with_very_short_texts(length: int) -> None:
+    assert np.isfinite(kneser_ney(TEXT[:length], TEXT, 4))
+
+
+PAIRS = [
+    ("the dog sleeps.", "der Hund schläft."),
+    ("the cat sleeps.", "die Katze schläft."),
+    ("the dog eats.", "der Hund frisst."),
+    ("the cat eats!", "die Katze frisst!"),
+    ("a dog", "ein Hund"),
+    ("a cat", "eine Katze"),
+]
+
+
+def test_a_dictionary_finds_which_words_belong_together() -> None:
+    dictionary = learn_dictionary(PAIRS)
+    assert {word: dictionary[word] for word in ("dog", "cat", "sleeps", "eats", ".")} == {
+        "dog": "Hund",
+        "cat": "Katze",
+        "sleeps": "schläft",
+        "eats": "frisst",
+        ".": ".",
+    }
+    assert list(translate_words(["dog eats fish.", ""], dictionary)) == ["Hund frisst fish.", ""]
+
+
+def test_a_dictionary_puts_no_spaces_between_chinese_characters() -> None:
+    assert list(translate_words(["good day"], {"good": "好", "day": "日"})) == ["好日"]
+
+
+def test_a_dictionary_stops_reading_when_it_has_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "MOST_LINKS", 5)
+    left = iter(PAIRS)
+    assert learn_dictionary(left) and len(list(islice(left, 9))) == len(PAIRS) - 1
+    assert learn_dictionary([]) == learn_dictionary([("", "")]) == {}
