@@ -19,6 +19,12 @@ def test_products_are_within_a_hundredth_of_those_of_the_layer(rows: tuple[int, 
     assert (rounded - exact).norm() < 0.015 * exact.norm()
 
 
+def test_gradients_pass_through_the_weights_that_int8_stands_for() -> None:
+    layer, x = Int8Linear(nn.Linear(64, 48)), torch.randn(3, 64, requires_grad=True)
+    layer(x).sum().backward()
+    torch.testing.assert_close(x.grad, layer.weight.sum(0).expand(3, 64))
+
+
 def test_each_row_of_weights_has_its_own_scale() -> None:
     layer = nn.Linear(16, 3, bias=False)
     with torch.no_grad():

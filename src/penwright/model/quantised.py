@@ -60,7 +60,12 @@ class Int8Linear(nn.Module):
         return self.whole * self.scale.float()[:, None]
 
     def forward(self, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
-        """Apply the layer, with the compiled operator during export and torch's operators otherwise."""
+        """Apply the layer, with the compiled operator during export and torch's operators otherwise.
+
+        For gradients with respect to `x`, the weights are dequantized, because rounded inputs have none.
+        """
+        if torch.is_grad_enabled() and x.requires_grad:
+            return F.linear(x, self.weight.to(x.dtype), self.bias)
         compiled = COMPILES and torch.compiler.is_exporting()
         product = (compiled_product if compiled else torch_product)(self, x.flatten(0, -2))
         product = product if self.bias is None else product + self.bias

@@ -28,11 +28,14 @@ from penwright.training.auto.machine import Machine
 from penwright.training.loop import OVER_FITTED, Session
 from penwright.training.observers import Observer, StepLog, notify
 from penwright.training.trainer import Trainer
+from penwright.workflows.background import compile_in_background
 from penwright.workflows.consistency import made_with
 from penwright.workflows.finetune import origin_of_base, start_from_base, with_old_text
 from penwright.workflows.load import CORPUS, corpus_record, load, open_base
+from penwright.workflows.optimize import choose_precision, expected_precision
 from penwright.workflows.plan import Prepared
 
+WORTH_COMPILING = 2.0  # minutes of training from which the decoding steps are compiled meanwhile
 BASELINES = "baselines.json"  # file in a run folder: the scores of simple methods
 
 
@@ -142,7 +145,7 @@ def _teachers(context: RunContext) -> list[Model]:
     """Load the best models of the teachers. Raise PenwrightError if one of them cannot teach this run."""
     teachers = []
     for folder in context.recipe.distillation.teachers if context.recipe.distillation else ():
-        teacher = load(folder, str(context.device))
+        teacher = load(folder, str(context.device), "float32")
         if teacher.tokenizer.fingerprint != context.tokenizer.fingerprint:
             raise PenwrightError(f"{folder} cannot teach this model: it has a different tokenizer")
         if type(teacher.model) is not type(context.model) or getattr(teacher, "labels", ()) != context.card.labels:
@@ -186,6 +189,8 @@ def fit(
         for score in dict.fromkeys([start[0], start[-1]]):  # the score that ranks checkpoints, and nats per token
             to_beat = [*to_beat, score._replace(note=note)]
             notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({note})")
+    if (context.recipe.training.minutes or 0) >= WORTH_COMPILING and context.recipe.task != "classify":
+        compile_in_background(run, expected_precision(context.model, context.device))
     recipe = context.recipe.model_dump(mode="json", exclude_none=True)
     work = {"run": str(run.folder.absolute()), "recipe": recipe, "step": trainer.state.step}
     with advise_on_out_of_memory(), trainer.ranks.leading(work):
@@ -200,6 +205,8 @@ def fit(
             else "The model needs more minutes, or more text"
         )
         notify(observers, "said", f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). {advice}")
+    if note := choose_precision(run, context):
+        notify(observers, "said", note)
     with catch_warnings():
         simplefilter("ignore")  # loading would repeat the warnings above
         return load(run.folder, str(context.device))  # a model compiled for training would decode slowly
