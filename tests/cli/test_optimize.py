@@ -115,11 +115,15 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", ["writer", "translator"])
 def test_the_first_use_compiles_in_the_background(runs: Path, started: list[list[str]], name: str) -> None:
-    random = torch.get_rng_state()
     with pytest.warns(PenwrightWarning, match="compiled in the background"):
         api.load(runs / name)
     assert [command[-3:] for command in started] == [[str(runs / name), "float32", "1"]]
-    assert torch.equal(torch.get_rng_state(), random)  # training goes on with the same random numbers
+
+
+def test_compiling_in_the_background_draws_no_random_numbers(runs: Path, started: list[list[str]]) -> None:
+    before = torch.get_rng_state()
+    assert background.compile_in_background(Run.open(runs / "writer"), "float32") and started
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_nothing_is_compiled_if_switched_off_or_while_another_process_compiles(

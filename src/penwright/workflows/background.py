@@ -15,6 +15,7 @@ from penwright.errors import PenwrightError
 from penwright.model import make_model
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.init import shapes_only
 from penwright.model.quantised import to_precision
 from penwright.native import toolchain
 from penwright.run.folder import Run
@@ -41,7 +42,7 @@ def compile_in_background(run: Run, precision: Precision) -> bool:
     """
     if fcntl is None or os.environ.get(SWITCH) == "off" or toolchain.missing_requirement():
         return False
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+    with shapes_only():
         model = _model_of(run, precision)
     if engine.n_decoder_parameters(model) < FEWEST_PARAMETERS or engine.are_steps_kept(model):
         return False

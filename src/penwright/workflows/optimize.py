@@ -19,7 +19,7 @@ from penwright.errors import PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.classification import Bin, Calibration
 from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.tuning import Tuning, apply_trial, tune
-from penwright.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
+from penwright.model import EncoderOnly, Model
 from penwright.native import toolchain
 from penwright.run.folder import Run
 from penwright.storage import require_writable_cache
@@ -88,9 +88,9 @@ def _nats_by_precision(opened_run: OpenedRun, say: Say) -> dict[Precision, float
 
 def expected_precision(model: Model, device: torch.device) -> Precision:
     """Return the precision that a model decodes in after training, unless its held-out loss is too high then."""
-    decodes = device.type == "cpu" and isinstance(model, DecoderOnly | EncoderDecoder)
-    is_large = decodes and n_decoder_parameters(model) >= INT8_FROM
-    return "int8" if is_large and "int8" in fastest_first() else "float32"
+    if device.type != "cpu" or isinstance(model, EncoderOnly) or n_decoder_parameters(model) < INT8_FROM:
+        return "float32"
+    return "int8" if "int8" in fastest_first() else "float32"
 
 
 def choose_precision(run: Run, context: RunContext) -> str:
