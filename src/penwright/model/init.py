@@ -56,7 +56,8 @@ class _WithoutInit(TorchFunctionMode):
 def shapes_only() -> Iterator[None]:
     """Make models inside the context without memory for their weights: on the meta device.
 
-    Random weights on this device would be slow: torch would import its compiler (1.5 s).
+    Random weights and arithmetic on this device would be slow, since torch would import its compiler (1.5 s). So
+    weights are not initialized, and positions are computed on the CPU.
     """
     with torch.device("meta"), _WithoutInit():
         yield
