@@ -242,8 +242,9 @@ def fit(
         for score in dict.fromkeys([start[0], start[-1]]):  # the score that ranks checkpoints, and nats per token
             to_beat = [*to_beat, score._replace(note=note)]
             notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({note})")
-    if (context.recipe.training.minutes or 0) >= WORTH_COMPILING and context.recipe.task != "classify":
-        compile_in_background(run, expected_precision(context.model, context.device))
+    is_long = (context.recipe.training.minutes or 0) >= WORTH_COMPILING and context.recipe.task != "classify"
+    if is_long and compile_in_background(run, expected_precision(context.model, context.device)):
+        notify(observers, "said", "compiling the decoding steps in the background")
     recipe = context.recipe.model_dump(mode="json", exclude_none=True)
     work = {"run": str(run.folder.absolute()), "recipe": recipe, "step": trainer.state.step}
     with advise_on_out_of_memory(), trainer.ranks.leading(work):
