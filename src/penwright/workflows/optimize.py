@@ -30,7 +30,7 @@ from penwright.workflows.load import OPTIMIZED, OpenedRun, corpus_record, load_t
 
 MAX_LOSS_INCREASE = 0.005  # maximum increase of the loss compared with float32, in nats per token
 MEASURED_BATCHES = 100
-MEASURED_TARGETS = 8192  # minimum number of targets for the choice at the end of training
+MEASURED_TARGETS = 4096  # minimum number of targets for the choice at the end of training
 INT8_FROM = 2_000_000  # fewest parameters of the decoder for int8 by default; smaller models are as fast in float32
 ALIGNMENT = "alignment.json"  # file in a run folder: the attention head that aligns best
 CALIBRATION = "calibration.json"  # file in a run folder: the calibration of a classifier
