@@ -1,14 +1,17 @@
 """Quality of our models: train and evaluate the published results again, from raw text.
 
 Each row is a process of `penwright train`, then of `penwright evaluate` on each named part, in the folder of its corpus
-and with empty caches.
+and with empty caches. With `pip install pyppmd`, the bits per byte of a writer stand beside those of PPMd, a file
+compressor, at its best order, after it has read the training text.
 
 Run: python -m benchmarks.quality DATA NAME[,NAME...] [ROUNDS]      (without names: list them)
 """
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import chdir
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -17,8 +20,13 @@ import sacrebleu
 
 from benchmarks import ours
 from benchmarks.report import Result, write_result
+from penwright.data.corpus import Document
+from penwright.workflows.evaluate import open_corpus_of
+from penwright.workflows.load import open_run
 
 NAME = "quality"
+PPMD_ORDERS = (3, 4, 5, 6, 8, 12)
+PPMD_BYTES = 1 << 28  # memory of PPMd
 RECIPES = Path(__file__).parent.parent / "recipes"
 
 
@@ -82,7 +90,29 @@ def _trained_and_measured(folder: Path, row: Row, seed: int) -> dict[str, float]
         for part in row.parts:
             on = part.split()[0] if part else "held out"
             found |= {f"{name} ({on})": value for name, value in _scores(where, shlex.split(part), folder).items()}
+        if "bits per byte (held out)" in found and find_spec("pyppmd"):
+            found["bits per byte of PPMd (held out)"] = _bits_of_ppmd(where, folder)
     return found
+
+
+def _bits_of_ppmd(run: Path, folder: Path) -> float:
+    """Return the bits per byte in which PPMd stores the held-out part of a run, after its training part."""
+    from pyppmd import Ppmd8Encoder
+
+    with chdir(folder):
+        corpus = open_corpus_of(open_run(run))
+        training, held_out = _bytes_of(corpus.training), _bytes_of(corpus.held_out)
+
+    def size(text: bytes, order: int) -> int:
+        encoder = Ppmd8Encoder(order, PPMD_BYTES)
+        return len(encoder.encode(text)) + len(encoder.flush())
+
+    least = min(size(training + held_out, order) - size(training, order) for order in PPMD_ORDERS)
+    return 8 * least / len(held_out)
+
+
+def _bytes_of(examples: Iterable[object]) -> bytes:
+    return "".join(chunk for each in examples if isinstance(each, Document) for chunk in each.chunks).encode()
 
 
 def _scores(run: Path, files: Sequence[str], folder: Path) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Every shape annotation is checked while the tests run; fixtures that several files share."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from shutil import which
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 check_types_of("penwright")
 settings.register_profile("the same", derandomize=True, deadline=None)  # the same code passes or fails in every run ...
 settings.load_profile("the same")  # ... and `pytest --hypothesis-profile=default` searches further
+os.environ["PENWRIGHT_COMPILE"] = "off"  # tests start no processes in the background
 torch.set_num_threads(1)  # the models of the tests are too small to share out
 
 

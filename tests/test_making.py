@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -5,11 +6,12 @@ from typing import ClassVar
 import pytest
 import torch
 
-from penwright.config import Recipe, validate
+from penwright.config import Recipe, Table, validate
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import Run
 from penwright.tasks import generation, translation
 from penwright.training import trainer
+from penwright.training.auto.planner import Plan
 from penwright.training.observers import Observer
 from penwright.workflows import load
 from penwright.workflows import resume as resume_workflow
@@ -99,6 +101,14 @@ def test_a_run_finds_its_text_from_other_folders_and_after_both_were_moved(
         evaluate(there / "runs" / "novel")
 
 
+class Saying(Observer):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def said(self, text: str) -> None:
+        self.texts.append(text)
+
+
 @pytest.fixture
 def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of two steps, trained where its text is."""
@@ -110,6 +120,37 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Path("run"),
     )
     return Path("run")
+
+
+@pytest.mark.parametrize(("pace", "width"), [(1.0, 24), (1e9, 16)], ids=["much faster than planned", "as planned"])
+def test_a_run_that_is_much_faster_than_planned_starts_again_with_a_larger_model(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, pace: float, width: int
+) -> None:
+    def settings(width: int, **budget: float) -> Table:
+        sizes = {"d_model": width, "n_layers": 1, "n_heads": 1, "context_length": 32, "dropout": 0.1}
+        return {"task": "generate", "data": {"train": ["novel.txt"]}, "model": sizes, "training": budget}
+
+    monkeypatch.setattr(train_workflow, "WATCHED", 1e-6)
+    asked = []
+
+    def replan(minutes: float) -> Plan:
+        asked.append(minutes)
+        return prepare(settings(24, steps=4)).plan
+
+    prepared, said = prepare(settings(16, minutes=0.03, evaluate_every=30)), Saying()
+    prepared = replace(prepared, replan=replan, plan=prepared.plan._replace(tokens=2 * pace))
+    train(prepared, Path("watched"), [said])
+    run = Run.open(Path("watched"))
+    assert run.recipe.model.d_model == width
+    assert any("starting again" in text for text in said.texts) == (width == 24)
+    if width == 24:
+        train(prepare(settings(24, steps=4)), Path("fresh"))  # the recipe alone describes what was trained
+        fresh = Run.open(Path("fresh"))
+        assert 0 < asked[0] < 0.03 and run.best_step() == fresh.best_step() == 4
+        found, wanted = run.best()[0].weights(), fresh.best()[0].weights()
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+        steps = [[(each["step"], each["loss"]) for each in which.records("steps.jsonl")] for which in (run, fresh)]
+        assert steps[0] == steps[1]
 
 
 def test_what_was_trained_on_is_not_measured_as_held_out(trained: Path) -> None:

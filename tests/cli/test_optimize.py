@@ -1,17 +1,22 @@
-"""penwright optimize: what is chosen is what is used from then on, and can be overruled."""
+"""What `train` and `optimize` choose for fast decoding is used from then on, and can be overruled."""
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
-from penwright.errors import PenwrightWarning
+from penwright.decoding import engine
+from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.generation.generator import Generator
 from penwright.model.quantised import Int8Linear
-from penwright.workflows import api, optimize
+from penwright.run.folder import Run
+from penwright.translation.translator import Translator
+from penwright.workflows import api, background, optimize
 
-from .conftest import Command
+from .conftest import QUICK, Command
 
 
 @pytest.fixture
@@ -77,3 +82,98 @@ def test_int8_costs_no_more_than_a_hundredth_of_a_nat(runs: Path, compiled: list
 def test_a_classifier_has_nothing_to_optimize(penwright: Command, runs: Path) -> None:
     done = penwright("optimize", runs / "classifier")
     assert done.returncode == 2 and "no decoding steps" in done.stderr
+
+
+@pytest.mark.parametrize(("allowed", "chosen"), [(1.0, "int8"), (-1.0, "float32")])
+def test_training_chooses_int8_only_if_the_loss_stays(
+    penwright: Command, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: float, chosen: str
+) -> None:
+    monkeypatch.setattr(optimize, "INT8_FROM", 0)
+    monkeypatch.setattr(optimize, "fastest_first", lambda: ["int8", "float32"])
+    monkeypatch.setattr(optimize, "MAX_LOSS_INCREASE", allowed)
+    done = penwright("train", corpora / "novel.txt", "--steps", 2, "--run", tmp_path / "run", *QUICK)
+    assert done.returncode == 0 and f"decoding uses {chosen}" in done.stderr
+    assert api.kept_precision(tmp_path / "run") == chosen
+    generator = api.load(tmp_path / "run", precision="float32")
+    assert isinstance(generator, Generator) and not isinstance(generator.model.output, Int8Linear)
+
+
+def test_small_models_decode_in_float32(runs: Path) -> None:
+    assert not (runs / "writer" / "quickened.json").exists()
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands of the processes that would compile in the background."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
+    monkeypatch.setattr(background, "FEWEST_PARAMETERS", 0)
+    monkeypatch.setattr(background.toolchain, "missing_requirement", str)
+    monkeypatch.setenv(background.SWITCH, "on")
+    return commands
+
+
+@pytest.mark.parametrize("name", ["writer", "translator"])
+def test_the_first_use_compiles_in_the_background(runs: Path, started: list[list[str]], name: str) -> None:
+    with pytest.warns(PenwrightWarning, match="compiled in the background"):
+        api.load(runs / name)
+    assert [command[-3:] for command in started] == [[str(runs / name), "float32", "1"]]
+
+
+def test_compiling_in_the_background_draws_no_random_numbers(runs: Path, started: list[list[str]]) -> None:
+    before = torch.get_rng_state()
+    assert background.compile_in_background(Run.open(runs / "writer"), "float32") and started
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_nothing_is_compiled_if_switched_off_or_while_another_process_compiles(
+    runs: Path, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.open(runs / "writer")
+    folder = background.toolchain.trusted_folder()
+    with (folder / background.LOCK).open("w") as lock:
+        background.fcntl.flock(lock, background.fcntl.LOCK_EX)
+        assert background.is_compiling() and not background.compile_in_background(run, "float32")
+    assert not background.is_compiling()
+    monkeypatch.setenv(background.SWITCH, "off")
+    assert not background.compile_in_background(run, "float32") and not started
+
+
+def test_the_background_compiles_the_shape_that_is_loaded_and_gives_up_after_an_error(
+    runs: Path, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, shapes = Run.open(runs / "translator"), []
+
+    def fail(model: engine.DecoderOnly) -> None:
+        shapes.append(engine.shape_key(model))
+        raise PenwrightError("no space left")
+
+    monkeypatch.setattr(engine, "compile_steps", fail)
+    with pytest.raises(PenwrightError, match="no space"):
+        background.compile_now(run, "float32")
+    monkeypatch.setenv(background.SWITCH, "off")
+    translator = api.load(run.folder)
+    monkeypatch.setenv(background.SWITCH, "on")
+    assert isinstance(translator, Translator) and shapes == [engine.shape_key(translator.model)]
+    assert not background.compile_in_background(run, "float32") and not started
+    assert background.compile_in_background(run, "int8")  # another shape
+
+
+def test_a_running_process_uses_steps_that_are_compiled_meanwhile(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = api.load(runs / "writer")
+    assert isinstance(generator, Generator)
+    before = generator.generate("It", temperature=0.0, max_new_tokens=2)
+    used: list[str] = []
+
+    def load(part: engine.ModelPart, name: str, _: int) -> engine.Compiled:
+        def run(*inputs: engine.Input) -> list[torch.Tensor]:
+            used.append(name)
+            found = part(*inputs)
+            return [found] if isinstance(found, torch.Tensor) else list(found)
+
+        return run
+
+    monkeypatch.setattr(engine, "load", load)
+    assert generator.generate("It", temperature=0.0, max_new_tokens=2) == before and not used
+    monkeypatch.setattr(engine, "LOOK_EVERY", 0.0)
+    assert generator.generate("It", temperature=0.0, max_new_tokens=2) == before and "one" in used

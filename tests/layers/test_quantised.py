@@ -6,7 +6,7 @@ from torch import nn
 
 from penwright.config import ModelSettings
 from penwright.model.decoder_only import DecoderOnly
-from penwright.model.quantised import BLOCK, Int8Linear, int8_product, packed_weights, quantise, to_precision
+from penwright.model.quantised import BLOCK, COMPILES, Int8Linear, int8_product, packed_weights, quantise, to_precision
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -17,6 +17,12 @@ def test_products_are_within_a_hundredth_of_those_of_the_layer(rows: tuple[int, 
     exact, rounded = layer(x), Int8Linear(layer)(x)
     assert rounded.shape == exact.shape and rounded.dtype == x.dtype
     assert (rounded - exact).norm() < 0.015 * exact.norm()
+
+
+def test_gradients_pass_through_the_weights_that_int8_stands_for() -> None:
+    layer, x = Int8Linear(nn.Linear(64, 48)), torch.randn(3, 64, requires_grad=True)
+    layer(x).sum().backward()
+    torch.testing.assert_close(x.grad, layer.weight.sum(0).expand(3, 64))
 
 
 def test_each_row_of_weights_has_its_own_scale() -> None:
@@ -35,6 +41,12 @@ def test_a_row_is_rounded_alike_whatever_stands_beside_it() -> None:
 def test_rows_of_zeros_stay_zero() -> None:
     layer = Int8Linear(nn.Linear(8, 4, bias=False))
     assert not any(layer(torch.zeros(n_rows, 8)).any() for n_rows in (1, 3))
+
+
+@pytest.mark.skipif(not COMPILES, reason="without instructions for int8, a single row is rounded to bfloat16")
+def test_a_row_has_the_same_product_alone_and_among_others() -> None:
+    layer, x = Int8Linear(nn.Linear(64, 48)), torch.randn(5, 64)
+    assert torch.equal(torch.cat([layer(row[None]) for row in x]), layer(x))
 
 
 def test_every_linear_layer_is_replaced_and_the_rest_stays_exact() -> None:

@@ -109,7 +109,7 @@ def _questions(run: Path, text: str | None, target: str | None, device: str, *, 
     from penwright.inspection import Inspector
     from penwright.workflows.load import load
 
-    inspector = Inspector(load(run, device))
+    inspector = Inspector(load(run, device, "float32"))
     if text is None and needs_text:
         text = _read_standard_input()
     for warning in inspector.warnings(text, target) if text is not None else ():
@@ -148,7 +148,7 @@ def _comparison(
         if other_text is None:
             return []
         return about.beside(Questions(about.inspector, other_text, None), ("the text", "the other text"))
-    other_inspector = Inspector(load(other, device))
+    other_inspector = Inspector(load(other, device, "float32"))
     if other_inspector.shape != about.inspector.shape:
         raise UsageError(
             f"{other} holds a {other_inspector.shape} and {run} a {about.inspector.shape}; they cannot be compared"

@@ -146,10 +146,10 @@ def _flat(inputs: Sequence[Input]) -> Iterator[Tensor]:
 
 
 def _path(part: ModelPart, name: str, n_threads: int) -> Path:
-    return cache_folder("compiled") / f"step-{name}-{_key(part, n_threads)}.pt2"
+    return cache_folder("compiled") / f"step-{name}-{key_of(part, n_threads)}.pt2"
 
 
-def _key(part: ModelPart, n_threads: int) -> str:
+def key_of(part: ModelPart, n_threads: int) -> str:
     """Hash what a compiled part depends on: the code, the machine, and the weights' shapes and types (not values)."""
     shapes = [(name, str(x.dtype), list(x.shape)) for name, x in part.state_dict().items()]
     here = Path(__file__)

@@ -118,6 +118,8 @@ class ContinuousBatch:
     @torch.inference_mode()
     def step(self) -> list[tuple[Request, TokenUpdate]]:
         """Generate a token for each row, after dropping canceled rows and adding waiting requests that fit."""
+        if not self._rows:
+            self._stepper.refresh()
         with evaluating(self._model) as device:
             self._keep([not row.request.left for row in self._rows])
             last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from math import inf
+from time import monotonic
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from penwright.decoding.ahead_of_time import (
     compile_ahead,
     forget,
     is_kept,
+    key_of,
     load,
     with_threads,
 )
@@ -33,6 +35,7 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.native import toolchain
 
 READ_TOGETHER = 2  # minimum number of sources per call; torch.export would specialize on a batch of 1
+LOOK_EVERY = 5.0  # seconds between two looks for parts that another process compiles
 NEAR = 0.05  # tolerated relative error of logits: with int8, the order of operations changes the rounding
 WORTH_THREADS: dict[Part, float] = {  # fewest parameters for several threads; in smaller models, threads mostly wait
     "one": 5_000_000,
@@ -57,6 +60,7 @@ class DecodeEngine:
         self._graphs = cuda_graphs.StepGraphs(self._step)
         self._loaded: dict[Part, Compiled | None] = {}
         self._threads: dict[Part, int] = {}
+        self._looked = monotonic()
         self.watch: Callable[[], None] = _do_nothing  # called before each step; may raise an exception to end the work
 
     @contextmanager
@@ -82,6 +86,14 @@ class DecodeEngine:
         """Load all compiled parts now instead of on first use."""
         for part in _parts(self._model):
             self._compiled(part, next(self._model.parameters()).device)
+
+    def refresh(self) -> None:
+        """Use parts that were compiled since the last look. Call this between texts: compiled code rounds otherwise."""
+        if monotonic() < self._looked + LOOK_EVERY:
+            return
+        self._looked = monotonic()
+        for part in [part for part, compiled in self._loaded.items() if compiled is None]:
+            del self._loaded[part]
 
     def __call__(
         self, tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None = None
@@ -129,6 +141,7 @@ class DecodeEngine:
 
     def read(self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]) -> Encoded:
         """Encode the sources for the decoder of a translator."""
+        self.refresh()
         compiled, n = self._compiled("sources", sources.device), len(sources)
         if compiled is None:
             assert isinstance(self._model, EncoderDecoder)
@@ -220,6 +233,11 @@ def are_steps_kept(model: nn.Module) -> bool:
     return all(is_kept(_module(model, part), part, _threads(_module(model, part), part)) for part in _parts(model))
 
 
+def shape_key(model: DecoderOnly | EncoderDecoder) -> str:
+    """Return a key of the model's shape and precision, of the code and of the machine."""
+    return key_of(_module(model, "one"), torch.get_num_threads())
+
+
 def _parts(model: DecoderOnly | EncoderDecoder) -> tuple[Part, ...]:
     others: tuple[Part, ...] = ("prompt",) if isinstance(model, DecoderOnly) else ("sources",)
     parts: tuple[Part, ...] = ("one", "many", *others)
@@ -231,10 +249,11 @@ def _module(model: DecoderOnly | EncoderDecoder, part: Part) -> ModelPart:
 
 
 def _threads(part_module: ModelPart, part: Part) -> int:
-    return torch.get_num_threads() if _n_parameters(part_module.model) >= WORTH_THREADS[part] else 1
+    return torch.get_num_threads() if n_decoder_parameters(part_module.model) >= WORTH_THREADS[part] else 1
 
 
-def _n_parameters(model: DecoderOnly | EncoderDecoder) -> int:
+def n_decoder_parameters(model: DecoderOnly | EncoderDecoder) -> int:
+    """Return the number of parameters that each decoding step reads, without embeddings and output layer."""
     return sum(x.numel() for x in model.decoder.state_dict().values())
 
 

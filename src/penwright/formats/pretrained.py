@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from penwright.config import ChatSettings, ModelSettings, Task
 from penwright.errors import PenwrightError
 from penwright.languages import Languages
 from penwright.model import Model, make_model
+from penwright.model.init import shapes_only
 from penwright.model.weights import VOCABULARY
 from penwright.tokenizers import Tokenizer
 
@@ -55,7 +55,7 @@ def outlined(outline: Outline, n_tensors: int) -> Model:
     if layers > n_tensors:  # building so many layers would take long, even without weights
         raise PenwrightError(f"the model has {layers:,} layers, but its files have only {n_tensors:,} tensors")
     try:
-        with torch.device("meta"):
+        with shapes_only():
             model = make_model(task, vocab_size, settings, n_labels)
     except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # the sizes of tensors are impossible
         raise PenwrightError(f"the model cannot be built: {error}") from None

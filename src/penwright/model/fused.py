@@ -1,6 +1,7 @@
 """Decoding steps with few operators, for CPU inference: calling many small operators would take most of the time."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.mask import Mask
 from penwright.model.norm import RMSNorm
 from penwright.model.positions import Rotary
-from penwright.model.quantised import Int8Linear
+from penwright.model.quantised import Int8Linear, int8_rows
 
 Product = Callable[[Tensor], Tensor]  # multiplies rows by weights
 
@@ -111,6 +112,7 @@ class FusedDecoder:
         self._embedding = model.embedding if isinstance(model, DecoderOnly) else model.target_embedding
         self._blocks = [FusedBlock(block) for block in model.decoder.blocks if isinstance(block, Block)]
         self._norm, self._places = norm_of(model.decoder.norm), self._addresses()
+        self._output = product_of([model.output])
         rotary, like = model.decoder.rotary, self._embedding.tokens.weight
         self._rotations = FullRotation.of(rotary, model.settings.context_length, like.dtype) if rotary else None
 
@@ -134,7 +136,7 @@ class FusedDecoder:
         rotation = self._rotations.at(positions, here.start) if self._rotations else None
         for number, block in enumerate(self._blocks):
             x = block(x, here, rotation, cache.layers[number], encoded.layers[number] if encoded else None)
-        logits = self._model.output(self._norm(x))
+        logits = self._output(self._norm(x))
         return logits.float() if logits.dtype == torch.bfloat16 else logits
 
 
@@ -154,11 +156,11 @@ def norm_of(norm: nn.Module) -> Product:
 def product_of(layers: Sequence[nn.Module]) -> Product:
     """Return a function that multiplies by the weights of all layers; these weights become views of one tensor."""
     if isinstance(layers[0], Int8Linear):
-        whole = Int8Linear.__new__(Int8Linear)
-        nn.Module.__init__(whole)
-        for name in ("whole", "scale", "bias"):
-            whole.register_buffer(name, _together([getattr(layer, name) for layer in layers]))
-        return whole.forward
+        whole, scale, bias = (
+            _together([getattr(layer, name) for layer in layers]) for name in ("whole", "scale", "bias")
+        )
+        assert whole is not None and scale is not None
+        return partial(int8_rows, whole=whole, scale=scale, scales=scale.float(), bias=bias)
     weight, bias = (_together([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
     assert weight is not None
     return lambda x: F.linear(x, weight, bias)

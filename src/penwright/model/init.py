@@ -1,9 +1,13 @@
 """Initialization of parameters: balanced scales, and sublayers that start with an output of zero."""
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from penwright.config import ModelSettings
 from penwright.model.attention import Attention
@@ -30,3 +34,30 @@ def initialise(model: nn.Module, settings: ModelSettings) -> None:
                 nn.init.zeros_(adding.weight)
             else:
                 adding.weight.div_(sqrt(2 * settings.n_layers))
+
+
+class _WithoutInit(TorchFunctionMode):
+    """A context in which the functions of torch.nn.init do nothing."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return given.get("tensor")
+        return func(*args, **given)
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Make models inside the context without memory for their weights: on the meta device.
+
+    Random weights and arithmetic on this device would be slow, since torch would import its compiler (1.5 s). So
+    weights are not initialized, and positions are computed on the CPU.
+    """
+    with torch.device("meta"), _WithoutInit():
+        yield

@@ -30,8 +30,8 @@ class Packed(NamedTuple):
 class Int8Linear(nn.Module):
     """A linear layer with int8 weights and one scale per output (Dettmers et al. 2022, section 2.1).
 
-    The input is also rounded to int8, with one scale per row, since int8 products are the fastest on a CPU. A
-    single row stays in bfloat16 if the operators are not compiled, since bfloat16 is then faster.
+    The input is also rounded to int8, with one scale per row, since int8 products are the fastest on a CPU. On a CPU
+    without instructions for them, a single row stays in bfloat16.
     """
 
     whole: Int8[Tensor, "out_features in_features"]
@@ -60,7 +60,12 @@ class Int8Linear(nn.Module):
         return self.whole * self.scale.float()[:, None]
 
     def forward(self, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
-        """Apply the layer, with the compiled operator during export and torch's operators otherwise."""
+        """Apply the layer, with the compiled operator during export and torch's operators otherwise.
+
+        For gradients with respect to `x`, the weights are dequantized, because rounded inputs have none.
+        """
+        if torch.is_grad_enabled() and x.requires_grad:
+            return F.linear(x, self.weight.to(x.dtype), self.bias)
         compiled = COMPILES and torch.compiler.is_exporting()
         product = (compiled_product if compiled else torch_product)(self, x.flatten(0, -2))
         product = product if self.bias is None else product + self.bias
@@ -68,16 +73,28 @@ class Int8Linear(nn.Module):
 
 
 def torch_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
-    """Multiply with torch's operators.
-
-    One row stays in bfloat16; several rows are rounded to int8. On a GPU, a few rows use float32, since torch has no
-    int8 operator for them.
-    """
+    """Multiply with torch's operators. On a GPU, rows use float32, since torch has no int8 operator for a few rows."""
     if rows.is_cuda:
         return F.linear(rows.float(), layer.weight)
-    if rows.shape[0] == 1 and rows.shape[1] % WHOLE_VECTORS == 0:
-        return torch._weight_int8pack_mm(rows.to(torch.bfloat16), layer.whole, layer.scale)
-    return int8_product(rows, layer.whole, layer.scale.float())
+    return int8_rows(rows, layer.whole, layer.scale, layer.scale.float())
+
+
+def int8_rows(
+    rows: Float[Tensor, "rows in_features"],
+    whole: Int8[Tensor, "out_features in_features"],
+    scale: Float[Tensor, " out_features"],
+    scales: Float[Tensor, " out_features"],
+    bias: Float[Tensor, " out_features"] | None = None,
+) -> Float[Tensor, "rows out_features"]:
+    """Multiply with torch's operators for CPUs; `scales` are the scale in float32.
+
+    Rows are rounded to int8. On a CPU without instructions for int8, a single row is rounded to bfloat16.
+    """
+    if rows.shape[0] == 1 and rows.shape[1] % WHOLE_VECTORS == 0 and not COMPILES:
+        product = torch._weight_int8pack_mm(rows.to(torch.bfloat16), whole, scale)
+    else:
+        product = int8_product(rows, whole, scales)
+    return product if bias is None else product + bias
 
 
 def int8_product(
@@ -87,8 +104,8 @@ def int8_product(
 ) -> Float[Tensor, "rows out_features"]:
     """Multiply with both sides in int8: round each row with its own scale."""
     wide = rows.float()
-    largest = wide.abs().amax(-1, keepdim=True).clamp(min=TINY) / LARGEST
-    return torch._int_mm((wide * (1 / largest)).round().to(torch.int8), whole.T).float() * (largest * scale)
+    largest = wide.abs().amax(-1, keepdim=True).clamp_(min=TINY).div_(LARGEST)
+    return torch._int_mm((wide * largest.reciprocal()).round_().to(torch.int8), whole.T) * (largest * scale)
 
 
 def compiled_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:

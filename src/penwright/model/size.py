@@ -3,11 +3,11 @@
 from functools import lru_cache
 from typing import NamedTuple
 
-import torch
 from torch import nn
 
 from penwright.config import ModelSettings, Task
 from penwright.model import make_model
+from penwright.model.init import shapes_only
 
 ADAMW_BYTES = 16  # bytes per float32 parameter: weight, gradient and two moments; Muon needs only one moment
 ACTIVATIONS_PER_LAYER = 20  # rough number of d_model vectors kept for the backward pass, with fused attention
@@ -36,7 +36,7 @@ def size_of(task: Task, vocab_size: int, settings: ModelSettings, batch_tokens: 
 @lru_cache(maxsize=256)  # planning calls this repeatedly, and each call builds modules
 def _counted(task: Task, vocab_size: int, settings: ModelSettings, n_labels: int) -> tuple[int, int]:
     """Count the parameters of a model and, separately, the parameters of its embedding tables."""
-    with torch.device("meta"):
+    with shapes_only():
         model = make_model(task, vocab_size, settings, n_labels)
     tables = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, nn.Embedding)}
     return sum(p.numel() for p in model.parameters()), sum(tables.values())

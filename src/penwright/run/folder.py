@@ -34,6 +34,7 @@ from penwright.storage import (
     open_plain,
     read_bytes,
     read_json,
+    remove_folder,
     require_plain,
     write_atomically,
     write_bytes_atomically,
@@ -215,6 +216,13 @@ class Run(CheckpointFolder):
                 write_bytes_atomically(self.folder / name, b"".join(kept))
             except OSError as error:
                 raise PenwrightError(f"{self.folder / name} could not be written: {error}") from None
+
+    def clear(self) -> None:
+        """Delete all records and checkpoints, before training starts again with other settings."""
+        first = self.first()
+        if first is not None:
+            remove_folder(first.folder)
+        self.delete_after(-1)
 
 
 def require_unused(folder: Path) -> None:

@@ -88,8 +88,8 @@ class ModelWorker:
     @classmethod
     def load(cls, folder: Path, name: str | None = None, limits: ServingSettings | None = None) -> "ModelWorker":
         """Load a run folder, or one of its checkpoints. The default name of the model is the name of the folder."""
-        device = limits.device if limits else "cpu"
-        served = cls(name or folder.resolve().name, open_run(folder), load(folder, device), limits)
+        device, precision = (limits.device, limits.precision) if limits else ("cpu", None)
+        served = cls(name or folder.resolve().name, open_run(folder), load(folder, device, precision), limits)
         if served.kind == "writer":
             _ = served.completion_worker  # created now, because it takes a second
         return served

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 from pydantic import PositiveFloat, PositiveInt, field_validator
 
-from penwright.config import Settings
+from penwright.config import Precision, Settings
 
 
 class ServingSettings(Settings):
@@ -14,6 +14,7 @@ class ServingSettings(Settings):
     port: int = 8000  # port to listen on; 0: any free port
     api_key: str | None = None  # key that requests must send, except to /health; None: no key
     device: str = "cpu"  # device on which the models run
+    precision: Precision | None = None  # precision of the weights; float32 is exact; None: chosen after training
     max_body_bytes: PositiveInt = 2_000_000  # maximum size of a request body, in bytes
     max_characters: PositiveInt = 50_000  # maximum length of a text, in characters
     max_texts: PositiveInt = 128  # maximum number of texts per request

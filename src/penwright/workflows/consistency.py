@@ -5,11 +5,10 @@ nonsense. Each checkpoint therefore records the files and settings that it was m
 current files and settings of the run before a model is built.
 """
 
-import torch
-
 from penwright.config import Recipe, flatten
 from penwright.errors import PenwrightError
 from penwright.model import make_model
+from penwright.model.init import shapes_only
 from penwright.model.weights import weights_of
 from penwright.run.checkpoints import Checkpoint, Record, Shapes
 from penwright.run.folder import LINEAR, RECIPE, Run
@@ -84,7 +83,7 @@ def require_shapes(checkpoint: Checkpoint, recipe: Recipe, vocab_size: int, n_la
             f"{RECIPE} asks for {layers:,} layers, but {path} has only {len(saved)} tensors. Restore the original files"
         )
     try:
-        with torch.device("meta"):  # tensors have shapes, but no memory
+        with shapes_only():
             built = weights_of(make_model(recipe.task, vocab_size, model, n_labels, recipe.lora))
     except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # a tensor would have an impossible size
         raise PenwrightError(f"{RECIPE} describes a model that cannot be built: {error}") from None

@@ -21,9 +21,11 @@ from penwright.model.fused import fuse
 from penwright.model.lora import merged
 from penwright.model.quantised import to_precision
 from penwright.model.weights import load_weights, weights_for, with_vocabulary
+from penwright.native import toolchain
 from penwright.run.checkpoints import WEIGHTS, Checkpoint, Tensors, first_problem
 from penwright.run.folder import LINEAR, Run
 from penwright.tokenizers import Tokenizer
+from penwright.workflows.background import compile_in_background, is_compiling
 from penwright.workflows.consistency import require_made_with, require_shapes
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     import penwright.translation.translator
 
 CORPUS = "corpus.json"  # file in a run folder: a record of the training data
-OPTIMIZED = "quickened.json"  # file in a run folder: the precision that `optimize` chose
+OPTIMIZED = "quickened.json"  # file in a run folder: the precision for decoding
 
 
 class OptimizeRecord(BaseModel):
@@ -220,16 +222,19 @@ def open_run(folder: str | Path) -> OpenedRun:
 def load(folder: str | Path, device: str = "cpu", precision: Precision | None = None) -> Application:
     """Load the best model of a run, or the model of a checkpoint: a Generator, a Translator or a Classifier.
 
-    The weights are in float32, unless `precision` is given or `optimize` chose a different precision.
+    The weights are in float32, unless `precision` is given, or another precision was chosen after training.
     """
     here, opened_run = usable_device(device), open_run(folder)
     kept = best_precision(opened_run.run, here)
-    model = opened_run.model(precision or kept or "float32")
-    if precision is None and (why := _why_slow(opened_run.run, kept, model, here)):
-        slow = f"{folder} is slower than it could be: {why}. Run: penwright optimize {quote(str(folder))}"
-        warn(slow, PenwrightWarning, stacklevel=2)
-    model = model.to(here)
+    chosen = precision or kept or "float32"
+    model = opened_run.model(chosen).to(here)
     if here.type == "cpu" and not isinstance(model, EncoderOnly):
+        if not are_steps_kept(model) and compile_in_background(opened_run.run, chosen):
+            soon = f"{folder} will decode faster in a minute or two: its decoding steps are compiled in the background"
+            warn(soon, PenwrightWarning, stacklevel=2)
+        elif precision is None and (why := _why_slow(opened_run.run, kept, model)):
+            slow = f"{folder} is slower than it could be: {why}. Run: penwright optimize {quote(str(folder))}"
+            warn(slow, PenwrightWarning, stacklevel=2)
         fuse(model)
     return make_application(
         model, opened_run.tokenizer, opened_run.recipe, opened_run.card, opened_run.linear(whole=True)
@@ -282,19 +287,19 @@ def _wrong_kind(folder: Path, application: Application, verb: str, need: str) ->
 
 
 def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:
-    """Return the default precision of a run: the one that `optimize` chose, or float32."""
+    """Return the default precision of a run: the one that was chosen for decoding, or float32."""
     return best_precision(open_run(folder).run, usable_device(device)) or "float32"
 
 
 def best_precision(run: Run, device: torch.device) -> Precision | None:
-    """Return the precision that `optimize` chose for the best model on a CPU, or None if there is none."""
+    """Return the precision that was chosen for decoding with the best model on a CPU, or None if there is none."""
     finding = run.finding(OPTIMIZED, OptimizeRecord) if device.type == "cpu" else None
     return finding["precision"] if finding else None
 
 
-def _why_slow(run: Run, kept: Precision | None, model: Model, device: torch.device) -> str:
+def _why_slow(run: Run, kept: Precision | None, model: Model) -> str:
     """Return why an optimized run is slower than possible. Return "" at full speed, or if it was never optimized."""
-    if device.type != "cpu" or not (run.folder / OPTIMIZED).is_file():
+    if not (run.folder / OPTIMIZED).is_file() or is_compiling() or toolchain.missing_requirement():
         return ""
     if kept is None:
         return "it has been trained further since it was optimized"

@@ -1,6 +1,7 @@
 """Optimize a trained run: choose the precision, the penalties and the alignment head, and calibrate a classifier."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -10,24 +11,27 @@ import torch
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from penwright.config import Precision
+from penwright.data.batches import Batch
 from penwright.data.corpus import Pair
-from penwright.decoding.engine import compile_steps
+from penwright.decoding.engine import compile_steps, n_decoder_parameters
 from penwright.devices import usable_device
 from penwright.errors import PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.classification import Bin, Calibration
 from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.tuning import Tuning, apply_trial, tune
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model import EncoderOnly, Model
 from penwright.native import toolchain
 from penwright.run.folder import Run
 from penwright.storage import require_writable_cache
-from penwright.tasks import TASKS, AnyCorpus, classification
+from penwright.tasks import TASKS, AnyCorpus, RunContext, classification
 from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import OPTIMIZED, OpenedRun, corpus_record, load_translator, open_run
 
 MAX_LOSS_INCREASE = 0.005  # maximum increase of the loss compared with float32, in nats per token
 MEASURED_BATCHES = 100
+MEASURED_TARGETS = 4096  # minimum number of targets for the choice at the end of training
+INT8_FROM = 2_000_000  # fewest parameters of the decoder for int8 by default; smaller models are as fast in float32
 ALIGNMENT = "alignment.json"  # file in a run folder: the attention head that aligns best
 CALIBRATION = "calibration.json"  # file in a run folder: the calibration of a classifier
 
@@ -80,6 +84,45 @@ def _nats_by_precision(opened_run: OpenedRun, say: Say) -> dict[Precision, float
         say(f"evaluating held-out text in {each}")
         nats[each] = _held_out_nats(opened_run, corpus, each)
     return nats
+
+
+def expected_precision(model: Model, device: torch.device) -> Precision:
+    """Return the precision that a model decodes in after training, unless its held-out loss is too high then."""
+    if device.type != "cpu" or isinstance(model, EncoderOnly) or n_decoder_parameters(model) < INT8_FROM:
+        return "float32"
+    return "int8" if "int8" in fastest_first() else "float32"
+
+
+def choose_precision(run: Run, context: RunContext) -> str:
+    """Choose and save the precision that a trained run decodes in. Return the choice in words, or "".
+
+    Int8 is chosen if the nats per token on a part of the held-out text rise by at most MAX_LOSS_INCREASE.
+    """
+    wanted = expected_precision(context.model, context.device)
+    if wanted == "float32" or context.held_out is None:
+        return ""
+    opened_run, nats = open_run(run.folder), dict[Precision, float]()
+    for each in (wanted, "float32"):
+        tried = replace(context, model=opened_run.model(each))
+        batches = _first_targets(TASKS[context.recipe.task].batches(tried, context.held_out).in_order())
+        nats[each] = negative_log_likelihood(tried.model, batches, context.device).mean
+    increase = nats[wanted] - nats["float32"]
+    chosen = wanted if increase <= MAX_LOSS_INCREASE else "float32"
+    run.save_finding(OPTIMIZED, {"precision": chosen, "nats": nats})
+    change = f"{wanted} changes the held-out loss by {increase:+.4f} nats per token"
+    if chosen == "float32":
+        return f"decoding uses float32: {change}, more than {MAX_LOSS_INCREASE}"
+    return f"decoding uses {wanted}, which is faster: {change}. For the exact model, use --precision float32"
+
+
+def _first_targets(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield batches until they have MEASURED_TARGETS targets."""
+    n_targets = 0
+    for batch in batches:
+        yield batch
+        n_targets += batch.n_targets
+        if n_targets >= MEASURED_TARGETS:
+            return
 
 
 def quicken(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:

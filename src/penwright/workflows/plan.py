@@ -1,6 +1,6 @@
 """Plan a run: merge the settings, open the corpus, plan the recipe. Nothing is written."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
@@ -47,6 +47,7 @@ class Prepared:
     machine: Machine
     reason: str  # why this task was chosen
     tokenizer: Tokenizer | None = None  # tokenizer that the settings name, or that of the base with other tokens
+    replan: Callable[[float], Plan] | None = None  # make the plan again, with new timings, for a budget in minutes
 
     @property
     def is_too_large(self) -> bool:
@@ -94,8 +95,12 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     machine = choose_machine(first.training)
     facts = _facts(first.task, corpus)
     say("timing a few training steps on this machine")
-    plan = make_plan(facts, given, throughput_meter(machine, first.task, max(1, len(corpus.labels))), machine.device)
-    return Prepared(plan, corpus, machine, reason, tokenizer)
+    measure = throughput_meter(machine, first.task, max(1, len(corpus.labels)))
+
+    def replan(minutes: float) -> Plan:
+        return make_plan(facts, merge(given, {"training": {"minutes": minutes}}), measure, machine.device)
+
+    return Prepared(make_plan(facts, given, measure, machine.device), corpus, machine, reason, tokenizer, replan)
 
 
 def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -25,19 +25,61 @@ from penwright.tasks import TASKS, AnyCorpus, RunContext, classification, make_c
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.training.auto.machine import Machine
+from penwright.training.auto.planner import Plan
 from penwright.training.loop import OVER_FITTED, Session
 from penwright.training.observers import Observer, StepLog, notify
-from penwright.training.trainer import Trainer
+from penwright.training.trainer import StepReport, Trainer
+from penwright.workflows.background import compile_in_background
 from penwright.workflows.consistency import made_with
 from penwright.workflows.finetune import origin_of_base, start_from_base, with_old_text
 from penwright.workflows.load import CORPUS, corpus_record, load, open_base
+from penwright.workflows.optimize import choose_precision, expected_precision
 from penwright.workflows.plan import Prepared
 
+WORTH_COMPILING = 2.0  # minutes of training from which the decoding steps are compiled meanwhile
+WATCHED, FIRST_STEPS = 0.1, 8  # share of the budget after which the pace is compared with the plan; steps left out
+FASTER = 2.0  # ratio of the real pace to the planned one that makes a new plan worthwhile
 BASELINES = "baselines.json"  # file in a run folder: the scores of simple methods
+
+
+class _LargerModelFits(Exception):
+    """The machine is so much faster than planned that a larger model fits into the rest of the budget."""
+
+    def __init__(self, plan: Plan):
+        super().__init__()
+        self.plan = plan
+
+
+class _PaceWatch(Observer):
+    """An observer that plans again if the machine proves to be much faster than planned.
+
+    Another program may have slowed the timings for the plan. A larger model for the rest of the budget then raises
+    _LargerModelFits.
+    """
+
+    def __init__(self, prepared: Prepared):
+        self._prepared, self._start = prepared, (0, 0.0)
+
+    def stepped(self, trainer: Trainer, report: StepReport) -> None:
+        """Compare the pace with the plan once, after WATCHED of the budget."""
+        minutes, state, replan = trainer.settings.minutes, trainer.state, self._prepared.replan
+        if report.step == FIRST_STEPS:  # these steps include compilation
+            self._start = (state.targets, state.seconds)
+        if replan is None or minutes is None or report.step <= FIRST_STEPS or state.seconds < WATCHED * 60 * minutes:
+            return
+        self._prepared = replace(self._prepared, replan=None)
+        pace = (state.targets - self._start[0]) / (state.seconds - self._start[1])
+        if pace > FASTER * self._prepared.plan.tokens / (60 * minutes):
+            plan = replan(minutes - state.seconds / 60)
+            if plan.size.parameters > self._prepared.plan.size.parameters:
+                raise _LargerModelFits(plan)
 
 
 def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
     """Train the prepared run in a new folder. Return the best model of the run, ready to use.
+
+    If the machine proves to be much faster than planned, training starts again with a larger model. The recipe of the
+    run then has the rest of the budget, so that it describes exactly what was trained.
 
     Raises PenwrightError if the model does not fit in the memory of this machine.
     """
@@ -45,22 +87,35 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
         needed = f"about {prepared.plan.size.training_bytes / 1e9:.2g} GB"
         raise PenwrightError(f"training needs {needed} of memory, which this machine does not have. Use a smaller size")
     run = Run.create(folder)
+    is_watched = prepared.machine.ranks.size == 1 and prepared.plan.recipe.task != "classify"
     with run.lock():
         clear_stop_files(run)
-        context = _begin(prepared, run, observers)
-        begin = monotonic()
-        if context.recipe.task == "classify":
-            notify(observers, "said", "fitting a linear classifier of n-grams, for comparison")
-            add_linear(context, run, is_new=True)
-        trainer = make_trainer(context, prepared.machine)
-        for note in _skipped_text(trainer, context.recipe):
-            notify(observers, "said", note)
-        baselines = TASKS[context.recipe.task].baselines(context, False)
-        trainer.state.seconds = monotonic() - begin  # the baselines use part of the budget
-        run.write_json(BASELINES, {"scores": [score._asdict() for score in baselines]})
-        for score in baselines:
-            notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({score.note})")
-        return fit(run, context, trainer, observers, baselines)
+        try:
+            return _train(prepared, run, [*observers, *([_PaceWatch(prepared)] if is_watched else [])])
+        except _LargerModelFits as found:
+            size = found.plan.size.parameters
+            again = f"this machine is much faster than planned: starting again with {size:,} parameters"
+            notify(observers, "said", again)
+            run.clear()
+            return _train(replace(prepared, plan=found.plan), run, observers)
+
+
+def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Application:
+    """Train by this plan."""
+    context = _begin(prepared, run, observers)
+    begin = monotonic()
+    if context.recipe.task == "classify":
+        notify(observers, "said", "fitting a linear classifier of n-grams, for comparison")
+        add_linear(context, run, is_new=True)
+    trainer = make_trainer(context, prepared.machine)
+    for note in _skipped_text(trainer, context.recipe):
+        notify(observers, "said", note)
+    baselines = TASKS[context.recipe.task].baselines(context, False)
+    trainer.state.seconds = monotonic() - begin  # the baselines use part of the budget
+    run.write_json(BASELINES, {"scores": [score._asdict() for score in baselines]})
+    for score in baselines:
+        notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({score.note})")
+    return fit(run, context, trainer, observers, baselines)
 
 
 def _begin(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> RunContext:
@@ -152,7 +207,7 @@ def _teachers(context: RunContext) -> list[Model]:
     """Load the best models of the teachers. Raise PenwrightError if one of them cannot teach this run."""
     teachers = []
     for folder in context.recipe.distillation.teachers if context.recipe.distillation else ():
-        teacher = load(folder, str(context.device))
+        teacher = load(folder, str(context.device), "float32")
         if teacher.tokenizer.fingerprint != context.tokenizer.fingerprint:
             raise PenwrightError(f"{folder} cannot teach this model: it has a different tokenizer")
         if type(teacher.model) is not type(context.model) or getattr(teacher, "labels", ()) != context.card.labels:
@@ -196,6 +251,9 @@ def fit(
         for score in dict.fromkeys([start[0], start[-1]]):  # the score that ranks checkpoints, and nats per token
             to_beat = [*to_beat, score._replace(note=note)]
             notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({note})")
+    is_long = (context.recipe.training.minutes or 0) >= WORTH_COMPILING and context.recipe.task != "classify"
+    if is_long and compile_in_background(run, expected_precision(context.model, context.device)):
+        notify(observers, "said", "compiling the decoding steps in the background")
     recipe = context.recipe.model_dump(mode="json", exclude_none=True)
     work = {"run": str(run.folder.absolute()), "recipe": recipe, "step": trainer.state.step}
     with advise_on_out_of_memory(), trainer.ranks.leading(work):
@@ -210,6 +268,8 @@ def fit(
             else "The model needs more minutes, or more text"
         )
         notify(observers, "said", f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). {advice}")
+    if note := choose_precision(run, context):
+        notify(observers, "said", note)
     with catch_warnings():
         simplefilter("ignore")  # loading would repeat the warnings above
         return load(run.folder, str(context.device))  # a model compiled for training would decode slowly

@@ -33,6 +33,7 @@ class Plan(NamedTuple):
     size: Size
     epochs: float  # estimated passes over the corpus
     minutes_wanted: float | None = None  # minutes that this model needs, if the budget is far too small
+    tokens: float = 0.0  # estimated number of target tokens in the budget
 
     def __repr__(self) -> str:
         training = self.recipe.training
@@ -53,7 +54,8 @@ def make_plan(facts: Facts, given: Table, measure_throughput: MeasureThroughput,
     size = size_of(
         facts.task, capacity.vocab_size, recipe.model, recipe.training.batch_tokens, n_labels=max(1, facts.n_labels)
     )
-    return Plan(recipe, tuple(choices.made), size, capacity.epochs, capacity.minutes_wanted())
+    tokens = capacity.epochs * capacity.corpus_tokens
+    return Plan(recipe, tuple(choices.made), size, capacity.epochs, capacity.minutes_wanted(), tokens)
 
 
 class _Planner:

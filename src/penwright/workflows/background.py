@@ -1,0 +1,113 @@
+"""Compilation of decoding steps by a process in the background, so that texts are written fast without `optimize`."""
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from tempfile import gettempdir
+
+import torch
+
+from penwright.config import Precision
+from penwright.decoding import engine
+from penwright.errors import PenwrightError
+from penwright.model import make_model
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.init import shapes_only
+from penwright.model.quantised import to_precision
+from penwright.native import toolchain
+from penwright.run.folder import Run
+from penwright.storage import cache_folder
+from penwright.tokenizers import Tokenizer
+
+try:
+    import fcntl
+except ImportError:  # Windows, where nothing is compiled
+    fcntl = None  # type: ignore[assignment]
+
+SWITCH = "PENWRIGHT_COMPILE"  # environment variable; "off": compile only if `penwright optimize` is called
+FEWEST_PARAMETERS = 500_000  # smaller models write fast enough, and are often toys
+NICENESS = 10  # other programs, training included, get ten times as much processor time
+LOCK, FAILED = "background.lock", "background-failed"
+INITIAL_STD = 0.02  # standard deviation of the random weights, for the check of the compiled code
+
+
+def compile_in_background(run: Run, precision: Precision) -> bool:
+    """Start a process that compiles the decoding steps of a run. Return whether it was started.
+
+    Nothing is started for small models, without a compiler, if `PENWRIGHT_COMPILE` is "off", while another process
+    compiles, or if compiling this shape has failed before.
+    """
+    if fcntl is None or os.environ.get(SWITCH) == "off" or toolchain.missing_requirement():
+        return False
+    with shapes_only():
+        model = _model_of(run, precision)
+    if engine.n_decoder_parameters(model) < FEWEST_PARAMETERS or engine.are_steps_kept(model):
+        return False
+    with suppress(PenwrightError, OSError):  # the cache cannot be written, or another process holds the lock
+        if not _failure_of(model).exists():
+            with (toolchain.trusted_folder() / LOCK).open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the new process inherits the lock
+                _start(run.real_folder, precision, lock.fileno())
+                return True
+    return False
+
+
+def is_compiling() -> bool:
+    """Return whether a process compiles decoding steps in the background."""
+    try:
+        with (cache_folder("compiled") / LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (OSError, AttributeError, PenwrightError):
+        pass
+    return False
+
+
+def _start(folder: Path, precision: Precision, lock: int) -> None:
+    """Start the process. With `-P`, Python imports nothing from the current folder."""
+    here = [str(folder), precision, str(torch.get_num_threads())]
+    subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__, *here],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=gettempdir(),
+        pass_fds=[lock],
+        start_new_session=True,
+    )
+
+
+def compile_now(run: Run, precision: Precision) -> None:
+    """Compile the steps for the shape of a run, which may have no checkpoint yet. If this fails, record it."""
+    model = _model_of(run, precision)
+    try:
+        engine.compile_steps(model)
+    except Exception as error:
+        _failure_of(model).write_text(f"{error}\n", encoding="utf-8", errors="replace")
+        raise
+
+
+def _model_of(run: Run, precision: Precision) -> DecoderOnly | EncoderDecoder:
+    """Return a model with the shape of the run and random weights."""
+    model = make_model(run.recipe.task, Tokenizer.load(run.tokenizer_path).vocab_size, run.recipe.model).eval()
+    assert isinstance(model, DecoderOnly | EncoderDecoder)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:  # matrices of zeros would make every result equal
+            torch.nn.init.normal_(parameter, std=INITIAL_STD)
+    to_precision(model, precision)
+    return model
+
+
+def _failure_of(model: DecoderOnly | EncoderDecoder) -> Path:
+    """Return the path of the file that records that models of this shape could not be compiled."""
+    return cache_folder("compiled") / f"{FAILED}-{engine.shape_key(model)}"
+
+
+if __name__ == "__main__":
+    os.nice(NICENESS)
+    torch.set_num_threads(int(sys.argv[3]))  # compiled code is kept for a number of threads
+    compile_now(Run.open(Path(sys.argv[1])), sys.argv[2])  # type: ignore[arg-type]
