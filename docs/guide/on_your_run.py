@@ -17,7 +17,7 @@ from penwright.config import DecodingSettings, ModelSettings
 from penwright.decoding.sampling.sampler import Sampling
 from penwright.errors import PenwrightError, UsageError
 from penwright.generation.generator import Generator
-from penwright.inspection import Inspector
+from penwright.inspection import Inspector, whole_model
 from penwright.inspection.heads import parse_head
 from penwright.inspection.views import labels, one_head
 from penwright.model import make_model
@@ -96,6 +96,7 @@ def names(runs: str, run: str, text: str, trained: bool) -> dict[str, Any]:
         "crammed": len(_whole(folders["crammer"])),
         "steps": {name: _metrics(folders[name])[-1]["step"] for name in folders},
         "classic": _classic(look),
+        "whole_model": whole_model,
         "circling": first_circling(look) if trained else texts["writer"],
         "DecodingSettings": DecodingSettings,
         "GREEDY": GREEDY,

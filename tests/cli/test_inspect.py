@@ -170,9 +170,39 @@ def test_a_picture_shows_the_one_thing_that_was_asked(penwright, runs: Path, opt
         assert path.read_bytes().startswith(start)
 
 
+CAUSES = {
+    "writer": ("It was day 7", "It was day 8", []),
+    "translator": ("eins zwei", "zwei eins", ["--target", "one two"]),
+    "classifier": ("a fine film", "a dull film", []),
+}
+
+
+@pytest.mark.parametrize("kind", CAUSES)
+def test_the_parts_behind_a_prediction_are_told_in_sentences_and_numbers(
+    penwright, runs: Path, kind: str, tmp_path: Path
+) -> None:
+    text, other, given = CAUSES[kind]
+    options = [*given, "--parts", "--paths", "--patch", other, "--patch-kind", "heads", "--whole"]
+    done = penwright("inspect", runs / kind, text, *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    look, target = Inspector(door.load(runs / kind)), given[1] if given else None
+    shown = " ".join(done.stdout.split())
+    patches = look.patching(text, other, target, kind="heads")
+    for result in (look.logit_attribution(text, target), look.paths(text, target), *patches):
+        assert " ".join(visible(str(result)).split()) in " ".join(visible(shown).split())
+    found = json.loads(penwright("inspect", runs / kind, text, *options, "--json").stdout)
+    assert found["parts"] == as_record(look.logit_attribution(text, target))
+    assert found["patching"] == as_record(patches)
+    assert found["model"] == as_record(look.model_map(text, target))
+    done = penwright("inspect", runs / kind, text, *options, "-o", tmp_path / "view.html")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     "options, said",
     [
+        (["--patch", "It was a long day"], "tokens. Choose texts of the same length"),
+        (["--patch", "It wis", "--patch-kind", "nothing"], "no kind of patch 'nothing'"),
         (["-o", "view.gif"], "-o writes .html, .svg or .png"),
         (["-o", "view.svg"], "one picture. Select a single view"),
         (["--lens", "--rollout", "-o", "view.svg"], "one picture. Select a single view"),

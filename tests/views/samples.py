@@ -224,6 +224,81 @@ def alignment() -> dict[str, Any]:
     }
 
 
+def model_map(n: int = 24, n_layers: int = 3, n_heads: int = 4, position: int | None = None) -> dict[str, Any]:
+    """A writer's pass as the picture of a whole model shows it."""
+    chance = np.random.default_rng(11)
+    at = n - 1 if position is None else position
+    weights = attention(n_layers, n_heads, n)[:, :, at]
+    sublayers: list[dict[str, Any]] = []
+    for layer in range(n_layers):
+        added, after = chance.uniform(0.2, 3, (2, 2, n)).astype(np.float32)
+        common = {"part": "decoder", "layer": layer}
+        written = chance.uniform(0.1, 1, n_heads).astype(np.float32)
+        here = {"kind": "attention", "weights": weights[layer], "head_added": written}
+        sublayers.append({**common, **here, "added": added[0], "after": after[0] + 2})
+        here = {"kind": "feed_forward", "weights": np.zeros((0, 0)), "head_added": np.zeros(0)}
+        sublayers.append({**common, **here, "added": added[1], "after": after[1] + 3})
+    stack = {"name": "decoder", "tokens": text(n), "position": at, "sublayers": sublayers}
+    outcomes = choices(6)
+    return {
+        "stacks": [{**stack, "embedded": chance.uniform(1, 2, n).astype(np.float32)}],
+        "answers": text(n),
+        "position": at,
+        "d_model": 32,
+        "layer_texts": [f" {WORDS[layer + 1]}" for layer in range(n_layers + 1)],
+        "layer_probabilities": np.linspace(0.1, 0.8, n_layers + 1),
+        "outcomes": {
+            "ids": np.array([each["id"] for each in outcomes]),
+            "texts": [each["text"] for each in outcomes],
+            "probabilities": np.array([each["probability"] for each in outcomes]),
+        },
+        "logits": np.linspace(4, 1, 6),
+    }
+
+
+def place() -> dict[str, Any]:
+    """A block at one position."""
+    chance = np.random.default_rng(12)
+    before, read, output, after = chance.normal(0, 1, (4, 16)).astype(np.float32)
+    common = {"part": "decoder", "layer": 0, "before": before, "read": read, "output": output, "after": after}
+    empty = np.zeros(0)
+    seen = {"head_added": np.array([0.5, 0.7]), "head_sources": [1, 3], "head_weights": np.array([0.6, 0.9])}
+    none = {"head_added": empty, "head_sources": [], "head_weights": empty, "sources": []}
+    hidden = chance.normal(0, 1, 32).astype(np.float32)
+    sublayers = [
+        {**common, "kind": "attention", "hidden": empty, **seen, "sources": text(5)},
+        {**common, "kind": "feed_forward", "hidden": hidden, **none},
+    ]
+    where = {"place": "decoder.0", "position": 4, "token": text(5)[4], "names": [], "vectors": []}
+    return {**where, "sublayers": sublayers, "outcomes": None, "logits": empty, "log_sum": 0.0}
+
+
+def circuit() -> dict[str, Any]:
+    edges = [
+        {"source": "decoder.0.1", "destination": "decoder.1.2", "via": "key", "estimate": 0.5, "effect": 0.6},
+        {"source": "decoder.tokens", "destination": "decoder.0.feed_forward", "via": "input", "effect": -0.3},
+        {"source": "decoder.1.2", "destination": "output", "via": "input", "estimate": 0.2, "effect": 0.25},
+    ]
+    sentences = [f"Without path {number}, the probability falls." for number in range(len(edges))]
+    names = ["biases", "decoder.tokens", "decoder.positions", "decoder.0.1", "decoder.1.2", "decoder.0.feed_forward"]
+    found = {"target": " dog", "position": 23, "explanation": sentences[0], "edges": edges, "sentences": sentences}
+    return {**found, "names": names, "values": np.array([0.1, -0.4, 0.0, 1.2, 0.8, -0.2])}
+
+
+def parts(n: int = 30) -> dict[str, Any]:
+    values = np.random.default_rng(13).normal(0, 1, n)
+    labels = [f"head {number // 4}.{number % 4}" for number in range(n)]
+    return {"explanation": "Most of it.", "target": " dog", "logit": values.sum(), "values": values, "labels": labels}
+
+
+def patching(n: int = 8) -> dict[str, Any]:
+    restored = np.linspace(-0.2, 1, 3 * n).reshape(3, n)
+    other = text(n)
+    other[2] = {**other[2], "text": " fox"}
+    where = {"kind": "residual", "part": "decoder", "layers": [0, 1, 2], "tokens": text(n), "other_tokens": other}
+    return {**where, "explanation": "Copying restores much.", "restored": restored}
+
+
 def every(n: int = 24) -> dict[str, Mapping[str, Any]]:
     """The data of each view, by its name; the texts have some n tokens."""
     counts = np.random.default_rng(9).integers(0, 12, (4, 4)) + np.diag([60, 80, 40, 70])
@@ -242,6 +317,7 @@ def every(n: int = 24) -> dict[str, Mapping[str, Any]]:
         },
         "beam": beam(3, n // 4),
         "candidates": {"before": choices(10), "after": choices(10)[:5], "entropy": 1.83},
+        "circuit": circuit(),
         "comparison": comparison(n),
         "confusion": {"labels": names, "counts": counts},
         "curves": curves(),
@@ -265,10 +341,14 @@ def every(n: int = 24) -> dict[str, Mapping[str, Any]]:
         },
         "lens": lens(6, n - 4),
         "lines": head(16),
+        "model": {"map": model_map(n), "pieces": {"place decoder.0 23": place()}, "circuit": circuit()},
         "neighbours": {
             "token": " cat",
             "neighbours": [{"text": f" {w}", "id": i, "similarity": 0.9 - i / 12} for i, w in enumerate(WORDS[1:9])],
         },
+        "parts": parts(),
+        "patching": patching(),
+        "place": place(),
         "positions": positions(n * 2),
         "rollout": {key: value for key, value in head(n).items() if key not in ("layer", "head")},
         "statistics": compared_heads(),

@@ -40,6 +40,7 @@ def command(
     from penwright.cli.label_report import report_lines
     from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
+    from penwright.evaluation.translation import bleu_in_words
     from penwright.workflows import api
 
     if check_labels:
@@ -58,7 +59,8 @@ def command(
         print_json([_as_dict(score) for score in scores])
         return
     for score in scores:
-        notes = [score.note, *(_in_words(score, baseline) for baseline in score.baselines)]
+        meaning = f"usually means: {bleu_in_words(score.value)}" if score.name == "BLEU" else ""
+        notes = [meaning, score.note, *(_in_words(score, baseline) for baseline in score.baselines)]
         print(f"{score.name}\t{score.value:.4f}\t{'; '.join(filter(None, notes))}".rstrip())
     for report in filter(None, (score.report for score in scores)):
         print("\n".join(report_lines(report)))

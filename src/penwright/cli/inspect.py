@@ -43,9 +43,29 @@ ShowAttribution = Annotated[
 TokenPosition = Annotated[
     int | None,
     typer.Option(
-        help="Position, from 0. --attribute explains the token after this position. "
+        help="Position, from 0. --attribute, --parts, --paths, --patch and --whole explain the token after it. "
         "Default: the last for a writer, the first for a translator."
     ),
+]
+ShowParts = Annotated[
+    bool, typer.Option("--parts", help="Show what each head and feed-forward network adds to the logit directly.")
+]
+ShowPaths = Annotated[
+    bool,
+    typer.Option("--paths", help="Show the strongest paths between parts that lead to the next token or label."),
+]
+PatchedText = Annotated[
+    str | None,
+    typer.Option(
+        "--patch",
+        help="Copy activations of TEXT into a run on this text of the same length; show which restore its prediction.",
+    ),
+]
+PatchedKind = Annotated[
+    str, typer.Option(help="Activations that --patch copies: residual, attention, feed_forward or heads.")
+]
+ShowWhole = Annotated[
+    bool, typer.Option("--whole", help="Show the whole forward pass; with -o PAGE.html, an interactive picture of it.")
 ]
 AblatedHeads = Annotated[
     str | None,
@@ -75,6 +95,11 @@ def command(
     lens: ShowLens = False,
     attribute: ShowAttribution = False,
     position: TokenPosition = None,
+    parts: ShowParts = False,
+    paths: ShowPaths = False,
+    patch: PatchedText = None,
+    patch_kind: PatchedKind = "residual",
+    whole: ShowWhole = False,
     ablate: AblatedHeads = None,
     neighbours: Words = None,
     other_text: OtherText = None,
@@ -93,9 +118,10 @@ def command(
         raise UsageError(f"{output} has no known file type. -o writes {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     options = {"top": top, "sort": sort, "head": head, "arithmetic": arithmetic, "alignment": alignment, "beams": beams}
     options |= {"rollout": rollout, "lens": lens, "attribute": attribute, "ablate": ablate}
+    options |= {"parts": parts, "paths": paths, "patch": patch, "whole": whole}
     needs_text = not neighbours or any((*options.values(), other_text, other_run))
     about = _questions(run, text, target, device, needs_text=needs_text)
-    chosen = [about.neighbours(word) for word in neighbours or []] + _asked(about, options, position)
+    chosen = [about.neighbours(word) for word in neighbours or []] + _asked(about, options, position, patch_kind)
     chosen += _comparison(about, (run, other_run), other_text, device)
     if output is not None:
         _write(about, chosen, output, f"Penwright: {run.resolve().name}", json)
@@ -117,7 +143,7 @@ def _questions(run: Path, text: str | None, target: str | None, device: str, *, 
     return Questions(inspector, text or "", target)
 
 
-def _asked(about: "Questions", options: Mapping[str, Any], position: int | None) -> "list[Question]":
+def _asked(about: "Questions", options: Mapping[str, Any], position: int | None, patch_kind: str) -> "list[Question]":
     """Return the questions that the options select."""
     ask: Mapping[str, Callable[[Any], Question]] = {
         "top": about.likeliest,
@@ -130,6 +156,10 @@ def _asked(about: "Questions", options: Mapping[str, Any], position: int | None)
         "lens": lambda _: about.lens(),
         "attribute": lambda _: about.attribution(position),
         "ablate": about.ablation,
+        "parts": lambda _: about.parts(position),
+        "paths": lambda _: about.paths(position),
+        "patch": lambda other: about.patching(other, patch_kind, position),
+        "whole": lambda _: about.whole(position),
     }
     several = {name: value if isinstance(value, list) else [value] for name, value in options.items() if value}
     return [ask[name](value) for name, values in several.items() for value in values]

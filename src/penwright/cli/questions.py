@@ -1,11 +1,12 @@
 """The questions that `penwright inspect` answers, and how it draws the answers."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from rich.console import Console
 
-from penwright.cli import answers
+from penwright.cli import answers, part_answers
 from penwright.cli.answers import Drawn
 from penwright.errors import UsageError
 from penwright.inspection import Inspector, pages, view
@@ -15,6 +16,9 @@ from penwright.inspection.comparison import Comparison, HeadComparison, compare,
 from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
 from penwright.inspection.heads import parse_head
+from penwright.inspection.logit_attribution import LogitAttribution
+from penwright.inspection.model_map import ModelMap
+from penwright.inspection.patching import PatchKind
 from penwright.inspection.views import compared, compared_heads, one_head
 from penwright.views import View
 
@@ -142,6 +146,34 @@ class Questions:
             return self.inspector.attribution(self.text, self.target, position=position)
 
         return Question("attribution", find, answers.attribution)
+
+    def parts(self, position: int | None) -> Question:
+        """Ask what each part of the model adds to the logit of the next token or the label."""
+
+        def find() -> LogitAttribution:
+            return self.inspector.logit_attribution(self.text, self.target, position=position)
+
+        return Question("parts", find, part_answers.parts)
+
+    def paths(self, position: int | None) -> Question:
+        """Ask for the strongest paths from part to part."""
+        find = partial(self.inspector.paths, self.text, self.target, position=position)
+        return Question("paths", find, part_answers.paths)
+
+    def patching(self, other: str, kind: str, position: int | None) -> Question:
+        """Ask which activations of the text restore its prediction in a run on another text."""
+        chosen = cast(PatchKind, kind)  # checked by the inspector
+        find = partial(self.inspector.patching, self.text, other, self.target, kind=chosen, position=position)
+        return Question("patching", find, part_answers.patching, lambda result: [view(part) for part in result])
+
+    def whole(self, position: int | None) -> Question:
+        """Ask for an overview of the whole forward pass."""
+
+        def views(result: ModelMap) -> list[View]:
+            return [pages.whole_model(self.inspector, self.text, self.target, position)]
+
+        find = partial(self.inspector.model_map, self.text, self.target, position=position)
+        return Question("model", find, part_answers.whole, views)
 
     def ablation(self, heads: str) -> Question:
         """Ask for the effect of removing all heads of a comma-separated list, or of removing `each` head in turn."""

@@ -9,6 +9,14 @@ from penwright.evaluation.scores import Score
 from penwright.text import HAN, KANA, OTHERS
 
 MUCH = 0.2  # if at least this share of the letters is in scripts without spaces, `13a` is not used
+QUALITY = (  # the meaning of BLEU below each value, as in the documentation of Google Cloud Translation
+    (10.0, "almost useless"),
+    (20.0, "the gist is hard to get"),
+    (30.0, "the gist is clear, but there are many errors"),
+    (40.0, "understandable to good"),
+    (50.0, "high quality"),
+    (60.0, "very high quality"),
+)
 
 
 def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[Score, ...]:
@@ -34,3 +42,8 @@ def bleu_for(references: Sequence[str]) -> BLEU:
     if han + kana + others < MUCH * letters:
         return BLEU(tokenize="13a")
     return BLEU(tokenize="zh" if han > 20 * (kana + others) else "char")
+
+
+def bleu_in_words(value: float) -> str:
+    """Return what a BLEU score usually means for a reader; scores on different texts are hardly comparable."""
+    return next((words for limit, words in QUALITY if value < limit), "often as good as a human translation")

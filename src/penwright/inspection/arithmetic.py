@@ -4,7 +4,7 @@ scores = Q K^T; scaled = scores / sqrt(d_head); masked = scaled with -inf where 
 softmax(masked); output = weights V.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
@@ -13,6 +13,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from penwright.decoding.batches import evaluating
+from penwright.errors import UsageError
 from penwright.inspection.forward_pass import ForwardPass, PartName, scores
 from penwright.inspection.heads import Head, attentions
 from penwright.inspection.tokens import Token
@@ -42,6 +43,14 @@ class HeadArithmetic:
     masked: Float64[np.ndarray, "targets sources"]
     weights: Float64[np.ndarray, "targets sources"]
     output: Float64[np.ndarray, "targets d_head"]  # output before the output projection, which mixes all heads
+
+    def row(self, position: int) -> "HeadArithmetic":
+        """Return the computation for one target."""
+        if position >= len(self.target_tokens):
+            raise UsageError(f"there is no position {position}: positions are 0 to {len(self.target_tokens) - 1}")
+        one = slice(position, position + 1)
+        parts = ("target_tokens", "queries", "scores", "scaled", "masked", "weights", "output")
+        return replace(self, **{name: getattr(self, name)[one] for name in parts})
 
 
 @torch.inference_mode()

@@ -51,10 +51,11 @@ class Attribution:
 
 @dataclass(frozen=True)
 class AttributionTarget:
-    """The outcome to explain (a token or label id), and its position."""
+    """The outcome to explain (a token or label id), its position, and an outcome to compare it with."""
 
     position: int
     outcome: int
+    against: int | None = None
 
 
 def likeliest_outcome(model: Model, reading: ForwardPass, position: int) -> int:

@@ -2,13 +2,10 @@
 
 from collections.abc import Generator as Steps
 from collections.abc import Sequence
-from typing import Literal
 from warnings import warn
 
-import numpy as np
 import torch
 
-from penwright.classification.classifier import Classifier
 from penwright.decoding.batches import evaluating
 from penwright.errors import PenwrightWarning, UsageError
 from penwright.inspection.ablation import Ablation, HeadImportance, Occlusion, ablate, head_importance, occlusion
@@ -24,6 +21,7 @@ from penwright.inspection.attention_maps import (
     rollouts,
 )
 from penwright.inspection.beams import Beams, beams
+from penwright.inspection.circuits import CircuitInspector
 from penwright.inspection.comparison import TokenNlls
 from penwright.inspection.embeddings import (
     EmbeddingMap,
@@ -37,7 +35,6 @@ from penwright.inspection.forward_pass import ForwardPass, Side, scores
 from penwright.inspection.gradients import (
     N_STEPS,
     Attribution,
-    AttributionTarget,
     Method,
     attribution,
     likeliest_outcome,
@@ -45,7 +42,6 @@ from penwright.inspection.gradients import (
 from penwright.inspection.head_statistics import HeadStatistics, head_statistics, joined
 from penwright.inspection.heads import all_heads, parse_head
 from penwright.inspection.lens import Lens, logit_lens
-from penwright.inspection.text_reader import Inspected, TextReader
 from penwright.inspection.token_scores import (
     LossByPosition,
     TokenScores,
@@ -53,16 +49,11 @@ from penwright.inspection.token_scores import (
     token_scores,
     token_scores_in_steps,
 )
-from penwright.inspection.tokens import Token, special_ids, special_token, vocabulary
-from penwright.model import Model
 from penwright.model.encoder_only import EncoderOnly
-from penwright.tokenizers import Tokenizer
 from penwright.translation.translator import Translator
 
-Shape = Literal["writer", "translator", "classifier"]
 
-
-class Inspector:
+class Inspector(CircuitInspector):
     """An inspector of a model with its tokenizer, on any texts.
 
     `target` is a translation for a translator, or a label for a classifier; the default is the model's own prediction.
@@ -71,30 +62,10 @@ class Inspector:
     a seventh layer of six.
     """
 
-    def __init__(self, application: Inspected):
-        self.application = application
-        self.model: Model = application.model
-        self.tokenizer: Tokenizer = application.tokenizer
-        self.reader = TextReader(application)
-        self.words = vocabulary(self.tokenizer)  # readable text of each token
-        self.outcomes = list(application.labels) if isinstance(application, Classifier) else self.words
-
-    def __repr__(self) -> str:
-        return f"<Inspector of {self.application!r}>"
-
-    @property
-    def shape(self) -> Shape:
-        """The kind of model: `"writer"`, `"translator"` or `"classifier"`."""
-        return self.application.kind
-
     @property
     def heads(self) -> list[str]:
         """The names of all heads, for `arithmetic` and `ablate`."""
         return [str(head) for head in all_heads(self.model)]
-
-    def read(self, text: str, target: str | None = None) -> ForwardPass:
-        """Return the tokens of a text that the model reads, cut to fit the context."""
-        return self.reader.read(text, target)
 
     def warnings(self, text: str, target: str | None = None) -> tuple[str, ...]:
         """Return warnings about unknown characters of a text, and about text that the model does not read."""
@@ -132,7 +103,7 @@ class Inspector:
 
     def lens(self, text: str, target: str | None = None, k: int = 5) -> Lens:
         """Return the predictions that the model would make if it stopped after each layer."""
-        return logit_lens(self.model, self.read(text, target), self._outcomes, k)
+        return logit_lens(self.model, self.read(text, target), self.outcome.names, k)
 
     def token_scores(self, text: str, target: str | None = None, k: int = 5) -> TokenScores:
         """Return the probability and rank of each token, and the `k` most likely tokens at its position."""
@@ -178,19 +149,14 @@ class Inspector:
         likely token is attributed.
         """
         reading = self.read(text, target)
-        position = (len(reading.target) - 1 if self.shape == "writer" else 0) if position is None else position
-        outcomes = self._outcomes
-        label, outcome = self._label(target), likeliest_outcome(self.model, reading, position)
-        if position < len(reading.answers):
-            outcome = reading.answers[position].id
-        aim = AttributionTarget(position, outcome if label is None else label)
-        return attribution(self.model, reading, aim, outcomes, method, n_steps)
+        aim = self.outcome.aim(reading, target, position)
+        return attribution(self.model, reading, aim, self.outcome.names, method, n_steps)
 
     def occlusion(self, text: str, target: str | None = None) -> Occlusion:
         """Return the effect of each token on a classifier's label, measured by leaving the token out."""
         if not isinstance(self.model, EncoderOnly):
             raise UsageError("occlusion needs a classifier; this is a " + self.shape)
-        reading, label = self.read(text), self._label(target)
+        reading, label = self.read(text), self.outcome.label(target)
         label = likeliest_outcome(self.model, reading, 0) if label is None else label
         return occlusion(self.model, reading, label, self.outcomes[label])
 
@@ -202,11 +168,11 @@ class Inspector:
     def ablate(self, text: str, heads: Sequence[str], target: str | None = None, k: int = 5) -> Ablation:
         """Return the effect of ablating heads; "3.2" is head 2 of layer 3, "cross.3.2" a cross-attention head."""
         chosen = [parse_head(head, self.model) for head in heads]
-        return ablate(self.model, self.read(text, target), chosen, self._outcomes, k, self._label(target))
+        return ablate(self.model, self.read(text, target), chosen, self.outcome.names, k, self.outcome.label(target))
 
     def head_importance(self, text: str, target: str | None = None) -> tuple[HeadImportance, ...]:
         """Return the increase of the loss without each head."""
-        return head_importance(self.model, self.read(text, target), self._label(target))
+        return head_importance(self.model, self.read(text, target), self.outcome.label(target))
 
     def arithmetic(self, text: str, head: str, target: str | None = None) -> HeadArithmetic:
         """Return the queries, keys, scores, weights and values of one head, step by step."""
@@ -232,21 +198,7 @@ class Inspector:
         """
         if self.shape != "writer":
             raise UsageError("induction needs a writer; this is a " + self.shape)
-        n = max(1, min(n, (self.model.settings.context_length - 1) // 2))
-        specials = set(special_ids(self.tokenizer))
-        ordinary = [token for token in range(len(self.words)) if token not in specials]
-        chosen = np.random.default_rng(seed).choice(ordinary, n, replace=n > len(ordinary)).tolist()
-        start = special_token(self.tokenizer, self.tokenizer.start_id, 0)
-        twice = [Token(self.words[token], token, at, at + 1) for at, token in enumerate(chosen * 2)]
-        maps = attention_maps(self.model, ForwardPass((), (start, *twice), tuple(twice)))
-        return head_statistics(maps.parts[0])
-
-    @property
-    def _outcomes(self) -> list[str]:
-        """The labels or tokens that the model predicts; raise UsageError for an encoder without labels."""
-        if not self.outcomes:
-            raise UsageError("this encoder has no labels, so it predicts nothing. Inspect its heads instead")
-        return self.outcomes
+        return head_statistics(attention_maps(self.model, self.reader.repeated(n, seed)).parts[0])
 
     @property
     def _parts(self) -> list[str]:
@@ -255,10 +207,3 @@ class Inspector:
     def _scored(self, text: str, target: str | None) -> ForwardPass:
         """Return the tokens to score: the whole text for a writer, otherwise the part that fits the context."""
         return self.reader.whole(text, target) if self.shape == "writer" else self.read(text, target)
-
-    def _label(self, target: str | None) -> int | None:
-        if self.shape != "classifier" or target is None:
-            return None
-        if target not in self.outcomes:
-            raise UsageError(f"there is no label '{target}': the labels are {', '.join(self.outcomes)}")
-        return self.outcomes.index(target)

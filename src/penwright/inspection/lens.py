@@ -42,7 +42,7 @@ def logit_lens(model: Model, reading: ForwardPass, names: Sequence[str], k: int 
     """Compute the logit lens; `names` has the names of all outcomes: the vocabulary, or the labels."""
     with evaluating(model):
         stream = residual_stream(model, lambda: scores(model, reading))
-        log_probs = torch.stack([_read_out(model, hidden)[0] for hidden in stream]).double().log_softmax(-1)
+        log_probs = torch.stack([read_out(model, hidden)[0] for hidden in stream]).double().log_softmax(-1)
     answers = torch.tensor(reading.answer_ids, device=log_probs.device)
     known = log_probs[:, : len(answers)]
     index = answers.expand(known.shape[:2])
@@ -55,7 +55,8 @@ def logit_lens(model: Model, reading: ForwardPass, names: Sequence[str], k: int 
     return Lens(reading.target, top.texts, top.probabilities, probabilities, places)
 
 
-def _read_out(model: Model, hidden: Float[Tensor, "rows length d_model"]) -> Float[Tensor, "rows places outcomes"]:
+def read_out(model: Model, hidden: Float[Tensor, "rows length d_model"]) -> Float[Tensor, "rows places outcomes"]:
+    """Return the logits that the model would compute from this residual stream."""
     normed = last_stack(model).norm(hidden)
     if isinstance(model, EncoderOnly):
         return model.label_logits(normed, torch.ones_like(normed[..., 0], dtype=torch.bool))[:, None]

@@ -1,13 +1,15 @@
 """The views of a page about a text: first the results of the model, then the steps of the computation."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
 from math import isfinite
 
 import numpy as np
 
 from penwright.inspection.inspector import Inspector
-from penwright.inspection.views import every_head, labels, view
+from penwright.inspection.model_map import StackMap
+from penwright.inspection.views import MODEL, every_head, labels, view
 from penwright.views import View
 
 
@@ -50,6 +52,62 @@ def heads(look: Inspector, text: str, target: str | None = None, sort: str = "la
     """Return the view of all heads; at most one layer at a time is unpacked in memory."""
     answers = look.read(text, target).answers
     return every_head(look.packed_attention(text, target), look.head_statistics(text, target), answers, sort)
+
+
+MOST_PIECES = 3_000_000  # numbers of all pieces of a picture of a model
+
+
+def whole_model(look: Inspector, text: str, target: str | None = None, position: int | None = None) -> View:
+    """Return the picture of a whole model, with as many of its pieces as a file should hold."""
+    found = look.model_map(text, target, position=position)
+    last, start = found.stacks[-1], found.position
+    pieces, room = dict[str, object](), MOST_PIECES
+    wanted: list[tuple[str, Callable[[], object]]] = []
+    for here in [start, *(each for each in range(len(last.tokens)) if each != start)]:
+        stacks = found.stacks if here == start else found.stacks[-1:]  # every position of the encoder, once
+        spots = [
+            (stack, where) for stack in stacks for where in ([here] if stack is last else range(len(stack.tokens)))
+        ]
+        wanted.append((f"model {here}", partial(look.model_map, text, target, position=here)))
+        wanted += [
+            (f"place {place} {where}", partial(look.place_detail, text, place, target, position=where))
+            for each, where in spots
+            for place in _places(each, last=each is last)
+        ]
+        if here == start:
+            wanted += [(f"arithmetic {head}", partial(look.arithmetic, text, head, target)) for head in look.heads]
+    for name, find in wanted:
+        pieces[name] = find()
+        room -= _size(pieces[name])
+        if room < 0:
+            break
+    return View("model", {"map": found, "pieces": pieces, "circuit": circuit(look, text, target, start)}, heading=MODEL)
+
+
+def circuit(
+    look: Inspector, text: str, target: str | None = None, position: int | None = None, n_edges: int = 16
+) -> dict[str, object]:
+    """Return the strongest paths to an outcome with a sentence for each, and what each part adds to its logit."""
+    at = 0 if look.shape == "classifier" else position
+    found = look.paths(text, target, position=at, n_edges=n_edges)
+    parts = look.logit_attribution(text, target, position=at)
+    sentences = [found.sentence(edge) for edge in found.edges]
+    record = {"target": found.target, "position": position, "edges": found.edges, "sentences": sentences}
+    return {**record, "explanation": found.explanation, "names": parts.names, "values": parts.values}
+
+
+def _places(stack: StackMap, *, last: bool) -> list[str]:
+    layers = dict.fromkeys(each.layer for each in stack.sublayers)
+    return [f"{stack.name}.{each}" for each in ("embedding", *layers)] + (["output"] if last else [])
+
+
+def _size(found: object) -> int:
+    """Return how many numbers a piece has."""
+    if isinstance(found, np.ndarray):
+        return found.size
+    if is_dataclass(found):
+        return sum(_size(getattr(found, field.name)) for field in fields(found))
+    return sum(map(_size, found)) if isinstance(found, tuple) else 1
 
 
 def _outcome(look: Inspector, text: str, target: str | None) -> Iterator[View]:

@@ -2,11 +2,13 @@
 
 from functools import lru_cache
 
+import numpy as np
+
 from penwright.classification.classifier import Classifier
 from penwright.errors import UsageError
 from penwright.generation.generator import Generator
 from penwright.inspection.forward_pass import ForwardPass
-from penwright.inspection.tokens import Token, special_token, tokens_of
+from penwright.inspection.tokens import Token, readable, special_ids, special_token, tokens_of
 from penwright.tokenizers.tokenizer import unknown_warnings, well_formed
 from penwright.translation.translator import Translator
 
@@ -58,6 +60,11 @@ class TextReader:
                 source = (*before, *tokens[: self.room], end)
                 return ForwardPass(source, (*starts, *written), (*starts[1:], *written, close))
 
+    def with_source(self, text: str, reading: ForwardPass) -> ForwardPass:
+        """Return the tokens of another text; a translator keeps the target of `reading`."""
+        other = self.read(text, "" if self.application.kind == "translator" else None)
+        return ForwardPass(other.source, reading.target, reading.answers) if other.source else other
+
     def windows(self, text: str) -> list[ForwardPass]:
         """Split a writer's text into adjacent windows of the context length."""
         whole, context = self.whole(text), self.application.model.settings.context_length
@@ -65,6 +72,16 @@ class TextReader:
             ForwardPass((), whole.target[at : at + context], whole.answers[at : at + context])
             for at in range(0, len(whole.answers), context)
         ]
+
+    def repeated(self, n: int, seed: int) -> ForwardPass:
+        """Return at most `n` random ordinary tokens, repeated once, for a writer to read."""
+        n = max(1, min(n, (self.application.model.settings.context_length - 1) // 2))
+        specials = set(special_ids(self.tokenizer))
+        ordinary = [token for token in range(self.tokenizer.vocab_size) if token not in specials]
+        chosen = np.random.default_rng(seed).choice(ordinary, n, replace=n > len(ordinary)).tolist()
+        start = self._special(self.tokenizer.start_id, 0)
+        twice = [Token(readable(self.tokenizer, token), token, at, at + 1) for at, token in enumerate(chosen * 2)]
+        return ForwardPass((), (start, *twice), tuple(twice))
 
     def warnings(self, text: str, target: str | None = None) -> tuple[str, ...]:
         """Return warnings about unknown characters, and about text that the model does not read."""

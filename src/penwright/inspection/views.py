@@ -22,12 +22,17 @@ from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics, head_statistics
 from penwright.inspection.heads import Head
 from penwright.inspection.lens import Lens
+from penwright.inspection.logit_attribution import LogitAttribution, readable_part
+from penwright.inspection.model_map import ModelMap, PlaceDetail
+from penwright.inspection.patching import Patching
+from penwright.inspection.paths import Paths
 from penwright.inspection.token_scores import LossByPosition, TokenScores
 from penwright.inspection.tokens import Token
 from penwright.views import View
 from penwright.views.packing import as_table
 
 WEAKEST = 0.1  # smallest weight of a drawn link; the strongest link of each token is always drawn
+MODEL = "The whole model"
 WITHOUT_TOKENS = ("(label)",)  # the only position of a classifier
 
 
@@ -198,6 +203,37 @@ def _losses(found: LossByPosition) -> View:
     run = {"name": "loss", "x": known, "y": found.nats[known]}
     data = {"runs": [run], "x_label": "position", "y_label": "nats per token"}
     return View("curves", data, heading="Loss by position")
+
+
+@view.register
+def _model(found: ModelMap) -> View:
+    return View("model", {"map": found, "pieces": {}, "circuit": None}, heading=MODEL)
+
+
+@view.register
+def _place(found: PlaceDetail) -> View:
+    return View("place", found, heading=f"{found.place}, position {found.position}")
+
+
+@view.register
+def _parts(found: LogitAttribution) -> View:
+    named = [readable_part(name) for name in found.names]
+    data = {**as_table(found), "explanation": found.explanation, "labels": named}
+    return View("parts", data, heading="What each part adds to the logit")
+
+
+@view.register
+def _patching(found: Patching) -> View:
+    kind = found.kind.replace("_", "-")
+    heading = f"What carries the difference: {kind}, {found.part}"
+    return View("patching", {**as_table(found), "explanation": found.explanation}, heading=heading)
+
+
+@view.register
+def _paths(found: Paths) -> View:
+    sentences = [found.sentence(edge) for edge in found.edges]
+    data = {**as_table(found), "explanation": found.explanation, "sentences": sentences}
+    return View("circuit", data, heading=f"The strongest paths to “{found.target}”")
 
 
 def importance(found: Sequence[HeadImportance]) -> View:

@@ -20,7 +20,8 @@ from penwright.inspection.attention_maps import PackedPart
 from penwright.inspection.forward_pass import PartName, Side
 from penwright.inspection.gradients import Method
 from penwright.inspection.heads import parse_head
-from penwright.inspection.pages import heads
+from penwright.inspection.pages import circuit, heads
+from penwright.inspection.patching import PatchKind
 from penwright.inspection.views import importance, labels, one_head
 from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge
 from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, check_lengths
@@ -43,6 +44,8 @@ MAX_NUMBERS = {
     "svg": 16_000_000,
     "png": 16_000_000,
 }  # maximum count of numbers in a picture, by format
+MAX_TOKENS = 512  # maximum length of a text in the picture of a whole model
+MAX_CIRCUIT_TOKENS = 96  # maximum length of a text for circuits and patching, which take many passes
 N_WORDS = 2000  # number of words in an embedding map
 N_POSITIONS = 256  # number of positions in the similarity picture
 
@@ -56,7 +59,10 @@ class InspectRequest(ModelRequest):
     head: Annotated[Text, Field(max_length=40)] = "0.0"  # LAYER.HEAD or PART.LAYER.HEAD, for example "cross.3.2"
     heads: Annotated[list[Name], Field(max_length=4096, fail_fast=True, default_factory=list)]  # heads to ablate
     part: PartName | None = None  # part of the model for attention rollout; None: the last part
-    position: Annotated[int, Field(ge=0, le=2**31)] | None = None  # position before the token to attribute
+    position: Annotated[int, Field(ge=0, le=2**31)] | None = None  # position to show, or before the token to attribute
+    place: Annotated[Text, Field(max_length=40)] = "output"  # place in the model: "decoder.embedding", "decoder.2"
+    other_text: Text = ""  # text to compare with in patching
+    kind: PatchKind = "residual"  # activations to patch
     method: Method = "integrated_gradients"
     word: Text = ""  # word whose neighbours to find
     side: Side | None = None  # side of a translator whose embeddings to use
@@ -91,6 +97,39 @@ def _attribution(insp: Inspector, body: InspectRequest) -> View:
     return view(insp.attribution(body.text, body.target, position=body.position, method=body.method))
 
 
+def _arithmetic(insp: Inspector, body: InspectRequest) -> View:
+    found = insp.arithmetic(body.text, body.head, body.target)
+    return view(found if body.position is None else found.row(body.position))
+
+
+def _model(insp: Inspector, body: InspectRequest) -> View:
+    _require_few(insp, body, MAX_TOKENS)
+    return view(insp.model_map(body.text, body.target, position=body.position, k=body.k))
+
+
+def _circuit(insp: Inspector, body: InspectRequest) -> View:
+    _require_few(insp, body, MAX_CIRCUIT_TOKENS)
+    return View("circuit", circuit(insp, body.text, body.target, body.position), heading="The strongest paths")
+
+
+def _parts(insp: Inspector, body: InspectRequest) -> View:
+    return view(insp.logit_attribution(body.text, body.target, position=body.position))
+
+
+def _patching(insp: Inspector, body: InspectRequest) -> View:
+    _require_few(insp, body, MAX_CIRCUIT_TOKENS)
+    found = insp.patching(body.text, body.other_text, body.target, kind=body.kind, position=body.position)
+    return view(next((each for each in found if each.part == body.part), found[-1]))
+
+
+def _require_few(insp: Inspector, body: InspectRequest, most: int) -> None:
+    """Raise RequestTooLarge for a text with too many tokens for a picture of the whole model."""
+    reading = insp.read(body.text, body.target)
+    n_tokens = max(len(reading.source), len(reading.target))
+    if n_tokens > most:
+        raise RequestTooLarge(f"the text has {n_tokens} tokens; this picture shows at most {most}. Use a shorter text")
+
+
 # The functions that make the pictures, by name in the URL.
 PICTURES: Mapping[str, Callable[[Inspector, InspectRequest], View]] = {
     "tokens": _tokens,
@@ -104,7 +143,12 @@ PICTURES: Mapping[str, Callable[[Inspector, InspectRequest], View]] = {
     "leaving_out": lambda insp, body: view(insp.occlusion(body.text, body.target)),
     "ablation": lambda insp, body: view(insp.ablate(body.text, body.heads, body.target, body.k)),
     "importance": lambda insp, body: importance(insp.head_importance(body.text, body.target)),
-    "arithmetic": lambda insp, body: view(insp.arithmetic(body.text, body.head, body.target)),
+    "arithmetic": _arithmetic,
+    "model": _model,
+    "place": lambda insp, body: view(insp.place_detail(body.text, body.place, body.target, position=body.position)),
+    "circuit": _circuit,
+    "parts": _parts,
+    "patching": _patching,
     "neighbours": lambda insp, body: view(insp.neighbours(body.word, body.k, body.side)),
     "map": lambda insp, body: view(insp.embedding_map(n=N_WORDS, side=body.side)),
     "positions": lambda insp, body: view(insp.positions(N_POSITIONS, body.side)),
@@ -112,7 +156,7 @@ PICTURES: Mapping[str, Callable[[Inspector, InspectRequest], View]] = {
 ABOUT_A_TEXT = set(PICTURES) - {"neighbours", "map", "positions"}
 Picture = Literal[
     "tokens", "next", "heads", "head", "alignment", "rollout", "lens", "attribution", "leaving_out", "ablation",
-    "importance", "arithmetic", "neighbours", "map", "positions",
+    "importance", "arithmetic", "model", "place", "circuit", "parts", "patching", "neighbours", "map", "positions",
 ]  # fmt: skip
 
 
@@ -122,7 +166,7 @@ async def inspect(
 ) -> Response:
     """Return a picture of what happens inside a model for a text."""
     served = registry.get(body.model)
-    check_lengths([body.text, body.target, body.word], limits)
+    check_lengths([body.text, body.target, body.word, body.other_text], limits)
     if body.k * max(len(body.text), len(body.target or "")) > MAX_ALTERNATIVES:
         raise RequestTooLarge(
             f"k is {body.k}, which is too much for a text of this length. Use a smaller k, or a shorter text"

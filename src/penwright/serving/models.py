@@ -29,6 +29,7 @@ class ModelFacts(BaseModel):
     n_heads: int
     d_model: int
     vocab_size: int
+    tokenizer: str  # type of the tokenizer, such as "characters" or "bpe"
     context_length: int
     heads: list[str]  # names of the heads, for requests about a single head
     device: str
@@ -89,6 +90,7 @@ def facts(served: ModelWorker) -> ModelFacts:
         n_heads=settings.n_heads,
         d_model=settings.d_model,
         vocab_size=opened.tokenizer.vocab_size,
+        tokenizer=opened.recipe.tokenizer.type,
         context_length=settings.context_length,
         heads=[str(head) for head in all_heads(model)],
         device=device_of(model),

@@ -54,10 +54,15 @@ def cell(page: str) -> str:
 def smaller(name: str, data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, str]]]:
     """Yield the complete data, then smaller and smaller parts, each with options that say what is missing.
 
-    Only heads of `attention` can be left out. All heads keep their thumbnails; in each part, the first 32, 16, ... 0
-    keep their weights, ordered by layer and head. The [layer, head] pairs in `data["first"]` come first.
+    Heads of `attention` can be left out, and the last pieces of a `model`. All heads keep their thumbnails; in each
+    part, the first 32, 16, ... 0 heads keep their weights, ordered by layer and head. The [layer, head] pairs in
+    `data["first"]` come first.
     """
     yield data, {}
+    if name == "model":
+        pieces = list(data["pieces"].items())
+        for share in (2, 4, 8, 16, 32, 64):
+            yield {**data, "pieces": dict(pieces[: len(pieces) // share])}, {}
     if name != "attention":
         return
     for kept in (32, 16, 8, 4, 2, 1, 0):

@@ -4,21 +4,29 @@ import { make } from "./views/dom.js";
 
 const number = (value) => value.toLocaleString("en");
 
+/** What the tokens of a model are, by the type of its tokenizer. */
+function whatTokensAre({ tokenizer, vocab_size: vocabulary }) {
+  const n = number(vocabulary);
+  if (tokenizer === "characters") return `This model reads letter by letter: its ${n} tokens are single characters.`;
+  if (tokenizer === "bytes") return `This model reads byte by byte: its ${n} tokens are the bytes of the text, one for most letters.`;
+  return `A model reads neither letters nor words but tokens: the ${n} pieces of its vocabulary.`;
+}
+
 /** Return the steps for a model: [title, text, screen, state]. */
 function stepsFor(model) {
-  const { kind, d_model: width, n_heads: heads, n_layers: layers, vocab_size: vocabulary } = model;
+  const { kind, d_model: width, n_heads: heads, n_layers: layers } = model;
   const look = (tool) => ["inspect", { tool, head: "" }];
   const steps = [
     [
       kind === "classifier" ? "Labels" : "Tokens",
       kind === "classifier"
         ? "This model reads a text and gives a probability to each label. The next steps show how it gets there."
-        : `A model reads neither letters nor words but tokens: the ${number(vocabulary)} pieces of its vocabulary. It gave each token a probability in advance. The stronger the colour, the less the token was expected. Point at one to see the alternatives.`,
+        : `${whatTokensAre(model)} It gave each token a probability in advance. The stronger the colour, the less the token was expected. Point at one to see the alternatives.`,
       ...look("tokens"),
     ],
     [
       "Embeddings",
-      `Each token becomes a vector of ${width} numbers, its embedding. Tokens that are used alike point in similar directions: the cosine of the angle between “blue” and “red” is near 1. Search for a token and look at its neighbours.`,
+      `Each token becomes a vector of ${width} numbers, its embedding. Tokens that are used alike point in similar directions: the cosine of the angle between them is near 1. Search for a token and look at its neighbours.`,
       ...look("embeddings"),
     ],
     [
@@ -40,6 +48,11 @@ function stepsFor(model) {
       "Layer upon layer",
       "Each layer adds what it found to what was there. This is what the model would say if it stopped after each layer: first guesses at the bottom, its answer at the top. The last step is a linear layer and a softmax over everything that it could say.",
       ...look("lens"),
+    ],
+    [
+      "The whole model",
+      "All of it at once, with the numbers of your sentence: each row is a token, each column a step. The longer the vector that a step adds, the stronger its colour. Choose a block or a head to go in, down to one product of a query and a key.",
+      ...look("model"),
     ],
     [
       "Where, and why",

@@ -29,6 +29,9 @@ export function percent(value) {
   return `${(100 * value).toFixed(value < 0.1 ? 1 : 0)} %`;
 }
 
+/** What an entropy in nats means: the number of equally likely tokens that would leave as much open. */
+export const unsure = (nats) => `as unsure as between ${number(Math.round(Math.exp(nats) * 10) / 10)} tokens`;
+
 /** A scale: maps a domain to a range of pixels, linear or logarithmic. */
 export function scale([low, high], [start, end], log = false) {
   const place = log ? Math.log10 : (value) => value;

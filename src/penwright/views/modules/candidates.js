@@ -1,5 +1,6 @@
 /** The most probable next tokens, before and after temperature, top-k, top-p and other sampling settings. */
 
+import { unsure } from "./axes.js";
 import { bars, paired } from "./bars.js";
 import { emit, make, view } from "./dom.js";
 import { label } from "./tokens.js";
@@ -14,11 +15,15 @@ export function draw(element, data, options = {}) {
 
 function build(root, { before, after = null, entropy = null }) {
   const all = after ? paired(before, after) : before.map((each) => ({ ...each, values: [each.probability] }));
-  const rows = all.map(({ text, id, values }) => ({
+  const shown = (each) => each.values.at(-1);
+  const rows = all.toSorted((one, other) => shown(other) - shown(one)).map(({ text, id, values }) => ({
     name: label(text),
     values,
     choose: () => emit(root, "alternative-chosen", { text, id }),
   }));
   root.append(bars("next", after ? ["the model's", "as sampled"] : ["probability"], rows));
-  if (entropy !== null) root.append(make("p", { class: "pw-note" }, `Entropy ${entropy.toFixed(2)} nats.`));
+  if (entropy !== null) {
+    const title = `exp(${entropy.toFixed(2)}): the number of equally likely tokens with this entropy`;
+    root.append(make("p", { class: "pw-note", title }, `Entropy ${entropy.toFixed(2)} nats: ${unsure(entropy)}.`));
+  }
 }

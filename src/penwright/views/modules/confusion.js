@@ -29,7 +29,7 @@ function build(root, { labels, counts }) {
     cells.push([node, share]);
     return node;
   };
-  const heading = (text) => make("th", { scope: "col" }, make("bdi", {}, text));
+  const heading = (text) => make("th", { scope: "col", title: text }, make("bdi", {}, text));
   const recall = (row) =>
     make("td", { class: "pw-number" }, sums[row] ? percent(values.at(row, row) / sums[row]) : "–");
   const line = (name, row) =>

@@ -9,6 +9,7 @@ import { ablation } from "./ablation.js";
 import { compare } from "./compare.js";
 import { embeddings } from "./embeddings.js";
 import { caution, heads } from "./heads.js";
+import { model, parts, patching } from "./model.js";
 
 /** Return the `show` function of a picture without controls. */
 const simple =
@@ -126,11 +127,14 @@ const position = {
 export const TOOLS = [
   { ...tokens, kinds: ["writer", "translator"] },
   { ...labels, kinds: ["classifier"] },
+  model,
   heads,
   alignment,
   rollout,
   lens,
   gradients,
+  parts,
+  patching,
   ablation,
   arithmetic,
   embeddings,

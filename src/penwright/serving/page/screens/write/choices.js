@@ -1,6 +1,6 @@
 /** Why this token? Its scores and the alternatives, before and after the settings. */
 
-import { number, percent } from "../../views/axes.js";
+import { number, percent, unsure } from "../../views/axes.js";
 import { bars } from "../../views/bars.js";
 import { make } from "../../views/dom.js";
 import { label } from "../../views/tokens.js";
@@ -11,7 +11,9 @@ const COLUMNS = ["model", "with settings"];
 /** Draw bars of choices. A click calls `take(choice)`. */
 function choiceBars(likeliest, take) {
   const drawn = likeliest.some(({ chance }) => chance !== null && chance !== undefined);
-  const rows = likeliest.map((choice) => ({
+  const shown = ({ probability, chance }) => (drawn ? (chance ?? 0) : probability);
+  const ordered = likeliest.toSorted((one, other) => shown(other) - shown(one) || other.probability - one.probability);
+  const rows = ordered.map((choice) => ({
     name: label(choice.text),
     values: drawn ? [choice.probability, choice.chance ?? 0] : [choice.probability],
     choose: () => take(choice),
@@ -46,7 +48,7 @@ export function makeChoices({ closed }) {
       const said = [
         `${percent(Math.exp(logProb))}, ${number(-logProb)} nats`,
         `rank ${number(rank)}`,
-        `entropy ${number(entropy)} nats`,
+        `entropy ${number(entropy)} nats: ${unsure(entropy)}`,
         several && `made of ${several.join(", ")}`,
       ];
       const name = make("bdi", { class: "pw-quoted" }, label(part.text, 40));
@@ -56,7 +58,7 @@ export function makeChoices({ closed }) {
     /** Show the next token's probabilities, and how many tokens the settings allow. */
     showNext({ likeliest, entropy, n_kept: kept }, take) {
       const left = `${number(kept)} ${kept === 1 ? "token" : "tokens"} can be drawn`;
-      fill(["What may come next"], `${left} · entropy ${number(entropy)} nats`, [choiceBars(likeliest, take)]);
+      fill(["What may come next"], `${left} · entropy ${number(entropy)} nats: ${unsure(entropy)}`, [choiceBars(likeliest, take)]);
     },
     /** Show a hint if nothing is known. */
     showHint(title, text) {

@@ -1,0 +1,120 @@
+"""Direct logit attribution: how much each part of a model adds to the logit of an outcome.
+
+The last norm and the output layer read the residual stream, which is a sum (see `decomposition.py`). So the logit is a
+sum too: one term for each head, each feed-forward network, the token vector and the position vector. This counts only
+the direct path of a part to the output, and not what later parts make of it; `patching.py` and `paths.py` measure that.
+A constant that is added to all logits changes no probability. The logit is therefore compared with the mean logit of
+all outcomes, or with the logit of one other outcome.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+
+from penwright.inspection.decomposition import BIASES, Contributions, apply_final_norm, walk
+from penwright.inspection.forward_pass import ForwardPass
+from penwright.inspection.gradients import AttributionTarget
+from penwright.inspection.recording import record
+from penwright.model import Model
+from penwright.model.encoder_only import EncoderOnly
+
+STRONGEST = 3  # parts that the explanation names
+
+
+@dataclass(frozen=True)
+class LogitAttribution:
+    """What each part adds to the logit of an outcome directly. The values add up to `logit`.
+
+    Names are those of heads ("decoder.3.2"), "decoder.3.feed_forward", "decoder.tokens", "decoder.positions" and
+    "biases". A translator's encoder has no direct path to the output: what it adds comes through the cross-attention.
+    """
+
+    target: str  # the outcome
+    against: str | None  # the outcome to compare with; None: the mean of all outcomes
+    position: int  # position of the token before the outcome; 0 for a label
+    logit: float  # of the outcome, minus that of `against` or the mean of all
+    names: tuple[str, ...]
+    values: Float64[np.ndarray, " parts"]
+
+    def heads(self, part: str) -> Float64[np.ndarray, "n_layers n_heads"]:
+        """Return the values of all heads of a part."""
+        found = {name: value for name, value in zip(self.names, self.values, strict=True) if _is_head(name, part)}
+        n_heads = 1 + max(int(name.split(".")[2]) for name in found)
+        return np.array(list(found.values())).reshape(-1, n_heads)
+
+    @property
+    def explanation(self) -> str:
+        """One sentence that says which parts count most."""
+        order = np.argsort(-np.abs(self.values), kind="stable")[:STRONGEST]
+        most = [f"{readable_part(self.names[at])} ({self.values[at]:+.2f})" for at in order]
+        other = "the mean logit" if self.against is None else f"that of “{self.against}”"
+        return (
+            f"The logit of “{self.target}” is {abs(self.logit):.2f} {'above' if self.logit >= 0 else 'below'} {other}; "
+            f"most of it comes directly from {', '.join(most[:-1])} and {most[-1]}."
+        )
+
+    def __str__(self) -> str:
+        return self.explanation
+
+
+def readable_part(name: str) -> str:
+    """Return the name of a part in words: "head 3.2", "cross-attention head 1.0", "feed-forward 3"."""
+    part, _, rest = name.partition(".")
+    side = {"encoder": "encoder ", "cross": "cross-attention "}.get(part, "")
+    if rest.endswith("feed_forward"):
+        return f"{side}feed-forward {rest.split('.')[0]}"
+    named = {"tokens": "the token vectors", "positions": "the position vectors", "": f"the {part}"}
+    return named.get(rest, f"{side}head {rest}")
+
+
+def _is_head(name: str, part: str) -> bool:
+    fields = name.split(".")
+    return fields[0] == part and fields[-1].isdecimal()
+
+
+@torch.no_grad()
+def logit_attribution(
+    model: Model, reading: ForwardPass, aim: AttributionTarget, names: Sequence[str]
+) -> LogitAttribution:
+    """Split the logit of an outcome at a position into what each part adds to it."""
+    recording = record(model, reading)
+    stack = recording.stacks[-1]
+    at = None if isinstance(model, EncoderOnly) else [aim.position]
+    for _, found in walk(stack, at):  # noqa: B007 - the last step is the whole sum
+        pass
+    apply_final_norm(stack, found, at)
+    parts = _pooled(model, found) if isinstance(model, EncoderOnly) else found.vectors[:, 0]
+    output = cast(nn.Linear, model.output)
+    weight, bias = output.weight, output.bias
+    other = weight.mean(0) if aim.against is None else weight[aim.against]
+    values = (parts @ (weight[aim.outcome] - other).to(parts)).double()
+    if bias is not None:
+        values[BIASES] += float(bias[aim.outcome] - (bias.mean() if aim.against is None else bias[aim.against]))
+    logits = recording.logits[aim.position]
+    return LogitAttribution(
+        names[aim.outcome],
+        None if aim.against is None else names[aim.against],
+        aim.position,
+        float(logits[aim.outcome] - (logits.mean() if aim.against is None else logits[aim.against])),
+        ("biases", *found.names[1:]),
+        values.cpu().numpy(),
+    )
+
+
+def _pooled(model: EncoderOnly, found: Contributions) -> Float[Tensor, "contributions d_model"]:
+    """Return each contribution to the vector that the output layer reads.
+
+    The pooler's activation counts as a factor for each number, its output divided by its input, so the sum stays exact.
+    """
+    pooled = found.vectors.mean(1) if model.settings.pooling == "mean" else found.vectors[:, 0].clone()
+    if model.pooler is None:
+        return pooled
+    projected = pooled @ model.pooler.weight.T
+    projected[BIASES] += model.pooler.bias
+    whole = projected.sum(0)
+    return projected * torch.where(whole == 0, 0.0, model.activation(whole) / whole)

@@ -1,0 +1,266 @@
+"""The data of the picture of a whole model: an overview of one forward pass, and what one place of it computes.
+
+The overview (`ModelMap`) has numbers for every sublayer at every position, and the attention of one position.
+`place_detail` has the vectors of one place at one position: an embedding, a block or the output layer. Queries, keys
+and values of a head are those of `arithmetic.py`. No answer contains a weight matrix.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64
+from torch import Tensor
+
+from penwright.decoding.batches import evaluating
+from penwright.errors import UsageError
+from penwright.inspection.forward_pass import ForwardPass, PartName, TopPredictions, top_predictions
+from penwright.inspection.lens import read_out
+from penwright.inspection.recording import Kind, Recording, StackName, StackRecord, SublayerRecord, record
+from penwright.inspection.tokens import Token
+from penwright.model import Model
+from penwright.model.encoder_only import EncoderOnly
+
+
+@dataclass(frozen=True)
+class SublayerMap:
+    """A sublayer at every position, and the heads of an attention at one position."""
+
+    part: PartName
+    layer: int
+    kind: Kind
+    added: Float32[np.ndarray, " positions"]  # length of the vector that the sublayer adds
+    after: Float32[np.ndarray, " positions"]  # length of the residual stream after it
+    weights: Float32[np.ndarray, "n_heads sources"]  # attention of the position; empty for a feed-forward network
+    head_added: Float32[np.ndarray, " n_heads"]  # length of the vector that each head adds at the position
+
+
+@dataclass(frozen=True)
+class StackMap:
+    """An encoder or a decoder."""
+
+    name: StackName
+    tokens: tuple[Token, ...]
+    position: int  # the position whose attention is shown
+    embedded: Float32[np.ndarray, " positions"]  # length of the vector of each token, with its position
+    sublayers: tuple[SublayerMap, ...]
+
+
+@dataclass(frozen=True)
+class ModelMap:
+    """A forward pass through a whole model, with the attention and the prediction at one position."""
+
+    stacks: tuple[StackMap, ...]
+    answers: tuple[Token, ...]  # the next token at each decoder position, up to the end of the text
+    position: int  # in the last stack
+    d_model: int
+    layer_texts: tuple[str, ...]  # the likeliest outcome after the embedding and after each layer (logit lens)
+    layer_probabilities: Float64[np.ndarray, " n_layers_and_one"]
+    outcomes: TopPredictions  # the likeliest outcomes
+    logits: Float64[np.ndarray, " k"]  # of these outcomes
+
+
+@dataclass(frozen=True)
+class SublayerDetail:
+    """A sublayer at one position. A vector that is missing is empty."""
+
+    part: PartName
+    layer: int
+    kind: Kind
+    before: Float32[np.ndarray, " d_model"]  # the residual stream
+    read: Float32[np.ndarray, " d_model"]  # the input of the sublayer
+    hidden: Float32[np.ndarray, " d_ff"]  # the hidden layer of a feed-forward network
+    output: Float32[np.ndarray, " d_model"]
+    after: Float32[np.ndarray, " d_model"]  # the residual stream
+    head_added: Float32[np.ndarray, " n_heads"]
+    head_sources: tuple[int, ...]  # the source with the largest weight, by head
+    head_weights: Float32[np.ndarray, " n_heads"]  # these weights
+    sources: tuple[Token, ...]  # the tokens that heads attend to
+
+
+@dataclass(frozen=True)
+class PlaceDetail:
+    """The vectors at one place of a model, at one position.
+
+    Places are "decoder.embedding", blocks such as "decoder.2", and "output". `vectors` are those of an embedding
+    ("token", "position", "embedded") or of the output layer ("stream", "normalized").
+    """
+
+    place: str
+    position: int
+    token: Token
+    names: tuple[str, ...]
+    vectors: tuple[Float32[np.ndarray, " d_model"], ...]
+    sublayers: tuple[SublayerDetail, ...]  # of a block
+    outcomes: TopPredictions | None  # of the output layer
+    logits: Float64[np.ndarray, " k"]
+    log_sum: float  # the logarithm of the sum of exp(logit) over all outcomes
+
+
+@torch.no_grad()
+def model_map(model: Model, reading: ForwardPass, names: Sequence[str], position: int, k: int = 10) -> ModelMap:
+    """Return the overview of a pass. `position` is one of the last stack."""
+    recording = record(model, reading)
+    last = recording.stacks[-1]
+    require_position(position, len(last.embedded))
+    at_source = _most_attended(recording, position) if len(recording.stacks) > 1 else 0
+    stacks = [_stack_map(recording, each, position if each is last else at_source) for each in recording.stacks]
+    found = 0 if isinstance(model, EncoderOnly) else position
+    blocks = [each for each in last.sublayers if each.kind == "feed_forward"]
+    with evaluating(model):
+        streams = torch.stack([last.embedded, *(each.after for each in blocks)])
+        streams = streams if isinstance(model, EncoderOnly) else streams[:, [position]]
+        by_layer = read_out(model, streams)[:, 0].double().softmax(-1)
+    likeliest = top_predictions(by_layer, names, 1)
+    outcomes = top_predictions(recording.logits[found].softmax(-1), names, k)
+    return ModelMap(
+        tuple(stacks),
+        reading.answers,
+        position,
+        last.embedded.shape[1],
+        tuple(str(texts[0]) for texts in likeliest.texts),  # type: ignore[index]
+        likeliest.probabilities[:, 0],
+        outcomes,
+        recording.logits[found].cpu().numpy()[outcomes.ids],
+    )
+
+
+@torch.no_grad()
+def place_detail(
+    model: Model, reading: ForwardPass, names: Sequence[str], place: str, position: int, k: int = 10
+) -> PlaceDetail:
+    """Return the vectors at a place: "decoder.embedding", a block such as "decoder.2", or "output"."""
+    recording = record(model, reading)
+    stacks = {each.name: each for each in recording.stacks}
+    name, _, where = place.partition(".")
+    stack = recording.stacks[-1] if place == "output" else stacks.get(name)  # type: ignore[call-overload]
+    if stack is None or not (place == "output" or where == "embedding" or where.isdecimal()):
+        raise UsageError(f"there is no place '{place}'. Places are {_places(recording)}")
+    tokens = reading.sides(stack.name)[0]
+    require_position(position, len(tokens))
+    empty = np.zeros(0)
+    token = tokens[position]
+    if place == "output":
+        return _output(model, recording, token, position, names, k)
+    if where == "embedding":
+        whole = stack.token_vectors[position]
+        before = stack.embedding.positions
+        parts = [("token", whole)]
+        if before is not None:
+            added = before(torch.tensor([[position]], device=whole.device))[0, 0].to(whole.dtype)
+            parts.append(("position", added))
+        parts.append(("embedded", stack.embedded[position]))
+        labels, vectors = zip(*parts, strict=True)
+        return PlaceDetail(place, position, token, labels, tuple(map(_numbers, vectors)), (), None, empty, 0.0)
+    block = [each for each in stack.sublayers if each.layer == int(where)]
+    if not block:
+        raise UsageError(f"there is no place '{place}'. Places are {_places(recording)}")
+    details = tuple(_sublayer(each, position, reading.sides(each.part)[1]) for each in block)
+    return PlaceDetail(place, position, token, (), (), details, None, empty, 0.0)
+
+
+def require_position(position: int, length: int) -> None:
+    """Raise UsageError beyond the last position."""
+    if not 0 <= position < length:
+        raise UsageError(f"there is no position {position}: positions are 0 to {length - 1}")
+
+
+def _stack_map(recording: Recording, stack: StackRecord, position: int) -> StackMap:
+    tokens = recording.reading.sides(stack.name)[0]
+    sublayers = tuple(_sublayer_map(each, position) for each in stack.sublayers)
+    return StackMap(stack.name, tokens, position, _lengths(stack.embedded), sublayers)
+
+
+def _sublayer_map(place: SublayerRecord, position: int) -> SublayerMap:
+    weights, added = np.zeros((0, 0), np.float32), np.zeros(0, np.float32)
+    if place.kind == "attention":
+        weights = _numbers(_weights(place, position))
+        added = _lengths(place.head_outputs(position)[:, 0])
+    return SublayerMap(
+        place.part, place.layer, place.kind, _lengths(place.output), _lengths(place.after), weights, added
+    )
+
+
+def _sublayer(place: SublayerRecord, position: int, sources: tuple[Token, ...]) -> SublayerDetail:
+    vectors = (place.before, place.read, place.output, place.after)
+    before, read, output, after = (_numbers(each[position]) for each in vectors)
+    if place.kind == "feed_forward":
+        hidden, empty = _numbers(place.hidden[position]), np.zeros(0, np.float32)
+        return SublayerDetail(
+            place.part, place.layer, place.kind, before, read, hidden, output, after, empty, (), empty, ()
+        )
+    weights = _weights(place, position)
+    return SublayerDetail(
+        place.part,
+        place.layer,
+        place.kind,
+        before,
+        read,
+        np.zeros(0, np.float32),
+        output,
+        after,
+        _lengths(place.head_outputs(position)[:, 0]),
+        tuple(weights.argmax(-1).tolist()),
+        _numbers(weights.amax(-1)),
+        sources,
+    )
+
+
+def _output(
+    model: Model, recording: Recording, token: Token, position: int, names: Sequence[str], k: int
+) -> PlaceDetail:
+    stack = recording.stacks[-1]
+    logits = recording.logits[0 if isinstance(model, EncoderOnly) else position]
+    outcomes = top_predictions(logits.softmax(-1), names, k)
+    with evaluating(model):
+        normalized = stack.stack.norm(stack.output)
+    if isinstance(model, EncoderOnly):
+        pooled = model.pool(normalized[None], torch.ones_like(normalized[None, :, 0], dtype=torch.bool))[0]
+        labels, vectors = ("stream", "normalized", "pooled"), (stack.output[position], normalized[position], pooled)
+    else:
+        labels, vectors = ("stream", "normalized"), (stack.output[position], normalized[position])  # type: ignore[assignment]
+    return PlaceDetail(
+        "output",
+        position,
+        token,
+        labels,
+        tuple(map(_numbers, vectors)),
+        (),
+        outcomes,
+        logits.cpu().numpy()[outcomes.ids],
+        float(logits.logsumexp(-1)),
+    )
+
+
+def _most_attended(recording: Recording, position: int) -> int:
+    """Return the source to which the cross-attention of a position attends most, over all heads and layers."""
+    total = torch.stack([_weights(each, position).mean(0) for each in recording.sublayers("cross")]).mean(0)
+    return int(total.argmax())
+
+
+def _weights(place: SublayerRecord, position: int) -> Tensor:
+    """Return the attention weights of one position, by head."""
+    queries, keys = place.heads.queries[:, position], place.heads.keys
+    scores = torch.einsum("hd,hsd->hs", queries * queries.shape[-1] ** -0.5, keys)
+    mask, sources = place.heads.mask, torch.arange(keys.shape[1], device=keys.device)
+    allowed = sources <= position if mask.is_causal else None
+    if mask.allowed is not None:
+        allowed = mask.allowed[0, 0].expand(place.heads.queries.shape[1], -1)[position]
+    return (scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)).softmax(-1)
+
+
+def _lengths(vectors: Tensor) -> Float32[np.ndarray, " rows"]:
+    return _numbers(vectors.norm(dim=-1))
+
+
+def _numbers(values: Tensor) -> Float32[np.ndarray, "*shape"]:
+    found: np.ndarray = values.float().cpu().numpy()
+    return found
+
+
+def _places(recording: Recording) -> str:
+    stacks = [
+        f"{each.name}.embedding, {each.name}.0 to {each.name}.{each.sublayers[-1].layer}" for each in recording.stacks
+    ]
+    return f"{', '.join(stacks)} and output"

@@ -1,0 +1,258 @@
+"""Activation patching between two texts (Vig et al. 2020; Meng et al. 2022): which activations carry the difference.
+
+The model reads the other text, with one activation replaced by that of the text. If the prediction of the text comes
+back, what it depends on passes through this place. Both texts need the same number of tokens, since an activation is
+copied to the same position.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from penwright.decoding.batches import evaluating
+from penwright.errors import UsageError
+from penwright.inspection.forward_pass import ForwardPass, PartName, scores
+from penwright.inspection.gradients import AttributionTarget
+from penwright.inspection.logit_attribution import readable_part
+from penwright.inspection.recording import Kind, Recording, SublayerRecord, record
+from penwright.inspection.tokens import Token
+from penwright.model import Model
+from penwright.model.attention import Kernel, swap_kernels
+from penwright.model.mask import KernelMask
+
+PatchKind = Literal["residual", "attention", "feed_forward", "heads"]
+PATCH_KINDS: tuple[PatchKind, ...] = ("residual", "attention", "feed_forward", "heads")
+BATCH_TOKENS = 2048  # tokens per batch
+SMALLEST = 1e-9  # a smaller difference of the two texts is rounding
+
+
+@dataclass(frozen=True)
+class Patching:
+    """How much of the difference between two texts each patch restores: 0 nothing, 1 all of it.
+
+    The difference is that of the logits of `target` and `against`. Rows are layers. Columns are the patched positions,
+    or the heads, which are patched at all of these positions at once.
+    """
+
+    kind: PatchKind
+    part: PartName
+    layers: tuple[int, ...]
+    positions: tuple[int, ...]
+    tokens: tuple[Token, ...]  # of the text, at these positions
+    other_tokens: tuple[Token, ...]
+    target: str
+    against: str
+    difference: float  # logit of `target` minus that of `against`, for the text
+    other_difference: float  # for the other text
+    restored: Float64[np.ndarray, "n_layers columns"]
+
+    @property
+    def explanation(self) -> str:
+        """One sentence about the patch that restores most."""
+        layer, column = np.unravel_index(int(self.restored.argmax()), self.restored.shape)
+        share = f"{self.restored[layer, column]:.0%} of the preference for “{self.target}” over “{self.against}”"
+        if self.kind == "heads":
+            what = f"the output of {readable_part(f'{self.part}.{self.layers[layer]}.{column}')}"
+        else:
+            token, other = self.tokens[column].text, self.other_tokens[column].text
+            where = f"“{other}”" if token == other else f"“{other}” (“{token}” in the text)"
+            named = {
+                "residual": f"the {self.part} residual stream before layer {self.layers[layer]}",
+                "attention": f"the {self.part} attention output of layer {self.layers[layer]}",
+                "feed_forward": f"the {self.part} feed-forward output of layer {self.layers[layer]}",
+            }
+            what = f"{named[self.kind]} at {where}"
+        return f"Copying {what} from the text into the other text restores {share}."
+
+    def __str__(self) -> str:
+        return self.explanation
+
+
+class _Patch(NamedTuple):
+    """A place whose activation is replaced, at these positions."""
+
+    place: SublayerRecord
+    head: int | None
+    positions: list[int]
+
+
+def patching(
+    model: Model,
+    texts: tuple[ForwardPass, ForwardPass],
+    aim: AttributionTarget,
+    names: Sequence[str],
+    kind: PatchKind,
+    positions: Sequence[int] | None = None,
+) -> tuple[Patching, ...]:
+    """Patch activations of the first text into a run on the second, one place at a time; return a result per part.
+
+    `aim` must have an outcome to compare with. `positions` are those to patch, by default all.
+    """
+    text, other = texts
+    require_same_lengths(text, other)
+    if kind not in PATCH_KINDS:
+        raise UsageError(f"there is no kind of patch '{kind}': choose {', '.join(PATCH_KINDS)}")
+    assert aim.against is not None
+    recording, found = record(model, text), []
+    whole, before = _difference(recording.logits[None], aim)[0], _difference(_scores(model, other), aim)[0]
+    if abs(whole - before) < SMALLEST:
+        raise UsageError("both texts lead to the same prediction, so no patch can change it. Choose other texts")
+    for part, places in _places(recording, kind):
+        tokens, others = (each.sides(part)[0] for each in texts)
+        chosen = _positions(positions, len(tokens))
+        patches = [
+            each
+            for place in places
+            for each in (
+                [_Patch(place, head, chosen) for head in range(len(place.heads.outputs))]
+                if kind == "heads"
+                else [_Patch(place, None, [at]) for at in chosen]
+            )
+        ]
+        values = np.concatenate(
+            [_difference(each, aim) for each in _patched_logits(model, other, kind, patches, len(tokens))]
+        )
+        found.append(
+            Patching(
+                kind,
+                part,
+                tuple(place.layer for place in places),
+                tuple(chosen),
+                tuple(tokens[at] for at in chosen),
+                tuple(others[at] for at in chosen),
+                names[aim.outcome],
+                names[aim.against],
+                float(whole),
+                float(before),
+                ((values - before) / (whole - before)).reshape(len(places), -1),
+            )
+        )
+    return tuple(found)
+
+
+def preferences(
+    model: Model,
+    texts: tuple[ForwardPass, ForwardPass],
+    position: int | None,
+    outcomes: Sequence[int | None],
+    *,
+    last: bool,
+) -> AttributionTarget:
+    """Return a position and two outcomes: by default what the model predicts for each text, if these differ.
+
+    The default position is the last one, or with `last=False` the first at which the predictions differ.
+    """
+    require_same_lengths(*texts)
+    text, other = (_scores(model, each)[0] for each in texts)
+    if position is None:
+        differing = (text.argmax(-1) != other.argmax(-1)).nonzero()[:, 0].tolist()
+        position = len(text) - 1 if last or not differing else differing[0]
+    if not 0 <= position < len(text):
+        raise UsageError(f"there is no position {position}: positions are 0 to {len(text) - 1}")
+    outcome = int(text[position].argmax()) if outcomes[0] is None else outcomes[0]
+    against = outcomes[1]
+    if against is None:
+        others = [each for each in other[position].topk(min(2, other.shape[-1])).indices.tolist() if each != outcome]
+        against = others[0] if others else outcome
+    if against == outcome:
+        raise UsageError("an outcome is compared with itself. Choose two different outcomes")
+    return AttributionTarget(position, outcome, against)
+
+
+def require_same_lengths(text: ForwardPass, other: ForwardPass) -> None:
+    """Raise UsageError unless both texts have the same number of tokens."""
+    for one, two in ((text.source, other.source), (text.target, other.target)):
+        if len(one) != len(two):
+            raise UsageError(
+                f"the texts have {len(one)} and {len(two)} tokens. Choose texts of the same length in tokens, "
+                "for example by replacing one word with another"
+            )
+
+
+def _scores(model: Model, reading: ForwardPass) -> Tensor:
+    """Return the logits of a model in evaluation mode, without a gradient."""
+    with evaluating(model), torch.no_grad():
+        return scores(model, reading)
+
+
+def _difference(logits: Tensor, aim: AttributionTarget) -> Float64[np.ndarray, " rows"]:
+    difference: Float64[np.ndarray, " rows"] = (
+        (logits[:, aim.position, aim.outcome] - logits[:, aim.position, aim.against]).cpu().numpy()
+    )
+    return difference
+
+
+def _positions(positions: Sequence[int] | None, length: int) -> list[int]:
+    chosen = list(range(length)) if positions is None else list(positions)
+    if not chosen or not all(0 <= at < length for at in chosen):
+        raise UsageError(f"there is no position {chosen}: positions are 0 to {length - 1}")
+    return chosen
+
+
+def _places(recording: Recording, kind: PatchKind) -> Iterator[tuple[PartName, list[SublayerRecord]]]:
+    """Yield the sublayers to patch, by part. The residual stream is patched before the self-attention."""
+    of: Kind = "feed_forward" if kind == "feed_forward" else "attention"
+    parts: tuple[PartName, ...] = ("encoder", "decoder", "cross")
+    for part in parts:
+        places = recording.sublayers(part, of)
+        if places and (part != "cross" or kind in ("attention", "heads")):
+            yield part, places
+
+
+def _patched_logits(
+    model: Model, reading: ForwardPass, kind: PatchKind, patches: Sequence[_Patch], length: int
+) -> Iterator[Tensor]:
+    rows = max(1, BATCH_TOKENS // length)
+    for start in range(0, len(patches), rows):
+        some = patches[start : start + rows]
+        with evaluating(model), torch.no_grad(), _patched(kind, some):
+            yield scores(model, reading, rows=len(some))
+
+
+@contextmanager
+def _patched(kind: PatchKind, patches: Sequence[_Patch]) -> Iterator[None]:
+    """Replace an activation in each row of a batch inside the `with` block: the first patch in the first row."""
+    by_place: dict[int, list[tuple[int, _Patch]]] = {}
+    for row, patch in enumerate(patches):
+        by_place.setdefault(id(patch.place), []).append((row, patch))
+    with ExitStack() as stack:
+        for rows in by_place.values():
+            place = rows[0][1].place
+            if kind == "heads":
+                stack.enter_context(swap_kernels(place.module, partial(_kernel, rows)))
+            elif kind == "residual":
+                stack.callback(place.residual.register_forward_pre_hook(partial(_patch_stream, rows)).remove)
+            else:
+                stack.callback(place.module.register_forward_hook(partial(_patch_output, rows)).remove)
+        yield
+
+
+def _patch_stream(rows: Sequence[tuple[int, _Patch]], module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    x = given[0].clone()
+    for row, (place, _, positions) in rows:
+        x[row, positions] = place.before[positions]
+    return (x, *given[1:])
+
+
+def _patch_output(rows: Sequence[tuple[int, _Patch]], module: nn.Module, given: Any, out: Tensor) -> Tensor:
+    out = out.clone()
+    for row, (place, _, positions) in rows:
+        out[row, positions] = place.output[positions]
+    return out
+
+
+def _kernel(rows: Sequence[tuple[int, _Patch]], name: str, kernel: Kernel) -> Kernel:
+    def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
+        out = kernel(queries, keys, values, mask, dropout).clone()
+        for row, (place, head, positions) in rows:
+            out[row, head, positions] = place.heads.outputs[head, positions]
+        return out
+
+    return attend

@@ -1,0 +1,283 @@
+"""Path attribution: which part of a model passes what on to which other part, and what comes of it.
+
+An edge leads from a part (a head, a feed-forward network, the token or position vectors) to an input of a later part:
+the query, key or value of a head, the input of a feed-forward network, or the output layer. To cut an edge, the
+contribution of its first part is subtracted from the residual stream that this one input reads; all else reads the
+whole stream. `effect` is the measured change of log p(outcome) (path patching: Goldowsky-Dill et al. 2023). Measuring
+every edge would need one forward pass for each, so `estimate`, the gradient times the contribution, chooses the edges
+to measure (edge attribution patching: Syed et al. 2023).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from math import exp
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from penwright.decoding.batches import evaluating
+from penwright.inspection.decomposition import BIASES, walk
+from penwright.inspection.forward_pass import ForwardPass, embeddings, scores
+from penwright.inspection.gradients import AttributionTarget
+from penwright.inspection.lens import read_out
+from penwright.inspection.logit_attribution import readable_part
+from penwright.inspection.recording import Recording, StackRecord, SublayerRecord, record
+from penwright.model import Model
+from penwright.model.attention import Attention, Kernel, repeat_kv, swap_kernels
+from penwright.model.mask import KernelMask
+
+INPUTS = ("query", "key", "value")
+BATCH_TOKENS = 2048  # tokens per batch of cut edges
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An edge between two parts, and what it adds to the log-probability of the outcome, in nats."""
+
+    source: str  # a head such as "decoder.0.3", or for example "decoder.1.feed_forward" or "decoder.tokens"
+    destination: str  # a head, a feed-forward network or "output"
+    via: str  # "query", "key" or "value" of a head; "input" of a feed-forward network or the output layer
+    estimate: float  # gradient times contribution
+    effect: float  # log p with the edge minus log p without it
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The strongest edges of a model on a text: the circuit behind an outcome."""
+
+    target: str  # the outcome
+    position: int  # position of the token before the outcome; 0 for a label
+    log_prob: float
+    n_edges: int  # number of all edges, of which the strongest are measured
+    edges: tuple[Edge, ...]  # by size of the effect
+
+    def sentence(self, edge: Edge) -> str:
+        """Return one sentence about an edge."""
+        source = readable_part(edge.source)
+        if edge.destination == "output":
+            where = f"{source} directly to the output"
+        elif edge.via == "input":
+            where = f"{source} to {readable_part(edge.destination)}"
+        else:
+            where = f"{source} to the {edge.via} of {readable_part(edge.destination)}"
+        after = self.log_prob - edge.effect
+        change = "falls" if edge.effect >= 0 else "rises"
+        return (
+            f"Without the path from {where}, the probability of “{self.target}” {change} "
+            f"from {_percent(exp(self.log_prob))} to {_percent(exp(after))}."
+        )
+
+    @property
+    def explanation(self) -> str:
+        """One sentence about the strongest edge."""
+        return self.sentence(self.edges[0]) if self.edges else "No part passes anything on to another."
+
+    def __str__(self) -> str:
+        return self.explanation
+
+
+def _percent(probability: float) -> str:
+    """Return a probability in percent, with at least two digits that differ from 0."""
+    return "less than 0.001%" if probability < 1e-5 else f"{100 * probability:.3g}%"
+
+
+class _Site(NamedTuple):
+    """An input of a part that reads the residual stream of a stack."""
+
+    place: SublayerRecord | None  # None: the output layer
+    via: str
+    head: int = 0
+
+    @property
+    def destination(self) -> str:
+        if self.place is None:
+            return "output"
+        last = self.head if self.place.kind == "attention" else "feed_forward"
+        return f"{self.place.part}.{self.place.layer}.{last}"
+
+
+class _Cut(NamedTuple):
+    """An edge with what its destination gets instead: queries, keys, values, an output, or the stream itself."""
+
+    site: _Site
+    instead: Tensor
+
+
+def paths(model: Model, reading: ForwardPass, aim: AttributionTarget, names: Sequence[str], n_edges: int = 20) -> Paths:
+    """Estimate every edge of a model for an outcome, and measure the `n_edges` with the largest estimates."""
+    recording = record(model, reading)
+    gradients = _gradients(model, recording, aim)
+    found: list[tuple[float, str, _Site]] = []
+    with evaluating(model), torch.no_grad():
+        for stack in recording.stacks:
+            for sites, part_names, vectors in _sites(model, recording, stack):
+                pulled = _pulled(model, sites, stack, vectors, aim, gradients)
+                estimates = torch.einsum("cpd,spd->sc", vectors, pulled).double().tolist()
+                for site, row in zip(sites, estimates, strict=True):
+                    parts = list(zip(row, part_names, strict=True))
+                    found += [(value, name, site) for value, name in parts[BIASES + 1 :]]
+    chosen = sorted(found, key=lambda edge: -abs(edge[0]))[: max(0, n_edges)]
+    log_prob = float(recording.logits[aim.position].log_softmax(-1)[aim.outcome])
+    effects = _measured(model, recording, aim, log_prob, [(name, site) for _, name, site in chosen])
+    edges = [
+        Edge(name, site.destination, site.via, estimate, effect)
+        for (estimate, name, site), effect in zip(chosen, effects, strict=True)
+    ]
+    by_effect = sorted(edges, key=lambda edge: -abs(edge.effect))
+    return Paths(names[aim.outcome], aim.position, log_prob, len(found), tuple(by_effect))
+
+
+def _sites(
+    model: Model, recording: Recording, stack: StackRecord
+) -> Iterator[tuple[list[_Site], list[str], Float[Tensor, "contributions positions d_model"]]]:
+    """Yield the sites that read the same point of the residual stream, with the contributions to it."""
+    for place, (names, vectors) in walk(stack):
+        if place is None:
+            cross = recording.sublayers("cross") if stack is not recording.stacks[-1] else []
+            heads = [(each, head) for each in cross for head in range(len(each.heads.outputs))]
+            sites = [_Site(each, via, head) for each, head in heads for via in ("key", "value")]
+            yield sites or [_Site(None, "input")], names, vectors
+        elif place.kind == "feed_forward":
+            yield [_Site(place, "input")], names, vectors
+        else:
+            wanted = ("query",) if place.part == "cross" else INPUTS
+            n_heads = len(place.heads.outputs)
+            yield [_Site(place, via, head) for head in range(n_heads) for via in wanted], names, vectors
+
+
+def _inputs(site: _Site, stack: StackRecord, x: Float[Tensor, "rows positions d_model"], model: Model) -> Tensor:
+    """Return what a site makes of a residual stream: its queries, keys, values or output, or the logits."""
+    place = site.place
+    if place is None:
+        return read_out(model, x)
+    if place.part == "cross" and site.via != "query":
+        x = stack.stack.norm(x)  # the encoder's
+    elif place.residual.norm_first:
+        x = place.residual.norm(x)
+    if not isinstance(place.module, Attention):
+        return place.module(x)
+    kept: list[tuple[Tensor, ...]] = []
+
+    def kernel(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
+        kept.append((queries, repeat_kv(keys, queries), repeat_kv(values, queries)))
+        return queries
+
+    with swap_kernels(place.module, lambda name, old: kernel):
+        place.module(x, place.module.keys_values(x, place.rotation), KernelMask(), place.rotation)
+    return kept[0][INPUTS.index(site.via)][:, site.head]
+
+
+def _gradients(model: Model, recording: Recording, aim: AttributionTarget) -> dict[tuple[int, str], Tensor]:
+    """Return the gradient of log p(outcome) at the queries, keys and values of each head, and at each output."""
+    kept: dict[tuple[int, str], Tensor] = {}
+
+    def keep_inputs(place: SublayerRecord, name: str, kernel: Kernel) -> Kernel:
+        def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
+            found = queries, repeat_kv(keys, queries), repeat_kv(values, queries)
+            kept.update({(id(place), via): each for via, each in zip(INPUTS, found, strict=True)})
+            return kernel(*found, mask, dropout)
+
+        return attend
+
+    def keep_output(place: SublayerRecord, module: nn.Module, given: Any, out: Tensor) -> None:
+        kept[id(place), "input"] = out
+
+    def begin(module: nn.Module, given: Any, out: Tensor) -> Tensor:
+        return out.detach().requires_grad_()
+
+    with ExitStack() as stack, evaluating(model), torch.enable_grad():
+        for table in embeddings(model).values():
+            stack.callback(table.register_forward_hook(begin).remove)
+        for place in (each for part in recording.stacks for each in part.sublayers):
+            if place.kind == "attention":
+                stack.enter_context(swap_kernels(place.module, partial(keep_inputs, place)))
+            else:
+                stack.callback(place.module.register_forward_hook(partial(keep_output, place)).remove)
+        log_prob = scores(model, recording.reading)[0, aim.position].log_softmax(-1)[aim.outcome]
+        found = torch.autograd.grad(log_prob, list(kept.values()))
+    return {key: gradient[0] for key, gradient in zip(kept, found, strict=True)}
+
+
+def _pulled(
+    model: Model,
+    sites: Sequence[_Site],
+    stack: StackRecord,
+    vectors: Float[Tensor, "contributions positions d_model"],
+    aim: AttributionTarget,
+    gradients: dict[tuple[int, str], Tensor],
+) -> Float[Tensor, "sites positions d_model"]:
+    """Return the gradient of log p(outcome) at the residual stream, through each site alone."""
+    stream = vectors.sum(0)
+    found = []
+    for site in sites:
+        with torch.enable_grad():
+            x = stream.detach()[None].requires_grad_()
+            made = _inputs(site, stack, x, model)
+            if site.place is None:
+                total = made[0, aim.position].double().log_softmax(-1)[aim.outcome]
+            else:
+                gradient = gradients[id(site.place), site.via]
+                total = (made[0] * (gradient[site.head] if site.place.kind == "attention" else gradient)).sum()
+            found.append(torch.autograd.grad(total, x)[0][0])
+    return torch.stack(found)
+
+
+def _measured(
+    model: Model, recording: Recording, aim: AttributionTarget, log_prob: float, edges: Sequence[tuple[str, _Site]]
+) -> list[float]:
+    """Return the effect of each edge: log p(outcome) minus that with the edge cut."""
+    cuts: list[_Cut | None] = [None] * len(edges)
+    with evaluating(model), torch.no_grad():
+        for stack in recording.stacks:
+            for sites, names, vectors in _sites(model, recording, stack):
+                for at, (name, site) in enumerate(edges):
+                    if site in sites and name in names:
+                        without = vectors.sum(0) - vectors[names.index(name)]
+                        cuts[at] = _Cut(site, _inputs(site, stack, without[None], model)[0])
+        length = max(len(stack.embedded) for stack in recording.stacks)
+        rows = max(1, BATCH_TOKENS // length)
+        known = [cut for cut in cuts if cut is not None]
+        found: list[float] = []
+        for start in range(0, len(known), rows):
+            some = known[start : start + rows]
+            logits = _cut_logits(model, recording, some)[:, aim.position].clone()
+            for row, cut in enumerate(some):
+                if cut.site.place is None:
+                    logits[row] = cut.instead[aim.position]
+            found += (log_prob - logits.double().log_softmax(-1)[:, aim.outcome]).tolist()
+    return found
+
+
+def _cut_logits(model: Model, recording: Recording, cuts: Sequence[_Cut]) -> Tensor:
+    """Run a batch in which each row has one edge cut."""
+    with ExitStack() as stack:
+        for place in {id(cut.site.place): cut.site.place for cut in cuts}.values():
+            if place is None:
+                continue
+            rows = [(row, cut) for row, cut in enumerate(cuts) if cut.site.place is place]
+            if place.kind == "attention":
+                stack.enter_context(swap_kernels(place.module, partial(_cut_inputs, rows)))
+            else:
+                stack.callback(place.module.register_forward_hook(partial(_cut_output, rows)).remove)
+        return scores(model, recording.reading, rows=len(cuts))
+
+
+def _cut_output(rows: Sequence[tuple[int, _Cut]], module: nn.Module, given: Any, out: Tensor) -> Tensor:
+    out = out.clone()
+    for row, cut in rows:
+        out[row] = cut.instead
+    return out
+
+
+def _cut_inputs(rows: Sequence[tuple[int, _Cut]], name: str, kernel: Kernel) -> Kernel:
+    def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
+        found = [x.clone() for x in (queries, repeat_kv(keys, queries), repeat_kv(values, queries))]
+        for row, cut in rows:
+            found[INPUTS.index(cut.site.via)][row, cut.site.head] = cut.instead
+        return kernel(found[0], found[1], found[2], mask, dropout)
+
+    return attend

@@ -1,0 +1,183 @@
+"""A record of everything that a model computes for one text: the residual stream, and each sublayer beside it."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from penwright.decoding.batches import evaluating
+from penwright.inspection.forward_pass import ForwardPass, PartName, scores
+from penwright.model import Model
+from penwright.model.attention import Attention, Kernel, repeat_kv, swap_kernels
+from penwright.model.block import Block, Residual, Stack
+from penwright.model.embedding import Embedding
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.encoder_only import EncoderOnly
+from penwright.model.feed_forward import FeedForward
+from penwright.model.mask import KernelMask
+from penwright.model.positions import Rotation
+
+Kind = Literal["attention", "feed_forward"]
+StackName = Literal["encoder", "decoder"]
+
+
+@dataclass(eq=False)
+class HeadsRecord:
+    """The queries, keys, values and outputs of the heads of an attention; shared keys and values are repeated."""
+
+    queries: Float[Tensor, "n_heads targets d_head"]
+    keys: Float[Tensor, "n_heads sources d_head"]
+    values: Float[Tensor, "n_heads sources d_head"]
+    outputs: Float[Tensor, "n_heads targets d_head"]  # before the output projection
+    mask: KernelMask
+
+
+@dataclass(eq=False)
+class SublayerRecord:
+    """An attention or a feed-forward network with its residual connection."""
+
+    part: PartName
+    layer: int
+    module: Attention | FeedForward
+    residual: Residual
+    before: Float[Tensor, "positions d_model"] = field(init=False)  # the residual stream
+    read: Float[Tensor, "positions d_model"] = field(init=False)  # the input of the sublayer: normalized, if pre-norm
+    output: Float[Tensor, "positions d_model"] = field(init=False)
+    after: Float[Tensor, "positions d_model"] = field(init=False)  # the residual stream
+    heads: HeadsRecord = field(init=False)  # of an attention
+    rotation: Rotation | None = None
+    hidden: Float[Tensor, "positions d_ff"] = field(init=False)  # of a feed-forward network
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of sublayer."""
+        return "attention" if isinstance(self.module, Attention) else "feed_forward"
+
+    def head_outputs(self, position: int | None = None) -> Float[Tensor, "n_heads positions d_model"]:
+        """Return what each head adds to the output, without the bias, at all positions or at one."""
+        assert isinstance(self.module, Attention)
+        weight = self.module.output.weight
+        heads = self.heads.outputs if position is None else self.heads.outputs[:, [position]]
+        return torch.einsum("hpi,dhi->hpd", heads, weight.to(self.output).unflatten(1, (len(heads), -1)))
+
+
+@dataclass(eq=False)
+class StackRecord:
+    """The embedding and all sublayers of an encoder or a decoder, in order."""
+
+    name: StackName
+    stack: Stack
+    embedding: Embedding
+    sublayers: list[SublayerRecord]
+    token_vectors: Float[Tensor, "positions d_model"] = field(init=False)  # after scaling
+    embedded: Float[Tensor, "positions d_model"] = field(init=False)
+
+    @property
+    def output(self) -> Float[Tensor, "positions d_model"]:
+        """The residual stream after the last sublayer, before the final norm."""
+        return self.sublayers[-1].after
+
+
+@dataclass(eq=False)
+class Recording:
+    """A forward pass over one text."""
+
+    reading: ForwardPass
+    stacks: tuple[StackRecord, ...]  # the last one leads to the logits
+    logits: Float[Tensor, "positions outcomes"]
+
+    def sublayers(self, part: PartName, kind: Kind = "attention") -> list[SublayerRecord]:
+        """Return the sublayers of a part, by layer."""
+        return [each for stack in self.stacks for each in stack.sublayers if (each.part, each.kind) == (part, kind)]
+
+
+def record(model: Model, reading: ForwardPass) -> Recording:
+    """Run the model once and record all that it computes."""
+    stacks = _stacks(model)
+    with ExitStack() as recording:
+        recording.enter_context(evaluating(model))
+        recording.enter_context(torch.no_grad())
+        for stack in stacks:
+            recording.enter_context(_recorded(stack))
+        logits = scores(model, reading)[0]
+    return Recording(reading, stacks, logits)
+
+
+def _stacks(model: Model) -> tuple[StackRecord, ...]:
+    match model:
+        case EncoderOnly():
+            return (_stack("encoder", model.encoder, model.embedding),)
+        case EncoderDecoder():
+            encoder = _stack("encoder", model.encoder, model.source_embedding)
+            return (encoder, _stack("decoder", model.decoder, model.target_embedding))
+        case _:
+            return (_stack("decoder", model.decoder, model.embedding),)
+
+
+def _stack(name: StackName, stack: Stack, embedding: Embedding) -> StackRecord:
+    sublayers = [each for layer, block in enumerate(stack.blocks) for each in _sublayers(name, layer, block)]
+    return StackRecord(name, stack, embedding, sublayers)
+
+
+def _sublayers(name: StackName, layer: int, block: nn.Module) -> Iterator[SublayerRecord]:
+    assert isinstance(block, Block)
+    yield SublayerRecord(name, layer, block.attention, block.attention_residual)
+    if block.cross_attention is not None and block.cross_residual is not None:
+        yield SublayerRecord("cross", layer, block.cross_attention, block.cross_residual)
+    yield SublayerRecord(name, layer, block.feed_forward, block.feed_forward_residual)
+
+
+@contextmanager
+def _recorded(stack: StackRecord) -> Iterator[None]:
+    """Fill the record during a forward pass inside the `with` block."""
+
+    def embed(module: nn.Module, given: tuple[Any, ...], out: Tensor) -> None:
+        stack.token_vectors = (stack.embedding.tokens(given[0]) * stack.embedding.scale)[0]
+        stack.embedded = out[0]
+
+    hooks = [stack.embedding.register_forward_hook(embed)]
+    with ExitStack() as kernels:
+        for each in stack.sublayers:
+            hooks += _hooks(each)
+            if each.kind == "attention":
+                kernels.enter_context(swap_kernels(each.module, partial(_recording_kernel, each)))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _hooks(to: SublayerRecord) -> list[torch.utils.hooks.RemovableHandle]:
+    def keep_residual(module: nn.Module, given: tuple[Any, ...], out: Tensor) -> None:
+        to.before, to.after = given[0][0], out[0]
+
+    def keep_output(module: nn.Module, given: tuple[Any, ...], out: Tensor) -> None:
+        to.read, to.output = given[0][0], out[0]
+
+    def keep_rotation(module: nn.Module, given: tuple[Any, ...]) -> None:
+        to.rotation = cast(Rotation, given[3]) if len(given) > 3 else None
+
+    def keep_hidden(module: nn.Module, given: tuple[Any, ...]) -> None:
+        to.hidden = given[0][0]
+
+    hooks = [to.residual.register_forward_hook(keep_residual), to.module.register_forward_hook(keep_output)]
+    if isinstance(to.module, FeedForward):
+        hooks.append(to.module.down.register_forward_pre_hook(keep_hidden))
+    else:
+        hooks.append(to.module.register_forward_pre_hook(keep_rotation))
+    return hooks
+
+
+def _recording_kernel(to: SublayerRecord, name: str, kernel: Kernel) -> Kernel:
+    def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
+        out = kernel(queries, keys, values, mask, dropout)
+        to.heads = HeadsRecord(queries[0], repeat_kv(keys, queries)[0], repeat_kv(values, queries)[0], out[0], mask)
+        return out
+
+    return attend

@@ -1,0 +1,70 @@
+/** The whole model as one picture, whose pieces are requested when they are opened, and attribution to its parts. */
+
+import { choices, make } from "../../views/dom.js";
+import { label } from "../../views/tokens.js";
+
+export const model = {
+  name: "model",
+  title: "Whole model",
+  lead: "Your text on its way through this model: each row is a token, each column a step. Choose a token or a step to go in, down to a single product.",
+  async show({ model, state, ask, draw, place, open, gone, fail }) {
+    const at = state.get("position") === "" ? {} : { position: state.number("position", 0) };
+    const { views } = await ask("model", at);
+    if (gone()) return;
+    const piece = async (picture, extra) => {
+      const named = { row: ["arithmetic", extra], head: ["head", extra] }[picture] || [picture, extra];
+      const { views: found } = await ask(...named, { main: false });
+      return picture === "model" ? found[0].data.map : found[0].data;
+    };
+    const circuit = async (position) => (await ask("circuit", { position }, { main: false })).views[0].data;
+    const grows = model.kind === "writer";
+    const { root } = await draw(place, views[0], { ask: piece, circuit, grows });
+    root.addEventListener("position-chosen", ({ detail }) => state.set({ position: detail.position }));
+    root.addEventListener("outcome-chosen", ({ detail }) => {
+      if (!grows) return;
+      const text = document.getElementById("inspect-text");
+      text.value += detail.text;
+      open("model", { text: text.value, position: "" });
+    });
+  },
+};
+
+export const parts = {
+  name: "parts",
+  title: "Parts",
+  lead: "What each head and feed-forward network adds to the model's answer directly. All parts together add up to its logit.",
+  async show({ ask, draw, place, gone }) {
+    const { views } = await ask("parts");
+    if (!gone()) await draw(place, views[0]);
+  },
+};
+
+const KINDS = [
+  ["residual", "residual stream"],
+  ["attention", "attention"],
+  ["feed_forward", "feed-forward"],
+  ["heads", "heads"],
+];
+
+export const patching = {
+  name: "patching",
+  title: "Patching",
+  lead: "The model reads another text, but one activation is copied from yours. Where your text's answer comes back, what matters passes through.",
+  async show({ model, state, ask, draw, place, controls, look, gone }) {
+    const kind = state.get("kind", "residual");
+    const set = (name) => (value) => (state.set({ [name]: value }), look());
+    const field = make("input", { type: "text", dir: "auto", value: state.get("other_text"), "aria-label": "Other text", placeholder: `Another text of as many tokens` });
+    const submit = (event) => (event.preventDefault(), set("other_text")(field.value));
+    controls.append(choices("What to copy", KINDS, kind, set("kind")), make("form", { class: "line wide", submit }, field, make("button", {}, "Patch")));
+    const names = { translator: ["cross", "decoder", "encoder"] }[model.kind] || [];
+    const usable = kind === "attention" || kind === "heads" ? names : names.slice(1);
+    const part = usable.includes(state.get("part")) ? state.get("part") : usable.at(-1);
+    if (usable.length) controls.append(choices("Part", usable.map((name) => [name, name]), part, set("part")));
+    if (!state.get("other_text")) {
+      return void place.append(make("p", {}, `Write another text above, for example “${label(state.get("text"), 60)}” with one word changed.`));
+    }
+    const { views } = await ask("patching", { other_text: state.get("other_text"), kind, ...(part ? { part } : {}) });
+    if (!gone()) await draw(place, views[0]);
+    return undefined;
+  },
+};

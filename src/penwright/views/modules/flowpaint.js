@@ -1,0 +1,288 @@
+/** The overview of a model on a canvas. One drawing takes a few milliseconds for 12 layers and 256 tokens. */
+
+import { number, percent } from "./axes.js";
+import { diverging, isDark, lineColour, sequential } from "./colour.js";
+import { clamp, pointOf, strongest } from "./flow.js";
+import { label, textOf } from "./tokens.js";
+
+const WEAKEST = 0.04; // smallest weight of a link
+const LINKS = 6; // links drawn per attention
+const CROSS_LINKS = 3; // and per cross-attention
+
+/** Draw the overview. `state`: {cursor, circuit, values, pulse}; see model.js. */
+export function paintFlow(canvas, map, plan, state) {
+  const ratio = devicePixelRatio || 1;
+  if (canvas.width !== Math.round(plan.width * ratio) || canvas.height !== Math.round(plan.height * ratio)) {
+    canvas.width = plan.width * ratio;
+    canvas.height = plan.height * ratio;
+  }
+  const context = canvas.getContext("2d");
+  const style = getComputedStyle(canvas);
+  const colour = (name) => style.getPropertyValue(name);
+  const dark = isDark(canvas);
+  const pen = {
+    context,
+    dark,
+    ink: style.color,
+    family: style.fontFamily,
+    soft: dark ? "#a3a5ae" : "#5b5d66",
+    rule: dark ? "#33363f" : "#dcdcd5",
+    raised: dark ? "#1e2026" : "#f1f1ec",
+    accent: lineColour(0, dark),
+    cross: lineColour(1, dark),
+    colour,
+  };
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, plan.width, plan.height);
+  context.textBaseline = "middle";
+  plan.places.forEach((place) => paintStack(pen, map, plan, place, state));
+  if (state.circuit) paintCircuit(pen, plan, state);
+  else plan.places.forEach((place) => paintParts(pen, place, state));
+  if (state.circuit) plan.places.forEach((place) => paintParts(pen, place, state));
+  paintCursor(pen, state.cursor);
+}
+
+function write(pen, text, x, y, { size = 11, align = "left", ink = pen.soft, halo = false, bold = false } = {}) {
+  const { context } = pen;
+  context.font = `${bold ? "600 " : ""}${size}px ${pen.family}`;
+  context.textAlign = align;
+  if (halo) {
+    context.lineWidth = 3;
+    context.lineJoin = "round";
+    context.strokeStyle = pen.dark ? "#15161a" : "#fdfdfb";
+    context.strokeText(text, x, y);
+  }
+  context.fillStyle = ink;
+  context.fillText(text, x, y);
+}
+
+function paintStack(pen, map, plan, place, state) {
+  const { context } = pen;
+  const { stack, columns, high } = place;
+  paintBlocks(pen, place, plan);
+  context.fillStyle = pen.rule;
+  for (let row = 0; row < stack.tokens.length; row++) {
+    context.fillRect(place.x(0), place.y(row) - 0.5, place.x(columns.length - 1) - place.x(0), high < 6 ? 0.5 : 1);
+  }
+  const size = clamp(high - 4, 2, 9);
+  columns.forEach(({ sublayer }, column) => {
+    if (!sublayer) return;
+    const [added, after] = [sublayer.added.values, sublayer.after.values];
+    for (let row = 0; row < added.length; row++) {
+      context.fillStyle = sequential(Math.min(1, added[row] / (added[row] + after[row])), pen.dark);
+      context.fillRect(place.x(column) - size / 2, place.y(row) - size / 2, size, size);
+    }
+  });
+  context.fillStyle = pen.soft;
+  for (let row = 0; row < stack.tokens.length; row++) context.fillRect(place.x(0) - 2, place.y(row) - size / 2, 4, size);
+  paintLinks(pen, map, plan, place, state);
+  paintRow(pen, map, place, state);
+  paintTokens(pen, map, plan, place, state);
+}
+
+/** Headings, and a band for each block. */
+function paintBlocks(pen, place, plan) {
+  const { context } = pen;
+  const { stack, columns, step, rows } = place;
+  const layers = [...new Set(stack.sublayers.map(({ layer }) => layer))];
+  for (const layer of layers) {
+    const mine = columns.flatMap(({ sublayer }, column) => (sublayer && sublayer.layer === layer ? [column] : []));
+    const [left, right] = [place.x(mine[0]) - 0.42 * step, place.x(mine.at(-1)) + 0.42 * step];
+    context.fillStyle = pen.raised;
+    context.beginPath();
+    context.roundRect(left, rows - 32, right - left, place.end - rows + 32, 6);
+    context.fill();
+    const room = right - left;
+    const title = room > 52 ? `block ${layer}` : String(layer);
+    write(pen, title, (left + right) / 2, rows - 40, { align: "center", bold: true, size: room > 52 ? 11.5 : 10 });
+    if (step < 30) continue;
+    for (const column of mine) {
+      const { kind, part } = columns[column].sublayer;
+      const long = { attention: part === "cross" ? "cross-attention" : "attention", feed_forward: "feed-forward" }[kind];
+      const short = { attention: part === "cross" ? "cross" : "attn", feed_forward: "ff" }[kind];
+      write(pen, step > 84 ? long : short, place.x(column), rows - 22, { align: "center", size: 10 });
+    }
+  }
+  if (step >= 30) {
+    write(pen, step > 60 ? "embedding" : "emb", place.x(0), rows - 22, { align: "center", size: 10 });
+    if (columns.at(-1).kind === "output") {
+      write(pen, step > 44 ? "output" : "out", place.x(columns.length - 1), rows - 22, { align: "center", size: 10 });
+    }
+  }
+  if (plan.places.length > 1) write(pen, stack.name, place.left + 2, rows - 40, { bold: true, ink: pen.ink, size: 12 });
+}
+
+/** Curves from the tokens that the position attends to. */
+function paintLinks(pen, map, plan, place, { cursor }) {
+  const { context } = pen;
+  const { stack, columns, step } = place;
+  const row = stack.position;
+  columns.forEach(({ sublayer }, column) => {
+    if (!sublayer || sublayer.kind !== "attention") return;
+    const cross = sublayer.part === "cross";
+    const from = cross ? plan.places[0] : place;
+    const mine = cursor && cursor.place.at === place.at && cursor.column === column && cursor.head !== undefined;
+    const ink = cross ? pen.cross : pen.accent;
+    const found = strongest(sublayer.weights, mine ? cursor.head : null, cross ? CROSS_LINKS : LINKS);
+    found.forEach(([source, weight], rank) => {
+      if (weight < WEAKEST) return;
+      const [x, y] = [place.x(column), place.y(row)];
+      const startX = cross ? from.x(from.columns.length - 1) + 6 : x - step + 6;
+      const startY = from.y(source);
+      context.strokeStyle = ink;
+      context.globalAlpha = clamp(0.25 + weight, 0.25, 0.9);
+      context.lineWidth = 0.8 + 4.2 * weight;
+      context.beginPath();
+      context.moveTo(startX, startY);
+      context.bezierCurveTo(startX + 0.35 * (x - startX), startY, x - 0.3 * Math.min(step, x - startX), y, x - 4, y);
+      context.stroke();
+      context.globalAlpha = 1;
+      if (rank < 2 && weight >= 0.1 && step >= 56 && source !== row && !cross) {
+        write(pen, percent(weight), startX + 3, startY - 7, { size: 9.5, ink, halo: true });
+      }
+    });
+  });
+}
+
+/** The chosen position: its numbers above its line. */
+function paintRow(pen, map, place, { pulse }) {
+  const { context } = pen;
+  const { stack, columns, step } = place;
+  const [row, y] = [stack.position, place.y(stack.position)];
+  context.strokeStyle = pen.ink;
+  context.lineWidth = 1.6;
+  context.beginPath();
+  context.moveTo(place.x(0), y);
+  context.lineTo(place.x(columns.length - 1), y);
+  context.stroke();
+  const size = 11;
+  columns.forEach(({ kind, sublayer }, column) => {
+    const x = place.x(column);
+    const share = sublayer ? sublayer.added.values[row] / (sublayer.added.values[row] + sublayer.after.values[row]) : 0.3;
+    context.fillStyle = kind === "embedding" || kind === "output" ? pen.ink : sequential(share, pen.dark);
+    context.strokeStyle = pen.ink;
+    context.lineWidth = 1.2;
+    context.beginPath();
+    if (kind === "attention") context.arc(x, y, size / 2, 0, 2 * Math.PI);
+    else context.roundRect(x - size / 2, y - size / 2, size, size, 2);
+    context.fill();
+    context.stroke();
+    if (step < 34) return;
+    const text = sublayer ? `+${number(sublayer.added.values[row])}` : kind === "embedding" ? number(stack.embedded.values[row]) : "";
+    if (text) write(pen, text, x, y - 13, { align: "center", size: 10.5, ink: pen.ink, halo: true });
+    if (step >= 74 && sublayer) {
+      const after = number(sublayer.after.values[row]);
+      write(pen, after, x + step / 2, y + 10, { align: "center", size: 10, halo: true });
+    }
+  });
+  if (pulse !== null && pulse !== undefined) {
+    const x = place.x(0) + pulse * (place.x(columns.length - 1) - place.x(0));
+    context.fillStyle = pen.cross;
+    context.beginPath();
+    context.arc(x, y, 5, 0, 2 * Math.PI);
+    context.fill();
+  }
+}
+
+/** Names of tokens beside their rows: all that fit, else the chosen one and those it attends to. */
+function paintTokens(pen, map, plan, place, { cursor }) {
+  const { stack, high } = place;
+  const longest = place.gutter < 80 ? 8 : 13;
+  const name = (row, options) =>
+    write(pen, label(textOf(stack.tokens[row]), longest), place.x(0) - 12, place.y(row), { align: "right", ...options });
+  const chosen = { ink: pen.ink, bold: true, halo: true };
+  if (high >= 11) {
+    stack.tokens.forEach((_, row) => name(row, row === stack.position ? chosen : { size: high >= 15 ? 12 : 10.5 }));
+    return;
+  }
+  const wanted = [stack.position];
+  if (cursor && cursor.place.at === place.at && cursor.row !== undefined) wanted.push(cursor.row);
+  for (const { weights, part, kind } of plan.places.flatMap((each) => each.stack.sublayers)) {
+    const seen = part === "cross" ? "encoder" : part;
+    if (kind === "attention" && seen === stack.name) wanted.push(...strongest(weights, null, 1).map(([row]) => row));
+  }
+  const taken = [];
+  for (const row of [...new Set(wanted)]) {
+    if (taken.some((other) => Math.abs(place.y(other) - place.y(row)) < 12)) continue;
+    taken.push(row);
+    name(row, row === stack.position ? chosen : { size: 11 });
+  }
+}
+
+/** Heads as circles and feed-forward networks as squares, coloured by what they write or by `values`. */
+function paintParts(pen, place, { values }) {
+  const { context } = pen;
+  const { stack, columns, gap, heads } = place;
+  const limit = values ? Math.max(...values.values(), 1e-9, ...[...values.values()].map((value) => -value)) : 1;
+  const radius = clamp(gap / 2 - 1, 1.5, 6.5);
+  columns.forEach(({ kind, sublayer }, column) => {
+    const x = place.x(column);
+    if (kind === "embedding" || kind === "output") {
+      context.fillStyle = pen.ink;
+      context.beginPath();
+      context.roundRect(x - 4, place.partY((heads - 1) / 2) - 12, 8, 24, 3);
+      context.fill();
+      return;
+    }
+    const base = `${sublayer.part}.${sublayer.layer}`;
+    const fill = (name, share) =>
+      (context.fillStyle = values
+        ? diverging((values.get(name) || 0) / limit, pen.dark)
+        : sequential(Math.min(1, share), pen.dark));
+    context.strokeStyle = pen.soft;
+    context.lineWidth = 0.8;
+    if (kind === "feed_forward") {
+      fill(`${base}.feed_forward`, share(sublayer, stack.position));
+      context.beginPath();
+      context.roundRect(x - 7, place.partY((heads - 1) / 2) - 7, 14, 14, 3);
+      context.fill();
+      context.stroke();
+      return;
+    }
+    for (let head = 0; head < sublayer.weights.shape[0]; head++) {
+      const written = sublayer.head_added.values[head];
+      fill(`${base}.${head}`, written / (written + sublayer.after.values[stack.position]));
+      context.beginPath();
+      context.arc(x, place.partY(head), radius, 0, 2 * Math.PI);
+      context.fill();
+      context.stroke();
+    }
+  });
+  write(pen, "heads ○", place.left + place.gutter - 6, place.partY(0) + 1, { align: "right", size: 10.5 });
+  if (heads * gap > 26) write(pen, place.gutter < 80 ? "ff □" : "feed-forward □", place.left + place.gutter - 6, place.partY(0) + 16, { align: "right", size: 10.5 });
+}
+
+const share = (sublayer, row) => sublayer.added.values[row] / (sublayer.added.values[row] + sublayer.after.values[row]);
+
+/** The edges of a circuit: orange supports the outcome, blue opposes it. */
+function paintCircuit(pen, plan, { circuit, edge }) {
+  const { context } = pen;
+  const most = Math.max(...circuit.map(({ effect }) => Math.abs(effect)), 1e-9);
+  circuit.forEach((each, at) => {
+    const [from, to] = [pointOf(plan, each.source), pointOf(plan, each.destination)];
+    const bow = { query: -10, key: 0, value: 10 }[each.via] || 0;
+    const strong = Math.abs(each.effect) / most;
+    context.strokeStyle = each.effect >= 0 ? pen.cross : pen.accent;
+    context.globalAlpha = edge === at ? 1 : edge === null || edge === undefined ? 0.3 + 0.6 * strong : 0.18;
+    context.lineWidth = (edge === at ? 2 : 0.8) + 4 * strong;
+    context.beginPath();
+    context.moveTo(from.x, from.y);
+    const middle = (from.x + to.x) / 2;
+    context.bezierCurveTo(middle, from.y + bow, middle, to.y + bow, to.x, to.y);
+    context.stroke();
+    context.globalAlpha = 1;
+  });
+}
+
+function paintCursor(pen, cursor) {
+  if (!cursor) return;
+  const { context } = pen;
+  const { place, column, row, head } = cursor;
+  const square = place.columns[column].kind !== "attention";
+  const y = row !== undefined ? place.y(row) : place.partY(square ? (place.heads - 1) / 2 : head);
+  context.strokeStyle = pen.cross;
+  context.lineWidth = 2;
+  context.beginPath();
+  context.arc(place.x(column), y, row !== undefined ? 10 : clamp(place.gap / 2 + 3, 5, 11), 0, 2 * Math.PI);
+  context.stroke();
+}

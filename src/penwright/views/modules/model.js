@@ -1,0 +1,295 @@
+/**
+ * A whole model as one picture: from the text through embeddings, blocks and heads to probabilities. It zooms in: the
+ * whole, a block, a head, one row of its attention, one product of a query and a key.
+ */
+
+import { percent } from "./axes.js";
+import { bars } from "./bars.js";
+import { Tensor } from "./bytes.js";
+import { edgeList } from "./circuit.js";
+import { emit, make, readout, table, twin, view } from "./dom.js";
+import { asTable, describe, hit, layout, moved, strongest } from "./flow.js";
+import { paintFlow } from "./flowpaint.js";
+import { move } from "./keyboard.js";
+import { drawHead, drawProduct, drawRow } from "./levels.js";
+import { drawPlace } from "./place.js";
+import { label, textOf } from "./tokens.js";
+
+const STEP = 450; // milliseconds of the animation of a step
+const LEGEND =
+  "Squares and circles: the stronger the colour, the more the step adds to the token's vector. Numbers: lengths of vectors, after each step below the line and what it adds above. Curves: where the chosen token attends, as a mean over heads; point at a head to see its own.";
+const HINTS = {
+  whole: "Point at anything, or use the arrow keys; Enter goes in, Escape goes out.",
+  place: "One step of the model at one token. Each strip is a vector: orange above zero, blue below. Point at a number, or choose a head.",
+  head: "Each row is a token, each column a token that it attends to. Choose a row to see how its weights come about.",
+  row: "One row of attention: a query meets the keys. Choose a token to see its product.",
+  product: "One product of a query and a key. Point at a number to read it.",
+};
+const ROWS = ["queries", "scores", "scaled", "masked", "weights", "output"]; // arrays with one row per target
+
+/**
+ * data: {map: a ModelMap, pieces: {"model 3": a ModelMap, "place decoder.0 3": a PlaceDetail, "arithmetic decoder.0.1": a
+ * HeadArithmetic}, circuit: {target, edges, sentences, names, values} or null}. options: {ask(picture, extra), which returns data
+ * that are not in `pieces`; grows: whether a step at the end appends a token; circuit()}.
+ * Emits position-chosen {position}, outcome-chosen {text, id}.
+ */
+export function draw(element, data, options = {}) {
+  return view(element, "model", build, data, options);
+}
+
+/** The source of the pieces: those in the data, else what `ask` returns. */
+function library({ pieces = {} }, ask) {
+  const missing = "This file does not contain this part of the model: open the model with penwright serve.";
+  const rowOf = (all, position) => {
+    const one = (name) => new Tensor([1, all[name].shape[1]], all[name].dtype, all[name].part(position).values);
+    const rows = Object.fromEntries(ROWS.map((name) => [name, one(name)]));
+    return { ...all, ...rows, target_tokens: [all.target_tokens[position]] };
+  };
+  return async (picture, extra) => {
+    const key = [picture, ...Object.values(extra)].join(" ");
+    if (pieces[key]) return pieces[key];
+    const whole = pieces[`arithmetic ${extra.head}`];
+    if (whole) return picture === "row" ? rowOf(whole, extra.position) : whole;
+    if (ask) return ask(picture, extra);
+    throw new Error(missing);
+  };
+}
+
+function build(root, data, options) {
+  const piece = library(data, options.ask);
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const state = { map: data.map, path: [], cursor: null, plan: null, circuit: null, values: null, edge: null, pulse: null, frame: 0, wanted: 0, level: null };
+  const last = () => state.map.stacks.at(-1);
+  const crumbs = make("nav", { class: "pw-crumbs", "aria-label": "Levels of the picture" });
+  const line = readout(HINTS.whole);
+  const canvas = make("canvas", { class: "pw-flowmap", tabindex: 0, role: "application", "aria-roledescription": "model", "aria-label": "The whole model" });
+  const side = make("div", { class: "pw-model-side" });
+  const whole = make("div", { class: "pw-model-whole" }, make("div", { class: "pw-model-map" }, canvas, make("p", { class: "pw-note" }, LEGEND)), side);
+  const inner = make("div", { class: "pw-model-inner", hidden: true, tabindex: -1 });
+  const edges = make("div", { class: "pw-found" });
+  const steps = [
+    make("button", { type: "button", click: () => step(-1) }, "◀ back"),
+    make("button", { type: "button", click: () => step(1) }, "next token ▶"),
+  ];
+  const find = make("button", { type: "button", "aria-pressed": "false", click: () => toggleCircuit() }, "Circuit");
+  const has = data.circuit || options.circuit;
+  root.append(make("div", { class: "pw-bar pw-model-bar" }, crumbs, make("div", { class: "pw-choices" }, steps), has ? find : null), ...line.nodes, whole, edges, inner);
+  root.append(twin("The numbers of this position as a table", () => asTable(state.map)));
+
+  function repaint() {
+    if (state.frame || !state.plan) return;
+    state.frame = requestAnimationFrame(() => {
+      state.frame = 0;
+      paintFlow(canvas, state.map, state.plan, state);
+    });
+  }
+  function lay() {
+    const width = canvas.parentElement.clientWidth;
+    if (!width) return;
+    const cursor = state.cursor;
+    state.plan = layout(state.map, width);
+    canvas.style.height = `${state.plan.height}px`;
+    if (cursor) state.cursor = { ...cursor, place: state.plan.places[cursor.place.at] };
+    if (state.cursor && state.cursor.row >= state.cursor.place.stack.tokens.length) state.cursor = null;
+    repaint();
+  }
+  function showSide() {
+    const { outcomes, layer_texts: texts, layer_probabilities: shares, position } = state.map;
+    const choose = (at) => () => emit(root, "outcome-chosen", { text: outcomes.texts[at], id: outcomes.ids.at(at) });
+    const rows = outcomes.texts.map((text, at) => ({ name: label(String(text)), values: [outcomes.probabilities.at(at)], choose: options.grows ? choose(at) : null }));
+    const guesses = texts.map((text, at) => [at ? `block ${at - 1}` : "embedding", label(text), percent(shares.at(at))]);
+    const token = last().tokens[position];
+    const about = last().name === "encoder" ? "Prediction for the text" : `After “${label(textOf(token))}”`;
+    side.replaceChildren(make("h3", {}, about), bars(last().name === "encoder" ? "label" : "next", ["probability"], rows), make("h3", {}, "If it stopped earlier"), make("div", { class: "pw-scroll" }, table(["after", "it would say", ""], guesses)));
+    const end = position >= last().tokens.length - 1;
+    steps[0].disabled = position === 0;
+    steps[1].disabled = end && !options.grows;
+  }
+
+  /** Choose another position; the newest choice wins. */
+  async function choosePosition(position) {
+    const now = ++state.wanted;
+    try {
+      const map = await piece("model", { position });
+      if (now !== state.wanted) return;
+      state.map = map;
+      if (state.circuit) toggleCircuit(false);
+      lay();
+      showSide();
+      emit(root, "position-chosen", { position });
+    } catch (error) {
+      line.show(error.message, true);
+    }
+  }
+  async function step(by) {
+    const position = state.map.position + by;
+    if (position < 0) return;
+    if (position >= last().tokens.length) {
+      const { outcomes } = state.map;
+      emit(root, "outcome-chosen", { text: outcomes.texts[0], id: outcomes.ids.at(0) });
+      return;
+    }
+    animate();
+    if (state.path.length) open([]);
+    await choosePosition(position);
+    const token = label(textOf(last().tokens[position]));
+    line.show(`The model has read “${token}”. It expects “${label(String(state.map.outcomes.texts[0]))}” next (${percent(state.map.outcomes.probabilities.at(0))}).`, true);
+  }
+  function animate() {
+    if (still) return;
+    const start = performance.now();
+    const tick = (now) => {
+      const share = (now - start) / STEP;
+      state.pulse = share < 1 ? share : null;
+      repaint();
+      if (share < 1) requestAnimationFrame(tick);
+    };
+    requestAnimationFrame(tick);
+  }
+
+  /** The circuit: edges over the heads, and a sentence for each. */
+  async function toggleCircuit(on = !state.circuit) {
+    find.setAttribute("aria-pressed", String(on));
+    if (!on) {
+      [state.circuit, state.values, state.edge] = [null, null, null];
+      edges.replaceChildren();
+      return repaint();
+    }
+    find.disabled = true;
+    line.show("Looking for the paths that matter …");
+    try {
+      const found = data.circuit && data.circuit.position === state.map.position ? data.circuit : options.circuit ? await options.circuit(state.map.position) : null;
+      if (!found) throw new Error("This file has the circuit of another position.");
+      state.circuit = found.edges;
+      state.values = new Map(found.names.map((name, at) => [name, found.values.at(at)]));
+      showEdges(found);
+      line.show(found.explanation, true);
+    } catch (error) {
+      find.setAttribute("aria-pressed", "false");
+      line.show(error.message, true);
+    }
+    find.disabled = false;
+    return repaint();
+  }
+  function showEdges({ edges: all, sentences, explanation }) {
+    const mark = (at) => ((state.edge = at), repaint());
+    const note = "Orange paths and parts support the outcome, blue ones oppose it. A part is coloured by what it adds to the logit directly.";
+    edges.replaceChildren(make("h3", {}, "The strongest paths"), make("p", { class: "pw-note" }, `${explanation} ${note}`), edgeList(all, sentences, mark));
+  }
+
+  /** Go to a level: [] the whole, then {level, ...} for each step inwards. */
+  async function open(path) {
+    const now = ++state.wanted;
+    const before = state.path.length;
+    try {
+      const drawn = path.length ? await drawLevel(path.at(-1)) : null;
+      if (now !== state.wanted) return;
+      state.path = path;
+      state.level = drawn;
+      whole.hidden = edges.hidden = path.length > 0;
+      inner.hidden = path.length === 0;
+      inner.replaceChildren(...(drawn ? [drawn.node] : []));
+      if (drawn) drawn.build();
+      line.show(HINTS[path.at(-1)?.level || "whole"]);
+      showCrumbs();
+      const shown = path.length ? inner : whole;
+      if (!still) shown.animate([{ transform: `scale(${path.length >= before ? 0.94 : 1.06})`, opacity: 0.3 }, { transform: "none", opacity: 1 }], { duration: 180, easing: "ease-out" });
+      if (path.length) inner.focus({ preventScroll: true });
+      else canvas.focus({ preventScroll: true });
+      if (!path.length) lay();
+    } catch (error) {
+      line.show(error.message, true);
+    }
+  }
+  async function drawLevel(at) {
+    const node = make("div", {});
+    const go = (next) => open([...state.path, next]);
+    const position = at.position;
+    if (at.level === "place") {
+      const found = await piece("place", { place: at.place, position });
+      const openHead = (head) => go({ level: "head", head, position, title: `head ${head.split(".").slice(1).join(".")}` });
+      return { node, build() { this.drawn = drawPlace(node, found, line, openHead); } };
+    }
+    if (at.level === "head") {
+      const found = await piece("head", { head: at.head });
+      const openRow = (row) => go({ level: "row", head: at.head, position: row, title: `row ${row}` });
+      return { node, build() {
+        this.drawn = drawHead(node, found, openRow);
+        this.drawn.select(at.position, strongest({ shape: [1, found.weights.shape[1]], at: (_, source) => found.weights.at(at.position, source) }, 0, 1)[0][0]);
+      } };
+    }
+    const found = await piece("row", { head: at.head, position: at.position });
+    if (at.level === "row") {
+      const openProduct = (source) => go({ level: "product", head: at.head, position: at.position, source, title: `“${label(textOf(found.source_tokens[source]))}”` });
+      return { node, build() { this.drawn = drawRow(node, found, line, openProduct); } };
+    }
+    return { node, build() { this.drawn = drawProduct(node, found, at.source, line); } };
+  }
+  function showCrumbs() {
+    const names = ["whole model", ...state.path.map(({ title }) => title)];
+    const crumb = (name, at) => at === names.length - 1 ? make("span", { "aria-current": "true" }, name) : make("button", { type: "button", class: "pw-choose", click: () => open(state.path.slice(0, at)) }, name);
+    crumbs.replaceChildren(...names.flatMap((name, at) => (at ? [" › ", crumb(name, at)] : [crumb(name, at)])));
+  }
+  function enter({ place, column, row, head }) {
+    const { kind, sublayer } = place.columns[column];
+    const position = row === undefined ? place.stack.position : row;
+    const token = label(textOf(place.stack.tokens[position]), 12);
+    if (kind === "attention" && head !== undefined) {
+      const name = `${sublayer.part}.${sublayer.layer}.${head}`;
+      const block = { level: "place", place: `${place.stack.name}.${sublayer.layer}`, position, title: `block ${sublayer.layer}, “${token}”` };
+      return open([block, { level: "head", head: name, position, title: `head ${sublayer.layer}.${head}` }]);
+    }
+    const where = kind === "output" ? "output" : `${place.stack.name}.${kind === "embedding" ? "embedding" : sublayer.layer}`;
+    const title = kind === "output" ? "output" : kind === "embedding" ? `embedding of “${token}”` : `block ${sublayer.layer}, “${token}”`;
+    return open([{ level: "place", place: where, position, title }]);
+  }
+
+  function setCursor(cursor, aloud) {
+    state.cursor = cursor;
+    if (cursor) line.show(describe(state.map, cursor), aloud);
+    repaint();
+  }
+  canvas.addEventListener("pointermove", (event) => {
+    const found = hit(state.plan, event.offsetX, event.offsetY);
+    canvas.style.cursor = found ? "pointer" : "default";
+    setCursor(found, false);
+  });
+  canvas.addEventListener("pointerleave", () => setCursor(null, false));
+  canvas.addEventListener("click", (event) => {
+    const found = hit(state.plan, event.offsetX, event.offsetY);
+    if (!found) return;
+    setCursor(found, false);
+    const chosen = found.row === undefined || found.row === found.place.stack.position || found.place.stack !== last();
+    if (chosen) enter(found);
+    else choosePosition(found.row);
+  });
+  canvas.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const start = state.cursor || { place: state.plan.places.at(-1), column: 0, row: last().position };
+    const by = move(event.key);
+    if (event.key === "Enter") enter(start);
+    else if (by) setCursor(moved(state.plan, start, by), true);
+    else return;
+    event.preventDefault();
+    const { place, row } = state.cursor || {};
+    if (by && by[0] && row !== undefined && place.stack === last() && row !== state.map.position) choosePosition(row);
+  });
+  root.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !state.path.length) return;
+    event.preventDefault();
+    event.stopPropagation();
+    open(state.path.slice(0, -1));
+  });
+  const watch = new ResizeObserver(() => !whole.hidden && lay());
+  watch.observe(whole);
+  showCrumbs();
+  showSide();
+  lay();
+  return {
+    repaint: () => (repaint(), state.level?.drawn?.repaint?.()),
+    stop: () => watch.disconnect(),
+    choosePosition,
+    open,
+    state,
+  };
+}

@@ -1,0 +1,44 @@
+/** Direct logit attribution: what each part of a model adds to the logit of an outcome. */
+
+import { signed } from "./axes.js";
+import { tensor } from "./bytes.js";
+import { diverging, inkOn, isDark } from "./colour.js";
+import { make, view } from "./dom.js";
+
+const LISTED = 24; // parts in the list
+
+/** data: {explanation, target, logit, names, values, labels: the names in words}. */
+export function draw(element, data, options = {}) {
+  return view(element, "parts", build, data, options);
+}
+
+function build(root, { explanation, values: given, labels, logit }) {
+  const values = Array.from(tensor(given).values);
+  const limit = Math.max(...values.map(Math.abs), 1e-9);
+  const order = values.map((_, at) => at).sort((one, other) => Math.abs(values[other]) - Math.abs(values[one]));
+  const dark = isDark(root);
+  const line = (at) => {
+    const colour = diverging(values[at] / limit, dark);
+    const half = { width: `${(50 * Math.abs(values[at])) / limit}%`, background: diverging(Math.sign(values[at]) * 0.75, dark) };
+    const side = values[at] >= 0 ? "left" : "right";
+    return make(
+      "tr",
+      {},
+      make("th", { scope: "row" }, labels[at]),
+      make("td", { class: "pw-number", style: { background: colour, color: inkOn(colour) } }, signed(values[at])),
+      make("td", { class: "pw-bar-both" }, make("span", { style: { ...half, [side]: "50%" } })),
+    );
+  };
+  const rest = order.slice(LISTED);
+  const sum = rest.reduce((total, at) => total + values[at], 0);
+  root.append(
+    make("p", {}, explanation),
+    make(
+      "table",
+      { class: "pw-parts-table" },
+      make("thead", {}, make("tr", {}, ["part", "adds to the logit", ""].map((text) => make("th", { scope: "col" }, text)))),
+      make("tbody", {}, order.slice(0, LISTED).map(line)),
+    ),
+    make("p", { class: "pw-note" }, `${rest.length ? `${rest.length} further parts add ${signed(sum)} together. ` : ""}All parts add up to ${signed(logit)}.`),
+  );
+}

@@ -1,0 +1,24 @@
+/** Activation patching: how much of the difference between two texts each activation restores. */
+
+import { percent } from "./axes.js";
+import { tensor } from "./bytes.js";
+import { make, view } from "./dom.js";
+import { matrix } from "./matrix.js";
+import { labels, textOf } from "./tokens.js";
+
+/** data: {explanation, kind, part, layers, tokens, other_tokens, restored [layers, columns]}. */
+export function draw(element, data, options = {}) {
+  return view(element, "patching", build, data, options);
+}
+
+function build(root, { explanation, kind, part, layers, tokens, other_tokens: others, restored }) {
+  const values = tensor(restored);
+  const heads = kind === "heads";
+  const pair = (token, at) => (textOf(token) === textOf(others[at]) ? textOf(token) : `${textOf(others[at])}←${textOf(token)}`);
+  const columns = heads ? Array.from({ length: values.shape[1] }, (_, head) => `head ${head}`) : labels(tokens.map(pair));
+  const rows = Array.from(layers.values || layers, (layer) => `layer ${layer}`);
+  const limit = Math.max(1, ...Array.from(values.values, Math.abs));
+  const say = (row, column) => `${rows[row]}, ${heads ? "" : "at "}${columns[column]}: restores ${percent(values.at(row, column)).replace("–", "0 %")} of the difference`;
+  root.append(make("p", {}, explanation));
+  return matrix(root, { values, rows, columns, say, name: `${kind.replace("_", "-")} of the ${part}`, signed: true, limit });
+}
