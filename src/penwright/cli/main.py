@@ -23,6 +23,7 @@ from penwright.cli import (
     optimize,
     plan,
     serve,
+    studio,
     train,
     translate,
 )
@@ -45,6 +46,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {  # in the order in which the hel
     "optimize": optimize.optimize,
     "export": export.command,
     "serve": serve.command,
+    "studio": studio.command,
     "runs": info.runs,
     "config": info.config,
     "doctor": info.doctor,

@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from fastapi.responses import FileResponse
@@ -29,6 +30,9 @@ from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.settings import ServingSettings
 from penwright.views.export import MODULES, STYLE
 
+if TYPE_CHECKING:
+    from penwright.serving.studio import Studio
+
 ROUTES = (
     metrics,
     models,
@@ -45,13 +49,16 @@ ROUTES = (
 PAGE = Path(__file__).parent / "page"
 
 
-def create_app(registry: ModelRegistry, settings: ServingSettings) -> FastAPI:
-    """Return the application that serves these models."""
+def create_app(registry: ModelRegistry, settings: ServingSettings, studio: "Studio | None" = None) -> FastAPI:
+    """Return the application that serves these models and, with a studio, trains new ones."""
     app = FastAPI(title="Penwright", version=version("penwright"), docs_url=None, redoc_url=None)
     app.state.registry, app.state.settings, app.state.metrics = registry, settings, Metrics(registry)
     app.add_middleware(Middleware, settings=settings, metrics=app.state.metrics)
     for module in ROUTES:
         app.include_router(module.router)
+    app.state.studio = studio
+    if studio is not None:
+        app.include_router(studio.router)
     add_error_handlers(app)
     app.add_api_route("/views/style.css", _style, include_in_schema=False)
     app.mount("/views", _Files(directory=MODULES))

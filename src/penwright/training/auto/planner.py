@@ -31,6 +31,7 @@ class Plan(NamedTuple):
     size: Size
     epochs: float  # estimated passes over the corpus
     minutes_wanted: float | None = None  # minutes that this model needs, if the budget is far too small
+    vocab_size: int = 0  # size of the vocabulary, an estimate before the tokenizer is trained
 
     def __repr__(self) -> str:
         training = self.recipe.training
@@ -51,7 +52,7 @@ def make_plan(facts: Facts, given: Table, measure_throughput: MeasureThroughput,
     size = size_of(
         facts.task, capacity.vocab_size, recipe.model, recipe.training.batch_tokens, n_labels=max(1, facts.n_labels)
     )
-    return Plan(recipe, tuple(choices.made), size, capacity.epochs, capacity.minutes_wanted())
+    return Plan(recipe, tuple(choices.made), size, capacity.epochs, capacity.minutes_wanted(), capacity.vocab_size)
 
 
 class _Planner:
