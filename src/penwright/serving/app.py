@@ -14,6 +14,7 @@ from penwright.serving import (
     chat,
     classification,
     comparison,
+    early,
     inspect,
     libretranslate,
     metrics,
@@ -44,6 +45,7 @@ ROUTES = (
     translation,
     inspect,
     comparison,
+    early,
     runs,
 )
 PAGE = Path(__file__).parent / "page"
