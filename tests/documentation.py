@@ -135,7 +135,7 @@ def _problem_of_ours(words: Sequence[str], is_inline: bool) -> str | None:
 def _check_settings(name: str, parameters: dict[str, Any]) -> None:
     """Raise PenwrightError if a --set of the command has an unknown key or a wrong value, or if the task is unknown."""
     table = merge(*map(parse_override, parameters.get("set_") or ()))
-    if name == "serve":
+    if name in ("serve", "studio"):
         validate(ServingSettings, table, "--set")
     elif name == "generate":
         validate(DecodingSettings, table, "--set")

@@ -154,3 +154,15 @@ def test_an_open_registry_follows_its_folder(runs: Path, tmp_path: Path) -> None
     models.update()
     assert {each.name for each in registry} == {"pairs", "films"}
     registry.close()
+
+
+def test_early_weights_answer_beside_the_served_ones(learning: Learning) -> None:
+    weights = {name: tensor * 0.5 for name, tensor in learning.run.newest()[0].weights().items()}
+    learning.run.save_early(2, weights, {"step": 2, "seconds": 1.25})
+    status, found = ask(learning.address, "early", {"text": "It was", "max_new_tokens": 12})
+    assert status == 200
+    then, now = found["answers"]
+    assert (then["step"], then["seconds"], then["is_served"]) == (2, 1.25, False)
+    assert (now["step"], now["is_served"]) == (6, True)
+    greedy = ask(learning.address, "v1/completions", {**PROMPT, "max_tokens": 12})[1]["choices"][0]["text"]
+    assert now["text"] == greedy and then["text"] != greedy

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -205,3 +206,20 @@ def test_training_is_stopped_from_the_page_after_a_question(visit: Any, runs: Pa
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()
+
+
+def test_then_and_now_stand_side_by_side(visit: Any, runs: Path) -> None:
+    run = Run(runs / "writer")
+    weights = {name: tensor * 0.5 for name, tensor in run.newest()[0].weights().items()}
+    run.save_early(2, weights, {"step": 2, "seconds": 1.25})
+    try:
+        page = visit("#/runs?runs=%5B%22writer%22%5D")
+        page.fill("section[aria-label='Then and now'] input", "It was")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("section[aria-label='Then and now'] article")
+        shown = page.locator("section[aria-label='Then and now'] article .hint").all_inner_texts()
+        assert shown == ["After 1 second · step 2", "Now · step 6"]
+        texts = page.locator("section[aria-label='Then and now'] .written").all_inner_texts()
+        assert texts[0] != texts[1]
+    finally:
+        shutil.rmtree(run.folder / "checkpoints" / "early-00000002")

@@ -364,3 +364,26 @@ def test_a_text_read_often_is_looked_at_early_whatever_counts(run: Run, make_tra
     for mark in (2.0, 3.0, 4.5, 6.75):
         assert any(mark <= each < mark + 1 / per_epoch for each in epochs)
     assert len(epochs) < 20
+
+
+def test_early_weights_are_kept_on_a_logarithmic_scale(run: Run, make_trainer: MakeTrainer) -> None:
+    class Clock(Observer):
+        def stepped(self, trainer: Trainer, report: StepReport) -> None:
+            trainer.state.seconds = 4.0 * report.step
+
+    trainer = make_trainer(training={"steps": 12, "evaluate_every": 2, "keep": 1, "early": 2})
+    Session(run, trainer, lambda: [Score("loss", 1.0 / trainer.state.step)], list, [Clock()]).fit()
+    early = run.early()
+    assert [each.step for each in early] == [1, 3], "after 4 s and after 12 s, and no third one after 100 s"
+    for each in early:
+        each.verify()
+        assert {path.name for path in each.folder.iterdir()} == {"model.safetensors", "state.json", "manifest.json"}
+    assert [each.step for each in run.checkpoints()] == [12], "later checkpoints are deleted as before"
+    run.delete_after(2)
+    assert [each.step for each in run.early()] == [1]
+
+
+def test_no_early_weights_are_kept_unless_asked_for(run: Run, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(training={"steps": 2})
+    session_of(run, trainer, [1.0, 1.0, 1.0], Recorder()).fit()
+    assert run.early() == []

@@ -24,6 +24,7 @@ from penwright.cli import (
     optimize,
     plan,
     serve,
+    studio,
     train,
     translate,
 )
@@ -48,6 +49,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {  # in the order in which the hel
     "optimize": optimize.optimize,
     "export": export.command,
     "serve": serve.command,
+    "studio": studio.command,
     "runs": info.runs,
     "config": info.config,
     "doctor": info.doctor,

@@ -1,5 +1,6 @@
 """The `penwright plan` command: show what would be trained, and what to expect of it."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from penwright.cli.options import (
@@ -22,11 +23,13 @@ from penwright.cli.options import (
     settings_of,
     training_flags,
 )
+from penwright.errors import Undecided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penwright.training.auto.forecast import Forecast
+    from penwright.workflows.api import Prepared
 
 
 def command(
@@ -53,16 +56,36 @@ def command(
     flags = training_flags(
         data, validation, task, size, tokenizer, dictionary, minutes=minutes, steps=steps, epochs=epochs
     )
-    _, prepared = prepare_by_asking(settings_of(recipe, flags, set_ or []))
+    try:
+        _, prepared = prepare_by_asking(settings_of(recipe, flags, set_ or []))
+    except Undecided as undecided:
+        if json:
+            print_json({"undecided": {"question": undecided.question, "options": list(map(asdict, undecided.options))}})
+        raise
     forecast = api.forecast(prepared)
     if json:
-        print_json({**plan_as_record(prepared), "outlook": forecast._asdict()})
+        print_json({**plan_as_record(prepared), "outlook": forecast._asdict(), **_alternatives(prepared)})
         return
     for line in plan_in_words(prepared):
         print(line)
     print(f"reads the text about {amount(prepared.plan.epochs, 'time')}")
     for line in _forecast_in_words(forecast, prepared.plan.recipe.training.minutes):
         print(line)
+
+
+def _alternatives(prepared: "Prepared") -> dict[str, object]:
+    """Return what else could be chosen: sizes, budgets and columns."""
+    from penwright.workflows import api
+
+    return {
+        "reason": prepared.reason,
+        "characters": prepared.corpus.training.n_characters,
+        "bytes": prepared.corpus.training_bytes,
+        "sizes": [each._asdict() for each in api.size_options(prepared)],
+        "budgets": [each._asdict() for each in api.budget_options(prepared)],
+        "columns": api.columns_of(prepared),
+        "roles": prepared.corpus.roles,
+    }
 
 
 def _forecast_in_words(forecast: "Forecast", minutes: float | None) -> "Iterator[str]":

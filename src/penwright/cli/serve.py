@@ -34,9 +34,7 @@ def command(
     """Serve a web page and HTTP APIs (OpenAI, LibreTranslate)."""
     from penwright.config import merge, parse_override, validate
 
-    missing = [package for package in NEEDED if find_spec(package.replace("-", "_")) is None]
-    if missing:
-        raise PenwrightError(f"serving needs {' and '.join(missing)}. Install with: pip install 'penwright[serve]'")
+    require_packages()
 
     from penwright.serving.server import serve
     from penwright.serving.settings import ServingSettings
@@ -48,3 +46,10 @@ def command(
     for line in server.lines():
         print(line, flush=True)
     server.run(open_page=open_)
+
+
+def require_packages() -> None:
+    """Raise PenwrightError if a package that the server needs is not installed."""
+    missing = [package for package in NEEDED if find_spec(package.replace("-", "_")) is None]
+    if missing:
+        raise PenwrightError(f"serving needs {' and '.join(missing)}. Install with: pip install 'penwright[serve]'")

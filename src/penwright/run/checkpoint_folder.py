@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from penwright.errors import PenwrightError
 from penwright.run.checkpoints import (
+    EARLY,
     FIRST,
     STATE,
     Checkpoint,
@@ -132,12 +133,23 @@ class CheckpointFolder:
             first = Checkpoint(self.folder / CHECKPOINTS / FIRST, step)
             save_checkpoint(first, weights, None, self._with_origin(state))
 
+    def save_early(self, step: int, weights: Tensors, state: Record) -> None:
+        """Save these weights as an early checkpoint, which stays when later ones are deleted."""
+        early = Checkpoint(self.folder / CHECKPOINTS / f"{EARLY}{step:08d}", step)
+        save_checkpoint(early, weights, None, self._with_origin(state))
+
+    def early(self) -> list[Checkpoint]:
+        """List the early checkpoints, oldest first (see `training.early`)."""
+        found = [(path.name.removeprefix(EARLY), path) for path in (self.folder / CHECKPOINTS).glob(f"{EARLY}*")]
+        steps = [(int(number), path) for number, path in found if number.isascii() and number.isdigit()]
+        return [Checkpoint(path, step) for step, path in sorted(steps)]
+
     def _with_origin(self, state: Record) -> Record:
         return {**state, "made_with": self.made_with} if self.made_with else state
 
     def delete_checkpoints_after(self, step: int) -> None:
         """Delete the checkpoints after this step, and unfinished ones."""
-        for checkpoint in self.checkpoints():
+        for checkpoint in [*self.checkpoints(), *self.early()]:
             if checkpoint.step > step:
                 remove_folder(checkpoint.folder)
         for path in (self.folder / CHECKPOINTS).glob("step-*.tmp-*"):

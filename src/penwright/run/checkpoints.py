@@ -34,6 +34,7 @@ Record = dict[str, Any]  # a JSON object
 WEIGHTS, TRAINING, STATE, MANIFEST = "model.safetensors", "training.safetensors", "state.json", "manifest.json"
 SAVED = (WEIGHTS, TRAINING, STATE)
 FIRST = "first"  # folder of the first checkpoint, which has weights only
+EARLY = "early-"  # start of the folder names of early checkpoints, which have weights only
 NAME = re.compile(r"step-(\d{8,15})", re.ASCII)
 MOST_IN_HEADER = 100_000_000  # maximum size of a header in bytes (the limit of safetensors)
 
@@ -108,7 +109,8 @@ class Checkpoint:
 
     @property
     def _saved(self) -> tuple[str, ...]:
-        return (WEIGHTS, STATE) if self.folder.name == FIRST else SAVED
+        has_weights_only = self.folder.name == FIRST or self.folder.name.startswith(EARLY)
+        return (WEIGHTS, STATE) if has_weights_only else SAVED
 
     def _manifest(self) -> Manifest:
         path = self.folder / MANIFEST

@@ -5,6 +5,7 @@ stop (asks training to stop)  stopped (training was interrupted, everything is s
 checkpoints/step-00001200/ (see run/checkpoints.py)
 ngrams.safetensors (linear classifier of n-grams, only in runs of classifiers)  baselines.json (scores of the baselines)
 checkpoints/first/ (the weights at the first evaluation, kept for comparison)
+checkpoints/early-00000012/ (the weights after 1, 10, 100 ... seconds, if `training.early` asks for them)
 quickened.json  alignment.json  calibration.json (findings about the best model)  tensorboard/
 """
 
@@ -27,7 +28,7 @@ from pydantic import BaseModel, ValidationError
 from penwright.config import Recipe, parse_toml, validate, with_present_names, write_toml
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.run.checkpoint_folder import CHECKPOINTS, CheckpointFolder
-from penwright.run.checkpoints import FIRST, Record, first_problem
+from penwright.run.checkpoints import EARLY, FIRST, Record, first_problem
 from penwright.storage import (
     MOST_IN_SMALL,
     UnsafeFile,
@@ -250,7 +251,7 @@ def require_contained(folder: Path) -> None:
         if path.name in OURS or path.suffix == ".json":
             require_plain(path)
     for path in (folder / CHECKPOINTS).glob("*"):
-        if path.name != FIRST and not path.name.startswith("step-"):
+        if path.name != FIRST and not path.name.startswith(("step-", EARLY)):
             continue
         require_plain(path)
         for part in path.glob("*"):

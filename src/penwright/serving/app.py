@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from fastapi.responses import FileResponse
@@ -13,6 +14,7 @@ from penwright.serving import (
     chat,
     classification,
     comparison,
+    early,
     embeddings,
     inspect,
     libretranslate,
@@ -30,6 +32,9 @@ from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.settings import ServingSettings
 from penwright.views.export import MODULES, STYLE
 
+if TYPE_CHECKING:
+    from penwright.serving.studio import Studio
+
 ROUTES = (
     metrics,
     models,
@@ -42,18 +47,22 @@ ROUTES = (
     translation,
     inspect,
     comparison,
+    early,
     runs,
 )
 PAGE = Path(__file__).parent / "page"
 
 
-def create_app(registry: ModelRegistry, settings: ServingSettings) -> FastAPI:
-    """Return the application that serves these models."""
+def create_app(registry: ModelRegistry, settings: ServingSettings, studio: "Studio | None" = None) -> FastAPI:
+    """Return the application that serves these models and, with a studio, trains new ones."""
     app = FastAPI(title="Penwright", version=version("penwright"), docs_url=None, redoc_url=None)
     app.state.registry, app.state.settings, app.state.metrics = registry, settings, Metrics(registry)
     app.add_middleware(Middleware, settings=settings, metrics=app.state.metrics)
     for module in ROUTES:
         app.include_router(module.router)
+    app.state.studio = studio
+    if studio is not None:
+        app.include_router(studio.router)
     add_error_handlers(app)
     app.add_api_route("/views/style.css", _style, include_in_schema=False)
     app.mount("/views", _Files(directory=MODULES))

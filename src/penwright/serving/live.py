@@ -31,15 +31,15 @@ class LiveModels:
         self._registry, self._settings = registry, settings
         self._retired: list[tuple[ModelWorker, float]] = []
         self._failed: dict[Path, int | None] = {}  # steps that could not be loaded, by run folder
+        self._resting_until = 0.0  # time before which no weights of a run that trains are loaded
 
     async def watch(self) -> None:
         """Look at the run folders again and again, until cancelled."""
         while True:
-            begin = monotonic()
             with suppress(*DAMAGE, RuntimeError):  # a run folder may be damaged, or deleted at any time
                 await asyncio.to_thread(self.update)
             self._close_idle()
-            await asyncio.sleep(max(WATCH_SECONDS, (monotonic() - begin) / MAX_SHARE))
+            await asyncio.sleep(WATCH_SECONDS)
 
     def update(self) -> None:
         """Load the newer checkpoints of the served runs and, if the registry is open, the runs that are new."""
@@ -50,7 +50,7 @@ class LiveModels:
             with suppress(*DAMAGE):
                 served.is_learning = state_of(run) in LIVE
                 wanted = _wanted_step(run, served.is_learning)
-                if wanted is not None and wanted != served.step and self._failed.get(run.folder) != wanted:
+                if wanted is not None and wanted != served.step and self._may_load(run, wanted, served.is_learning):
                     self._load(run, wanted, served.name)
         if self._registry.home is not None:
             self._follow_home()
@@ -68,19 +68,25 @@ class LiveModels:
             with suppress(*DAMAGE):
                 is_learning = state_of(run) in LIVE
                 wanted = _wanted_step(run, is_learning)
-                if name not in names and wanted is not None and self._failed.get(folder) != wanted:
+                if name not in names and wanted is not None and self._may_load(run, wanted, is_learning=False):
                     self._load(run, wanted, name)
+
+    def _may_load(self, run: Run, step: int, is_learning: bool) -> bool:
+        """Return whether to load a step: not if this has failed, and not too often while the run trains."""
+        is_resting = is_learning and monotonic() < self._resting_until
+        return self._failed.get(run.folder) != step and not is_resting
 
     def _load(self, run: Run, step: int, name: str) -> None:
         """Load a checkpoint and serve it under this name. If it cannot be loaded, remember that."""
         checkpoint = next((each for each in run.checkpoints() if each.step == step), None)
         if checkpoint is None:
             return
-        self._failed[run.folder] = step
+        begin, self._failed[run.folder] = monotonic(), step
         served = ModelWorker.load(checkpoint.folder, name, self._settings)
         del self._failed[run.folder]
         served.is_live, served.is_learning = True, state_of(run) in LIVE
         self._retire(self._registry.put(served))
+        self._resting_until = monotonic() + (monotonic() - begin) / MAX_SHARE
 
     def _retire(self, served: ModelWorker | None) -> None:
         if served is not None:

@@ -46,6 +46,7 @@ class Models(BaseModel):
     """All served models; the first is the default."""
 
     models: list[ModelFacts]
+    has_studio: bool = False  # whether the server can train new models
 
 
 class ModelStep(BaseModel):
@@ -64,7 +65,7 @@ class Steps(BaseModel):
 @router.get("/models")
 def models(registry: Registry) -> Models:
     """List the served models with their sizes, settings and examples."""
-    return Models(models=[facts(served) for served in registry])
+    return Models(models=[facts(served) for served in registry], has_studio=registry.home is not None)
 
 
 @router.get("/models/steps")

@@ -121,7 +121,7 @@ def every_run(registry: Registry) -> Runs:
 @router.get("/figures")
 def figures(registry: Registry, run: RunName) -> Figures:
     """Return the curves of training and evaluation, at most 2,000 points each. Extremes of the loss are kept."""
-    found = _run(registry, run)
+    found = run_of(registry, run)
     steps, evaluations = (read_records(found.folder / name) for name in (STEPS, METRICS))
     return Figures(
         steps=_columns(downsample(_with_speed(steps.lines), MAX_POINTS)),
@@ -135,7 +135,7 @@ def figures(registry: Registry, run: RunName) -> Figures:
 @router.get("/samples")
 def samples(registry: Registry, run: RunName) -> Samples:
     """Return the samples of each evaluation."""
-    lines = read_records(_run(registry, run).folder / SAMPLES).lines
+    lines = read_records(run_of(registry, run).folder / SAMPLES).lines
     known = ({**each, "reference": str(each.get("reference") or "")} for each in lines)
     return Samples(samples=[SampleFacts.model_validate(each) for each in known])
 
@@ -143,13 +143,13 @@ def samples(registry: Registry, run: RunName) -> Samples:
 @router.get("/settings")
 def settings(registry: Registry, run: RunName) -> RunSettings:
     """Return the settings of a run's recipe."""
-    return RunSettings(settings=_flat(_run(registry, run).recipe.model_dump(mode="json")))
+    return RunSettings(settings=_flat(run_of(registry, run).recipe.model_dump(mode="json")))
 
 
 @router.post("/stop")
 def stop(registry: Registry, body: StopRequest) -> Stopped:
     """Stop the training of a run after its current step. The run is saved and can be resumed."""
-    run = _run(registry, body.run)
+    run = run_of(registry, body.run)
     state = state_of(run)
     if state not in LIVE:
         raise NotTraining(f"{body.run} is not being trained: it has {state}")
@@ -190,7 +190,8 @@ def _loss(record: Record) -> float:
     return finite_or_none(record.get("loss")) or 0.0
 
 
-def _run(registry: ModelRegistry, name: str) -> Run:
+def run_of(registry: ModelRegistry, name: str) -> Run:
+    """Open a visible run by its name. Raises UnknownModel if there is none."""
     found = folders(registry)
     if name not in found:
         raise UnknownModel(f"there is no run '{name[:80]}' next to the served ones")

@@ -10,6 +10,7 @@ import webbrowser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -22,6 +23,9 @@ from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 
+if TYPE_CHECKING:
+    from penwright.serving.studio import Studio
+
 IDLE_TICKS = 10  # idle time after which memory is returned to the system, in tenths of a second
 BACKLOG = 256  # maximum number of connections that wait to be accepted, even before `run`
 
@@ -29,7 +33,7 @@ BACKLOG = 256  # maximum number of connections that wait to be accepted, even be
 class Server:
     """A server of models that binds its address when it is created."""
 
-    def __init__(self, registry: ModelRegistry, settings: ServingSettings):
+    def __init__(self, registry: ModelRegistry, settings: ServingSettings, studio: "Studio | None" = None):
         """Bind the address.
 
         Raises UsageError if other machines can connect to the address and there is no key. Raises PenwrightError if the
@@ -42,10 +46,10 @@ class Server:
             )
         self._socket = _bind(settings.host, settings.port)
         self._settings = settings.model_copy(update={"port": self._socket.getsockname()[1]})
-        self._registry = registry
+        self._registry, self._studio = registry, studio
         most = allowed_connections(settings.max_connections)
         config = uvicorn.Config(
-            create_app(registry, self._settings),
+            create_app(registry, self._settings, studio),
             http=protocol(settings.read_seconds, most),
             ws="none",
             backlog=min(BACKLOG, max(1, most // 2)),  # asyncio may accept a whole backlog before the limit is checked
@@ -69,7 +73,8 @@ class Server:
 
     def lines(self) -> Iterator[str]:
         """Yield a summary for people: the address, the models and the limits."""
-        yield f"{self.address}: {', '.join(f'{each.name} ({each.kind})' for each in self._registry)}"
+        served = ", ".join(f"{each.name} ({each.kind})" for each in self._registry)
+        yield f"{self.address}: {f'the studio in {self._studio.folder}' if self._studio else served}"
         given = self._settings
         yield (
             f"limits of a request: {given.max_body_bytes:,} bytes, {given.max_texts} texts of {given.max_characters:,} "
@@ -91,11 +96,14 @@ class Server:
         """Serve until `stop` is called. In the main thread, SIGTERM or SIGINT also ends serving."""
         if open_page:
             webbrowser.open(self.address)
-        watching = asyncio.create_task(LiveModels(self._registry, self._settings).watch())
+        tasks = [asyncio.create_task(LiveModels(self._registry, self._settings).watch())]
+        if self._studio is not None:
+            tasks.append(asyncio.create_task(self._studio.watch()))
         try:
             await self._server.serve([self._socket])
         finally:
-            watching.cancel()
+            for task in tasks:
+                task.cancel()
             self._registry.close()
 
     def stop(self) -> None:

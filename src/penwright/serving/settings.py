@@ -24,6 +24,10 @@ class ServingSettings(Settings):
     max_waiting: PositiveInt = 512  # maximum number of queued and running texts of a model; beyond: 429
     max_models: PositiveInt = 16  # maximum number of models that the studio loads, newest first
     max_model_bytes: PositiveInt = 4_000_000_000  # maximum size of these models together, in bytes
+    max_upload_bytes: PositiveInt = 500_000_000  # maximum size of a text that is uploaded to the studio, in bytes
+    max_text_bytes: PositiveInt = 4_000_000_000  # maximum size of all uploaded texts, and of a text once unpacked
+    min_free_bytes: PositiveInt = 1_000_000_000  # free disk space that must remain, in bytes
+    plan_seconds: PositiveFloat = 180.0  # time limit for reading texts and planning (else 504)
     max_connections: PositiveInt = 512  # maximum number of open connections; beyond, the longest idle one is closed
     read_seconds: PositiveFloat = 20.0  # time limit for sending a request (else 408) or reading part of a response
     build_seconds: PositiveFloat = 10.0  # time limit for compiling a pattern and word constraints (else 400)

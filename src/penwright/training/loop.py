@@ -40,6 +40,8 @@ class Session:
         self.run, self.trainer, self.evaluate, self.sample, self.observers = run, trainer, evaluate, sample, observers
         self.last_evaluated_step, self.last_evaluated_at = trainer.state.step, trainer.state.seconds
         self.saved_step, self.saved_at = trainer.state.step, monotonic()
+        marks = (10.0**n for n in range(trainer.settings.early))
+        self.early_marks = [mark for mark in marks if mark > trainer.state.seconds]  # in seconds of training
 
     def fit(self) -> None:
         """Train until the budget is spent, or until the run stops early.
@@ -50,6 +52,7 @@ class Session:
             with stop_requests() as received:
                 for report in self.trainer.steps():
                     notify(self.observers, "stepped", self.trainer, report)
+                    self._keep_early()
                     if self._evaluation_is_due():
                         self.evaluate_now()
                     elif monotonic() - self.saved_at > SAVE_AT_LEAST_EVERY:
@@ -134,6 +137,13 @@ class Session:
             return score.beats(state.best)
         alike = abs(score.value - state.best) <= (score.standard_error or 0.0)
         return nats < state.nats_of_best if alike else score.beats(state.best)
+
+    def _keep_early(self) -> None:
+        """Save the weights when 1, 10, 100 ... seconds of training have passed."""
+        state = self.trainer.state
+        if self.early_marks and state.seconds >= self.early_marks[0]:
+            self.early_marks = [mark for mark in self.early_marks if mark > state.seconds]
+            self.run.save_early(state.step, self.trainer.weights(), self.trainer.budget.save())
 
     def _save(self) -> None:
         tensors, record = self.trainer.save()

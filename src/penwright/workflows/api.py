@@ -1,6 +1,7 @@
 """A single place to import the workflows from, for the commands and the Python API."""
 
 from penwright.training.launcher import is_launched, launch
+from penwright.workflows.alternatives import budget_options, columns_of, size_options
 from penwright.workflows.ensemble import member_settings, minutes_for, train_ensemble
 from penwright.workflows.evaluate import check_labels, evaluate, novelty
 from penwright.workflows.export import export
@@ -13,7 +14,9 @@ from penwright.workflows.train import train
 
 __all__ = [
     "Prepared",
+    "budget_options",
     "check_labels",
+    "columns_of",
     "evaluate",
     "export",
     "follow",
@@ -36,6 +39,7 @@ __all__ = [
     "quicken",
     "read_recipe",
     "resume",
+    "size_options",
     "train",
     "train_ensemble",
     "tune_decoding",

@@ -4,7 +4,7 @@ import { make } from "./views/dom.js";
 import { askJson, wasStopped } from "./api.js";
 import { openShortcuts } from "./dialogs.js";
 import { icon } from "./icons.js";
-import { SCREENS } from "./screens.js";
+import { SCREENS as ALL } from "./screens.js";
 import { makeStore } from "./store.js";
 import { startTheme, turnTheme } from "./theme.js";
 import { startTour } from "./tour.js";
@@ -14,7 +14,8 @@ const spoken = document.getElementById("spoken");
 const rail = document.getElementById("rail");
 const picker = document.getElementById("picker");
 const store = makeStore(arrive);
-const frame = { models: [], model: null, screen: null, module: null, leave: () => {} };
+let SCREENS = ALL.filter(({ studio }) => !studio);
+const frame = { models: [], hasStudio: false, model: null, screen: null, module: null, leave: () => {} };
 const AGAIN = 2000; // milliseconds between questions for newer weights
 
 const NAMES = { writer: "a writer", translator: "a translator", classifier: "a classifier" };
@@ -27,7 +28,8 @@ const modelsFor = (screen) => frame.models.filter((model) => able(screen, model)
 function reason(screen) {
   if (screen.kinds === null || modelsFor(screen).length) return "";
   const wanted = screen.kinds.map((kind) => NAMES[kind]).join(" or ");
-  return `${screen.title} needs ${wanted}, but none is served. Start one: penwright serve RUN`;
+  const advice = frame.hasStudio ? "Train one first" : "Start one: penwright serve RUN";
+  return `${screen.title} needs ${wanted}, but none is served. ${advice}`;
 }
 
 /** Show the screen of an address; an unknown name leads to the first screen that can be used. */
@@ -160,7 +162,9 @@ async function follow() {
 /** Load the facts about all models. The chosen model stays the chosen one if it is still served. */
 async function learn() {
   const known = new Map(frame.models.map((model) => [model.id, model]));
-  const { models } = await askJson("models");
+  const { models, has_studio: hasStudio } = await askJson("models");
+  frame.hasStudio = hasStudio;
+  SCREENS = ALL.filter(({ studio }) => hasStudio || !studio);
   frame.models.splice(0, Infinity, ...models.map((model) => Object.assign(known.get(model.id) || {}, model)));
   if (frame.screen) drawRail();
 }

@@ -3,7 +3,7 @@
 import { make, table } from "./views/dom.js";
 
 const EVERYWHERE = [
-  ["Alt + Shift + 1 … 5", "go to a screen"],
+  ["Alt + Shift + 1 … 6", "go to a screen"],
   ["Tab", "next control; arrow keys move inside lists, grids, texts and pictures"],
   ["Escape", "stop, go back, close"],
   ["?", "this list"],

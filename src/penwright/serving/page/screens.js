@@ -15,8 +15,15 @@
  * @property {(screen: string, values?: object) => void} go opens another screen; the values override its state
  */
 
-/** `kinds`: the kinds of model that a screen can use; null: it needs no model. */
+/** `kinds`: the kinds of model that a screen can use; null: it needs no model. `studio`: only `penwright studio` has it. */
 export const SCREENS = [
+  {
+    name: "train",
+    title: "Train",
+    kinds: null,
+    studio: true,
+    load: () => import("./screens/train.js"),
+  },
   {
     name: "write",
     title: "Write",

@@ -34,6 +34,7 @@ class Plan(NamedTuple):
     epochs: float  # estimated passes over the corpus
     minutes_wanted: float | None = None  # minutes that this model needs, if the budget is far too small
     tokens: float = 0.0  # estimated number of target tokens in the budget
+    vocab_size: int = 0  # size of the vocabulary, an estimate before the tokenizer is trained
 
     def __repr__(self) -> str:
         training = self.recipe.training
@@ -55,7 +56,8 @@ def make_plan(facts: Facts, given: Table, measure_throughput: MeasureThroughput,
         facts.task, capacity.vocab_size, recipe.model, recipe.training.batch_tokens, n_labels=max(1, facts.n_labels)
     )
     tokens = capacity.epochs * capacity.corpus_tokens
-    return Plan(recipe, tuple(choices.made), size, capacity.epochs, capacity.minutes_wanted(), tokens)
+    wanted, made = capacity.minutes_wanted(), tuple(choices.made)
+    return Plan(recipe, made, size, capacity.epochs, wanted, tokens, capacity.vocab_size)
 
 
 class _Planner:

@@ -7,6 +7,7 @@ import { confirmed } from "../dialogs.js";
 import { newest } from "../newest.js";
 import { download, menu } from "../saving.js";
 import { AXES, csvOf, differences, linesOf, measuresOf } from "./runs/figures.js";
+import { makeEarly } from "./runs/early.js";
 import { makeList } from "./runs/list.js";
 import { makeSamples } from "./runs/samples.js";
 
@@ -39,6 +40,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
   const tabs = make("div", { class: "tabs", role: "group", "aria-label": "What to draw" });
   const diagram = make("div", { class: "diagram" });
   const samples = makeSamples({ moved: (step) => state.set({ step: step ?? "" }) });
+  const early = makeEarly({ signal, fail });
   const settings = make("section", { class: "differences", "aria-label": "Settings" });
   const by = () => (AXES[state.get("by")] ? state.get("by") : "step");
   const measures = () => measuresOf([...page.figures.values()]);
@@ -109,6 +111,9 @@ export async function show(element, { state, signal, fail, announce, go }) {
       shown().map((name) => ({ name, samples: page.more.get(name).samples })),
       state.number("step", null),
     );
+    const [only, ...others] = page.runs.filter(({ name }) => shown().includes(name));
+    const first = only && page.more.get(only.name).samples.at(-1);
+    early.show(only && !others.length ? only.model : null, first ? first.prompt : "");
     drawSettings();
   }
   /** Draw the diagram. New numbers go into the existing one; another measure or other runs need a new one. */
@@ -246,6 +251,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
       ),
       diagram,
       samples.root,
+      early.root,
       settings,
     ),
   );

@@ -1,0 +1,82 @@
+"""The route that lets the early weights of a run answer beside the served ones, to show how it has learned."""
+
+import asyncio
+import warnings
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from penwright.application import Application
+from penwright.classification.classifier import Classifier
+from penwright.generation.generator import Generator
+from penwright.run.checkpoints import Checkpoint
+from penwright.serving.errors import ERROR_RESPONSES
+from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, check_texts
+from penwright.serving.model_worker import ModelWorker
+from penwright.serving.run_records import finite_or_none
+from penwright.translation.translator import Translator
+from penwright.workflows.load import load
+
+router = APIRouter(prefix="/early", responses=ERROR_RESPONSES)
+MAX_TOKENS = 200
+_loading = asyncio.Lock()  # one early model at a time is in memory
+
+
+class EarlyRequest(ModelRequest):
+    """A text that the weights of several moments should continue, translate or classify."""
+
+    model: Name | None = None
+    text: Text
+    max_new_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 60
+
+
+class EarlyAnswer(BaseModel):
+    """What the weights of one moment answer."""
+
+    step: int | None
+    seconds: float | None  # seconds of training; None for the served weights if they are not recorded
+    text: str
+    is_served: bool = False
+
+
+class EarlyAnswers(BaseModel):
+    """The answers, oldest weights first. Without early weights, only the served ones answer."""
+
+    answers: list[EarlyAnswer]
+
+
+@router.post("")
+async def early(body: EarlyRequest, registry: Registry, limits: Limits) -> EarlyAnswers:
+    """Return what the weights from 1, 10, 100 ... seconds of training answer, and the served ones."""
+    served = registry.get(body.model)
+    check_texts([body.text], limits)
+    found = []
+    for checkpoint in served.opened.run.early():
+        async with _loading, asyncio.timeout(limits.deadline_seconds):
+            found.append(await asyncio.to_thread(_early_answer, served, checkpoint, body))
+    now = await served.run(lambda: _answer(served.application, body))
+    return EarlyAnswers(answers=[*found, EarlyAnswer(step=served.step, seconds=None, text=now, is_served=True)])
+
+
+def _early_answer(served: ModelWorker, checkpoint: Checkpoint, body: EarlyRequest) -> EarlyAnswer:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is not optimized
+        application = load(checkpoint.folder, served.limits.device)
+    seconds = finite_or_none(checkpoint.state().get("seconds"))
+    return EarlyAnswer(step=checkpoint.step, seconds=seconds, text=_answer(application, body))
+
+
+def _answer(application: Application, body: EarlyRequest) -> str:
+    """Return the likeliest answer, so that only the weights differ."""
+    match application:
+        case Generator():
+            (text,) = application.generate(body.text, temperature=0, max_new_tokens=body.max_new_tokens)
+            return text.text
+        case Translator():
+            (translation,) = application.translate([body.text], beam_size=1)
+            return translation.text
+        case Classifier():
+            (found,) = application.classify([body.text])
+            return f"{found.label} ({found.scores[found.label]:.0%})" if found.label is not None else ""
+    raise TypeError(application)

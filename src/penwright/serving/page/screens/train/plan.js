@@ -1,0 +1,157 @@
+/** What was found in the texts, and the plan: task, columns, preview, sizes, minutes and the expected quality. */
+
+import { make } from "../../views/dom.js";
+import { inText } from "../../views/tokens.js";
+import { askJson, wasStopped } from "../../api.js";
+import { newest } from "../../newest.js";
+import { duration, expected, parameters, ROLES, rounded, TASKS } from "./words.js";
+
+/** Create both sections. `state` keeps what a person has chosen; `train(request)` starts the training. */
+export function makePlan({ signal, state, announce, texts, train }) {
+  const asking = newest(signal);
+  const page = { plan: null };
+  const found = make("div", { class: "found" });
+  const planned = make("div", { class: "planned" });
+  const sections = [
+    make("section", { class: "card step", "aria-labelledby": "step-found", hidden: true },
+      make("h2", { id: "step-found" }, "2. What was found"), found),
+    make("section", { class: "card step", "aria-labelledby": "step-plan", hidden: true },
+      make("h2", { id: "step-plan" }, "3. The plan"), planned),
+  ];
+  const columns = () => JSON.parse(state.get("columns") || "{}");
+  function request() {
+    const chosen = { texts: texts(), columns: columns() };
+    for (const name of ["task", "size"]) if (state.get(name)) chosen[name] = state.get(name);
+    if (state.get("minutes")) chosen.minutes = state.number("minutes", 10);
+    return chosen;
+  }
+  /** Ask for the plan of the ticked texts, and show it. */
+  async function update() {
+    const stopped = asking.begin();
+    const [first, second] = sections;
+    first.hidden = !texts().length;
+    if (first.hidden) return (second.hidden = true);
+    sections.forEach((each) => each.setAttribute("aria-busy", "true"));
+    if (!page.plan) found.replaceChildren(make("p", { class: "hint" }, "Reading the text, and trying out this computer …"));
+    try {
+      const plan = await askJson("studio/plan", request(), { signal: stopped });
+      page.plan = plan.undecided ? null : plan;
+      second.hidden = Boolean(plan.undecided);
+      if (plan.undecided) showQuestion(plan.undecided);
+      else show(plan);
+    } catch (error) {
+      if (stopped.aborted || wasStopped(error)) return undefined;
+      page.plan = null;
+      second.hidden = true;
+      found.replaceChildren(make("p", { class: "warning", role: "alert" }, error.message), taskChoice(state.get("task"), ""));
+    }
+    sections.forEach((each) => each.removeAttribute("aria-busy"));
+    return undefined;
+  }
+  function become(values) {
+    state.set(values);
+    return update();
+  }
+  function showQuestion({ question, options }) {
+    const answer = ({ settings, meaning }) => {
+      const given = Object.fromEntries(settings.map((each) => [each.split("=", 1)[0], each.slice(each.indexOf("=") + 1)]));
+      const chosen = { ...columns() };
+      for (const [key, value] of Object.entries(given))
+        if (key.startsWith("data.")) chosen[key.slice(5)] = value;
+      const click = () => become({ ...(given.task && { task: given.task }), columns: JSON.stringify(chosen) });
+      return make("button", { type: "button", click }, meaning);
+    };
+    found.replaceChildren(
+      make("p", {}, question),
+      make("p", {}, make("strong", {}, "What should the model learn?")),
+      make("div", { class: "line" }, options.map(answer)),
+      taskChoice(state.get("task"), ""),
+    );
+  }
+  function taskChoice(task, reason) {
+    const option = ([value, text]) => make("option", { value, selected: value === task }, text);
+    const change = ({ target }) => become({ task: target.value, columns: "", size: "" });
+    const options = [...(task ? [] : [["", "Choose a task"]]), ...TASKS].map(option);
+    return make("div", { class: "line" },
+      make("label", { class: "line" }, "The model learns to: ", make("select", { id: "task", change }, options)),
+      reason && make("span", { class: "hint" }, reason));
+  }
+  function columnChoices({ columns: names, roles }, task) {
+    if (!names.length) return null;
+    const choice = ([role, title]) => {
+      const [now] = roles[role] || [];
+      const option = (name, at) => make("option", { value: at + 1, selected: now && now[1] === at + 1 }, /^\d+$/.test(name) ? `column ${name}` : name);
+      const change = ({ target }) => become({ columns: JSON.stringify({ ...columns(), [role]: Number(target.value) }) });
+      return make("label", { class: "line" }, `${title}: `, make("select", { change }, names.map(option)));
+    };
+    return make("div", { class: "line columns" }, ROLES[task].map(choice));
+  }
+  function show(plan) {
+    const { recipe, data, examples } = plan;
+    const isPlain = recipe.task === "generate";
+    const side = ([name, text]) =>
+      make("p", { dir: "auto" }, isPlain ? null : make("span", { class: "role", dir: "ltr" }, name), inText(text));
+    const preview = examples.map((example) => make("div", { class: "example" }, Object.entries(example).map(side)));
+    const dropped = data.dropped.map(({ reason, count, first }) =>
+      make("li", {}, `${count.toLocaleString("en")} left out: ${reason}`, first && make("span", { class: "hint" }, ` (first: ${first})`)));
+    const focused = document.activeElement?.id;
+    found.replaceChildren(
+      taskChoice(recipe.task, plan.reason),
+      ...[columnChoices(plan, recipe.task)].filter(Boolean),
+      make("h3", {}, "As the model will see it"),
+      make("div", { class: "preview" }, preview),
+      make("ul", { class: "report" },
+        data.n_read > 1 ? make("li", {}, `${data.n_kept.toLocaleString("en")} of ${data.n_read.toLocaleString("en")} ${data.unit}s are used`) : null,
+        dropped,
+        make("li", {}, data.split)),
+      make("details", {}, make("summary", {}, "Files and details"), make("ul", { class: "report" }, data.text.map((line) => make("li", {}, line)))),
+    );
+    showPlan(plan);
+    if (focused) document.getElementById(focused)?.focus();
+    announce("The plan is ready.");
+  }
+  function showPlan(plan) {
+    const { sizes, budgets, recipe } = plan;
+    const card = ({ size, parameters: n, epochs, is_chosen: chosen }) =>
+      make("label", { class: "size" },
+        make("input", { type: "radio", name: "size", value: size, checked: chosen, id: `size-${size}`, change: () => become({ size }) }),
+        make("strong", {}, size),
+        make("span", {}, `${parameters(n)} weights`),
+        make("span", { class: "hint" }, reading(epochs)),
+        chosen && !state.get("size") ? make("span", { class: "mark" }, "fits your time") : null);
+    const at = Math.max(0, budgets.findIndex(({ minutes }) => minutes === recipe.training.minutes));
+    const words = make("p", { class: "expected", "aria-live": "polite" });
+    const output = make("output", { for: "minutes" });
+    const slider = make("input", { type: "range", id: "minutes", min: 0, max: budgets.length - 1, step: 1, value: at, input: say,
+      change: () => become({ minutes: budgets[slider.value].minutes }) });
+    function say() {
+      const budget = budgets[slider.value];
+      const [text, exact] = expected(budget, plan.bytes / Math.max(1, plan.characters));
+      output.textContent = duration(budget.minutes);
+      slider.setAttribute("aria-valuetext", output.textContent);
+      words.replaceChildren(make("span", { title: exact || null }, text));
+    }
+    say();
+    const name = make("input", { type: "text", id: "name", maxlength: 60, value: state.get("name") || nameOf(texts()[0]), input: () => state.set({ name: name.value }) });
+    const short = plan.minutes_wanted && `This is too little time for so much text. Give it ${duration(Math.ceil(10 * plan.minutes_wanted) / 10)} or more.`;
+    planned.replaceChildren(
+      make("div", { class: "line" }, make("label", { for: "minutes" }, "How long may it learn?"), slider, output),
+      words,
+      ...(short ? [make("p", { class: "warning" }, short)] : []),
+      make("fieldset", { class: "sizes" }, make("legend", {}, "How big should the model be?"), sizes.map(card)),
+      make("details", {}, make("summary", {}, "Why these settings?"),
+        make("ul", { class: "report" }, plan.choices.map(({ key, value, reason }) => make("li", {}, make("code", {}, `${key} = ${JSON.stringify(value)}`), ` ${reason}`)))),
+      make("div", { class: "line" },
+        make("label", { for: "name" }, "Name"), name,
+        make("button", { type: "button", class: "main", id: "train", click: () => train({ ...request(), name: name.value, minutes: budgets[slider.value].minutes }) }, "Train")),
+    );
+  }
+  return { sections, update };
+}
+
+/** Say how often a model of this size would read the text. */
+const reading = (epochs) =>
+  epochs < 1 ? `too big: would read ${rounded(100 * epochs)} % of the text` : `reads it ${rounded(epochs)} times`;
+
+/** Return a name for a run, from the name of a text. */
+const nameOf = (text) => text.replace(/\.[^.]*$/, "").replace(/^[^\p{L}\p{N}]+/u, "").slice(0, 40) || "run";

@@ -1,0 +1,88 @@
+/** Figures in plain words. The exact figure with its unit goes into the tooltip. */
+
+export const TASKS = [
+  ["generate", "Write text like this"],
+  ["translate", "Translate"],
+  ["classify", "Sort texts by label"],
+  ["chat", "Answer questions"],
+];
+export const ROLES = {
+  generate: [["text", "Text"]],
+  translate: [
+    ["source", "Translate from"],
+    ["target", "Translate into"],
+  ],
+  classify: [
+    ["text", "Text"],
+    ["label", "Label"],
+  ],
+  chat: [],
+};
+export const STATES = {
+  waiting: "Waiting for its turn",
+  preparing: "Getting ready",
+  training: "Learning",
+  stopping: "Saving, then stopping",
+  finished: "Finished",
+  stopped: "Stopped; it can go on",
+  failed: "Failed",
+};
+const BLEU = [
+  [10, "hardly usable yet"],
+  [20, "the gist can be guessed"],
+  [30, "understandable, with clear mistakes"],
+  [40, "good"],
+  [101, "very good"],
+];
+
+/** Round for people: 3.2, 32, 3,200. */
+export const rounded = (value) =>
+  value >= 99.5 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(2)));
+
+/** Format a duration in minutes: 20 seconds, 5 minutes, 2 hours. */
+export function duration(minutes) {
+  const [value, unit] =
+    minutes < 1 ? [minutes * 60, "second"] : minutes < 100 ? [minutes, "minute"] : [minutes / 60, "hour"];
+  return `${rounded(value)} ${unit}${rounded(value) === "1" ? "" : "s"}`;
+}
+
+/** Format seconds as 1:02:03 or 2:03. */
+export function clock(seconds) {
+  const [hours, minutes, rest] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, Math.floor(seconds) % 60];
+  const two = (value) => String(value).padStart(2, "0");
+  return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
+}
+
+/** Format bytes: 3.2 MB. */
+export function size(bytes) {
+  const at = Math.min(4, Math.floor(Math.log10(Math.max(1, bytes)) / 3));
+  return `${rounded(bytes / 1000 ** at)} ${["bytes", "kB", "MB", "GB", "TB"][at]}`;
+}
+
+/** Format a number of parameters: 1.2 million. */
+export const parameters = (n) => (n >= 1e6 ? `${rounded(n / 1e6)} million` : `${rounded(n / 1e3)} thousand`);
+
+/** Say how good a run is: [words, the exact figure], or null without a score. */
+export function quality(scores) {
+  const score = (start) => Object.entries(scores).find(([name, value]) => name.startsWith(start) && value !== null);
+  const exact = ([name, value]) => `${name} ${Number(value.toPrecision(4))}`;
+  const [bleu, accuracy, nats] = [score("BLEU"), score("accuracy"), score("nats")];
+  if (bleu) return [`BLEU ${rounded(bleu[1])}: ${BLEU.find(([limit]) => bleu[1] < limit)[1]}`, exact(bleu)];
+  if (accuracy) {
+    const share = accuracy[1] > 1 ? accuracy[1] : 100 * accuracy[1];
+    return [`${rounded(share)} % of unseen texts get the right label`, exact(accuracy)];
+  }
+  if (!nats) return null;
+  return [`as unsure about the next piece of text as between ${rounded(Math.exp(nats[1]))} pieces`, exact(nats)];
+}
+
+/** Say what to expect of a budget: [words, the exact figure]. */
+export function expected({ low, high, epochs }, bytesPerLetter) {
+  const reads = epochs < 1 ? `reads ${rounded(100 * epochs)} % of the text` : `reads the text ${rounded(epochs)} times`;
+  if (low === null) return [`It ${reads}.`, ""];
+  const letters = rounded(2 ** (((low + high) / 2) * bytesPerLetter));
+  return [
+    `It ${reads}, and should become as unsure about the next letter as between about ${letters} letters. Fewer is better.`,
+    `${low.toFixed(2)} to ${high.toFixed(2)} bits per byte of unseen text, a rough estimate`,
+  ];
+}

@@ -1,0 +1,164 @@
+"""The folder of uploaded texts: names are checked, sizes are limited, and nothing outside the folder is touched."""
+
+import gzip
+import os
+import shutil
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import BinaryIO
+
+from pydantic import BaseModel
+
+from penwright.data.readers.archives import open_zip
+from penwright.errors import PenwrightError, UsageError
+from penwright.run.checkpoint_folder import CHECKPOINTS
+from penwright.run.folder import LOCK, STOP, STOPPED, TENSORBOARD, Run
+from penwright.serving.settings import ServingSettings
+from penwright.storage import open_plain, require_plain
+
+FORBIDDEN = set('<>:"|?*[]/\\')  # characters with a meaning in HTML, patterns, paths, or on Windows
+MAX_NAME = 120  # maximum length of a name, in bytes of UTF-8
+PART = ".part"  # suffix of an unfinished upload
+PACKED = b"\x1f\x8b"  # first bytes of a gzip file
+BLOCK = 1 << 20
+NOT_SENT = {LOCK, STOP, STOPPED, TENSORBOARD}  # parts of a run that are of no use elsewhere
+
+
+class TextFile(BaseModel):
+    """An uploaded text."""
+
+    name: str
+    bytes: int
+
+
+def check_name(name: str) -> str:
+    """Return the name of a file or a run. Raises UsageError if it could be a path, a pattern, an option or HTML."""
+    shown = f"the name {name[:40]!a}"
+    if not name.strip() or name != name.strip() or name.startswith((".", "-", "~")) or name.endswith("."):
+        raise UsageError(f"{shown} is empty, or begins or ends with a character that is not allowed. Rename it")
+    bad = next((each for each in name if each in FORBIDDEN or unicodedata.category(each)[0] == "C"), None)
+    if bad is not None:
+        raise UsageError(f"{shown} contains {bad!a}, which is not allowed. Use letters, digits, spaces, - and _")
+    if len(name.encode()) > MAX_NAME:
+        raise UsageError(f"{shown} is longer than {MAX_NAME} bytes. Shorten it")
+    return name
+
+
+class TextFolder:
+    """The uploaded texts below a folder."""
+
+    def __init__(self, folder: Path, limits: ServingSettings):
+        self.folder, self._limits = folder, limits
+
+    def listed(self) -> list[TextFile]:
+        """List the finished uploads by name."""
+        found = [path for path in self.folder.glob("*") if not path.name.startswith(".")]
+        plain = [path for path in found if path.is_file() and not path.is_symlink()]
+        return [TextFile(name=path.name, bytes=path.stat().st_size) for path in sorted(plain)]
+
+    def used(self) -> int:
+        """Return the size of all uploads in bytes, unfinished ones included."""
+        return sum(path.lstat().st_size for path in self.folder.glob("*"))
+
+    def path(self, name: str) -> Path:
+        """Return the path of an upload. Raises UsageError if there is none."""
+        path = self.folder / check_name(name)
+        require_plain(path)
+        if not path.is_file():
+            raise UsageError(f"there is no text '{name}'. Upload it again")
+        return path
+
+    def add(self, name: str, offset: int, total: int, data: bytes) -> int:
+        """Add a part of an upload, and return the number of bytes that have arrived.
+
+        Raises UsageError for a bad name or a part at the wrong place, and PenwrightError if a limit is exceeded or the
+        finished file is a zip bomb.
+        """
+        final = self.folder / check_name(name)
+        part = self.folder / f".{name}{PART}"
+        self._require_space(name, total, os.path.lexists(final))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if offset == 0:
+            part.unlink(missing_ok=True)
+        with open(open_plain(part, os.O_WRONLY | os.O_CREAT), "wb" if offset == 0 else "ab") as file:
+            here = file.tell() if offset else 0
+            if offset != here or offset + len(data) > total:
+                raise UsageError(
+                    f"{name}: {here:,} bytes have arrived, and this part begins at {offset:,}. Upload it again"
+                )
+            file.write(data)
+        if offset + len(data) == total:
+            try:
+                self._require_harmless(part, name)
+            except PenwrightError:
+                part.unlink()
+                raise
+            part.replace(final)
+        return offset + len(data)
+
+    def delete(self, name: str) -> None:
+        """Delete an upload."""
+        self.path(name).unlink()
+
+    def _require_space(self, name: str, total: int, is_there: bool) -> None:
+        most, folder = self._limits.max_upload_bytes, self._limits.max_text_bytes
+        if is_there:
+            raise UsageError(f"there already is a text '{name}'. Delete it first, or rename this one")
+        if total > most:
+            raise PenwrightError(f"{name} has {total:,} bytes: at most {most:,} are accepted (max_upload_bytes)")
+        if self.used() + total > folder:
+            raise PenwrightError(f"the texts would have more than {folder:,} bytes (max_text_bytes). Delete some first")
+        require_free_disk(self.folder.parent, total + self._limits.min_free_bytes)
+
+    def _require_harmless(self, path: Path, name: str) -> None:
+        """Raise PenwrightError for a file that unpacks to far more than it has."""
+        if zipfile.is_zipfile(path):
+            with path.open("rb") as file:
+                open_zip(file, name).close()
+            return
+        with path.open("rb") as file:
+            if file.read(2) != PACKED:
+                return
+        n_bytes, most = 0, self._limits.max_text_bytes
+        try:
+            with gzip.open(path) as unpacked:
+                while block := unpacked.read(BLOCK):
+                    n_bytes += len(block)
+                    if n_bytes > most:
+                        raise PenwrightError(f"{name} unpacks to more than {most:,} bytes (max_text_bytes)")
+        except (OSError, EOFError, zlib.error) as error:
+            raise PenwrightError(f"{name} is damaged ({error}). Download or save it again") from None
+
+
+def require_free_disk(folder: Path, wanted: int) -> None:
+    """Raise PenwrightError if the disk of a folder has too little room."""
+    free = shutil.disk_usage(folder).free
+    if free < wanted:
+        raise PenwrightError(f"the disk has {free:,} free bytes, and {wanted:,} are needed (min_free_bytes). Free some")
+
+
+def zipped(run: Run) -> BinaryIO:
+    """Return a zip archive of a run with its best checkpoint: it can be used, and trained further, elsewhere."""
+    best, _ = run.best()
+    archive: BinaryIO = TemporaryFile()  # noqa: SIM115 - the caller closes it
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED, allowZip64=True) as packed:
+        for path in _parts(run.folder, best.folder):
+            name = (Path(run.folder.name) / path.relative_to(run.folder)).as_posix()
+            with (
+                suppress(PenwrightError),  # links are left out
+                open(open_plain(path, os.O_RDONLY), "rb") as file,
+                packed.open(zipfile.ZipInfo(name), "w", force_zip64=True) as member,
+            ):
+                shutil.copyfileobj(file, member, BLOCK)
+    archive.seek(0)
+    return archive
+
+
+def _parts(folder: Path, checkpoint: Path) -> Sequence[Path]:
+    own = [path for path in folder.glob("*") if path.is_file() and path.name not in NOT_SENT]
+    return sorted([*own, *(folder / CHECKPOINTS / checkpoint.name).glob("*")])

@@ -1,0 +1,227 @@
+"""The training queue of the studio: each run is trained by a process of its own, one after another.
+
+queue/NAME.json (what to train)  queue/NAME.log (what it prints)  queue/NAME.lock (held while the process lives)
+
+The queue is in files, so that it survives the server. The lock is inherited by the training process: it is free as soon
+as that process has ended, however it ended.
+"""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from threading import RLock
+from typing import BinaryIO, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from penwright.errors import PenwrightError, UsageError
+from penwright.run.folder import STEPS, Run
+from penwright.run.stop_file import is_stop_requested, request_stop, was_stopped
+from penwright.serving.model_worker import DAMAGE
+from penwright.serving.texts import check_name
+from penwright.storage import MOST_IN_SMALL, open_plain, read_bytes, write_atomically
+
+RUNS = "runs"
+JobState = Literal["waiting", "preparing", "training", "stopping", "finished", "stopped", "failed"]
+ACTIVE = ("preparing", "training", "stopping")
+LOG_TAIL = 8000  # number of bytes of a log to look at
+SAID = "penwright: "  # start of a line with an error
+INTERRUPTED = "interrupted"  # what a process says that was stopped before there was anything to save
+
+
+class Job(BaseModel):
+    """A run to train."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str
+    arguments: list[str]  # of the penwright command
+    minutes: float | None  # the budget, to show the progress
+    created: float
+    started: float | None = None  # when its process was started; None: it waits
+    pid: int | None = None
+
+
+class JobFacts(BaseModel):
+    """A run of the queue, and how far it is."""
+
+    name: str
+    state: JobState
+    minutes: float | None
+    note: str  # the last line that the process printed, or its error
+
+
+class TrainingQueue:
+    """The runs that are or will be trained below a folder."""
+
+    def __init__(self, folder: Path):
+        self.home, self.folder = folder, folder / "queue"
+        self._processes: list[subprocess.Popen[bytes]] = []  # kept until they have ended
+        self._mutex = RLock()  # a look at a lock file must not keep a process from being started
+        self._own: BinaryIO | None = None
+
+    def open(self) -> None:
+        """Lock the queue for this server. Raises PenwrightError if another one has it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._own = self._locked(".studio")
+        except BlockingIOError:
+            raise PenwrightError(f"a studio is open in {self.home} already. Use it, or choose another folder") from None
+
+    def close(self) -> None:
+        """Release the queue. Training goes on."""
+        if self._own is not None:
+            self._own.close()
+
+    def add(self, name: str, arguments: list[str], minutes: float | None) -> Job:
+        """Queue a run under this name, or a similar one if the name is taken."""
+        with self._mutex:
+            return self._add(name, arguments, minutes)
+
+    def _add(self, name: str, arguments: list[str], minutes: float | None) -> Job:
+        names = [check_name(name), *(f"{name}-{number}" for number in range(2, 10_000))]
+        free = next(each for each in names if not self._is_taken(each))
+        return self._put(Job(name=free, arguments=["train", *arguments, "--run", f"{RUNS}/{free}"], minutes=minutes,
+                             created=time.time()))  # fmt: skip
+
+    def resume(self, name: str, folder: Path, minutes: float | None) -> Job:
+        """Queue a stopped run again. With `minutes`, it is trained that much longer."""
+        if self._is_running(check_name(name)):
+            raise UsageError(f"{name} is being trained already")
+        place = os.path.relpath(folder, self.home)
+        budget = [] if minutes is None else ["--minutes", f"{minutes:g}"]
+        before = self._read(name)
+        known = before.minutes if before else None
+        total = known + (minutes or 0.0) if known is not None else None
+        return self._put(
+            Job(name=name, arguments=["train", "--resume", place, *budget], minutes=total, created=time.time())
+        )
+
+    def remove(self, name: str) -> None:
+        """Take a run out of the queue. Its run folder stays. Raises UsageError while it is being trained."""
+        if self._is_running(check_name(name)):
+            raise UsageError(f"{name} is being trained. Stop it first")
+        for suffix in (".json", ".log", ".lock"):
+            (self.folder / f"{name}{suffix}").unlink(missing_ok=True)
+
+    def stop(self, name: str) -> None:
+        """Ask the process to save and stop. A process that still prepares has nothing to save, and is ended."""
+        job = self._read(check_name(name))
+        if job is None or not self._is_running(name):
+            raise UsageError(f"{name} is not being trained by this studio")
+        if self._state(job) == "preparing" and job.pid is not None:
+            os.kill(job.pid, signal.SIGTERM)
+        else:
+            request_stop(Run(self.home / RUNS / name))
+
+    def facts(self) -> list[JobFacts]:
+        """List the runs of the queue, in the order in which they were added."""
+        return [
+            JobFacts(name=job.name, state=(state := self._state(job)), minutes=job.minutes, note=self._note(job, state))
+            for job in self._jobs()
+        ]
+
+    def advance(self) -> None:
+        """Start the first waiting run, unless one is being trained."""
+        with self._mutex:
+            self._processes = [each for each in self._processes if each.poll() is None]
+            jobs = self._jobs()
+            waiting = next((job for job in jobs if job.started is None), None)
+            if waiting is not None and not any(self._is_running(job.name) for job in jobs):
+                self._start(waiting)
+
+    def _start(self, job: Job) -> None:
+        """Start the process of a run. It has its own session, so it outlives the server."""
+        job = self._put(job.model_copy(update={"started": time.time()}))
+        log = open_plain(self.folder / f"{job.name}.log", os.O_WRONLY | os.O_CREAT)
+        os.ftruncate(log, 0)
+        with open(log, "ab") as output, self._locked(job.name) as lock:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "penwright", *job.arguments],
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=(lock.fileno(),),
+            )
+        self._processes.append(process)
+        self._put(job.model_copy(update={"pid": process.pid}))
+
+    def _locked(self, name: str) -> BinaryIO:
+        """Open and lock the lock file. Raises BlockingIOError while a process holds it."""
+        file = open(open_plain(self.folder / f"{name}.lock", os.O_RDWR | os.O_CREAT), "rb")  # noqa: SIM115
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise
+        return file
+
+    def _is_running(self, name: str) -> bool:
+        with self._mutex:
+            if not (self.folder / f"{name}.lock").exists():
+                return False
+            try:
+                self._locked(name).close()
+            except BlockingIOError:
+                return True
+            return False
+
+    def _state(self, job: Job) -> JobState:
+        run = Run(self.home / RUNS / job.name)
+        if job.started is None:
+            return "waiting"
+        if self._is_running(job.name):
+            steps = run.folder / STEPS
+            if not steps.is_file() or steps.stat().st_mtime < job.started:
+                return "preparing"
+            return "stopping" if is_stop_requested(run) else "training"
+        with suppress(*DAMAGE):
+            if run.is_finished:
+                return "finished"
+        return "stopped" if was_stopped(run) or self._error(job) == INTERRUPTED else "failed"
+
+    def _note(self, job: Job, state: JobState) -> str:
+        """Return the last line of the log or, for a run that failed, its error."""
+        if state == "failed":
+            return self._error(job) or "The training process ended before it could save. Resume it, or train again."
+        lines = self._log(job)
+        return lines[-1][:300] if lines else ""
+
+    def _error(self, job: Job) -> str:
+        """Return the error at the end of the log, or ""."""
+        lines = self._log(job)
+        begin = next((at for at, line in enumerate(lines) if line.startswith(SAID)), len(lines))
+        return "\n".join(lines[begin:]).removeprefix(SAID)[:2000]
+
+    def _log(self, job: Job) -> list[str]:
+        try:
+            file = open(open_plain(self.folder / f"{job.name}.log", os.O_RDONLY), "rb")  # noqa: SIM115
+        except (OSError, PenwrightError):
+            return []
+        with file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_TAIL))
+            return [line for line in file.read(LOG_TAIL).decode("utf-8", "replace").split("\n") if line.strip()]
+
+    def _is_taken(self, name: str) -> bool:
+        return os.path.lexists(self.home / RUNS / name) or (self.folder / f"{name}.json").exists()
+
+    def _put(self, job: Job) -> Job:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / f"{job.name}.json", job.model_dump_json())
+        return job
+
+    def _read(self, name: str) -> Job | None:
+        with suppress(OSError, PenwrightError, ValidationError):
+            return Job.model_validate_json(read_bytes(self.folder / f"{name}.json", MOST_IN_SMALL))
+        return None
+
+    def _jobs(self) -> list[Job]:
+        found = [self._read(path.stem) for path in self.folder.glob("*.json")]
+        return sorted((job for job in found if job is not None), key=lambda job: job.created)

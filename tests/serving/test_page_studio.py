@@ -1,0 +1,151 @@
+"""The studio in a browser: from an empty folder to a trained writer, although the server is killed half-way."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from penwright.run.folder import Run
+
+from .conftest import eventually
+
+TEXT = "".join(f"It was day {number}, and the rain fell on house {number * 7 % 31}.\n" for number in range(300))
+STEPS = 30
+SIZES = [("light", 1440, 900), ("dark", 390, 844)]
+
+
+def free_port() -> int:
+    with socket.socket() as each:
+        each.bind(("127.0.0.1", 0))
+        return int(each.getsockname()[1])
+
+
+Start = Callable[[], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def studio(tmp_path: Path) -> Iterator[tuple[str, Start]]:
+    """The address of a studio, and a function that starts it with the command."""
+    port, started = free_port(), []
+    address = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        try:
+            return bool(urlopen(f"{address}/health", timeout=1).status == 200)
+        except OSError:
+            return False
+
+    def start() -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "penwright", "studio", str(tmp_path / "new"), "--port", str(port), "--no-open"]
+        started.append(subprocess.Popen([*command, "--set", "min_free_bytes=1"], env={**os.environ}))
+        assert eventually(answers, 60)
+        return started[-1]
+
+    yield address, start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def tab_to(page: Any, selector: str) -> None:
+    """Press Tab until this element has the focus."""
+    for _ in range(60):
+        if page.evaluate("selector => document.activeElement.matches(selector)", selector):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"{selector} cannot be reached with the keyboard")
+
+
+def check_looks(page: Any) -> None:
+    """No part is wider than the window, and axe finds nothing, in both sizes and themes."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    for scheme, width, height in SIZES:
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        page.set_viewport_size({"width": width, "height": height})
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+        rules = {"runOnly": ["color-contrast"]} if scheme == "dark" else {}  # all others are the same in both themes
+        found = axe.Axe().run(page, options=rules).response["violations"]
+        assert not found, [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in found]
+    page.set_viewport_size({"width": 1440, "height": 900})
+
+
+def add_text_by_keyboard(page: Any) -> None:
+    """Paste a text, and wait for its plan."""
+    tab_to(page, ".train summary")
+    page.keyboard.press("Enter")
+    tab_to(page, ".train textarea")
+    page.keyboard.insert_text(TEXT)
+    tab_to(page, ".train details button")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#train")
+    assert "It was day" in page.inner_text(".preview")
+    assert page.input_value("#task") == "generate"
+
+
+def shorten_by_keyboard(page: Any) -> None:
+    """Choose the shortest time. Training need not wait for the new plan."""
+    tab_to(page, "#minutes")
+    page.keyboard.press("Home")
+    assert page.inner_text("output[for=minutes]") == "20 seconds"
+
+
+def write_by_keyboard(page: Any, run: Run) -> None:
+    """Open the trained model, and let it continue a text."""
+    page.wait_for_selector("#open-pasted")
+    page.focus("#open-pasted")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("main[data-ready='write']")
+    assert f"step {run.best_step()}" in page.inner_text("#picker")
+    page.focus(".editor")
+    page.keyboard.type("It was")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".editor .pw-token")
+
+
+def with_few_steps(route: Any) -> None:
+    """Train for a few steps instead: the shortest time on the slider is too long for a test."""
+    body = {**json.loads(route.request.post_data), "steps": STEPS}
+    route.continue_(post_data=json.dumps({name: value for name, value in body.items() if name != "minutes"}))
+
+
+def test_from_an_empty_folder_to_a_writer_by_keyboard(browser: Any, studio: Any, tmp_path: Path) -> None:
+    address, start = studio
+    server = start()
+    elsewhere: list[str] = []
+    errors: list[str] = []
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
+    context.set_default_timeout(60_000)
+    context.on("request", lambda request: None if request.url.startswith(address) else elsewhere.append(request.url))
+    page = context.new_page()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.route("**/studio/train", with_few_steps)
+    try:
+        page.goto(address)
+        page.wait_for_selector("main[data-ready='train']")
+        add_text_by_keyboard(page)
+        check_looks(page)
+        shorten_by_keyboard(page)
+        tab_to(page, "#train")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".job.preparing, .job.training")
+        server.send_signal(signal.SIGKILL)
+        server.wait()
+        start()
+        page.wait_for_selector(".job.finished")
+        run = Run(tmp_path / "new" / "runs" / "pasted")
+        assert run.is_finished and run.last_step() == STEPS
+        assert re.search("as unsure about the next .* as between", page.inner_text(".job"))
+        check_looks(page)
+        write_by_keyboard(page, run)
+        assert elsewhere == [] and errors == []
+    finally:
+        context.close()

@@ -1,0 +1,241 @@
+"""The studio's routes: uploads, plans, and training in processes of their own."""
+
+import asyncio
+import base64
+import gzip
+import http.client
+import io
+import json
+import shutil
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+import penwright
+from penwright.errors import PenwrightError
+from penwright.serving.model_registry import ModelRegistry
+from penwright.serving.server import Server
+from penwright.serving.settings import ServingSettings
+from penwright.serving.studio import Studio
+from penwright.serving.training_queue import TrainingQueue
+
+from .conftest import eventually
+
+DAYS = "".join(f"It was day {number}, and the rain fell on house {number * 7 % 31}.\n" for number in range(300))
+HOSTILE = [
+    "../evil.txt",
+    "a/b.txt",
+    "C:\\evil.txt",
+    "<img src=x onerror=alert(1)>.txt",
+    ".hidden",
+    "-rf",
+    "hub:name",
+    "a*.txt",
+    "a\u202egpj.exe",
+    "a\n.txt",
+    "",
+    " ",
+    "ä" * 100,
+]
+
+
+class Client:
+    """A studio that is up."""
+
+    def __init__(self, folder: Path, **limits: Any):
+        settings = ServingSettings(**{"port": 0, "drain_seconds": 0.2, "min_free_bytes": 1, **limits})
+        self.folder, self.studio = folder, Studio(folder, settings)
+        self.studio.queue.open()
+        self._server = Server(ModelRegistry([], home=folder.resolve()), settings, self.studio)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve()))
+        self._thread.start()
+        self.address = self._server.address
+
+    def close(self) -> None:
+        self._server.stop()
+        self._thread.join()
+        self.studio.queue.close()
+
+    def end_training(self) -> None:
+        """End the processes that this studio has started."""
+        for process in self.studio.queue._processes:
+            process.kill()
+            process.wait()
+
+    def ask(self, path: str, body: object = None) -> tuple[int, Any]:
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            with urlopen(Request(f"{self.address}/{path}", content), timeout=120) as answer:
+                return answer.status, json.load(answer)
+        except HTTPError as refused:
+            with refused:
+                return refused.code, json.load(refused)
+
+    def upload(self, name: str, content: bytes) -> tuple[int, Any]:
+        data = base64.b64encode(content).decode()
+        return self.ask("studio/upload", {"name": name, "offset": 0, "total": len(content), "data": data})
+
+    def job(self, name: str) -> Any:
+        return next((each for each in self.ask("studio")[1]["jobs"] if each["name"] == name), None)
+
+    def state(self, name: str) -> Any:
+        return (self.job(name) or {}).get("state")
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    opened = Client(tmp_path, max_upload_bytes=1_000_000, max_text_bytes=2_000_000)
+    yield opened
+    opened.close()
+    opened.end_training()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_are_refused(client: Client, name: str) -> None:
+    status, found = client.upload(name, b"text")
+    assert status == 400 and "name" in found["error"]["message"]
+    assert not client.studio.texts.folder.exists() or not list(client.studio.texts.folder.iterdir())
+    for path in ("train", "delete-text", "delete-run"):
+        assert client.ask(f"studio/{path}", {"name": name, **({"texts": [name]} if path == "train" else {})})[0] == 400
+
+
+def test_uploads_that_are_too_large_are_refused(client: Client) -> None:
+    claim = {"name": "huge.txt", "offset": 0, "total": 10_000_000_000, "data": ""}
+    status, found = client.ask("studio/upload", claim)
+    assert status == 400 and "max_upload_bytes" in found["error"]["message"]
+    host = client.address.removeprefix("http://")
+    connection = http.client.HTTPConnection(host)
+    connection.putrequest("POST", "/studio/upload")
+    connection.putheader("Content-Length", "10000000000")
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+    connection.close()
+    assert [client.upload(f"{number}.txt", b"x" * 900_000)[0] for number in range(3)] == [200, 200, 400]
+    assert [each["name"] for each in client.ask("studio")[1]["texts"]] == ["0.txt", "1.txt"]
+
+
+def test_bombs_are_refused_and_deleted(client: Client) -> None:
+    bomb = io.BytesIO()
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.txt", b"0" * 200_000_000)
+    for name, content in (("bomb.zip", bomb.getvalue()), ("bomb.txt.gz", gzip.compress(b"0" * 3_000_000))):
+        status, found = client.upload(name, content)
+        assert status == 400 and (
+            "zip bomb" in found["error"]["message"] or "max_text_bytes" in found["error"]["message"]
+        )
+    assert list(client.studio.texts.folder.iterdir()) == []
+
+
+def test_parts_must_fit_together_and_a_name_is_used_once(client: Client) -> None:
+    def part(offset: int, text: bytes) -> int:
+        data = base64.b64encode(text).decode()
+        return client.ask("studio/upload", {"name": "a.txt", "offset": offset, "total": 6, "data": data})[0]
+
+    assert [part(0, b"abc"), part(4, b"ef"), part(3, b"defg"), part(3, b"def")] == [200, 400, 400, 200]
+    assert (client.studio.texts.folder / "a.txt").read_bytes() == b"abcdef"
+    assert part(0, b"abcdef") == 400, "there already is one"
+    assert client.ask("studio/delete-text", {"name": "a.txt"})[0] == 200
+    assert client.ask("studio")[1]["texts"] == []
+    assert client.ask("studio/upload", {"name": "b.txt", "offset": 0, "total": 6, "data": "?"})[0] == 400
+
+
+def test_a_link_is_not_followed(client: Client, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    client.upload("a.txt", b"text")
+    (client.studio.texts.folder / "b.txt").symlink_to(secret)
+    assert [each["name"] for each in client.ask("studio")[1]["texts"]] == ["a.txt"]
+    assert client.ask("studio/plan", {"texts": ["b.txt"]})[0] == 400
+    (client.studio.texts.folder / ".c.txt.part").symlink_to(secret)
+    assert client.upload("c.txt", b"x")[0] == 200
+    assert secret.read_text() == "secret"
+
+
+@pytest.mark.parametrize("header", [{"Host": "evil.example:80"}, {"Origin": "http://evil.example"}])
+def test_other_sites_are_refused(client: Client, header: dict[str, str]) -> None:
+    body = json.dumps({"name": "a.txt", "offset": 0, "total": 1, "data": "YQ=="}).encode()
+    with pytest.raises(HTTPError, match="403"):
+        urlopen(Request(f"{client.address}/studio/upload", body, header))
+    assert client.ask("studio")[1]["texts"] == []
+
+
+def test_a_server_of_runs_has_no_studio(asked: Any) -> None:
+    assert asked("studio")[0] == 404
+    assert asked("models")[1]["has_studio"] is False
+
+
+def test_a_folder_has_one_studio(client: Client) -> None:
+    with pytest.raises(PenwrightError, match="already"):
+        TrainingQueue(client.folder).open()
+
+
+def test_from_a_text_to_a_model(client: Client, runs: Path, tmp_path: Path) -> None:
+    """Upload, plan, train two runs in turn, use, download, train further and delete. A terminal's runs appear, too."""
+    client.upload("days.txt", DAYS.encode())
+    status, plan = client.ask("studio/plan", {"texts": ["days.txt"], "size": "nano", "minutes": 1})
+    assert status == 200 and plan["recipe"]["task"] == "generate" and plan["examples"][0]["text"] in DAYS
+    assert [each["size"] for each in plan["sizes"] if each["is_chosen"]] == ["nano"]
+    budgets = {each["minutes"]: each["high"] for each in plan["budgets"]}
+    assert list(budgets) == sorted(budgets) and budgets[480] < budgets[1], "more time, better text"
+    wanted = {"texts": ["days.txt"], "size": "nano", "steps": 4}
+    names = [client.ask("studio/train", {**wanted, "name": "days"})[1]["name"] for _ in range(2)]
+    assert names == ["days", "days-2"]
+    assert eventually(lambda: client.state("days") == "preparing", 5) and client.state("days-2") == "waiting"
+    assert client.ask("studio/stop", {"name": "days-2"})[0] == 200 and client.state("days-2") is None
+    assert eventually(lambda: client.state("days") == "finished", 90), client.job("days")
+    shutil.copytree(runs / "classifier", tmp_path / "runs" / "films")
+    assert eventually(lambda: {"days", "films"} <= set(client.ask("models/steps")[1]["models"]), 20)
+    assert client.ask("v1/completions", {"model": "days", "prompt": "It was", "max_tokens": 4})[0] == 200
+    with urlopen(f"{client.address}/studio/download?run=days") as answer:
+        zipfile.ZipFile(io.BytesIO(answer.read())).extractall(tmp_path / "elsewhere")
+    assert penwright.load(tmp_path / "elsewhere" / "days").kind == "writer"
+    assert client.ask("studio/delete-run", {"name": "films"})[0] == 200
+    assert not (tmp_path / "runs" / "films").exists() and (runs / "classifier").exists()
+    assert client.ask("studio/download?run=films")[0] == 404
+
+
+def test_training_outlives_the_server_and_goes_on_after_a_stop(tmp_path: Path) -> None:
+    first = Client(tmp_path)
+    first.upload("days.txt", DAYS.encode())
+    first.ask("studio/train", {"texts": ["days.txt"], "size": "nano", "steps": 3000, "name": "days"})
+    try:
+        assert eventually((tmp_path / "runs" / "days" / "steps.jsonl").exists, 60), first.job("days")
+    finally:
+        first.close()
+    second = Client(tmp_path)
+    try:
+        assert second.state("days") == "training"
+        assert second.ask("studio/delete-run", {"name": "days"})[0] == 400
+        assert second.ask("studio/stop", {"name": "days"})[0] == 200
+        assert eventually(lambda: second.state("days") == "stopped", 30)
+        assert second.ask("studio/resume", {"run": "days"})[0] == 200
+        assert eventually(lambda: second.state("days") == "training", 60)
+        second.ask("studio/stop", {"name": "days"})
+        assert eventually(lambda: second.state("days") == "stopped", 30)
+    finally:
+        second.close()
+        first.end_training()
+        second.end_training()
+
+
+def test_what_is_wrong_with_a_text_is_said(client: Client) -> None:
+    client.upload("short.txt", b"too short\n")
+    status, found = client.ask("studio/plan", {"texts": ["short.txt"]})
+    assert status == 400 and "too short to learn from" in found["error"]["message"]
+    client.ask("studio/train", {"texts": ["short.txt"], "name": "short", "steps": 1})
+    assert eventually(lambda: client.state("short") == "failed", 60)
+    assert "too short to learn from" in client.job("short")["note"]
+    rows = "".join(f"some words {n}\tother words {n}\t{n % 3}\n" for n in range(60))
+    client.upload("table.tsv", f"text\tremark\tgroup\n{rows}".encode())
+    status, found = client.ask("studio/plan", {"texts": ["table.tsv"]})
+    assert status == 200 and (found.get("undecided") or found["columns"] == ["text", "remark", "group"])
+    chosen = {"texts": ["table.tsv"], "columns": {"label": "group", "text": 2}}
+    status, found = client.ask("studio/plan", chosen)
+    assert status == 200 and found["recipe"]["task"] == "classify"
+    assert found["roles"] == {"text": [["remark", 2]], "label": [["group", 3]]}
