@@ -41,7 +41,7 @@ def test_where_nothing_can_be_expected_a_plan_says_so(penwright: Command, corpor
 def test_a_plan_is_asked_for_as_training_is() -> None:
     of_training, of_the_plan = (signature(each.command).parameters for each in (train, plan))
     assert set(of_training) - set(of_the_plan) == {
-        *("run", "seed", "balance", "ensemble", "from_", "keep_old", "trim_vocabulary", "add_tokens", "lora"),
+        *("run", "seed", "balance", "ensemble", "from_", "keep_old", "group", "trim_vocabulary", "add_tokens", "lora"),
         *("resume", "processes", "dry_run", "print_recipe"),
     }
     assert all(of_the_plan[name].annotation == of_training[name].annotation for name in of_the_plan)
