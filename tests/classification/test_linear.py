@@ -102,11 +102,16 @@ def test_a_file_may_also_hold_a_classifier_of_all_texts(tmp_path: Path) -> None:
     assert len(LinearClassifier.load(path, 2, whole=True).vectorizer.keys) == len(part.vectorizer.keys)
 
 
-def test_a_given_strength_is_kept() -> None:
-    texts, labels = make_texts(30)
-    chosen = LinearClassifier.fit(texts, labels, 2)
-    again = LinearClassifier.fit(texts, labels, 2, strength=chosen.strength)
-    assert torch.equal(chosen.coefficients.weights, again.coefficients.weights)
+def test_a_classifier_that_is_fitted_again_is_as_if_it_had_been_fitted_on_all_texts() -> None:
+    texts, labels = make_texts(40)
+    part = LinearClassifier.fit(texts[:30], labels[:30], 2)
+    again = part.refit(texts, labels)
+    rows = again.vectorizer.rows(texts)
+    n_ngrams = len(again.vectorizer.keys)
+    afresh = linear.fit_coefficients(rows, labels, 2, n_ngrams, part.strength or 0.0)
+    expected = afresh.logits(rows).double().log_softmax(-1)
+    torch.testing.assert_close(again.log_probabilities(texts), expected, atol=0.02, rtol=0)
+    assert n_ngrams > len(part.vectorizer.keys)
 
 
 def test_a_file_that_is_no_classifier_is_refused(tmp_path: Path) -> None:

@@ -101,17 +101,15 @@ def fit_linear(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> LinearCla
     return LinearClassifier.fit(texts, numbers, len(labels), seed)
 
 
-def fit_whole_linear(
-    corpus: AnyCorpus, labels: Sequence[str], seed: int, strength: float | None
-) -> LinearClassifier | None:
+def refit_linear(linear: LinearClassifier, corpus: AnyCorpus, labels: Sequence[str]) -> LinearClassifier | None:
     """Fit a linear classifier on all texts, held-out ones included. Return None if there are many, which gains little.
 
     It is for texts that are not in the corpus: on the held-out texts, its scores would be too good.
     """
     if len(corpus.training) + len(corpus.held_out) > MOST_REFITTED:
         return None
-    (texts, numbers), (more, others) = (_some_texts(part, labels, seed) for part in (corpus.training, corpus.held_out))
-    return LinearClassifier.fit([*texts, *more], torch.cat([numbers, others]), len(labels), strength=strength)
+    (texts, numbers), (more, others) = (_some_texts(part, labels, 0) for part in (corpus.training, corpus.held_out))
+    return linear.refit([*texts, *more], torch.cat([numbers, others]))
 
 
 def doubtful_labels(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> list[Mistake]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -75,23 +74,26 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 
 
 def sample(context: RunContext) -> Sequence[Sample]:
-    """Fill in the hidden tokens of a few held-out passages."""
-    model, column = context.model, context.held_out.column("text")
+    """Fill in the hidden tokens at the beginnings of a few held-out passages."""
+    model, hidden = context.model, batches(context, context.held_out)
     assert isinstance(model, EncoderOnly)
-    short = (row for row in range(len(column)) if 1 < column.lengths[row] <= LONGEST_SAMPLE)
-    hidden = batches(context, context.held_out)
     found = []
-    for row in islice(short, N_SAMPLES):
+    for row in range(min(N_SAMPLES, len(context.held_out.column("text")))):
         batch = hidden.examples(np.array([row]))
         with torch.inference_mode(), evaluating(model) as device:
             states = model.hidden(batch.tokens.to(device), batch.padding.to(device))[0]
             guesses = (states @ model.embedding.tokens.weight.T).argmax(-1).cpu()
-        is_target, truth = batch.targets[0] != IGNORED, torch.from_numpy(column[row].astype(np.int64))
-        inside = slice(1, 1 + len(truth))
-        shown = [b"[...]" if each else None for each in is_target[inside].tolist()]
-        filled = torch.where(is_target[inside], guesses[inside], truth)
-        texts = (_text(context, truth.tolist(), shown), _text(context, filled.tolist()), _text(context, truth.tolist()))
-        found.append(Sample(*texts))
+        inside = slice(1, min(1 + LONGEST_SAMPLE, int(batch.padding.sum()) - 1))  # without the start and end tokens
+        targets = batch.targets[0, inside]
+        is_target = targets != IGNORED
+        truth = torch.where(is_target, targets, batch.tokens[0, inside])
+        filled = torch.where(is_target, guesses[inside], truth)
+        shown = [b"[...]" if each else None for each in is_target.tolist()]
+        found.append(
+            Sample(
+                _text(context, truth.tolist(), shown), _text(context, filled.tolist()), _text(context, truth.tolist())
+            )
+        )
     return found
 
 

@@ -3,28 +3,20 @@
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
 
-from penwright.classification.classifier import is_blank
+from penwright.classification.classifier import Classifier, is_blank
 from penwright.errors import PenwrightError, Say, say_nothing
+from penwright.generation.generator import Generator
 from penwright.storage import cache_folder, require_plain, require_writable_cache, saving
 from penwright.workflows.load import load_embedder, open_run
 
 CHUNK = 512  # number of lines to embed at once
 MOST_LINES = 2_000_000
 VECTORS = "vectors.npy"  # file in a folder of the cache
-
-
-class Embedder(Protocol):
-    """A model that turns texts into unit vectors."""
-
-    def embed(self, texts: Sequence[str]) -> Float[Tensor, "texts d_model"]:
-        """Return the vector of each text."""
 
 
 class Hit(NamedTuple):
@@ -68,7 +60,7 @@ class SearchIndex:
         return [Hit(float(similarities[each]), self.places[each] + 1, self.lines[each]) for each in order]
 
 
-def _embedded(embedder: Embedder, lines: Sequence[str]) -> Iterator[NDArray[np.float32]]:
+def _embedded(embedder: Classifier | Generator, lines: Sequence[str]) -> Iterator[NDArray[np.float32]]:
     for begin in range(0, len(lines), CHUNK):
         yield embedder.embed(lines[begin : begin + CHUNK]).numpy()
 

@@ -182,7 +182,7 @@ def add_linear(context: RunContext, run: Run, is_new: bool = False) -> None:
         corpus, recipe = context.corpus, context.recipe
         linear, whole = classification.fit_linear(corpus, labels, recipe.seed), None
         if recipe.model.ngrams and not recipe.data.validation:
-            whole = classification.fit_whole_linear(corpus, labels, recipe.seed, linear.strength)
+            whole = classification.refit_linear(linear, corpus, labels)
         linear.save(path, whole)
     context.linear = LinearClassifier.load(path, len(labels))
 
