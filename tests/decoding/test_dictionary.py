@@ -98,7 +98,7 @@ def test_a_translator_is_trained_with_a_dictionary_and_uses_hints(pairs: Path, t
     assert translator.tokenizer.decode(source_tokens(translator.tokenizer, segment)) == "the dog ⟦Hund⟧ runs"
     found = translator.translate("the dog 3 runs", constraints=Constraints(glossary), max_new_tokens=12)[0]
     assert "Hund" in found.text  # required if the hint is not enough
-    assert next(each.state for each in found.outcomes if not each.protected) in ("found", "forced")
+    assert next(each.state for each in found.candidates[0].outcomes if not each.protected) in ("found", "forced")
     resume(tmp_path / "run", {"training": {"steps": 2}})
     assert Run(tmp_path / "run").last_step() == 6
     assert penwright.evaluate(tmp_path / "run", quiet=True)
