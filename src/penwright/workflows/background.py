@@ -29,6 +29,7 @@ except ImportError:  # Windows, where nothing is compiled
 
 SWITCH = "PENWRIGHT_COMPILE"  # environment variable; "off": compile only if `penwright optimize` is called
 FEWEST_PARAMETERS = 500_000  # smaller models write fast enough, and are often toys
+MOST_PARAMETERS = 300_000_000  # the process needs memory for random weights
 NICENESS = 10  # other programs, training included, get ten times as much processor time
 LOCK, FAILED = "background.lock", "background-failed"
 INITIAL_STD = 0.02  # standard deviation of the random weights, for the check of the compiled code
@@ -37,14 +38,15 @@ INITIAL_STD = 0.02  # standard deviation of the random weights, for the check of
 def compile_in_background(run: Run, precision: Precision) -> bool:
     """Start a process that compiles the decoding steps of a run. Return whether it was started.
 
-    Nothing is started for small models, without a compiler, if `PENWRIGHT_COMPILE` is "off", while another process
-    compiles, or if compiling this shape has failed before.
+    Nothing is started for very small or very large models, without a compiler, if `PENWRIGHT_COMPILE` is "off", while
+    another process compiles, or if compiling this shape has failed before.
     """
     if fcntl is None or os.environ.get(SWITCH) == "off" or toolchain.missing_requirement():
         return False
     with shapes_only():
         model = _model_of(run, precision)
-    if engine.n_decoder_parameters(model) < FEWEST_PARAMETERS or engine.are_steps_kept(model):
+    n_parameters = sum(tensor.numel() for tensor in model.state_dict().values())
+    if not FEWEST_PARAMETERS <= n_parameters <= MOST_PARAMETERS or engine.are_steps_kept(model):
         return False
     with suppress(PenwrightError, OSError):  # the cache cannot be written, or another process holds the lock
         if not _failure_of(model).exists():
