@@ -54,6 +54,8 @@ class TextFolder:
 
     def __init__(self, folder: Path, limits: ServingSettings):
         self.folder, self._limits = folder, limits
+        for path in folder.glob(f".*{PART}"):  # uploads that a closed page or server has left unfinished
+            path.unlink()
 
     def listed(self) -> list[TextFile]:
         """List the finished uploads by name."""
@@ -81,7 +83,8 @@ class TextFolder:
         """
         final = self.folder / check_name(name)
         part = self.folder / f".{name}{PART}"
-        self._require_space(name, total, os.path.lexists(final))
+        n_before = part.lstat().st_size if os.path.lexists(part) else 0
+        self._require_space(name, total, n_before, os.path.lexists(final))
         self.folder.mkdir(parents=True, exist_ok=True)
         if offset == 0:
             part.unlink(missing_ok=True)
@@ -105,13 +108,13 @@ class TextFolder:
         """Delete an upload."""
         self.path(name).unlink()
 
-    def _require_space(self, name: str, total: int, is_there: bool) -> None:
+    def _require_space(self, name: str, total: int, n_before: int, is_there: bool) -> None:
         most, folder = self._limits.max_upload_bytes, self._limits.max_text_bytes
         if is_there:
             raise UsageError(f"there already is a text '{name}'. Delete it first, or rename this one")
         if total > most:
             raise PenwrightError(f"{name} has {total:,} bytes: at most {most:,} are accepted (max_upload_bytes)")
-        if self.used() + total > folder:
+        if self.used() - n_before + total > folder:
             raise PenwrightError(f"the texts would have more than {folder:,} bytes (max_text_bytes). Delete some first")
         require_free_disk(self.folder.parent, total + self._limits.min_free_bytes)
 
