@@ -126,7 +126,7 @@ export function makePlan({ signal, state, announce, texts, train }) {
       change: () => become({ minutes: budgets[slider.value].minutes }) });
     function say() {
       const budget = budgets[slider.value];
-      const [text, exact] = expected(budget, plan.bytes / Math.max(1, plan.characters));
+      const [text, exact] = expected(budget, plan.bytes / Math.max(1, plan.characters), plan.outlook.pays_up_to);
       output.textContent = duration(budget.minutes);
       slider.setAttribute("aria-valuetext", output.textContent);
       words.replaceChildren(make("span", { title: exact || null }, text));

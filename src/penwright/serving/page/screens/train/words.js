@@ -76,13 +76,14 @@ export function quality(scores) {
   return [`as unsure about the next piece of text as between ${rounded(Math.exp(nats[1]))} pieces`, exact(nats)];
 }
 
-/** Say what to expect of a budget: [words, the exact figure]. */
-export function expected({ low, high, epochs }, bytesPerLetter) {
+/** Say what to expect of a budget: [words, the exact figure]. More time is of use up to `paysUpTo` minutes. */
+export function expected({ low, high, epochs, minutes }, bytesPerLetter, paysUpTo) {
   const reads = epochs < 1 ? `reads ${rounded(100 * epochs)} % of the text` : `reads the text ${rounded(epochs)} times`;
-  if (low === null) return [`It ${reads}.`, ""];
+  const more = minutes < paysUpTo ? `More time helps, up to about ${duration(paysUpTo)}.` : "More time would hardly help.";
+  if (low === null) return [`It ${reads}. ${more}`, ""];
   const letters = rounded(2 ** (((low + high) / 2) * bytesPerLetter));
   return [
-    `It ${reads}, and should become as unsure about the next letter as between about ${letters} letters. Fewer is better.`,
+    `It ${reads}, and should become as unsure about the next letter as between about ${letters} letters (fewer is better). ${more}`,
     `${low.toFixed(2)} to ${high.toFixed(2)} bits per byte of unseen text, a rough estimate`,
   ];
 }
