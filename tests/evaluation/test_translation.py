@@ -4,7 +4,7 @@ import pytest
 import sacrebleu
 
 from penwright.evaluation.scores import Score
-from penwright.evaluation.translation import translation_scores
+from penwright.evaluation.translation import bleu_in_words, translation_scores
 
 HYPOTHESES = ["The cat sat on the mat.", "Dogs bark loudly at night.", ""]
 REFERENCES = ["The cat sits on the mat.", "Dogs bark at night.", "Birds sing."]
@@ -48,3 +48,9 @@ def test_bleu_counts_what_the_script_parts(references: list[str], tokenizer: str
 def test_a_chinese_sentence_that_is_partly_right_has_a_part_of_the_score() -> None:
     bleu = translation_scores(["我昨天在学校里看见了他。"], ["我昨天在学校里看到了他。"])[0]
     assert 40 < bleu.value < 90
+
+
+def test_bleu_is_said_in_words() -> None:
+    assert bleu_in_words(17.0) == "the gist is hard to get"
+    assert bleu_in_words(9.99) == "almost useless"
+    assert "human" in bleu_in_words(72.0)

@@ -224,3 +224,48 @@ def test_update_draws_anew_and_destroy_leaves_nothing(opened: Opened) -> None:
     assert "c" in shown
     assert "a" not in shown.split("\n")[-1]
     assert left == 0
+
+
+def test_candidates_are_ordered_by_the_number_shown_last(opened: Opened) -> None:
+    before = [{"text": text, "id": at, "probability": p} for at, (text, p) in enumerate((("a", 0.5), ("b", 0.3)))]
+    after = [{**before[0], "probability": 0.4}, {**before[1], "probability": 0.6}]
+    page = show(opened, "candidates", {"before": before, "after": after, "entropy": 2.1972})
+    assert page.locator(".pw-bars tbody th").all_inner_texts() == ["b", "a"]
+    assert "as unsure as between 9 tokens" in page.inner_text(".pw-note")
+
+
+def test_the_last_column_of_a_confusion_matrix_stays_in_view(opened: Opened) -> None:
+    names = [f"a label with a long name {number}" for number in range(14)]
+    source = html([View("confusion", {"labels": names, "counts": np.eye(14)})], "confusion")
+    page = opened(source, "light", 390, 844)
+    page.wait_for_selector("main[data-ready] table")
+    frame, cell = (page.locator(each).last.bounding_box() for each in (".pw-scroll", "tbody td:last-child"))
+    assert cell["x"] + cell["width"] <= frame["x"] + frame["width"] + 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_model_of_many_layers_and_tokens_is_drawn_and_says_its_numbers(opened: Opened, scheme: str) -> None:
+    data = samples.model_map(256, 12, 12)
+    page = show(opened, "model", {"map": data, "pieces": {}, "circuit": None}, scheme)
+    assert page.locator(".pw-model *").count() < 400, "the picture has few nodes, whatever the size of the model"
+    page.focus(".pw-flowmap")
+    page.keyboard.press("ArrowRight")
+    added = data["stacks"][0]["sublayers"][0]["added"][255]
+    assert f"adds a vector {added:.3g} long" in page.inner_text(".pw-readout")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".pw-readout:has-text('does not contain')")
+
+
+def test_an_attention_head_is_opened_from_the_parts(opened: Opened) -> None:
+    block = samples.place()
+    page = show(opened, "place", block)
+    page.evaluate(LISTEN, "head-chosen")
+    page.locator(".pw-head-box").nth(1).click()
+    assert page.evaluate("heard") == [{"head": "decoder.0.1"}]
+    page.locator(".pw-strip").first.focus()
+    page.keyboard.press("ArrowRight")
+    said = page.inner_text(".pw-place .pw-readout")
+    assert said.startswith("stream before the block, number 1 of 16: ")
+    assert float(said.rpartition(" ")[2].replace("−", "-")) == pytest.approx(
+        block["sublayers"][0]["before"][1], rel=6e-3
+    )

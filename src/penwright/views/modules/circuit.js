@@ -12,7 +12,11 @@ function build(root, { explanation, edges, sentences }) {
   root.append(
     make("p", {}, explanation),
     edgeList(edges, sentences, () => null),
-    make("p", { class: "pw-note" }, "Orange paths support the outcome, blue ones oppose it. Effects are in nats of log-probability."),
+    make(
+      "p",
+      { class: "pw-note" },
+      "Orange paths support the outcome, blue ones oppose it. Effects are in nats of log-probability.",
+    ),
   );
 }
 

@@ -1,6 +1,6 @@
 /**
- * The places of the overview of a model. Rows are tokens and columns are stages, from the embedding to the output. Below,
- * each head is a circle and each feed-forward network a square.
+ * The places of the overview of a model. Rows are tokens and columns are stages, from the embedding to the output.
+ * Below, each head is a circle and each feed-forward network a square.
  */
 
 import { number, percent } from "./axes.js";
@@ -64,7 +64,7 @@ export function hit({ places }, x, y) {
   return { place, column, head: kind === "attention" ? head : 0 };
 }
 
-/** The point of a part of the model, by its name ("decoder.3.2", "decoder.3.feed_forward", "decoder.tokens", "output"). */
+/** The point of a part of the model by name: "decoder.3.2", "decoder.3.feed_forward", "decoder.tokens" or "output". */
 export function pointOf({ places }, name) {
   const [part, layer, last] = name.split(".");
   const place = places.find(({ stack }) => stack.name === part) || places.at(-1);
@@ -77,7 +77,8 @@ export function pointOf({ places }, name) {
     ({ sublayer }) =>
       sublayer &&
       sublayer.layer === Number(layer) &&
-      (last === "feed_forward" ? sublayer.kind === "feed_forward" : sublayer.kind === "attention" && sublayer.part === part),
+      (last === "feed_forward") === (sublayer.kind === "feed_forward") &&
+      (last === "feed_forward" || sublayer.part === part),
   );
   const head = last === "feed_forward" ? (place.heads - 1) / 2 : Number(last);
   return { x: place.x(column), y: middle(head) };
@@ -100,7 +101,9 @@ export function describe(map, { place, column, row, head }) {
   const { kind, sublayer } = columns[column];
   const at = row === undefined ? stack.position : row;
   const token = `“${label(textOf(stack.tokens[at]))}” (position ${at})`;
-  if (kind === "embedding") return `${token}: the sum of its token vector and position, ${number(stack.embedded.values[at])} long.`;
+  if (kind === "embedding") {
+    return `${token}: the sum of its token vector and position, ${number(stack.embedded.at(at))} long.`;
+  }
   if (kind === "output") {
     const [text, probability] = [map.outcomes.texts[0], map.outcomes.probabilities.at(0)];
     return `The output layer predicts “${label(String(text))}” with ${percent(probability)}.`;
@@ -110,16 +113,23 @@ export function describe(map, { place, column, row, head }) {
     const [[source, weight]] = strongest(weights, head, 1);
     const from = part === "cross" ? map.stacks[0].tokens : stack.tokens;
     const seen = `“${label(textOf(from[source]))}”`;
-    return `Head ${part}.${layer}.${head} at ${token}: attends most to ${seen}, ${percent(weight)}; writes a vector ${number(written.at(head))} long.`;
+    const does = `attends most to ${seen}, ${percent(weight)}; writes a vector ${number(written.at(head))} long`;
+    return `Head ${part}.${layer}.${head} at ${token}: ${does}.`;
   }
-  const name = { attention: part === "cross" ? "cross-attention" : "attention", feed_forward: "feed-forward network" }[kind];
+  const name = {
+    attention: part === "cross" ? "cross-attention" : "attention",
+    feed_forward: "feed-forward network",
+  }[kind];
   const looks = kind === "attention" && at === stack.position ? mostSeen(map, sublayer, stack) : "";
-  return `${token}, block ${layer}: the ${name} adds a vector ${number(added.at(at))} long; the stream is then ${number(after.at(at))} long.${looks}`;
+  const does = `adds a vector ${number(added.at(at))} long; the stream is then ${number(after.at(at))} long`;
+  return `${token}, block ${layer}: the ${name} ${does}.${looks}`;
 }
 
 function mostSeen(map, { weights, part }, stack) {
   const from = part === "cross" ? map.stacks[0].tokens : stack.tokens;
-  const seen = strongest(weights, null, 3).map(([source, weight]) => `“${label(textOf(from[source]))}” ${percent(weight)}`);
+  const seen = strongest(weights, null, 3).map(
+    ([source, weight]) => `“${label(textOf(from[source]))}” ${percent(weight)}`,
+  );
   return ` Mean attention: ${seen.join(", ")}.`;
 }
 
@@ -146,8 +156,15 @@ export function moved({ places }, { place, column, row, head }, [down, right]) {
 export function asTable(map) {
   const rows = map.stacks.flatMap((stack) => stack.sublayers.map((each) => {
     const from = each.part === "cross" ? map.stacks[0].tokens : stack.tokens;
-    const seen = each.kind === "attention" ? strongest(each.weights, null, 3).map(([source, weight]) => `${label(textOf(from[source]))} ${percent(weight)}`).join(", ") : "";
-    return [`${each.part} ${each.layer} ${each.kind.replace("_", "-")}`, String(each.added.at(stack.position).toFixed(3)), String(each.after.at(stack.position).toFixed(3)), seen];
+    const seen = each.kind === "attention" ? strongest(each.weights, null, 3).map(
+      ([source, weight]) => `${label(textOf(from[source]))} ${percent(weight)}`,
+    ).join(", ") : "";
+    return [
+      `${each.part} ${each.layer} ${each.kind.replace("_", "-")}`,
+      String(each.added.at(stack.position).toFixed(3)),
+      String(each.after.at(stack.position).toFixed(3)),
+      seen,
+    ];
   }));
   return table(["sublayer", "adds", "stream after it", "attends most to"], rows);
 }

@@ -74,7 +74,7 @@ function paintStack(pen, map, plan, place, state) {
     }
   });
   context.fillStyle = pen.soft;
-  for (let row = 0; row < stack.tokens.length; row++) context.fillRect(place.x(0) - 2, place.y(row) - size / 2, 4, size);
+  stack.tokens.forEach((_, row) => context.fillRect(place.x(0) - 2, place.y(row) - size / 2, 4, size));
   paintLinks(pen, map, plan, place, state);
   paintRow(pen, map, place, state);
   paintTokens(pen, map, plan, place, state);
@@ -98,7 +98,10 @@ function paintBlocks(pen, place, plan) {
     if (step < 30) continue;
     for (const column of mine) {
       const { kind, part } = columns[column].sublayer;
-      const long = { attention: part === "cross" ? "cross-attention" : "attention", feed_forward: "feed-forward" }[kind];
+      const long = {
+        attention: part === "cross" ? "cross-attention" : "attention",
+        feed_forward: "feed-forward",
+      }[kind];
       const short = { attention: part === "cross" ? "cross" : "attn", feed_forward: "ff" }[kind];
       write(pen, step > 84 ? long : short, place.x(column), rows - 22, { align: "center", size: 10 });
     }
@@ -158,8 +161,7 @@ function paintRow(pen, map, place, { pulse }) {
   const size = 11;
   columns.forEach(({ kind, sublayer }, column) => {
     const x = place.x(column);
-    const share = sublayer ? sublayer.added.values[row] / (sublayer.added.values[row] + sublayer.after.values[row]) : 0.3;
-    context.fillStyle = kind === "embedding" || kind === "output" ? pen.ink : sequential(share, pen.dark);
+    context.fillStyle = sublayer ? sequential(share(sublayer, row), pen.dark) : pen.ink;
     context.strokeStyle = pen.ink;
     context.lineWidth = 1.2;
     context.beginPath();
@@ -168,7 +170,8 @@ function paintRow(pen, map, place, { pulse }) {
     context.fill();
     context.stroke();
     if (step < 34) return;
-    const text = sublayer ? `+${number(sublayer.added.values[row])}` : kind === "embedding" ? number(stack.embedded.values[row]) : "";
+    const length = kind === "embedding" ? number(stack.embedded.at(row)) : "";
+    const text = sublayer ? `+${number(sublayer.added.at(row))}` : length;
     if (text) write(pen, text, x, y - 13, { align: "center", size: 10.5, ink: pen.ink, halo: true });
     if (step >= 74 && sublayer) {
       const after = number(sublayer.after.values[row]);
@@ -189,7 +192,13 @@ function paintTokens(pen, map, plan, place, { cursor }) {
   const { stack, high } = place;
   const longest = place.gutter < 80 ? 8 : 13;
   const name = (row, options) =>
-    write(pen, label(textOf(stack.tokens[row]), longest), place.x(0) - 12, place.y(row), { align: "right", ...options });
+    write(
+      pen,
+      label(textOf(stack.tokens[row]), longest),
+      place.x(0) - 12,
+      place.y(row),
+      { align: "right", ...options },
+    );
   const chosen = { ink: pen.ink, bold: true, halo: true };
   if (high >= 11) {
     stack.tokens.forEach((_, row) => name(row, row === stack.position ? chosen : { size: high >= 15 ? 12 : 10.5 }));
@@ -249,7 +258,9 @@ function paintParts(pen, place, { values }) {
     }
   });
   write(pen, "heads ○", place.left + place.gutter - 6, place.partY(0) + 1, { align: "right", size: 10.5 });
-  if (heads * gap > 26) write(pen, place.gutter < 80 ? "ff □" : "feed-forward □", place.left + place.gutter - 6, place.partY(0) + 16, { align: "right", size: 10.5 });
+  if (heads * gap <= 26) return;
+  const text = place.gutter < 80 ? "ff □" : "feed-forward □";
+  write(pen, text, place.left + place.gutter - 6, place.partY(0) + 16, { align: "right", size: 10.5 });
 }
 
 const share = (sublayer, row) => sublayer.added.values[row] / (sublayer.added.values[row] + sublayer.after.values[row]);

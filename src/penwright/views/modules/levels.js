@@ -17,7 +17,10 @@ const named = (token) => label(textOf(token));
 function strip(vector, name, line) {
   const n = vector.size;
   const limit = Math.max(...Array.from(vector.values, Math.abs), 1e-9);
-  const canvas = make("canvas", { class: "pw-strip", width: n, height: 1, tabindex: 0, role: "application", "aria-label": `${name}, ${n} numbers` });
+  const canvas = make(
+    "canvas",
+    { class: "pw-strip", width: n, height: 1, tabindex: 0, role: "application", "aria-label": `${name}, ${n} numbers` },
+  );
   let at = 0;
   const say = (aloud) => line.show(`${name}, number ${at} of ${n}: ${number(vector.at(at))}`, aloud);
   canvas.addEventListener("pointermove", (event) => {
@@ -46,7 +49,15 @@ function steps(root, line) {
       const drawn = strip(vector, name, line);
       strips.push(drawn);
       const length = `${vector.size} numbers, length ${number(lengthOf(vector))}`;
-      list.append(make("li", {}, make("div", { class: "pw-flow-name" }, make("strong", {}, title), make("span", {}, length)), drawn.node, note && make("p", { class: "pw-note" }, note)));
+      list.append(
+        make(
+          "li",
+          {},
+          make("div", { class: "pw-flow-name" }, make("strong", {}, title), make("span", {}, length)),
+          drawn.node,
+          note && make("p", { class: "pw-note" }, note),
+        ),
+      );
     },
     item(title, ...content) {
       list.append(make("li", {}, make("div", { class: "pw-flow-name" }, make("strong", {}, title)), ...content));
@@ -62,13 +73,24 @@ function steps(root, line) {
 export function drawEmbedding(root, { token, names, vectors }, line) {
   const flow = steps(root, line);
   const texts = { token: "Token vector", position: "Position vector", embedded: "Sum: what the first block reads" };
-  flow.item("Token", make("p", {}, make("strong", {}, `“${named(token)}”`), ` has the number ${token.id} in the vocabulary.`));
+  flow.item(
+    "Token",
+    make("p", {}, make("strong", {}, `“${named(token)}”`), ` has the number ${token.id} in the vocabulary.`),
+  );
   names.forEach((name, at) => {
-    flow.arrow(name === "token" ? `row ${token.id} of the token table` : name === "position" ? "+ where it stands" : "=");
+    flow.arrow(
+      name === "token" ? `row ${token.id} of the token table` : name === "position" ? "+ where it stands" : "=",
+    );
     flow.vector(texts[name], vectors[at], name);
   });
   if (!names.includes("position")) {
-    root.append(make("p", { class: "pw-note" }, "This model adds no position vectors: it rotates queries and keys instead, in each head."));
+    root.append(
+      make(
+        "p",
+        { class: "pw-note" },
+        "This model adds no position vectors: it rotates queries and keys instead, in each head.",
+      ),
+    );
   }
   flow.repaint();
   return flow;
@@ -81,15 +103,28 @@ export function drawBlock(root, { sublayers }, line, open) {
   for (const each of sublayers) {
     const cross = each.part === "cross";
     const attention = each.kind === "attention";
-    flow.arrow(attention ? (cross ? "the decoder asks the encoder" : "normalized, to every head") : "normalized, to the feed-forward network");
+    flow.arrow(
+      (cross && "the decoder asks the encoder") || `normalized, to ${attention ? "every head" : "the network"}`,
+    );
     if (attention) {
       flow.item(cross ? "Cross-attention" : "Attention", heads(each, open));
     } else {
-      const active = Array.from(each.hidden.values).filter((value) => Math.abs(value) > 0.01 * Math.max(...Array.from(each.hidden.values, Math.abs), 1e-9)).length;
-      flow.vector("Feed-forward: hidden layer", each.hidden, "hidden layer", `${active} of ${each.hidden.size} hidden numbers are larger than 1 % of the largest.`);
+      const active = Array.from(each.hidden.values).filter(
+        (value) => Math.abs(value) > 0.01 * Math.max(...Array.from(each.hidden.values, Math.abs), 1e-9),
+      ).length;
+      flow.vector(
+        "Feed-forward: hidden layer",
+        each.hidden,
+        "hidden layer",
+        `${active} of ${each.hidden.size} hidden numbers are larger than 1 % of the largest.`,
+      );
     }
     flow.arrow(`adds ${number(lengthOf(each.output))}`);
-    flow.vector(`What the ${attention ? (cross ? "cross-attention" : "attention") : "feed-forward network"} adds`, each.output, "output");
+    flow.vector(
+      `What the ${attention ? (cross ? "cross-attention" : "attention") : "feed-forward network"} adds`,
+      each.output,
+      "output",
+    );
     flow.arrow(`${number(lengthOf(each.before))} becomes ${number(lengthOf(each.after))}`);
     flow.vector("Residual stream", each.after, "stream after it");
   }
@@ -99,7 +134,7 @@ export function drawBlock(root, { sublayers }, line, open) {
 
 function heads({ part, layer, head_added: added, head_sources: seen, head_weights: weights, sources }, open) {
   const card = (_, head) => {
-    const source = Array.isArray(seen) ? seen[head] : seen.at(head);
+    const source = seen[head];
     const share = weights.at(head);
     return make(
       "button",
@@ -116,16 +151,31 @@ function heads({ part, layer, head_added: added, head_sources: seen, head_weight
 /** The output layer: the last vector, its logits, and the softmax. */
 export function drawOutput(root, { names, vectors, outcomes, logits, log_sum: logSum }, line) {
   const flow = steps(root, line);
-  const titles = { stream: "Residual stream after the last block", normalized: "After the final norm", pooled: "One vector for the whole text" };
+  const titles = {
+    stream: "Residual stream after the last block",
+    normalized: "After the final norm",
+    pooled: "One vector for the whole text",
+  };
   names.forEach((name, at) => {
     if (at) flow.arrow(name === "pooled" ? "pooled" : "normalized");
     flow.vector(titles[name], vectors[at], name);
   });
   flow.arrow("times the vector of each outcome");
-  const rows = outcomes.texts.map((text, at) => [label(String(text)), decimals(logits.at(at)), `e^(${decimals(logits.at(at))} − ${decimals(logSum)})`, percent(outcomes.probabilities.at(at))]);
+  const rows = outcomes.texts.map(
+    (text, at) => [
+      label(String(text)),
+      decimals(logits.at(at)),
+      `e^(${decimals(logits.at(at))} − ${decimals(logSum)})`,
+      percent(outcomes.probabilities.at(at)),
+    ],
+  );
   flow.item(
     "Logits, and their softmax",
-    make("div", { class: "pw-scroll" }, table(["outcome", "logit", "softmax", "probability"], rows)),
+    make(
+      "div",
+      { class: "pw-scroll", tabindex: 0, role: "group", "aria-label": "Logits" },
+      table(["outcome", "logit", "softmax", "probability"], rows),
+    ),
     make("p", { class: "pw-note" }, `${decimals(logSum)} is the logarithm of the sum of e^logit over all outcomes.`),
   );
   flow.repaint();
@@ -136,7 +186,10 @@ export function drawOutput(root, { names, vectors, outcomes, logits, log_sum: lo
 export function drawHead(root, data, open) {
   const [rows, columns] = [labels(data.target_tokens), labels(data.source_tokens)];
   const values = data.weights;
-  const say = (row, column) => `“${rows[row]}” (${row}) attends to “${columns[column]}” (${column}): ${percent(values.at(row, column))}. Enter: this row.`;
+  const say = (row, column) => {
+    const seen = `“${columns[column]}” (${column}): ${percent(values.at(row, column))}`;
+    return `“${rows[row]}” (${row}) attends to ${seen}. Enter: this row.`;
+  };
   const hidden = data.name === "decoder" ? (row, column) => column > row : null;
   const drawn = matrix(root, { values, rows, columns, say, name: `head ${data.layer}.${data.head}`, hidden });
   root.addEventListener("cell-chosen", ({ detail }) => open(detail.row));
@@ -147,7 +200,9 @@ export function drawHead(root, data, open) {
 export function drawRow(root, data, line, open) {
   const dark = isDark(root);
   const width = data.keys.shape[1];
-  const order = Array.from({ length: data.keys.shape[0] }, (_, at) => at).filter((at) => Number.isFinite(data.masked.at(0, at)));
+  const order = Array.from({ length: data.keys.shape[0] }, (_, at) => at).filter(
+    (at) => Number.isFinite(data.masked.at(0, at)),
+  );
   const ranked = [...order].sort((one, other) => data.weights.at(0, other) - data.weights.at(0, one));
   const shown = new Set(ranked.slice(0, MOST_ROWS));
   const flow = steps(root, line);
@@ -155,19 +210,47 @@ export function drawRow(root, data, line, open) {
   flow.vector(`Query of “${named(data.target_tokens[0])}”`, query, "query", "What this position looks for.");
   flow.arrow(`times the key of each token, divided by √${width} = ${number(Math.sqrt(width))}`);
   const limit = Math.max(...order.map((at) => Math.abs(data.scaled.at(0, at))), 1e-9);
-  const cell = (text, colour) => make("td", { class: "pw-number", style: { background: colour, color: inkOn(colour) } }, text);
+  const cell = (text, colour) => make(
+    "td",
+    { class: "pw-number", style: { background: colour, color: inkOn(colour) } },
+    text,
+  );
   const rows = order.filter((at) => shown.has(at)).map((at) => {
     const weight = data.weights.at(0, at);
-    const button = make("button", { type: "button", class: "pw-choose", click: () => open(at) }, make("bdi", {}, named(data.source_tokens[at])));
-    return make("tr", {}, make("th", { scope: "row" }, button), make("td", { class: "pw-number" }, decimals(data.scores.at(0, at))), cell(decimals(data.scaled.at(0, at)), diverging(data.scaled.at(0, at) / limit, dark)), cell(percent(weight), sequential(Math.sqrt(weight), dark)), make("td", {}, make("span", { class: "pw-head-share", style: { "--share": weight } })));
+    const button = make(
+      "button",
+      { type: "button", class: "pw-choose", click: () => open(at) },
+      make("bdi", {}, named(data.source_tokens[at])),
+    );
+    return make(
+      "tr",
+      {},
+      make("th", { scope: "row" }, button),
+      make("td", { class: "pw-number" }, decimals(data.scores.at(0, at))),
+      cell(decimals(data.scaled.at(0, at)), diverging(data.scaled.at(0, at) / limit, dark)),
+      cell(percent(weight), sequential(Math.sqrt(weight), dark)),
+      make("td", {}, make("span", { class: "pw-head-share", style: { "--share": weight } })),
+    );
   });
   const rest = order.filter((at) => !shown.has(at));
   const sum = rest.reduce((total, at) => total + data.weights.at(0, at), 0);
-  const head = make("tr", {}, ["token", "query · key", "scaled", "weight", ""].map((text) => make("th", { scope: "col" }, text)));
+  const head = make(
+    "tr",
+    {},
+    ["token", "query · key", "scaled", "weight", "as a bar"].map((text) => make("th", { scope: "col" }, text)),
+  );
   flow.item(
     "Scores and weights",
-    make("p", { class: "pw-note" }, "The softmax turns the scaled scores into weights that add up to 100 %. Choose a token to see its product."),
-    make("div", { class: "pw-scroll" }, make("table", { class: "pw-vectors pw-row-table" }, make("thead", {}, head), make("tbody", {}, rows))),
+    make(
+      "p",
+      { class: "pw-note" },
+      "The softmax turns the scaled scores into weights that add up to 100 %. Choose a token to see its product.",
+    ),
+    make(
+      "div",
+      { class: "pw-scroll", tabindex: 0, role: "group", "aria-label": "Scores and weights" },
+      make("table", { class: "pw-vectors pw-row-table" }, make("thead", {}, head), make("tbody", {}, rows)),
+    ),
     rest.length ? make("p", { class: "pw-note" }, `${rest.length} further tokens share ${percent(sum)}.`) : null,
   );
   flow.arrow("the values, each times its weight, added up");
@@ -188,13 +271,24 @@ export function drawProduct(root, data, source, line) {
   flow.vector("Products", products, "product");
   flow.arrow("added up");
   const [score, scaled, weight] = [data.scores, data.scaled, data.weights].map((each) => each.at(0, source));
+  const isSeen = Number.isFinite(data.masked.at(0, source));
+  const seen = `e^${number(scaled)} ÷ (the sum over all tokens) = ${percent(weight)}`;
   flow.item(
     "Score, and its weight",
     make("p", { class: "pw-sum" }, `${number(score)} ÷ √${query.size} = ${number(scaled)}`),
-    make("p", { class: "pw-sum" }, Number.isFinite(data.masked.at(0, source)) ? `e^${number(scaled)} ÷ (the sum over all tokens) = ${percent(weight)}` : "This token comes later, so it is hidden: its weight is 0."),
+    make("p", { class: "pw-sum" }, isSeen ? seen : "This token comes later, so it is hidden: its weight is 0."),
   );
   root.append(
-    twin("All numbers", () => table(["number", "query", "key", "product"], Array.from(query.values, (value, at) => [String(at), number(value), number(key.at(at)), number(products.at(at))]))),
+    twin(
+      "All numbers",
+      () => table(
+        ["number", "query", "key", "product"],
+        Array.from(
+          query.values,
+          (value, at) => [String(at), number(value), number(key.at(at)), number(products.at(at))],
+        ),
+      ),
+    ),
   );
   flow.repaint();
   return flow;

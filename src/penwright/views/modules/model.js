@@ -4,67 +4,73 @@
  */
 
 import { percent } from "./axes.js";
-import { bars } from "./bars.js";
-import { Tensor } from "./bytes.js";
-import { edgeList } from "./circuit.js";
-import { emit, make, readout, table, twin, view } from "./dom.js";
-import { asTable, describe, hit, layout, moved, strongest } from "./flow.js";
+import { emit, make, readout, twin, view } from "./dom.js";
+import { asTable, describe, hit, layout, moved } from "./flow.js";
 import { paintFlow } from "./flowpaint.js";
 import { move } from "./keyboard.js";
-import { drawHead, drawProduct, drawRow } from "./levels.js";
-import { drawPlace } from "./place.js";
+import { library, prediction, strongestPaths, zoom } from "./pieces.js";
+import { drawLevel } from "./place.js";
 import { label, textOf } from "./tokens.js";
 
 const STEP = 450; // milliseconds of the animation of a step
 const LEGEND =
-  "Squares and circles: the stronger the colour, the more the step adds to the token's vector. Numbers: lengths of vectors, after each step below the line and what it adds above. Curves: where the chosen token attends, as a mean over heads; point at a head to see its own.";
+  "Squares and circles: the stronger the colour, the more the step adds to the token's vector. " +
+  "Numbers: lengths of vectors, after each step below the line and what it adds above. " +
+  "Curves: where the chosen token attends, as a mean over heads; point at a head to see its own.";
 const HINTS = {
   whole: "Point at anything, or use the arrow keys; Enter goes in, Escape goes out.",
-  place: "One step of the model at one token. Each strip is a vector: orange above zero, blue below. Point at a number, or choose a head.",
+  place: "One step at one token. Each strip is a vector: orange above zero, blue below. Choose a head to go in.",
   head: "Each row is a token, each column a token that it attends to. Choose a row to see how its weights come about.",
   row: "One row of attention: a query meets the keys. Choose a token to see its product.",
   product: "One product of a query and a key. Point at a number to read it.",
 };
-const ROWS = ["queries", "scores", "scaled", "masked", "weights", "output"]; // arrays with one row per target
 
 /**
- * data: {map: a ModelMap, pieces: {"model 3": a ModelMap, "place decoder.0 3": a PlaceDetail, "arithmetic decoder.0.1": a
- * HeadArithmetic}, circuit: {target, edges, sentences, names, values} or null}. options: {ask(picture, extra), which returns data
- * that are not in `pieces`; grows: whether a step at the end appends a token; circuit()}.
- * Emits position-chosen {position}, outcome-chosen {text, id}.
+ * data: {map: a ModelMap, pieces: {"model 3": a ModelMap, "place decoder.0 3": a PlaceDetail, "arithmetic decoder.0.1":
+ * a HeadArithmetic}, circuit: {position, edges, sentences, explanation, names, values} or null}. options: {ask(picture,
+ * extra), which returns data that are not in `pieces`; circuit(position); grows: whether a step at the end appends a
+ * token}. Emits position-chosen {position}, outcome-chosen {text, id}.
  */
 export function draw(element, data, options = {}) {
   return view(element, "model", build, data, options);
 }
 
-/** The source of the pieces: those in the data, else what `ask` returns. */
-function library({ pieces = {} }, ask) {
-  const missing = "This file does not contain this part of the model: open the model with penwright serve.";
-  const rowOf = (all, position) => {
-    const one = (name) => new Tensor([1, all[name].shape[1]], all[name].dtype, all[name].part(position).values);
-    const rows = Object.fromEntries(ROWS.map((name) => [name, one(name)]));
-    return { ...all, ...rows, target_tokens: [all.target_tokens[position]] };
-  };
-  return async (picture, extra) => {
-    const key = [picture, ...Object.values(extra)].join(" ");
-    if (pieces[key]) return pieces[key];
-    const whole = pieces[`arithmetic ${extra.head}`];
-    if (whole) return picture === "row" ? rowOf(whole, extra.position) : whole;
-    if (ask) return ask(picture, extra);
-    throw new Error(missing);
-  };
-}
-
 function build(root, data, options) {
   const piece = library(data, options.ask);
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  const state = { map: data.map, path: [], cursor: null, plan: null, circuit: null, values: null, edge: null, pulse: null, frame: 0, wanted: 0, level: null };
+  const state = {
+    map: data.map,
+    path: [],
+    cursor: null,
+    plan: null,
+    circuit: null,
+    values: null,
+    edge: null,
+    pulse: null,
+    frame: 0,
+    wanted: 0,
+    drawn: null,
+  };
   const last = () => state.map.stacks.at(-1);
   const crumbs = make("nav", { class: "pw-crumbs", "aria-label": "Levels of the picture" });
   const line = readout(HINTS.whole);
-  const canvas = make("canvas", { class: "pw-flowmap", tabindex: 0, role: "application", "aria-roledescription": "model", "aria-label": "The whole model" });
+  const canvas = make(
+    "canvas",
+    {
+      class: "pw-flowmap",
+      tabindex: 0,
+      role: "application",
+      "aria-roledescription": "model",
+      "aria-label": "The whole model",
+    },
+  );
   const side = make("div", { class: "pw-model-side" });
-  const whole = make("div", { class: "pw-model-whole" }, make("div", { class: "pw-model-map" }, canvas, make("p", { class: "pw-note" }, LEGEND)), side);
+  const whole = make(
+    "div",
+    { class: "pw-model-whole" },
+    make("div", { class: "pw-model-map" }, canvas, make("p", { class: "pw-note" }, LEGEND)),
+    side,
+  );
   const inner = make("div", { class: "pw-model-inner", hidden: true, tabindex: -1 });
   const edges = make("div", { class: "pw-found" });
   const steps = [
@@ -73,7 +79,19 @@ function build(root, data, options) {
   ];
   const find = make("button", { type: "button", "aria-pressed": "false", click: () => toggleCircuit() }, "Circuit");
   const has = data.circuit || options.circuit;
-  root.append(make("div", { class: "pw-bar pw-model-bar" }, crumbs, make("div", { class: "pw-choices" }, steps), has ? find : null), ...line.nodes, whole, edges, inner);
+  root.append(
+    make(
+      "div",
+      { class: "pw-bar pw-model-bar" },
+      crumbs,
+      make("div", { class: "pw-choices" }, steps),
+      has ? find : null,
+    ),
+    ...line.nodes,
+    whole,
+    edges,
+    inner,
+  );
   root.append(twin("The numbers of this position as a table", () => asTable(state.map)));
 
   function repaint() {
@@ -94,16 +112,11 @@ function build(root, data, options) {
     repaint();
   }
   function showSide() {
-    const { outcomes, layer_texts: texts, layer_probabilities: shares, position } = state.map;
+    const { outcomes, position } = state.map;
     const choose = (at) => () => emit(root, "outcome-chosen", { text: outcomes.texts[at], id: outcomes.ids.at(at) });
-    const rows = outcomes.texts.map((text, at) => ({ name: label(String(text)), values: [outcomes.probabilities.at(at)], choose: options.grows ? choose(at) : null }));
-    const guesses = texts.map((text, at) => [at ? `block ${at - 1}` : "embedding", label(text), percent(shares.at(at))]);
-    const token = last().tokens[position];
-    const about = last().name === "encoder" ? "Prediction for the text" : `After “${label(textOf(token))}”`;
-    side.replaceChildren(make("h3", {}, about), bars(last().name === "encoder" ? "label" : "next", ["probability"], rows), make("h3", {}, "If it stopped earlier"), make("div", { class: "pw-scroll" }, table(["after", "it would say", ""], guesses)));
-    const end = position >= last().tokens.length - 1;
+    side.replaceChildren(...prediction(state.map, options.grows ? choose : () => null));
     steps[0].disabled = position === 0;
-    steps[1].disabled = end && !options.grows;
+    steps[1].disabled = position >= last().tokens.length - 1 && !options.grows;
   }
 
   /** Choose another position; the newest choice wins. */
@@ -133,7 +146,9 @@ function build(root, data, options) {
     if (state.path.length) open([]);
     await choosePosition(position);
     const token = label(textOf(last().tokens[position]));
-    line.show(`The model has read “${token}”. It expects “${label(String(state.map.outcomes.texts[0]))}” next (${percent(state.map.outcomes.probabilities.at(0))}).`, true);
+    const { texts, probabilities } = state.map.outcomes;
+    const next = `“${label(String(texts[0]))}” next (${percent(probabilities.at(0))})`;
+    line.show(`The model has read “${token}”. It expects ${next}.`, true);
   }
   function animate() {
     if (still) return;
@@ -158,11 +173,12 @@ function build(root, data, options) {
     find.disabled = true;
     line.show("Looking for the paths that matter …");
     try {
-      const found = data.circuit && data.circuit.position === state.map.position ? data.circuit : options.circuit ? await options.circuit(state.map.position) : null;
+      const known = data.circuit?.position === state.map.position ? data.circuit : null;
+      const found = known || (await options.circuit?.(state.map.position));
       if (!found) throw new Error("This file has the circuit of another position.");
       state.circuit = found.edges;
       state.values = new Map(found.names.map((name, at) => [name, found.values.at(at)]));
-      showEdges(found);
+      edges.replaceChildren(...strongestPaths(found, (at) => ((state.edge = at), repaint())));
       line.show(found.explanation, true);
     } catch (error) {
       find.setAttribute("aria-pressed", "false");
@@ -171,29 +187,23 @@ function build(root, data, options) {
     find.disabled = false;
     return repaint();
   }
-  function showEdges({ edges: all, sentences, explanation }) {
-    const mark = (at) => ((state.edge = at), repaint());
-    const note = "Orange paths and parts support the outcome, blue ones oppose it. A part is coloured by what it adds to the logit directly.";
-    edges.replaceChildren(make("h3", {}, "The strongest paths"), make("p", { class: "pw-note" }, `${explanation} ${note}`), edgeList(all, sentences, mark));
-  }
-
   /** Go to a level: [] the whole, then {level, ...} for each step inwards. */
   async function open(path) {
     const now = ++state.wanted;
     const before = state.path.length;
     try {
-      const drawn = path.length ? await drawLevel(path.at(-1)) : null;
+      const go = (next) => open([...state.path, next]);
+      const drawn = path.length ? await drawLevel(path.at(-1), piece, line, go) : null;
       if (now !== state.wanted) return;
       state.path = path;
-      state.level = drawn;
       whole.hidden = edges.hidden = path.length > 0;
       inner.hidden = path.length === 0;
       inner.replaceChildren(...(drawn ? [drawn.node] : []));
-      if (drawn) drawn.build();
+      state.drawn = drawn?.build();
       line.show(HINTS[path.at(-1)?.level || "whole"]);
       showCrumbs();
       const shown = path.length ? inner : whole;
-      if (!still) shown.animate([{ transform: `scale(${path.length >= before ? 0.94 : 1.06})`, opacity: 0.3 }, { transform: "none", opacity: 1 }], { duration: 180, easing: "ease-out" });
+      if (!still) zoom(shown, path.length >= before ? 0.94 : 1.06);
       if (path.length) inner.focus({ preventScroll: true });
       else canvas.focus({ preventScroll: true });
       if (!path.length) lay();
@@ -201,33 +211,13 @@ function build(root, data, options) {
       line.show(error.message, true);
     }
   }
-  async function drawLevel(at) {
-    const node = make("div", {});
-    const go = (next) => open([...state.path, next]);
-    const position = at.position;
-    if (at.level === "place") {
-      const found = await piece("place", { place: at.place, position });
-      const openHead = (head) => go({ level: "head", head, position, title: `head ${head.split(".").slice(1).join(".")}` });
-      return { node, build() { this.drawn = drawPlace(node, found, line, openHead); } };
-    }
-    if (at.level === "head") {
-      const found = await piece("head", { head: at.head });
-      const openRow = (row) => go({ level: "row", head: at.head, position: row, title: `row ${row}` });
-      return { node, build() {
-        this.drawn = drawHead(node, found, openRow);
-        this.drawn.select(at.position, strongest({ shape: [1, found.weights.shape[1]], at: (_, source) => found.weights.at(at.position, source) }, 0, 1)[0][0]);
-      } };
-    }
-    const found = await piece("row", { head: at.head, position: at.position });
-    if (at.level === "row") {
-      const openProduct = (source) => go({ level: "product", head: at.head, position: at.position, source, title: `“${label(textOf(found.source_tokens[source]))}”` });
-      return { node, build() { this.drawn = drawRow(node, found, line, openProduct); } };
-    }
-    return { node, build() { this.drawn = drawProduct(node, found, at.source, line); } };
-  }
   function showCrumbs() {
     const names = ["whole model", ...state.path.map(({ title }) => title)];
-    const crumb = (name, at) => at === names.length - 1 ? make("span", { "aria-current": "true" }, name) : make("button", { type: "button", class: "pw-choose", click: () => open(state.path.slice(0, at)) }, name);
+    const crumb = (name, at) => at === names.length - 1 ? make("span", { "aria-current": "true" }, name) : make(
+      "button",
+      { type: "button", class: "pw-choose", click: () => open(state.path.slice(0, at)) },
+      name,
+    );
     crumbs.replaceChildren(...names.flatMap((name, at) => (at ? [" › ", crumb(name, at)] : [crumb(name, at)])));
   }
   function enter({ place, column, row, head }) {
@@ -236,11 +226,18 @@ function build(root, data, options) {
     const token = label(textOf(place.stack.tokens[position]), 12);
     if (kind === "attention" && head !== undefined) {
       const name = `${sublayer.part}.${sublayer.layer}.${head}`;
-      const block = { level: "place", place: `${place.stack.name}.${sublayer.layer}`, position, title: `block ${sublayer.layer}, “${token}”` };
+      const block = {
+        level: "place",
+        place: `${place.stack.name}.${sublayer.layer}`,
+        position,
+        title: `block ${sublayer.layer}, “${token}”`,
+      };
       return open([block, { level: "head", head: name, position, title: `head ${sublayer.layer}.${head}` }]);
     }
-    const where = kind === "output" ? "output" : `${place.stack.name}.${kind === "embedding" ? "embedding" : sublayer.layer}`;
-    const title = kind === "output" ? "output" : kind === "embedding" ? `embedding of “${token}”` : `block ${sublayer.layer}, “${token}”`;
+    const [where, title] = {
+      output: ["output", "output"],
+      embedding: [`${place.stack.name}.embedding`, `embedding of “${token}”`],
+    }[kind] || [`${place.stack.name}.${sublayer.layer}`, `block ${sublayer.layer}, “${token}”`];
     return open([{ level: "place", place: where, position, title }]);
   }
 
@@ -286,7 +283,7 @@ function build(root, data, options) {
   showSide();
   lay();
   return {
-    repaint: () => (repaint(), state.level?.drawn?.repaint?.()),
+    repaint: () => (repaint(), state.drawn?.repaint?.()),
     stop: () => watch.disconnect(),
     choosePosition,
     open,

@@ -19,7 +19,10 @@ function build(root, { explanation, values: given, labels, logit }) {
   const dark = isDark(root);
   const line = (at) => {
     const colour = diverging(values[at] / limit, dark);
-    const half = { width: `${(50 * Math.abs(values[at])) / limit}%`, background: diverging(Math.sign(values[at]) * 0.75, dark) };
+    const half = {
+      width: `${(50 * Math.abs(values[at])) / limit}%`,
+      background: diverging(Math.sign(values[at]) * 0.75, dark),
+    };
     const side = values[at] >= 0 ? "left" : "right";
     return make(
       "tr",
@@ -31,14 +34,23 @@ function build(root, { explanation, values: given, labels, logit }) {
   };
   const rest = order.slice(LISTED);
   const sum = rest.reduce((total, at) => total + values[at], 0);
+  const further = rest.length ? `${rest.length} further parts add ${signed(sum)} together. ` : "";
   root.append(
     make("p", {}, explanation),
     make(
       "table",
       { class: "pw-parts-table" },
-      make("thead", {}, make("tr", {}, ["part", "adds to the logit", ""].map((text) => make("th", { scope: "col" }, text)))),
+      make(
+        "thead",
+        {},
+        make("tr", {}, ["part", "adds to the logit", "as a bar"].map((text) => make("th", { scope: "col" }, text))),
+      ),
       make("tbody", {}, order.slice(0, LISTED).map(line)),
     ),
-    make("p", { class: "pw-note" }, `${rest.length ? `${rest.length} further parts add ${signed(sum)} together. ` : ""}All parts add up to ${signed(logit)}.`),
+    make(
+      "p",
+      { class: "pw-note" },
+      `${further}All parts add up to ${signed(logit)}.`,
+    ),
   );
 }

@@ -1,6 +1,6 @@
 /** Activation patching: how much of the difference between two texts each activation restores. */
 
-import { percent } from "./axes.js";
+import { number } from "./axes.js";
 import { tensor } from "./bytes.js";
 import { make, view } from "./dom.js";
 import { matrix } from "./matrix.js";
@@ -14,11 +14,20 @@ export function draw(element, data, options = {}) {
 function build(root, { explanation, kind, part, layers, tokens, other_tokens: others, restored }) {
   const values = tensor(restored);
   const heads = kind === "heads";
-  const pair = (token, at) => (textOf(token) === textOf(others[at]) ? textOf(token) : `${textOf(others[at])}←${textOf(token)}`);
-  const columns = heads ? Array.from({ length: values.shape[1] }, (_, head) => `head ${head}`) : labels(tokens.map(pair));
-  const rows = Array.from(layers.values || layers, (layer) => `layer ${layer}`);
+  const pair = (token, at) => [...new Set([textOf(others[at]), textOf(token)])].join("←");
+  const columns = heads ? Array.from(
+    { length: values.shape[1] },
+    (_, head) => `head ${head}`,
+  ) : labels(tokens.map(pair));
+  const rows = layers.map((layer) => `layer ${layer}`);
   const limit = Math.max(1, ...Array.from(values.values, Math.abs));
-  const say = (row, column) => `${rows[row]}, ${heads ? "" : "at "}${columns[column]}: restores ${percent(values.at(row, column)).replace("–", "0 %")} of the difference`;
+  const say = (row, column) => {
+    const where = heads ? columns[column] : `at “${columns[column]}”`;
+    return `${rows[row]}, ${where}: restores ${number(100 * values.at(row, column))} % of the difference`;
+  };
   root.append(make("p", {}, explanation));
-  return matrix(root, { values, rows, columns, say, name: `${kind.replace("_", "-")} of the ${part}`, signed: true, limit });
+  return matrix(
+    root,
+    { values, rows, columns, say, name: `${kind.replace("_", "-")} of the ${part}`, signed: true, limit },
+  );
 }

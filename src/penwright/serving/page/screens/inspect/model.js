@@ -53,15 +53,29 @@ export const patching = {
   async show({ model, state, ask, draw, place, controls, look, gone }) {
     const kind = state.get("kind", "residual");
     const set = (name) => (value) => (state.set({ [name]: value }), look());
-    const field = make("input", { type: "text", dir: "auto", value: state.get("other_text"), "aria-label": "Other text", placeholder: `Another text of as many tokens` });
+    const field = make(
+      "input",
+      {
+        type: "text",
+        dir: "auto",
+        value: state.get("other_text"),
+        "aria-label": "Other text",
+        placeholder: `Another text of as many tokens`,
+      },
+    );
     const submit = (event) => (event.preventDefault(), set("other_text")(field.value));
-    controls.append(choices("What to copy", KINDS, kind, set("kind")), make("form", { class: "line wide", submit }, field, make("button", {}, "Patch")));
+    controls.append(
+      choices("What to copy", KINDS, kind, set("kind")),
+      make("form", { class: "line wide", submit }, field, make("button", {}, "Patch")),
+    );
     const names = { translator: ["cross", "decoder", "encoder"] }[model.kind] || [];
     const usable = kind === "attention" || kind === "heads" ? names : names.slice(1);
     const part = usable.includes(state.get("part")) ? state.get("part") : usable.at(-1);
     if (usable.length) controls.append(choices("Part", usable.map((name) => [name, name]), part, set("part")));
     if (!state.get("other_text")) {
-      return void place.append(make("p", {}, `Write another text above, for example “${label(state.get("text"), 60)}” with one word changed.`));
+      return void place.append(
+        make("p", {}, `Write another text above, for example “${label(state.get("text"), 60)}” with one word changed.`),
+      );
     }
     const { views } = await ask("patching", { other_text: state.get("other_text"), kind, ...(part ? { part } : {}) });
     if (!gone()) await draw(place, views[0]);
