@@ -33,6 +33,8 @@ format: .venv/.dev
 	$(BIN)/ruff format src tests benchmarks demo docs examples
 	$(BIN)/ruff check --fix src tests benchmarks demo docs examples
 
+# no processes in the background:
+docs: export PENWRIGHT_COMPILE = off
 docs: .venv/.dev
 	$(BIN)/python docs/guide/make_run.py docs/build/runs
 	@rm -rf $(SITE)
