@@ -14,6 +14,15 @@ from penwright.errors import UsageError
 if TYPE_CHECKING:
     from penwright.classification.classifier import Classification
 
+PositiveLabel = Annotated[
+    str | None,
+    typer.Option(
+        help="Give this label to every text for which it has at least the probability --threshold (default 0.5), "
+        "and the most likely other label to the rest. `penwright evaluate` prints the best threshold.",
+        metavar="LABEL",
+    ),
+]
+
 
 def command(
     run: RunFolder,
@@ -25,14 +34,7 @@ def command(
             help="Give no label to a text whose best label has a probability below P.", metavar="P", min=0, max=1
         ),
     ] = None,
-    positive: Annotated[
-        str | None,
-        typer.Option(
-            help="Give this label to every text for which it has at least the probability --threshold (default 0.5), "
-            "and the most likely other label to the rest. `penwright evaluate` prints the best threshold.",
-            metavar="LABEL",
-        ),
-    ] = None,
+    positive: PositiveLabel = None,
     csv: Annotated[
         str | None,
         typer.Option(help="Classify the rows of this table (- for standard input), and add columns."),

@@ -296,6 +296,5 @@ def _options(key: str, columns: Profiles) -> list[Option]:
 
 
 def _undecided(table: str, what: str, key: str, columns: Profiles) -> Undecided:
-    """Return an error that asks which column has a role."""
     others = [column for column in columns if column.kind != LISTS]
     return Undecided(f"{table}: which {what.rstrip('?')}?", _options(key, others or columns))

@@ -267,10 +267,8 @@ def first_gap(longer: NDArray[np.float64], shorter: NDArray[np.float64]) -> int 
     unshifted, shifted = (np.abs(ratio - level) for ratio in ratios)
     costs = np.concatenate([[0.0], np.cumsum(unshifted)]) + np.concatenate([np.cumsum(shifted[::-1])[::-1], [0.0]])
     gap = int(np.argmin(costs))
-    before, after = (
-        unshifted[:gap].sum() / shifted[:gap].sum(initial=1e-9),
-        shifted[gap:].sum() / unshifted[gap:].sum(initial=1e-9),
-    )
+    before = unshifted[:gap].sum() / shifted[:gap].sum(initial=1e-9)
+    after = shifted[gap:].sum() / unshifted[gap:].sum(initial=1e-9)
     clear = (gap < n // 20 or before < CONVINCING) and (n - gap < n // 20 or after < CONVINCING)
     return gap if clear else None
 

@@ -107,15 +107,7 @@ def patching(
     for part, places in _places(recording, kind):
         tokens, others = (each.sides(part)[0] for each in texts)
         chosen = _positions(positions, len(tokens))
-        patches = [
-            each
-            for place in places
-            for each in (
-                [_Patch(place, head, chosen) for head in range(len(place.heads.outputs))]
-                if kind == "heads"
-                else [_Patch(place, None, [at]) for at in chosen]
-            )
-        ]
+        patches = [patch for place in places for patch in _patches(place, kind, chosen)]
         values = np.concatenate(
             [_difference(each, aim) for each in _patched_logits(model, other, kind, patches, len(tokens))]
         )
@@ -135,6 +127,13 @@ def patching(
             )
         )
     return tuple(found)
+
+
+def _patches(place: SublayerRecord, kind: PatchKind, positions: list[int]) -> list[_Patch]:
+    """Return the patches of a place: one for each head, or one for each position."""
+    if kind == "heads":
+        return [_Patch(place, head, positions) for head in range(len(place.heads.outputs))]
+    return [_Patch(place, None, [at]) for at in positions]
 
 
 def preferences(

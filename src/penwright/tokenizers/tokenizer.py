@@ -254,11 +254,7 @@ def well_formed(text: str) -> str:
 
 
 def _is_well_formed(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text.encode("utf-8", "ignore").decode("utf-8") == text
 
 
 class TextStream:

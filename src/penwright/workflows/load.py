@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from warnings import warn
 
 import torch
@@ -245,44 +245,36 @@ def load_generator(
     folder: Path, device: str = "cpu", precision: Precision | None = None, verb: str = "generate"
 ) -> "penwright.generation.generator.Generator":
     """Load a run that generates text. Raise UsageError, which names the command `verb`, for any other run."""
-    application = load(folder, device, precision)
-    if application.kind != "writer":
-        raise _wrong_kind(folder, application, verb, "needs a writer")
-    return application
+    return _of_kind(load(folder, device, precision), folder, verb, "a writer", "writer")
 
 
 def load_translator(
     folder: Path, device: str = "cpu", precision: Precision | None = None, verb: str = "translate"
 ) -> "penwright.translation.translator.Translator":
     """Load a run that translates. Raise UsageError, which names the command `verb`, for any other run."""
-    application = load(folder, device, precision)
-    if application.kind != "translator":
-        raise _wrong_kind(folder, application, verb, "needs a translator")
-    return application
+    return _of_kind(load(folder, device, precision), folder, verb, "a translator", "translator")
 
 
 def load_classifier(folder: Path, device: str = "cpu") -> "penwright.classification.classifier.Classifier":
     """Load a run that classifies. Raise UsageError for any other run."""
-    application = load(folder, device)
-    if application.kind != "classifier":
-        raise _wrong_kind(folder, application, "classify", "needs a classifier")
-    return application
+    return _of_kind(load(folder, device), folder, "classify", "a classifier", "classifier")
 
 
 def load_embedder(
     folder: Path, device: str = "cpu", verb: str = "embed"
 ) -> "penwright.classification.classifier.Classifier | penwright.generation.generator.Generator":
     """Load a run that turns texts into vectors. Raise UsageError, which names the command `verb`, for a translator."""
-    application = load(folder, device)
-    if application.kind == "translator":
-        raise _wrong_kind(folder, application, verb, "needs an encoder, a classifier or a writer")
-    return application
+    need = "an encoder, a classifier or a writer"
+    return _of_kind(load(folder, device), folder, verb, need, "classifier", "writer")
 
 
-def _wrong_kind(folder: Path, application: Application, verb: str, need: str) -> UsageError:
+def _of_kind(application: Application, folder: Path, verb: str, need: str, *kinds: str) -> Any:
+    """Return the application if it has one of these kinds. Otherwise, raise UsageError."""
+    if application.kind in kinds:
+        return application
     right = {"writer": "generate", "translator": "translate", "classifier": "classify"}[application.kind]
-    return UsageError(
-        f'{folder} holds a {application.kind}; `{verb}` {need}. Try: penwright {right} {quote(str(folder))} "..."'
+    raise UsageError(
+        f'{folder} holds a {application.kind}; `{verb}` needs {need}. Try: penwright {right} {quote(str(folder))} "..."'
     )
 
 
