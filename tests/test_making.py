@@ -10,8 +10,8 @@ from penwright.config import Recipe, Table, validate
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import Run
 from penwright.tasks import generation, translation
-from penwright.training import trainer
 from penwright.training.auto.planner import Plan
+from penwright.training.distributed import parallel
 from penwright.training.observers import Observer
 from penwright.workflows import load
 from penwright.workflows import resume as resume_workflow
@@ -192,7 +192,7 @@ def test_a_step_that_a_gpu_cannot_hold_ends_with_advice(trained: Path, monkeypat
     def too_large(*asked: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(trainer, "summed_loss", too_large)
+    monkeypatch.setattr(parallel, "summed_loss", too_large)
     with pytest.raises(PenwrightError, match=r"smaller model\.size.*training\.batch_tokens"):
         resume(trained, {"training": {"steps": 2}})
 

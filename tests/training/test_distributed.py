@@ -1,34 +1,146 @@
-"""Two processes beside one: the same learning, whatever is done to them. Each starts torch anew, so few do much."""
+"""Several ranks beside one process: the same weights, whatever is done to the ranks.
+
+Starting torch takes most of the time. `rank_training.py` therefore starts it once and forks all ranks that need no
+command, and few tests start whole commands.
+"""
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from socket import socket
+from threading import Event
 from time import monotonic, sleep
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 from penwright.data.batches import TextBatch
 from penwright.run.folder import Run
-from penwright.training.distributed import ALONE, Ranks
+from penwright.training.distributed import ranks as ranks_module
+from penwright.training.distributed.parallel import choose_parallelism
+from penwright.training.distributed.ranks import ALONE, SILENT_BEATS, Heartbeat, Ranks
 
 SETTINGS = {
     "model.d_model": 16,
     "model.n_layers": 1,
     "model.n_heads": 2,
     "model.context_length": 32,
-    "training.batch_tokens": 160,  # five windows: the two processes have three and two of them
-    "training.accumulate": 2,
+    "model.dropout": 0,
+    "training.batch_tokens": 160,
     "training.threads": 1,
     "training.device": "cpu",
     "training.precision": "float32",
     "decoding.max_new_tokens": 8,
 }
+OPTIONS = [option for name, value in SETTINGS.items() for option in ("--set", f"{name}={value}")]
 PENWRIGHT = (sys.executable, "-m", "penwright", "train")
-Environment = dict[str, str]
+linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="ranks are forks, and are found in /proc")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the weights of every variant and number of ranks."""
+    folder = tmp_path_factory.mktemp("trained")
+    script = Path(__file__).with_name("rank_training.py")
+    done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def furthest(one: Path, other: Path) -> float:
+    ours, theirs = load_file(one), load_file(other)
+    names = (ours.keys() & theirs.keys()) - {"losses"}
+    assert len(names) > 10
+    return max(float((ours[name] - theirs[name]).abs().max()) for name in names)
+
+
+@linux
+@pytest.mark.parametrize("name", ["muon ddp 2", "muon ddp 4", "muon fsdp 2", "muon fsdp 4"])
+def test_ranks_learn_in_50_steps_what_one_process_learns(trained: Path, name: str) -> None:
+    assert furthest(trained / name, trained / f"{name.split(maxsplit=1)[0]} 1") < 1e-5
+
+
+@linux
+@pytest.mark.parametrize(
+    "name", ["few rows ddp 4", "few rows fsdp 4", "adamw fsdp 2", "translate ddp 2", "translate fsdp 2"]
+)
+def test_ranks_without_rows_adamw_and_translators_learn_the_same(trained: Path, name: str) -> None:
+    assert furthest(trained / name, trained / f"{name[:-6].strip()} 1") < 1e-5
+
+
+@linux
+def test_activation_checkpointing_changes_no_number(trained: Path) -> None:
+    assert furthest(trained / "recomputed 1", trained / "short 1") == 0
+    assert furthest(trained / "recomputed fsdp 2", trained / "short 1") < 1e-5
+
+
+@linux
+def test_sharded_training_in_bfloat16_stays_close(trained: Path) -> None:
+    losses: list[Tensor] = [load_file(trained / name)["losses"][:, 0] for name in ("bfloat16 fsdp 2", "bfloat16 1")]
+    torch.testing.assert_close(*losses, rtol=0.02, atol=0)
+
+
+@linux
+@pytest.mark.parametrize("name", ["resumed 4 1", "resumed 4 2", "resumed 4 8", "resumed 2 1"])
+def test_a_run_resumes_with_another_number_of_ranks(trained: Path, name: str) -> None:
+    assert furthest(trained / name, trained / "short 1") < 1e-5
+
+
+@linux
+def test_ranks_that_resume_with_dropout_continue_bit_for_bit(trained: Path) -> None:
+    assert furthest(trained / "resumed dropout 2", trained / "dropout ddp 2") == 0
+
+
+def test_rows_are_shared_and_none_is_left_out() -> None:
+    tokens = torch.arange(20).reshape(5, 4)
+    batch = TextBatch(20, tokens, tokens + 1, None)
+    shares = [Ranks(rank, 3).share(batch) for rank in range(3)]
+    rows = torch.cat([share.tokens for share, _ in shares])
+    assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, tokens.tolist()))
+    assert [(share.n_rows, weight) for share, weight in shares] == [(2, 1.0), (2, 1.0), (1, 1.0)]
+    assert ALONE.share(batch) == (batch, 1.0)
+
+
+def test_a_rank_for_which_no_row_is_left_repeats_one_without_weight() -> None:
+    tokens = torch.arange(8).reshape(2, 4)
+    share, weight = Ranks(2, 3).share(TextBatch(8, tokens, tokens, None))
+    assert (share.n_rows, weight) == (1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("memory", "can_shard", "chosen"), [(100.0, True, "ddp"), (20.0, True, "fsdp"), (20.0, False, "ddp")]
+)
+def test_a_model_is_sharded_if_it_does_not_fit(memory: float, can_shard: bool, chosen: str) -> None:
+    kind, reason = choose_parallelism(20e9, memory * 1e9, can_shard=can_shard)
+    assert kind == chosen and "20 GB" in reason
+
+
+def test_a_rank_without_heartbeat_is_noticed_but_not_one_that_has_left() -> None:
+    store = torch.distributed.HashStore()
+    ours, theirs = Heartbeat(store, 0, 2), Heartbeat(store, 1, 2)
+    for _ in range(3 * SILENT_BEATS):
+        theirs.beat()
+        assert not ours.beat()
+    assert [ours.beat() for _ in range(SILENT_BEATS)] == [False] * (SILENT_BEATS - 1) + [True]
+    store.set("beat/1", "left")
+    assert not ours.beat()
+
+
+def test_a_rank_ends_with_its_agent(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    class Lost(torch.distributed.HashStore):
+        def set(self, *asked: object) -> None:
+            raise RuntimeError("Connection reset by peer")
+
+    codes: list[int] = []
+    monkeypatch.setattr(ranks_module, "BEAT", 0.001)
+    monkeypatch.setattr(ranks_module.os, "_exit", codes.append)
+    Heartbeat(Lost(), 0, 2).run(Event())
+    assert codes == [1] and "torchrun has ended" in capfd.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -38,102 +150,92 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return {**os.environ, "PENWRIGHT_CACHE": str(tmp_path_factory.mktemp("cache"))}
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "PENWRIGHT_CACHE": str(tmp_path / "cache")}
 
 
-def train(environment: Environment, *options: object) -> str:
-    """What it said."""
-    done = subprocess.run(
-        [*PENWRIGHT, *map(str, options)], env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+def start(environment: dict[str, str], *options: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen([*PENWRIGHT, *map(str, options)], env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def settings(**more: object) -> list[str]:
-    every = {**SETTINGS, **{name.replace("__", "."): value for name, value in more.items()}}
-    return [option for name, value in every.items() for option in ("--set", f"{name}={value}")]
-
-
-def furthest(one: Path, other: Path) -> float:
-    ours, theirs = (Run.open(run).newest()[0].weights() for run in (one, other))
-    assert ours.keys() == theirs.keys()
-    return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
-
-
-def begun(environment: Environment, run: Path, options: Sequence[object]) -> "subprocess.Popen[str]":
-    """A process that has looked at the held-out text once."""
-    words = [*PENWRIGHT, "--run", str(run), *map(str, options)]
-    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
-    begin = monotonic()
-    while not (run / "metrics.jsonl").exists() and monotonic() - begin < 120:
+def wait_for_evaluation(run: Path, n: int) -> None:
+    """Wait until the run has been evaluated n times."""
+    until = monotonic() + 120
+    while monotonic() < until and (not run.exists() or len(Run(run).records("metrics.jsonl")) < n):
         sleep(0.05)
-    return process
 
 
-def test_two_processes_learn_what_one_does(text: Path, environment: Environment, tmp_path: Path) -> None:
-    alone, together = tmp_path / "alone", tmp_path / "together"
-    options = [text, "--steps", 8, *settings(model__dropout=0)]
-    train(environment, "--run", alone, *options)
-    said = train(environment, "--run", together, *options, "--processes", 2)
-    assert "2 processes" in said
-    assert said.count("Done.") == 1, "only the first one speaks"
-    assert furthest(alone, together) < 1e-5
+def children_of(process: int) -> list[int]:
+    return [int(n) for n in Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii").split()]
 
 
-def test_two_processes_that_are_interrupted_go_on_bit_for_bit(
-    text: Path, environment: Environment, tmp_path: Path
+@linux
+def test_ctrl_c_saves_and_another_number_of_processes_resumes(
+    text: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    options = [text, "--steps", 300, *settings(model__dropout=0.1, training__evaluate_every=100), "--processes", "2"]
-    train(environment, "--run", unbroken, *options)
-    process = begun(environment, broken, options)
+    run = tmp_path / "run"
+    often = ["--set", "training.evaluate_every=20"]
+    process = start(environment, text, "--run", run, "--steps", 100_000, *OPTIONS, *often, "--processes", 2)
+    wait_for_evaluation(run, 1)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 130, said
-    assert "everything is saved" in said
-    assert Run.open(broken).last_step() < 300
-    assert Run.open(broken).newest()[0].state()["processes"] == 2
-    assert "bit for bit" not in train(environment, "--resume", broken, "--processes", 2)
-    assert furthest(unbroken, broken) == 0
-    assert "trained with 2 processes; with 1" in train(environment, "--resume", broken, "--steps", 2)
+    assert said.count("everything is saved") == 1 and "parallelism: ddp" in said and "Traceback" not in said
+    last = Run.open(run).last_step()
+    assert 20 <= last < 100_000
+    resumed = start(environment, "--resume", run, "--steps", 3)
+    said = resumed.communicate(timeout=120)[1]
+    assert resumed.returncode == 0 and "trained with 2 processes; with 1" in said
+    assert Run.open(run).last_step() == last + 3
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux tells there which processes another began")
-@pytest.mark.parametrize(("which", "told"), [(0, "ended by SIGKILL"), (1, "ended")], ids=["first", "other"])
-def test_a_process_that_is_killed_ends_all_of_them(
-    which: int, told: str, text: Path, environment: Environment, tmp_path: Path
+@linux
+def test_a_killed_rank_restarts_all_and_at_last_ends_all(
+    text: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    process = begun(environment, tmp_path / "run", [text, "--steps", 100_000, *settings(), "--processes", "2"])
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
-    os.kill(int(children[which]), signal.SIGKILL)
-    said = process.communicate(timeout=120)[1]
+    run = tmp_path / "run"
+    options = ["--steps", 100_000, *OPTIONS, "--set", "training.evaluate_every=20", "--max-restarts", 1]
+    process = start(environment, text, "--run", run, *options, "--processes", 2)
+    for which in (0, 1):
+        wait_for_evaluation(run, 1)
+        (run / "metrics.jsonl").rename(tmp_path / f"before {which}")
+        ranks = children_of(process.pid)
+        os.kill(ranks[which], signal.SIGKILL)
+    said = process.communicate(timeout=60)[1]
     assert process.returncode == 1
-    assert told in said
-    assert "Traceback" not in said
-    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    assert said.count("resuming from step") == 1, said
+    assert "rank 1 of 2" in said and "ended by SIGKILL" in said and f"--resume {run} --processes 2" in said
+    assert "Traceback" not in said and not any(Path(f"/proc/{rank}").exists() for rank in ranks)
 
 
-def test_what_fails_in_several_processes_is_told_once(environment: Environment, tmp_path: Path) -> None:
-    words = [*PENWRIGHT, str(tmp_path / "nowhere.txt"), "--processes", "2"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 1
-    assert "there is no file" in done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.fixture
+def nodes(text: Path, environment: dict[str, str], tmp_path: Path) -> Iterator["list[subprocess.Popen[str]]"]:
+    """Two torchrun agents, as on two machines without a shared disk: each has its own folder and cache."""
+    with socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+    torchrun = ["torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d"]
+    command = [*torchrun, "--rdzv-endpoint", endpoint, "-m", "--", "penwright", "train", "rhyme.txt", "--run", "run"]
+    started = []
+    for node in range(2):
+        folder = tmp_path / f"node {node}"
+        folder.mkdir()
+        (folder / "rhyme.txt").write_bytes(text.read_bytes())
+        own = {**environment, "PENWRIGHT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+        words = [sys.executable, "-m", *command, "--steps", "6", *OPTIONS]
+        started.append(subprocess.Popen(words, env=own, cwd=folder, stderr=subprocess.PIPE, text=True))
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
 
 
-def test_rows_are_shared_and_none_is_left_out() -> None:
-    tokens = torch.arange(20).reshape(5, 4)
-    batch = TextBatch(20, tokens, tokens + 1, None)
-    shares = [Ranks(rank, 3).share(batch) for rank in range(3)]
-    rows = torch.cat([share.tokens for share in shares if share is not None])
-    assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, tokens.tolist()))
-    assert [share.n_rows for share in shares if share is not None] == [2, 2, 1]
-    assert ALONE.share(batch) is batch
-
-
-def test_a_process_for_which_no_row_is_left_has_none() -> None:
-    tokens = torch.arange(8).reshape(2, 4)
-    assert Ranks(2, 3).share(TextBatch(8, tokens, tokens, None)) is None
+@linux
+def test_two_nodes_train_one_run(nodes: "list[subprocess.Popen[str]]", tmp_path: Path) -> None:
+    said = [process.communicate(timeout=150)[1] for process in nodes]
+    assert [process.returncode for process in nodes] == [0, 0], said
+    assert "".join(said).count("Done.") == 1
+    runs = [path for path in tmp_path.glob("node */run") if Run(path).checkpoints()]
+    assert len(runs) == 1, "rank 0 writes"
+    assert Run.open(runs[0]).newest()[0].state()["processes"] == 2

@@ -1,7 +1,9 @@
 """The `penwright plan` command: show what would be trained, and what to expect of it."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from penwright.cli.options import (
     AnySetting,
@@ -23,13 +25,17 @@ from penwright.cli.options import (
     settings_of,
     training_flags,
 )
-from penwright.errors import Undecided
+from penwright.errors import Undecided, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penwright.training.auto.cluster import ClusterEstimate
     from penwright.training.auto.forecast import Forecast
     from penwright.workflows.api import Prepared
+
+NGpus = Annotated[int | None, typer.Option(help="Also estimate training on this many GPUs.", min=1)]
+GpuName = Annotated[str, typer.Option(help="Their kind: a100, h100, h200, b200, l40s or rtx4090.")]
 
 
 def command(
@@ -44,6 +50,8 @@ def command(
     validation: Validation = None,
     dictionary: Dictionary = None,
     set_: AnySetting = None,
+    gpus: NGpus = None,
+    gpu: GpuName = "h100",
     json: Json = False,
 ) -> None:
     """Show what would be trained, and what to expect of it.
@@ -51,8 +59,11 @@ def command(
     Also estimates how much longer training would pay off. Trains nothing.
     """
     from penwright.training.auto.choices import amount
+    from penwright.training.auto.cluster import GPUS, estimate_cluster
     from penwright.workflows import api
 
+    if gpu not in GPUS:
+        raise UsageError(f"--gpu: there is no data sheet of '{gpu}'. Known: {', '.join(GPUS)}")
     flags = training_flags(
         data, validation, task, size, tokenizer, dictionary, minutes=minutes, steps=steps, epochs=epochs
     )
@@ -63,14 +74,37 @@ def command(
             print_json({"undecided": {"question": undecided.question, "options": list(map(asdict, undecided.options))}})
         raise
     forecast = api.forecast(prepared)
+    plan = prepared.plan
+    estimate = estimate_cluster(plan.recipe, plan.size, gpus, GPUS[gpu]) if gpus else None
     if json:
-        print_json({**plan_as_record(prepared), "outlook": forecast._asdict(), **_alternatives(prepared)})
+        record = {"cluster": estimate._asdict()} if estimate else {}
+        print_json({**plan_as_record(prepared), "outlook": forecast._asdict(), **_alternatives(prepared), **record})
         return
     for line in plan_in_words(prepared):
         print(line)
     print(f"reads the text about {amount(prepared.plan.epochs, 'time')}")
     for line in _forecast_in_words(forecast, prepared.plan.recipe.training.minutes):
         print(line)
+    if estimate and gpus:
+        for line in _estimate_in_words(estimate, plan.tokens, f"{gpus} {gpu}"):
+            print(line)
+
+
+def _estimate_in_words(estimate: "ClusterEstimate", tokens: float, gpus: str) -> "Iterator[str]":
+    """Yield the lines of an estimate of training for this many tokens on GPUs."""
+    from penwright.training.auto.choices import in_words
+
+    hours = tokens / estimate.tokens_per_second / 3600
+    yield f"on {gpus}: {estimate.parallelism}, because {estimate.reason}"
+    yield (
+        f"on {gpus}: {estimate.bytes_per_gpu / 1e9:.2g} GB per GPU, about {in_words(estimate.tokens_per_second)} "
+        f"tokens/s, {hours:.2g} hours for {in_words(tokens)} tokens (estimated, see training/auto/cluster.py)"
+    )
+    if estimate.is_underused:
+        yield (
+            f"on {gpus}: only {estimate.tokens_per_gpu:,.0f} tokens of a step for each GPU, so it will be slower. "
+            "Raise training.batch_tokens"
+        )
 
 
 def _alternatives(prepared: "Prepared") -> dict[str, object]:

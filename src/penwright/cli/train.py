@@ -1,7 +1,6 @@
 """The `penwright train` command: train a model on your own text."""
 
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -29,6 +28,7 @@ from penwright.cli.options import (
     warn,
     without_none,
 )
+from penwright.cli.processes import run_before_restart, run_in_processes
 from penwright.cli.streams import escaped
 from penwright.errors import UsageError
 
@@ -86,6 +86,10 @@ NProcesses = Annotated[
     int | None,
     typer.Option(help="Number of training processes (one per GPU, or a split of the CPU cores). Default: 1.", min=1),
 ]
+Restarts = Annotated[
+    int,
+    typer.Option(help="With --processes: number of times that training restarts after a process was killed.", min=0),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan with its reasons, then exit.")]
 PrintRecipe = Annotated[
     bool, typer.Option("--print-recipe", help="Print the recipe, which holds all settings, as TOML, then exit.")
@@ -116,6 +120,7 @@ def command(
     lora: LoraRank = None,
     resume: ResumedRun = None,
     processes: NProcesses = None,
+    max_restarts: Restarts = 0,
     dry_run: DryRun = False,
     print_recipe: PrintRecipe = False,
     json: Json = False,
@@ -150,29 +155,20 @@ def command(
         raise UsageError("--resume does not continue an ensemble. Repeat the command that started it, without --resume")
     if resume is not None and (dry_run or print_recipe):
         raise UsageError("--resume trains, so it has no dry run. To print the recipe of a run: penwright config RUN")
-    if _is_done_elsewhere(processes):
-        return
-    if resume is not None:
-        _resume(resume, settings, json)
-    elif dry_run or print_recipe:
-        _show_what_would_be_trained(settings, run, ensemble, "recipe" if print_recipe else "json" if json else "plan")
-    else:
-        _train(settings, run, ensemble, json)
 
+    def work() -> None:
+        if dry_run or print_recipe:
+            _show_what_would_be_trained(
+                settings, run, ensemble, "recipe" if print_recipe else "json" if json else "plan"
+            )
+        elif resume is not None:
+            _resume(resume, settings, json)
+        elif ensemble is None and (begun := run_before_restart(run)):
+            _resume(begun, {}, json)
+        else:
+            _train(settings, run, ensemble, json)
 
-def _is_done_elsewhere(processes: int | None) -> bool:
-    """Start the training processes if several are requested. In ranks other than 0, return True after training."""
-    from penwright.training.launcher import guard_this_rank, is_launched, launch
-    from penwright.training.signals import treat_as_ctrl_c
-
-    treat_as_ctrl_c()
-    if processes is not None and processes > 1 and not is_launched():
-        raise typer.Exit(launch(processes, ["penwright", *sys.argv[1:]]))
-    guard_this_rank()
-
-    from penwright.workflows import api
-
-    return api.follow()
+    run_in_processes(processes, max_restarts, work)
 
 
 def _show_what_would_be_trained(

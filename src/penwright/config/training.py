@@ -70,6 +70,8 @@ class TrainingSettings(Settings):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # number format of the matrix products
     compile: Literal["auto", "on", "off"] = "auto"  # use torch.compile
     threads: NonNegativeInt = 0  # CPU threads; 0: all
+    parallelism: Literal["auto", "ddp", "fsdp"] = "auto"  # of several processes; fsdp: each keeps a part of the model
+    activation_checkpointing: bool = False  # compute activations twice instead of keeping them: slower, less memory
 
     @model_validator(mode="after")
     def _one_budget(self) -> "TrainingSettings":

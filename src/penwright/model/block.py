@@ -1,10 +1,12 @@
 """The Transformer block (self-attention, optional cross-attention, feed-forward), and a stack of blocks."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from penwright.config import ModelSettings
 from penwright.model.attention import Attention, KeysValues
@@ -81,6 +83,11 @@ class Block(nn.Module):
         x = self.cross(self.attention_residual(x, attend), here, encoded)
         return self.feed_forward_residual(x, self.feed_forward)
 
+    def source_keys_values(self, x: Float[Tensor, "batch sources d_model"]) -> KeysValues:
+        """Compute the keys and values of the cross-attention from the encoder's output."""
+        assert self.cross_attention is not None
+        return self.cross_attention.keys_values(x)
+
     def cross(
         self, x: Float[Tensor, "batch targets d_model"], here: ForwardContext, encoded: KeysValues | None
     ) -> Float[Tensor, "batch targets d_model"]:
@@ -117,6 +124,8 @@ class Encoded(NamedTuple):
 class Stack(nn.Module):
     """A stack of blocks, with a final norm in the pre-norm variant."""
 
+    recomputes = False  # activation checkpointing: keep only the inputs of blocks, and run blocks again in the backward
+
     def __init__(self, settings: ModelSettings, n_layers: int, *, cross_attention: bool = False):
         super().__init__()
         self.rotary = rotary_positions(settings)
@@ -141,7 +150,8 @@ class Stack(nn.Module):
         here = self.context(x.shape[1], positions, mask, cache, encoded, self.rotary)
         for layer, block in enumerate(self.blocks):
             kept = cache.layers[layer] if cache else None
-            x = block(x, here, kept, encoded.layers[layer] if encoded else None)
+            run = partial(checkpoint, block, use_reentrant=False) if self.recomputes and self.training else block
+            x = run(x, here, kept, encoded.layers[layer] if encoded else None)
         return self.norm(x)
 
     def context(
@@ -170,5 +180,4 @@ class Stack(nn.Module):
 
     def encode(self, x: Float[Tensor, "batch sources d_model"], padding: Bool[Tensor, "batch sources"]) -> Encoded:
         """Compute the keys and values of every layer's cross-attention from the encoder's output."""
-        attentions = [module for name, module in self.named_modules() if name.endswith(".cross_attention")]
-        return Encoded(tuple(a.keys_values(x) for a in attentions if isinstance(a, Attention)), padding)
+        return Encoded(tuple(block.source_keys_values(x) for block in self.blocks if isinstance(block, Block)), padding)

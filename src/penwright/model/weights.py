@@ -1,6 +1,6 @@
 """The weights of a model as named tensors; shared weights occur once."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from penwright.config import Task
 from penwright.errors import PenwrightError
 
+Convert = Callable[[Tensor, Tensor], Tensor]
 ADAPTER = ".lora_B"  # suffix of the names of adapter weights
 VOCABULARY = ("embedding.tokens", "source_embedding.tokens", "target_embedding.tokens")  # tables with a row per token
 FITTED = ("mixture", "log_prior")  # parameters of classifiers that are computed, not trained
@@ -93,12 +94,22 @@ def start_from(model: nn.Module, weights: Mapping[str, Tensor], origin: str, hea
 
 
 @torch.no_grad()
-def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: str) -> None:
-    """Copy weights into the model; raise PenwrightError if names or shapes do not match."""
-    _copy(weights_of(model), weights, origin)
+def load_weights(
+    model: nn.Module, weights: Mapping[str, Tensor], origin: str, convert: Convert = lambda tensor, _: tensor
+) -> None:
+    """Copy weights into the model; raise PenwrightError if names or shapes do not match.
+
+    `convert` prepares each tensor for its parameter, for example for a sharded one.
+    """
+    _copy(weights_of(model), weights, origin, convert)
 
 
-def _copy(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], origin: str) -> None:
+def _copy(
+    own: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
+    origin: str,
+    convert: Convert = lambda tensor, _: tensor,
+) -> None:
     if missing := sorted(own.keys() - weights.keys()):
         raise PenwrightError(f"{origin} lacks {', '.join(missing[:5])}: it belongs to a different model")
     if superfluous := sorted(weights.keys() - own.keys()):
@@ -107,4 +118,4 @@ def _copy(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], origin: str)
         if parameter.shape != weights[name].shape:
             shapes = f"{tuple(weights[name].shape)}, but {tuple(parameter.shape)} in this model"
             raise PenwrightError(f"{origin}: {name} has the shape {shapes}")
-        parameter.copy_(weights[name])
+        parameter.copy_(convert(weights[name], parameter))

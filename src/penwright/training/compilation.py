@@ -47,6 +47,7 @@ def compile_blocks(model: nn.Module, device: torch.device, *, dynamic: bool) -> 
         raise PenwrightError(f"training.compile is on, but {missing}. Add --set training.compile=off")
     toolchain.set_inductor_cache()
     shapes.use_duck_shape = False  # otherwise, a batch as long as the model is wide would be compiled separately
+    torch._dynamo.config.optimize_ddp = False  # blocks are graphs of their own, so buckets need not split them
     for block in blocks_of(model):
         block.compile(dynamic=dynamic)
 

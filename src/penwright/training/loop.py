@@ -1,7 +1,7 @@
 """The training session: steps, evaluations on held-out examples, samples, checkpoints, and an orderly end."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from shlex import quote
 from time import monotonic
 
@@ -36,10 +36,14 @@ class Session:
         sample: Callable[[], Sequence[Sample]],
         observers: Sequence[Observer],
     ):
-        """Prepare the session. `evaluate` and `sample` use the trainer's model. The first score ranks checkpoints."""
+        """Prepare the session. `evaluate` and `sample` use the trainer's model. The first score ranks checkpoints.
+
+        Several ranks run the same session, but only rank 0 evaluates and writes to the run folder.
+        """
         self.run, self.trainer, self.evaluate, self.sample, self.observers = run, trainer, evaluate, sample, observers
+        trainer.synchronize()
         self.last_evaluated_step, self.last_evaluated_at = trainer.state.step, trainer.state.seconds
-        self.saved_step, self.saved_at = trainer.state.step, monotonic()
+        self.saved_step, self.saved_at = trainer.state.step, trainer.state.seconds
         marks = (10.0**n for n in range(trainer.settings.early))
         self.early_marks = [mark for mark in marks if mark > trainer.state.seconds]  # in seconds of training
 
@@ -50,25 +54,36 @@ class Session:
         """
         try:
             with stop_requests() as received:
+                self.trainer.asks_to_stop = lambda: bool(received) or (self.leads and is_stop_requested(self.run))
                 for report in self.trainer.steps():
                     notify(self.observers, "stepped", self.trainer, report)
                     self._keep_early()
                     if self._evaluation_is_due():
                         self.evaluate_now()
-                    elif monotonic() - self.saved_at > SAVE_AT_LEAST_EVERY:
+                    elif self.trainer.state.seconds - self.saved_at > SAVE_AT_LEAST_EVERY:
                         self._save()
                     if self.trainer.state.stopped_early:
                         break
                     unfinished = self.trainer.state.step != self.trainer.state.total_steps
-                    if unfinished and (received or is_stop_requested(self.run)):
+                    if unfinished and self._is_asked_to_stop():
                         self._save_and_raise()
                 if self.last_evaluated_step != self.trainer.state.step:
                     self.evaluate_now()
-                clear_stop_files(self.run)
+                if self.leads:
+                    clear_stop_files(self.run)
         finally:
             with ExitStack() as stack:  # notify every observer, even if another observer fails
                 for observer in reversed(self.observers):
                     stack.callback(notify, [observer], "finished", self.trainer)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is rank 0."""
+        return self.trainer.ranks.leads
+
+    def _is_asked_to_stop(self) -> bool:
+        """Return whether to stop after this step. Several ranks have agreed on it during the step."""
+        return self.trainer.stops if self.trainer.ranks.size > 1 else self.trainer.asks_to_stop()
 
     def _evaluation_is_due(self) -> bool:
         state, settings = self.trainer.state, self.trainer.settings
@@ -102,11 +117,30 @@ class Session:
         return epochs(state.step) >= max(FRESH, GROWTH * epochs(self.last_evaluated_step))
 
     def evaluate_now(self) -> Sequence[Score]:
-        """Evaluate on the held-out part, write samples, record whether this step is the best, and save the run."""
-        trainer, begin = self.trainer, monotonic()
-        with uncompiled(), trainer.average.applied() if trainer.average else nullcontext():
+        """Evaluate on the held-out part, write samples, record whether this step is the best, and save the run.
+
+        The other ranks wait and take over the counters of rank 0. They return no scores.
+        """
+        trainer, begin, before = self.trainer, monotonic(), self.trainer.state.seconds
+        with trainer.evaluation():
+            scores = self._evaluate() if self.leads else []
+        self.last_evaluated_step = trainer.state.step
+        if self.leads:
+            self._handle_over_fitting(scores)
+        trainer.synchronize()  # the others wait here, not in a collective, whose time is limited
+        trainer.state.reserved_seconds = monotonic() - begin
+        trainer.state.seconds = before + trainer.state.reserved_seconds  # a resumed run must not get this time again
+        self._save()
+        trainer.state.reserved_seconds = monotonic() - begin
+        trainer.state.seconds = before + trainer.state.reserved_seconds
+        trainer.synchronize()
+        self.last_evaluated_at = self.saved_at = trainer.state.seconds
+        return scores
+
+    def _evaluate(self) -> Sequence[Score]:
+        trainer, state = self.trainer, self.trainer.state
+        with uncompiled():
             scores, samples = self.evaluate(), self.sample()
-        state = trainer.state
         best = self._is_best(scores)
         if best:
             state.best, state.best_step, state.nats_of_best = scores[0].value, state.step, _nats(scores)
@@ -117,14 +151,6 @@ class Session:
         for sample in samples:
             self.run.append(SAMPLES, {"step": state.step, **sample._asdict()})
         notify(self.observers, "evaluated", trainer, scores, samples, best)
-        self.last_evaluated_step = state.step
-        self._handle_over_fitting(scores)
-        before = state.seconds
-        state.reserved_seconds = monotonic() - begin
-        state.seconds = before + state.reserved_seconds  # a resumed run must not get this time again
-        self._save()
-        state.reserved_seconds = monotonic() - begin
-        self.last_evaluated_at = before + state.reserved_seconds
         return scores
 
     def _is_best(self, scores: Sequence[Score]) -> bool:
@@ -143,21 +169,24 @@ class Session:
         state = self.trainer.state
         if self.early_marks and state.seconds >= self.early_marks[0]:
             self.early_marks = [mark for mark in self.early_marks if mark > state.seconds]
-            self.run.save_early(state.step, self.trainer.weights(), self.trainer.budget.save())
+            weights = self.trainer.weights()
+            if self.leads:
+                self.run.save_early(state.step, weights, self.trainer.budget.save())
 
     def _save(self) -> None:
         tensors, record = self.trainer.save()
-        step = self.trainer.state.step
         weights = self.trainer.weights()
-        self.run.save_checkpoint(step, weights, tensors, record)
-        self.run.save_first(step, weights, record)
-        self.run.prune(self.trainer.settings.keep)
-        self.saved_step, self.saved_at = step, monotonic()
+        self.saved_step, self.saved_at = self.trainer.state.step, self.trainer.state.seconds
+        if self.leads:
+            self.run.save_checkpoint(self.saved_step, weights, tensors, record)
+            self.run.save_first(self.saved_step, weights, record)
+            self.run.prune(self.trainer.settings.keep)
 
     def _save_and_raise(self) -> None:
         if self.saved_step != self.trainer.state.step:
             self._save()
-        mark_stopped(self.run)
+        if self.leads:
+            mark_stopped(self.run)
         n = self.trainer.ranks.size
         raise Interrupted(
             f"stopped after step {self.trainer.state.step:,}; everything is saved. "

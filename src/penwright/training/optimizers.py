@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from penwright.config import AdamW, Muon, Optimizer
 from penwright.model.block import Block
 from penwright.model.weights import weights_of
-from penwright.training.distributed import ALONE, Ranks
+from penwright.training.distributed.parallel import like, locals_of
+from penwright.training.distributed.ranks import ALONE, Ranks
 
 COEFFICIENTS = (
     3.4445,
@@ -72,14 +73,15 @@ class MuonOptimizer(torch.optim.Optimizer):
         for parameter in parameters:
             if not self.state[parameter]:
                 self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        n_rows, n_columns = parameters[0].shape
+        buffers = locals_of([self.state[parameter]["momentum_buffer"] for parameter in parameters])
+        gradients = locals_of([parameter.grad for parameter in parameters if parameter.grad is not None])
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
         ahead = torch._foreach_lerp(gradients, buffers, momentum)  # Nesterov momentum: look one step ahead
-        updates = self.ranks.map_rows(partial(orthogonalise, precision=self.precision), torch.stack(ahead))
-        rows, columns = parameters[0].shape
-        torch._foreach_mul_(parameters, 1 - lr * weight_decay)
-        torch._foreach_add_(parameters, list(updates), alpha=-lr * max(1.0, rows / columns) ** 0.5)
+        updates = self.ranks.map_matrices(partial(orthogonalise, precision=self.precision), ahead, n_rows)
+        weights = locals_of(parameters)
+        torch._foreach_mul_(weights, 1 - lr * weight_decay)
+        torch._foreach_add_(weights, updates, alpha=-lr * max(1.0, n_rows / n_columns) ** 0.5)
 
 
 Named = dict[str, nn.Parameter]
@@ -138,8 +140,7 @@ class Optimizers:
                 keys = [key for key in state if key.rpartition("/")[0] == name]
                 if wrong := [key for key in keys if state[key].numel() > 1 and state[key].shape != parameter.shape]:
                     raise ValueError(f"{wrong[0]} has a different shape than its parameter")
-                device = parameter.device  # checkpoints are read into CPU memory
-                part.state[parameter] = {key.rpartition("/")[2]: state[key].to(device, copy=True) for key in keys}
+                part.state[parameter] = {key.rpartition("/")[2]: like(state[key], parameter) for key in keys}
 
 
 def blocks_of(model: nn.Module) -> list[Block]:
@@ -181,7 +182,7 @@ class WeightAverage:
     def update(self, step: int) -> None:
         """Update the average with the weights after step `step`, counted from 1."""
         weight = 1 - min(self.decay, step / (step + 10))
-        torch._foreach_lerp_(list(self.average.values()), list(self.current.values()), weight)
+        torch._foreach_lerp_(locals_of([*self.average.values()]), locals_of([*self.current.values()]), weight)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -195,7 +196,7 @@ class WeightAverage:
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Set the average to these weights."""
         for name, tensor in self.average.items():
-            tensor.copy_(weights[name])
+            tensor.copy_(like(weights[name], tensor))
 
     @torch.no_grad()
     def _swap(self) -> None:

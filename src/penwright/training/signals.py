@@ -1,7 +1,7 @@
 """Stop requests by signal: SIGINT, SIGTERM and SIGHUP."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from types import FrameType
@@ -19,8 +19,10 @@ def treat_as_ctrl_c() -> None:
 
 
 @contextmanager
-def stop_requests() -> Iterator[list[int]]:
+def stop_requests(on_request: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
     """Yield a list that collects the first stop signal. Work can then end in order. A second signal acts as usual.
+
+    The first signal also calls `on_request`.
 
     A hang-up never counts as the second signal, because a closing terminal sends several hang-ups. Under `nohup`,
     hang-ups stay ignored.
@@ -33,6 +35,7 @@ def stop_requests() -> Iterator[list[int]]:
         if not received:
             received.append(number)
             first_at = monotonic()
+            on_request()
         elif number != getattr(signal, "SIGHUP", None) and monotonic() - first_at >= ONE_REQUEST:
             _restore(before)
             signal.raise_signal(number)

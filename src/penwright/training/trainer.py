@@ -1,9 +1,9 @@
 """The trainer of all tasks: it takes optimizer steps, and holds the state that checkpoints save."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import asdict
+from contextlib import contextmanager
+from copy import deepcopy
 from math import inf, isfinite
 from time import monotonic
 from typing import NamedTuple
@@ -16,14 +16,25 @@ from torch.nn.utils import clip_grad_norm_
 from penwright.config import Recipe
 from penwright.data.batches import Batch
 from penwright.data.bucketing import AnyBatches
-from penwright.errors import PenwrightError
-from penwright.losses import Teachers, summed_loss
+from penwright.errors import Interrupted, PenwrightError
+from penwright.losses import Teachers
 from penwright.model import Model
+from penwright.model.block import Stack
 from penwright.model.weights import load_weights, weights_of
-from penwright.run.checkpoints import TRAINING, Checkpoint, DamagedCheckpoint, Record, Tensors, first_problem
+from penwright.run.checkpoints import Checkpoint, DamagedCheckpoint, Record, Tensors, first_problem
 from penwright.training.auto.machine import Machine
 from penwright.training.budget import Budget, TrainState
 from penwright.training.compilation import compile_blocks
+from penwright.training.distributed.parallel import (
+    LossModule,
+    Parallelism,
+    full,
+    gathered,
+    like,
+    parallelise,
+    synchronized,
+)
+from penwright.training.distributed.ranks import is_lost_connection
 from penwright.training.optimizers import Optimizers, WeightAverage
 
 TOO_MANY_SKIPPED = 25  # number of consecutive skipped steps that ends the training
@@ -82,17 +93,28 @@ class Trainer:
         self.model, self.batches, self.machine = model.to(machine.device), batches, machine
         self.ranks, self.seed = machine.ranks, recipe.seed
         self.settings = recipe.training
+        self.asks_to_stop: Callable[[], bool] = lambda: False  # whether this process was asked to stop
+        self.began = 0.0  # when the training time began, by the clock
+        self.stops, self.seconds = False, 0.0  # agreed on in the last step: whether to stop, and the time of rank 0
+        self.whole: Model | None = None  # under FSDP2, the model for evaluation, with all weights
+        kind: Parallelism = "fsdp" if self.settings.parallelism == "fsdp" else "ddp"
+        if self.ranks.size > 1 and kind == "fsdp":
+            self.model, self.whole = deepcopy(model), model.cpu()
         weight = recipe.distillation.weight if recipe.distillation else 0.0
-        self.teachers = Teachers([each.eval() for each in teachers], weight) if teachers else None
+        taught = Teachers([each.eval() for each in teachers], weight) if teachers else None
         self.unit = "texts" if recipe.task == "classify" else "tokens"  # noun for targets in messages
         self.prefetcher = Prefetcher(batches, self.settings.accumulate, machine.device)
-        self.optimizers = Optimizers(model, recipe.optimizer, machine.precision, machine.ranks)
-        averages = self.settings.ema_decay and self.ranks.leads
-        self.average = WeightAverage(model, self.settings.ema_decay) if averages else None
-        self.budget = Budget(self.settings, recipe.schedule, batches, self.ranks.size)
         if self.settings.compile == "on":
-            compile_blocks(model, machine.device, dynamic=recipe.task != "generate")
-            self.ranks.note_compilations()
+            compile_blocks(self.model, machine.device, dynamic=recipe.task != "generate")
+        for module in self.model.modules():
+            if isinstance(module, Stack):
+                module.recomputes = self.settings.activation_checkpointing
+        loss = LossModule(self.model, self.settings.label_smoothing, taught)
+        self.loss = parallelise(loss, kind, self.ranks, machine.device, machine.precision)
+        self.optimizers = Optimizers(self.model, recipe.optimizer, machine.precision, machine.ranks)
+        averages = self.settings.ema_decay and (self.ranks.leads or self.whole)
+        self.average = WeightAverage(self.model, self.settings.ema_decay) if averages else None
+        self.budget = Budget(self.settings, recipe.schedule, batches, self.ranks.size)
 
     @property
     def state(self) -> TrainState:
@@ -101,33 +123,51 @@ class Trainer:
 
     def steps(self) -> Iterator[StepReport]:
         """Take all optimizer steps, and yield a report after each step."""
-        begin = monotonic() - self.state.seconds
+        self.began = monotonic() - self.state.seconds
         while self.state.total_steps is None or self.state.step < self.state.total_steps:
-            self.ranks.broadcast(asdict(self.state))
-            report = self._step()
-            self.state.seconds = monotonic() - begin
+            try:
+                report = self._step()
+            except RuntimeError as error:
+                if not is_lost_connection(error):
+                    raise
+                self.ranks.end_after_loss(error, is_quiet=self.asks_to_stop())
+            self.state.seconds = self.seconds if self.ranks.size > 1 else monotonic() - self.began
             self.budget.settle()
             yield report
-            self.state.seconds = monotonic() - begin  # includes the time between steps
+            if self.ranks.size == 1:
+                self.state.seconds = monotonic() - self.began  # includes the time between steps
 
-    def follow(self) -> None:
-        """Take the same steps as rank 0 until rank 0 has finished. Only the other ranks call this method."""
-        while (record := self.ranks.receive()) is not None:
-            self.budget.state = TrainState(**record)
-            self.ranks.seed_rng(self.seed, self.state.step)
-            with suppress(PenwrightError):  # rank 0 raises the same error and reports it
-                self._step()
+    def synchronize(self) -> None:
+        """Give the counters of rank 0 to the other ranks, which wait for them."""
+        if self.ranks.size == 1:
+            return
+        if self.ranks.leads:
+            self.ranks.publish(self.budget.save())
+        elif record := self.ranks.receive():
+            self.budget.load(record)
+        else:
+            raise Interrupted("rank 0 has ended")
 
     def _step(self) -> StepReport:
         state = self.state
+        self.ranks.seed_rng(self.seed, state.step)
         self.model.train()
         batches = self.prefetcher(state.step)
         n_targets = max(1, sum(batch.n_targets for batch in batches))  # divisor of the losses of all batches
-        losses = torch.stack([self._forward_backward(batch, n_targets) for batch in batches])
-        self._all_reduce(losses)
-        limit = self.settings.max_grad_norm or inf
-        norm = clip_grad_norm_(self.model.parameters(), limit)
-        loss, grad_norm = torch.stack([losses.sum(), norm]).tolist()  # synchronizes with a GPU only once
+        losses = []
+        for number, batch in enumerate(batches, 1):
+            is_last = number == len(batches)
+            with synchronized(self.loss, is_last):
+                loss = self._forward(batch, n_targets)
+                losses.append(loss.detach())
+                if is_last:
+                    total = torch.stack(losses).sum()
+                    facts = self.ranks.agree(total, self.asks_to_stop(), monotonic() - self.began)
+                (loss * self.ranks.size).backward()  # gradients are means over the ranks
+        norm = full(clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm or inf))
+        # This synchronizes with a GPU only once.
+        loss_value, stops, self.seconds, grad_norm = torch.cat([facts(), norm[None]]).tolist()
+        self.stops = stops > 0
         factor = self.budget.rate_factor
         state.step += 1
         state.targets += n_targets
@@ -138,25 +178,14 @@ class Trainer:
                 self.average.update(state.step)
         else:
             self._skip(grad_norm)
-        return StepReport(state.step, loss, grad_norm, factor, n_targets)
+        return StepReport(state.step, loss_value, grad_norm, factor, n_targets)
 
-    def _forward_backward(self, batch: Batch, n_targets: int) -> Tensor:
-        share = self.ranks.share(batch)
-        if share is None:
-            return torch.zeros((), device=self.machine.device)
+    def _forward(self, batch: Batch, n_targets: int) -> Tensor:
+        """Return this rank's part of the loss, divided by the targets of the whole step."""
+        share, weight = self.ranks.share(batch)
         with torch.autocast(self.machine.device.type, self.machine.precision, enabled=self._mixed):
-            loss = summed_loss(self.model, share, self.settings.label_smoothing, self.teachers) / n_targets
-        loss.backward()
-        return loss.detach()
-
-    def _all_reduce(self, losses: Tensor) -> None:
-        """All-reduce losses and gradients if there are other ranks."""
-        if self.ranks.size > 1:
-            parameters = [each for each in self.model.parameters() if each.requires_grad]
-            for each in parameters:
-                if each.grad is None:  # this rank had no rows
-                    each.grad = torch.zeros_like(each)
-            self.ranks.all_reduce([*(each.grad for each in parameters if each.grad is not None), losses])
+            loss = self.loss(share)
+        return loss / n_targets if weight == 1 else loss * weight
 
     @property
     def _mixed(self) -> bool:
@@ -167,36 +196,63 @@ class Trainer:
         self.optimizers.zero_grad()
         self.state.skipped += 1
         self.state.skipped_in_a_row += 1
-        if self.state.skipped_in_a_row >= TOO_MANY_SKIPPED:
+        if self.state.skipped_in_a_row >= TOO_MANY_SKIPPED and self.ranks.leads:
             raise PenwrightError(
                 f"training diverged: the gradient norm was {grad_norm} for {TOO_MANY_SKIPPED} steps in a row, up to "
                 f"step {self.state.step}. The last checkpoint, if there is one, is intact. Try a lower "
                 f"optimizer.learning_rate, a longer schedule.warmup_steps, or training.precision=float32."
             )
 
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Within the block, the model for evaluation has the weights for inference. All ranks must call this."""
+        if self.whole is not None:
+            weights = self.weights()
+            if self.ranks.leads:
+                load_weights(self.whole, weights, "this model")
+                self.whole.to(self.machine.device)
+            yield
+            self.whole.cpu()
+        elif self.average is not None:
+            with self.average.applied():
+                yield
+        else:
+            yield
+
     def weights(self) -> Tensors:
         """Return the weights for inference: the moving average if there is one, or else the current weights."""
-        return self.average.average if self.average is not None else weights_of(self.model)
+        return gathered(self.average.average if self.average is not None else weights_of(self.model))
 
     def save(self) -> tuple[Tensors, Record]:
-        """Return the tensors and counters for resuming bit for bit, in addition to `weights()`."""
+        """Return the tensors and counters for resuming bit for bit, in addition to `weights()`.
+
+        With sharded weights, all ranks must call this and `weights()` together.
+        """
         tensors = {f"optimizer/{name}": tensor for name, tensor in self.optimizers.state().items()}
         if self.average is not None:
             tensors |= {f"raw/{name}": tensor for name, tensor in weights_of(self.model).items()}
+        tensors = gathered(tensors)
         tensors["random/cpu"] = torch.get_rng_state()
         if self.machine.device.type == "cuda":
             tensors["random/cuda"] = torch.cuda.get_rng_state(self.machine.device)
         return tensors, self.budget.save()
 
-    def load(self, checkpoint: Checkpoint) -> None:
-        """Resume from this checkpoint. Raise DamagedCheckpoint if its content is not what `save()` returns."""
-        record, tensors, weights = checkpoint.state(), checkpoint.training(), checkpoint.weights()
-        try:
-            self.budget.load(record)
-        except ValidationError as error:
-            raise DamagedCheckpoint(f"{checkpoint.folder} cannot be resumed: {first_problem(error)}") from None
+    def load(self, checkpoint: Checkpoint | None) -> None:
+        """Resume from this checkpoint. Raise DamagedCheckpoint if its content is not what `save()` returns.
+
+        Rank 0 passes the checkpoint, and the other ranks get its content from rank 0.
+        """
+        place = checkpoint.folder if checkpoint else "the checkpoint of rank 0"
+        if checkpoint:
+            record, tensors, weights = checkpoint.state(), checkpoint.training(), checkpoint.weights()
+            try:
+                self.budget.load(record)
+            except ValidationError as error:
+                raise DamagedCheckpoint(f"{place} cannot be resumed: {first_problem(error)}") from None
+        weights = self.ranks.broadcast(weights if checkpoint else None)
+        tensors = self.ranks.broadcast(tensors if checkpoint else None)
         raw = _tensors_under("raw/", tensors)
-        load_weights(self.model, raw or weights, str(checkpoint.folder))
+        load_weights(self.model, raw or weights, str(place), like)
         try:
             if self.average is not None:
                 self.average.load(weights)
@@ -205,7 +261,7 @@ class Trainer:
             if self.machine.device.type == "cuda" and "random/cuda" in tensors:
                 torch.cuda.set_rng_state(tensors["random/cuda"], self.machine.device)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise DamagedCheckpoint(f"{checkpoint.folder / TRAINING} is not a valid training state: {error}") from None
+            raise DamagedCheckpoint(f"{place} has no valid training state: {error}") from None
 
 
 def _tensors_under(prefix: str, tensors: dict[str, Tensor]) -> Tensors:

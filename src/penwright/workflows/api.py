@@ -1,6 +1,6 @@
 """A single place to import the workflows from, for the commands and the Python API."""
 
-from penwright.training.launcher import is_launched, launch
+from penwright.training.distributed.launcher import is_launched, launch
 from penwright.workflows.alternatives import budget_options, columns_of, size_options
 from penwright.workflows.ensemble import member_settings, minutes_for, train_ensemble
 from penwright.workflows.evaluate import check_labels, evaluate, novelty

@@ -1,10 +1,11 @@
 """Resume a run from disk: in this process, or as a rank that follows rank 0."""
 
 import os
-import signal
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -12,8 +13,8 @@ from penwright.application import Application
 from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, validate
 from penwright.data.paths import relative_to_folder
 from penwright.devices import advise_on_out_of_memory
-from penwright.errors import PenwrightError, UsageError
-from penwright.run.checkpoints import Checkpoint
+from penwright.errors import Interrupted, PenwrightError, UsageError
+from penwright.run.checkpoints import Checkpoint, Record
 from penwright.run.folder import Run
 from penwright.run.stop_file import clear_stop_files
 from penwright.storage import require_writable_cache
@@ -21,15 +22,17 @@ from penwright.tasks import TASKS, RunContext, reading_of
 from penwright.tokenizers import Tokenizer
 from penwright.training.auto.machine import Machine, choose_machine
 from penwright.training.compilation import choose_compilation
-from penwright.training.distributed import join
+from penwright.training.distributed.launcher import enter_rank
+from penwright.training.distributed.ranks import join
+from penwright.training.loop import Session
 from penwright.training.observers import Observer, notify
-from penwright.training.signals import STOP_SIGNALS
 from penwright.training.trainer import Trainer
 from penwright.workflows.consistency import require_made_with, require_shapes
 from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
 from penwright.workflows.load import corpus_record
 from penwright.workflows.plan import apply_changes
-from penwright.workflows.train import add_linear, fit, is_over_fitted, make_context, make_trainer
+from penwright.workflows.train import add_linear, fit, is_over_fitted, make_context
+from penwright.workflows.trainers import make_trainer
 
 CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe that may change when a run is resumed
 
@@ -54,7 +57,7 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     machine = choose_machine(recipe.training)
     newest, warnings = run.newest() if run.checkpoints() else (None, [])  # None: start again with the same seed
     context = _reopen(run, here, machine, newest)
-    trainer = make_trainer(context, machine)
+    trainer = make_trainer(context, machine, run, observers)
     for warning in warnings:
         notify(observers, "said", warning)
     if newest:
@@ -101,45 +104,55 @@ def _changed_processes(before: int | None, now: int) -> Iterator[str]:
 
 def _reopen(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint | None) -> RunContext:
     """Open the corpus and the files of the run. Raise PenwrightError if the text has changed, or files do not match."""
-    torch.manual_seed(recipe.seed)
     if checkpoint:
         require_made_with(checkpoint, run, recipe)
-    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe, columns_of_training(run)))
-    require_unchanged(run, corpus, "Restore the original data to resume, or train a new run with a different --run.")
-    tokenizer = Tokenizer.load(run.tokenizer_path)
-    if checkpoint:
-        require_shapes(checkpoint, recipe, tokenizer.vocab_size, len(corpus.labels))
-    context = make_context(recipe, corpus, tokenizer, machine.device, is_new=checkpoint is None)
+    context = _reopen_text(run, recipe, machine, checkpoint, is_new=checkpoint is None)
     if recipe.task == "classify" and recipe.model.ngrams:
         add_linear(context, run)
     return context
 
 
-def follow() -> bool:
-    """Train along with rank 0 until it has finished, then return True. In rank 0 itself, return False at once.
+def _reopen_text(
+    run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint | None = None, *, is_new: bool = False
+) -> RunContext:
+    """Open the corpus and the tokenizer, and initialize the model. Raise PenwrightError if the text has changed."""
+    torch.manual_seed(recipe.seed)
+    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe, columns_of_training(run)))
+    require_unchanged(run, corpus, "Restore the original data to resume, or train a new run with a different --run.")
+    tokenizer = Tokenizer.load(run.tokenizer_path)
+    if checkpoint:
+        require_shapes(checkpoint, recipe, tokenizer.vocab_size, len(corpus.labels))
+    return make_context(recipe, corpus, tokenizer, machine.device, is_new=is_new)
 
-    Only rank 0 handles stop signals. It saves the run, then tells the other ranks to end.
-    """
+
+def follow() -> bool:
+    """Train along with rank 0 until it has finished, then return True. In rank 0 itself, return False at once."""
     ranks = join()
+    enter_rank()
     if ranks.leads:
         return False
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
     while (work := ranks.receive()) is not None:
-        _follow_run(Run.open(Path(work["run"])), validate(Recipe, work["recipe"], "the settings"), work["step"])
+        with suppress(Interrupted):  # rank 0 reports it
+            _follow_run(work)
     return True
 
 
-def _follow_run(run: Run, recipe: Recipe, step: int) -> None:
-    """Train one run as a rank that follows rank 0."""
-    machine = choose_machine(recipe.training)
-    checkpoint = run.newest()[0] if step else None
-    trainer = make_trainer(_reopen(run, recipe, machine, checkpoint), machine)
-    if checkpoint:
-        trainer.load(checkpoint)
-    machine.ranks.barrier()
-    with advise_on_out_of_memory():
-        trainer.follow()
+def _follow_run(work: Record) -> None:
+    """Train one run as a rank that follows rank 0. It reads the text itself, and gets all else from rank 0."""
+    recipe = validate(Recipe, work["recipe"], "the settings")
+    with TemporaryDirectory() as folder:
+        run = Run(Path(folder))
+        for name, content in work["files"].items():
+            (run.folder / Path(name).name).write_text(content, encoding="utf-8")
+        machine = choose_machine(recipe.training)
+        trainer = make_trainer(_reopen_text(run, recipe, machine), machine, run)
+        if work["resumes"]:
+            trainer.load(None)
+        session = Session(run, trainer, list, list, [])
+        if work["evaluates_first"]:
+            session.evaluate_now()
+        with advise_on_out_of_memory():
+            session.fit()
 
 
 def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Observer]) -> None:

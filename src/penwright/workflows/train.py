@@ -17,7 +17,7 @@ from penwright.data.report import count
 from penwright.devices import advise_on_out_of_memory
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Score
-from penwright.model import Model, make_model
+from penwright.model import make_model
 from penwright.model.encoder_only import EncoderOnly
 from penwright.run.folder import LINEAR, METRICS, Run
 from penwright.run.stop_file import clear_stop_files
@@ -31,10 +31,11 @@ from penwright.training.observers import Observer, StepLog, notify
 from penwright.training.trainer import StepReport, Trainer
 from penwright.workflows.background import compile_in_background
 from penwright.workflows.consistency import made_with
-from penwright.workflows.finetune import origin_of_base, start_from_base, with_old_text
-from penwright.workflows.load import CORPUS, corpus_record, load, open_base
+from penwright.workflows.finetune import origin_of_base, start_from_base
+from penwright.workflows.load import CORPUS, load, open_base
 from penwright.workflows.optimize import choose_precision, expected_precision
 from penwright.workflows.plan import Prepared
+from penwright.workflows.trainers import evaluates_first, make_trainer
 
 WORTH_COMPILING = 2.0  # minutes of training from which the decoding steps are compiled meanwhile
 WATCHED, FIRST_STEPS = 0.1, 8  # share of the budget after which the pace is compared with the plan; steps left out
@@ -107,7 +108,7 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
     if context.recipe.task == "classify":
         notify(observers, "said", "fitting a linear classifier of n-grams, for comparison")
         add_linear(context, run, is_new=True)
-    trainer = make_trainer(context, prepared.machine)
+    trainer = make_trainer(context, prepared.machine, run, observers)
     for note in _skipped_text(trainer, context.recipe):
         notify(observers, "said", note)
     baselines = TASKS[context.recipe.task].baselines(context, False)
@@ -196,36 +197,6 @@ def _save_corpus_record(run: Run, context: RunContext) -> None:
     run.write_json(CORPUS, {**record, **places, "columns": corpus.roles, **origin_of_base(context.recipe)})
 
 
-def make_trainer(context: RunContext, machine: Machine) -> Trainer:
-    """Return a trainer for the model and the training part of the context."""
-    assert context.training is not None
-    batches = with_old_text(context, TASKS[context.recipe.task].batches(context, context.training))
-    return Trainer(context.model, batches, context.recipe, machine, _teachers(context))
-
-
-def _teachers(context: RunContext) -> list[Model]:
-    """Load the best models of the teachers. Raise PenwrightError if one of them cannot teach this run."""
-    teachers = []
-    for folder in context.recipe.distillation.teachers if context.recipe.distillation else ():
-        teacher = load(folder, str(context.device), "float32")
-        if teacher.tokenizer.fingerprint != context.tokenizer.fingerprint:
-            raise PenwrightError(f"{folder} cannot teach this model: it has a different tokenizer")
-        if type(teacher.model) is not type(context.model) or getattr(teacher, "labels", ()) != context.card.labels:
-            raise PenwrightError(f"{folder} cannot teach this model: its task or its labels differ")
-        if corpus_record(Run.open(Path(folder))).fingerprint != context.corpus.fingerprint:
-            raise PenwrightError(
-                f"{folder} cannot teach this model: it was trained on different data, or on texts held out here. "
-                "Train it on the same data with the same data.seed"
-            )
-        if teacher.model.settings.context_length < context.recipe.model.context_length:
-            raise PenwrightError(
-                f"{folder} cannot teach this model: its context is {teacher.model.settings.context_length} tokens. "
-                f"Add --set model.context_length={teacher.model.settings.context_length}"
-            )
-        teachers.append(teacher.model)
-    return teachers
-
-
 def _skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
     """Yield a notice about text that the model does not see, or not in every epoch."""
     batches, reach = trainer.batches, recipe.model.context_length
@@ -245,7 +216,7 @@ def fit(
     run.made_with = made_with(run, context.recipe)
     watching = [StepLog(run), *observers]
     session = Session(run, trainer, lambda: parts.quick_evaluate(context), lambda: parts.sample(context), watching)
-    if context.recipe.finetuning and not (context.has_new_head or run.checkpoints()):
+    if context.recipe.finetuning and evaluates_first(context, resumes=bool(run.checkpoints())):
         start = session.evaluate_now()  # saves the checkpoint of step 0, which is the best so far
         note = f"{context.recipe.finetuning.base}, before fine-tuning"
         for score in dict.fromkeys([start[0], start[-1]]):  # the score that ranks checkpoints, and nats per token
@@ -254,9 +225,7 @@ def fit(
     is_long = (context.recipe.training.minutes or 0) >= WORTH_COMPILING and context.recipe.task != "classify"
     if is_long and compile_in_background(run, expected_precision(context.model, context.device)):
         notify(observers, "said", "compiling the decoding steps in the background")
-    recipe = context.recipe.model_dump(mode="json", exclude_none=True)
-    work = {"run": str(run.folder.absolute()), "recipe": recipe, "step": trainer.state.step}
-    with advise_on_out_of_memory(), trainer.ranks.leading(work):
+    with advise_on_out_of_memory():
         session.fit()
     best, warnings = run.best()
     for warning in warnings:

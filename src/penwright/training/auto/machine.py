@@ -14,8 +14,8 @@ from penwright.data.report import count
 from penwright.devices import keep_freed_memory, usable_device
 from penwright.errors import UsageError
 from penwright.model.attention import disable_cudnn_attention
-from penwright.training.distributed import ALONE, Ranks, joined
-from penwright.training.launcher import n_here
+from penwright.training.distributed.launcher import n_here
+from penwright.training.distributed.ranks import ALONE, Ranks, joined
 
 CGROUPS = Path("/sys/fs/cgroup")  # control groups, which limit containers: version 2 here, version 1 in subfolders
 OWN_CGROUPS = Path("/proc/self/cgroup")  # lines HIERARCHY:CONTROLLERS:PATH; version 2 names no controllers
@@ -64,6 +64,13 @@ def available_memory() -> float:
     names = "memory.max", "memory.limit_in_bytes"
     limits = [n for group in _control_groups("memory") for name in names for n in _numbers(group, name)]
     return float(min([physical, *limits]))
+
+
+def memory_of_rank(device: torch.device) -> float:
+    """Return the bytes of memory that each rank has on this device."""
+    if device.type == "cuda":
+        return float(torch.cuda.get_device_properties(device).total_memory)
+    return available_memory() / n_here()
 
 
 def _control_groups(controller: str) -> Iterator[Path]:

@@ -1,0 +1,41 @@
+"""Commands that run in several processes."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import typer
+
+from penwright.errors import PenwrightError
+
+
+def run_in_processes(processes: int | None, max_restarts: int, work: Callable[[], None]) -> None:
+    """Do the work in this process, start the training processes if several are requested, or be one of them."""
+    from penwright.training.distributed.launcher import is_launched, launch, leave_rank
+    from penwright.training.signals import treat_as_ctrl_c
+    from penwright.workflows import api
+
+    treat_as_ctrl_c()
+    if is_launched():
+        code: object = 0
+        try:
+            if not api.follow():
+                work()
+        except SystemExit as end:
+            code = end.code
+        except PenwrightError as error:
+            print(f"penwright: {error}", file=sys.stderr)
+            code = error.exit_code
+        raise typer.Exit(leave_rank(code if isinstance(code, int) else 1))
+    if processes is not None and processes > 1:
+        raise typer.Exit(launch(processes, ["penwright", *sys.argv[1:]], max_restarts))
+    work()
+
+
+def run_before_restart(run: Path | None) -> Path | None:
+    """Return the run to resume if torchrun has restarted this process, which has begun a run before."""
+    from penwright.training.distributed.launcher import run_to_restart
+    from penwright.workflows.load import CORPUS
+
+    folder = run_to_restart(run)
+    return folder if folder and (folder / CORPUS).exists() else None

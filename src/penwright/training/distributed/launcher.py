@@ -1,0 +1,162 @@
+"""Start several training processes (ranks) on this machine with torchrun's agent. Importing this loads no torch."""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from shlex import quote
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from penwright.errors import Interrupted, PenwrightError
+from penwright.training.signals import stop_requests
+
+FOLDER = "PENWRIGHT_LAUNCH"  # environment variable of a rank: the folder of the launcher for the files below
+RUN, PROCESS, STOP, CODE = "run", "process", "stop", "code"
+INTERRUPTED = Interrupted.exit_code
+
+
+def launch(n: int, command: Sequence[str], max_restarts: int = 0) -> int:
+    """Run `python -m command` as n ranks and return the exit code of rank 0.
+
+    A stop signal is passed to rank 0. It saves the run, and all ranks end. A second signal ends all ranks. If a rank
+    is killed, all ranks are ended. They restart up to `max_restarts` times; then an error names the rank.
+    """
+    with TemporaryDirectory(prefix="penwright-") as name:
+        folder = Path(name)
+        os.environ[FOLDER] = name
+        logging.disable(logging.CRITICAL)  # the agent logs what the error below says in one line
+        try:
+            with stop_requests(lambda: _stop(folder)) as received:
+                failure = _run_agent(n, command, max_restarts, folder)
+        finally:
+            del os.environ[FOLDER]
+            logging.disable(logging.NOTSET)
+        code = int(_read(folder / CODE) or 0)
+        if failure is None or (code and (received or code != INTERRUPTED)):
+            return code
+        if received:
+            raise Interrupted(f"stopped before rank 0 could save. {_remedy(n, folder)}")
+        if failure.exitcode > 0:  # the rank has printed its error
+            return int(failure.exitcode)
+        where = f"rank {failure.local_rank} of {n} (process {failure.pid})"
+        raise PenwrightError(f"{where} {how_it_ended(failure.exitcode)}. {_remedy(n, folder)}")
+
+
+def _run_agent(n: int, command: Sequence[str], max_restarts: int, folder: Path) -> Any:
+    """Run torchrun's agent, as `torchrun --standalone` does. Return the first failure of a rank, if there is one."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs  # noqa: PLC0415  # imports torch
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=n,
+        run_id=folder.name,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=max_restarts,
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
+        signals_to_handle="SIGQUIT",  # the others are for stop_requests()
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", *command)
+    except ChildFailedError as error:
+        return error.get_first_failure()[1]
+    return None
+
+
+def _stop(folder: Path) -> None:
+    """Interrupt rank 0, now or as soon as it has started."""
+    (folder / STOP).touch()
+    if process := _read(folder / PROCESS):
+        with suppress(ProcessLookupError):
+            os.kill(int(process), signal.SIGINT)
+
+
+def _remedy(n: int, folder: Path) -> str:
+    """Advise the user on what to do after the ranks have ended."""
+    run = _read(folder / RUN)
+    if not run:
+        return "Start the training again"
+    return f"Everything saved so far is intact. Resume with: penwright train --resume {quote(run)} --processes {n}"
+
+
+def how_it_ended(code: int) -> str:
+    """Describe the exit code of a process as a predicate: "failed with ...", "was ended by ..."."""
+    if code >= 0:
+        return f"failed with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # real-time signals have no name
+        name = f"signal {-code}"
+    return f"was ended by {name}" + (", perhaps because memory ran out" if name == "SIGKILL" else "")
+
+
+def enter_rank() -> None:
+    """Tell the launcher, if there is one, that the ranks have joined. End rank 0 if a stop was requested before."""
+    if env_int("RANK", 0) == 0 and (folder := _folder()):
+        (folder / PROCESS).write_text(str(os.getpid()), encoding="ascii")
+        if (folder / STOP).exists():
+            raise Interrupted("interrupted")
+
+
+def leave_rank(code: int) -> int:
+    """Return the exit code of this rank. torchrun's agent takes any other code than 0 for a crash, and may restart.
+
+    The launcher gets the code of rank 0 through a file. Without it, only a stop on request counts as success.
+    """
+    if env_int("RANK", 0) == 0 and (folder := _folder()):
+        (folder / CODE).write_text(str(code), encoding="ascii")
+        return 0
+    return 0 if code == INTERRUPTED else code
+
+
+def note_run(run: Path) -> None:
+    """Tell the launcher, if there is one, which run is being trained."""
+    if folder := _folder():
+        (folder / RUN).write_text(str(run), encoding="utf-8", errors="surrogateescape")
+
+
+def run_to_restart(given: Path | None) -> Path | None:
+    """Return the folder of the run to resume if torchrun has restarted this process, otherwise None."""
+    if not env_int("TORCHELASTIC_RESTART_COUNT", 0):
+        return None
+    folder = _folder()
+    noted = _read(folder / RUN) if folder else ""
+    return Path(noted) if noted else given
+
+
+def is_launched() -> bool:
+    """Return whether this process is one of several ranks, started by `launch` or by torchrun."""
+    return env_int("WORLD_SIZE", 1) > 1 and {"RANK", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ)
+
+
+def n_here() -> int:
+    """Return the number of ranks on this machine."""
+    return env_int("LOCAL_WORLD_SIZE", 1)
+
+
+def env_int(name: str, otherwise: int) -> int:
+    """Return the integer in an environment variable, or `otherwise` if the variable is not set."""
+    try:
+        return int(os.environ.get(name, otherwise))
+    except ValueError:
+        return otherwise
+
+
+def _folder() -> Path | None:
+    name = os.environ.get(FOLDER)
+    return Path(name) if name else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except FileNotFoundError:
+        return ""

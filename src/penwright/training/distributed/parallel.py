@@ -1,0 +1,151 @@
+"""Data-parallel training by DDP, where each rank has the whole model, or by FSDP2, where each has a part of it."""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Literal, TypeGuard
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from penwright.data.batches import Batch
+from penwright.losses import Teachers, summed_loss
+from penwright.model import Model
+from penwright.model.block import Block
+from penwright.model.encoder_only import EncoderOnly
+from penwright.training.distributed.ranks import Ranks
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+
+Parallelism = Literal["ddp", "fsdp"]
+SHARDED_TASKS = ("generate", "chat", "translate")  # tasks whose models FSDP2 can shard
+FITS = 0.8  # share of the memory that a rank may plan to use
+
+
+class LossModule(nn.Module):
+    """A model with its summed loss, as one module: DDP and FSDP2 act when a module is called."""
+
+    def __init__(self, model: Model, label_smoothing: float, teachers: Teachers | None):
+        super().__init__()
+        self.model, self.label_smoothing = model, label_smoothing
+        self.teachers = teachers  # a tuple, so they are not submodules
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the loss in nats, summed over the targets of the batch."""
+        return summed_loss(self.model, batch, self.label_smoothing, self.teachers)
+
+
+def choose_parallelism(n_bytes: float, memory: float, *, can_shard: bool) -> tuple[Parallelism, str]:
+    """Choose DDP if a training step of `n_bytes` fits in the memory of a rank, otherwise FSDP2. Return the reason."""
+    sizes = f"model, optimizer and activations take about {n_bytes / 1e9:.2g} GB of {memory / 1e9:.2g} GB per process"
+    if n_bytes <= FITS * memory:
+        return "ddp", sizes
+    if not can_shard:
+        return "ddp", f"{sizes}, but only writers and translators without LoRA can be sharded"
+    return "fsdp", f"{sizes}, so each process keeps a part of them"
+
+
+def parallelise(
+    module: LossModule, kind: Parallelism, ranks: Ranks, device: torch.device, precision: torch.dtype
+) -> nn.Module:
+    """Return the module that computes the loss together with the other ranks. Its gradients are means over the ranks.
+
+    DDP sends gradients in buckets while the backward pass goes on. FSDP2 shards each block, and the other parameters
+    as one group, which stay in float32: the loss sums gradients of the output layer over many targets.
+    """
+    if ranks.size == 1:
+        return module
+    if kind == "ddp":
+        constants = [name for name, _ in module.named_buffers()]  # frequencies of positions, equal in all ranks
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, constants)
+        some_unused = isinstance(module.model, EncoderOnly)  # not every task of an encoder uses all of its parts
+        return DistributedDataParallel(module, gradient_as_bucket_view=True, find_unused_parameters=some_unused)
+    _shard(module, ranks, device, precision)
+    return module
+
+
+def _shard(module: LossModule, ranks: Ranks, device: torch.device, precision: torch.dtype) -> None:
+    """Shard a module in place by FSDP2."""
+    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415  # slow to import, and rarely used
+    from torch.distributed.fsdp import (  # noqa: PLC0415
+        FSDPModule,
+        MixedPrecisionPolicy,
+        fully_shard,
+        register_fsdp_forward_method,
+    )
+
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # never changed in place
+    for tensor in module.state_dict().values():
+        dist.broadcast(tensor, 0)
+    mesh = init_device_mesh(device.type, (ranks.size,))
+    narrow = None if precision == torch.float32 else precision
+    policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for block in module.modules():
+        if isinstance(block, Block):
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+            register_fsdp_forward_method(block, "source_keys_values")  # called before the block itself
+    fully_shard(module, mesh=mesh)
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.set_force_sum_reduction_for_comms(device.type == "cpu")  # gloo cannot average
+
+
+@contextmanager
+def synchronized(module: nn.Module, is_last: bool) -> Iterator[None]:
+    """Within the block, sum gradients over the ranks only if this is the last batch of the step."""
+    if _is_fsdp(module):
+        module.set_requires_gradient_sync(is_last)
+    with nullcontext() if is_last or not isinstance(module, DistributedDataParallel) else module.no_sync():
+        yield
+
+
+def _is_fsdp(module: nn.Module) -> "TypeGuard[FSDPModule]":
+    return hasattr(module, "set_requires_gradient_sync")
+
+
+def _is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
+    return hasattr(tensor, "full_tensor")
+
+
+def full(tensor: Tensor) -> Tensor:
+    """Return the whole of a sharded tensor. All ranks must call this together.
+
+    Other tensors are returned as they are.
+    """
+    return tensor.full_tensor() if _is_sharded(tensor) else tensor
+
+
+def gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return these tensors, with sharded ones whole and in CPU memory. All ranks must call this together.
+
+    Only rank 0 keeps the tensors that it gathers.
+    """
+    whole = {}
+    for name, tensor in tensors.items():
+        each = tensor.full_tensor().cpu() if _is_sharded(tensor) else tensor
+        if each is tensor or dist.get_rank() == 0:
+            whole[name] = each
+    return whole
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a sharded tensor, without copying. Other tensors are returned as they are."""
+    return tensor.to_local() if _is_sharded(tensor) else tensor
+
+
+def locals_of(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return this rank's parts of these tensors."""
+    return [local(tensor) for tensor in tensors]
+
+
+def like(tensor: Tensor, other: Tensor) -> Tensor:
+    """Return the tensor, which every rank has whole, on the device of `other`, and sharded if `other` is."""
+    if _is_sharded(other) and tensor.shape == other.shape:
+        from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415
+
+        return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
+    return tensor.to(other.device, copy=True)

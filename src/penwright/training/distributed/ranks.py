@@ -1,0 +1,286 @@
+"""The group of processes (ranks) that train together, and what they tell each other.
+
+All ranks run the same steps. Each computes its rows of every batch, and gradients are summed over all rows. More ranks
+therefore change only the speed, dropout, and the order of floating-point sums. Rank 0 also reads, plans, evaluates and
+saves. It publishes what the others must know in the store of torchrun: the work, and the counters after an evaluation.
+"""
+
+import atexit
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from threading import Event, Thread
+from time import sleep
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from penwright.data.batches import AnyBatch
+from penwright.run.checkpoints import Record, Tensors
+from penwright.training.distributed.launcher import env_int, is_launched
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+TIMEOUT = timedelta(minutes=30)  # of a collective. Ranks wait for longer work of rank 0 in the store instead
+POLL = 0.02  # seconds between two looks at the store
+BEAT = 5.0  # seconds between two heartbeats
+SILENT_BEATS = 18  # heartbeats without a sign of life after which a rank counts as stopped
+GRACE = 3.0  # seconds in which torchrun's agent ends the other ranks after one has died
+OVER = "over"  # key in the store: rank 0 has ended in order
+
+
+@dataclass
+class Ranks:
+    """The group of processes that train together, from the point of view of one process."""
+
+    rank: int = 0
+    size: int = 1
+    store: "Store | None" = None
+    n_messages: int = 0  # messages published or received so far
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is rank 0."""
+        return self.rank == 0
+
+    def share(self, batch: AnyBatch) -> tuple[AnyBatch, float]:
+        """Return this rank's rows of a batch, and their weight in the loss.
+
+        If a batch has fewer rows than ranks, some ranks repeat a row with weight 0, because all ranks must take part in
+        the collectives of the backward pass.
+        """
+        if self.size == 1:
+            return batch, 1.0
+        if self.rank < batch.n_rows:
+            return batch.every(self.size, self.rank), 1.0
+        return batch.every(batch.n_rows, self.rank % batch.n_rows), 0.0
+
+    def agree(self, loss: Tensor, asks_to_stop: bool, seconds: float) -> Callable[[], Tensor]:
+        """Start to exchange the facts of a step. Return a function that waits for the tensor of these three numbers.
+
+        These are the sum of all losses, the number of ranks that were asked to stop, and the seconds of rank 0. The
+        exchange takes place during the backward pass.
+        """
+        if self.size == 1:
+            return lambda: torch.stack([loss, torch.zeros_like(loss), torch.zeros_like(loss)])
+        own = [float(asks_to_stop), seconds if self.leads else 0.0]
+        facts = torch.cat([loss[None].double(), torch.tensor(own, dtype=torch.float64, device=loss.device)])
+        work = dist.all_reduce(facts, async_op=True)
+
+        def wait() -> Tensor:
+            assert work is not None
+            work.wait()
+            return facts
+
+        return wait
+
+    def seed_rng(self, *numbers: int) -> None:
+        """Seed the RNG of every rank but 0 from `(rank, *numbers)`.
+
+        Rank 0 keeps its own state, which checkpoints save.
+        """
+        if not self.leads:
+            torch.manual_seed(hash((self.rank, *numbers)))
+
+    def publish(self, message: Record | None) -> None:
+        """Publish a message for the other ranks. Only rank 0 may call this. None means that the work is over."""
+        if self.store is not None:
+            self.store.set(OVER if message is None else f"message/{self.n_messages}", json.dumps(message))
+            self.n_messages += 1
+
+    def receive(self) -> Record | None:
+        """Wait for the next message of rank 0. Return None if the work is over."""
+        assert self.store is not None
+        key = f"message/{self.n_messages}"
+        while not self.store.check([key]):
+            if self.store.check([OVER]):
+                return None
+            sleep(POLL)
+        self.n_messages += 1
+        message: Record = json.loads(self.store.get(key))
+        return message
+
+    def gather_at_start(self, work: Record | None = None) -> None:
+        """Wait until all ranks are ready to train. Rank 0 publishes the work, and the others have prepared it."""
+        if self.store is None:
+            return
+        if work is not None:
+            self.publish(work)
+        name = f"ready/{self.n_messages}"
+        self.store.add(name, 1)
+        while self.leads and self.store.add(name, 0) < self.size:
+            sleep(POLL)
+
+    def broadcast(self, tensors: Tensors | None) -> Tensors:
+        """Return the tensors of rank 0, which passes them. The other ranks pass None."""
+        if self.size == 1:
+            return tensors or {}
+        if tensors is not None:
+            kinds = {name: (str(t.dtype).removeprefix("torch."), list(t.shape)) for name, t in tensors.items()}
+            self.publish(kinds)
+        else:
+            received = (self.receive() or {}).items()
+            tensors = {name: torch.empty(shape, dtype=getattr(torch, kind)) for name, (kind, shape) in received}
+        whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        for tensor in whole.values():
+            dist.broadcast(tensor, 0)
+        return whole
+
+    def map_matrices(self, work: Callable[[Tensor], Tensor], matrices: Sequence[Tensor], n_rows: int) -> list[Tensor]:
+        """Return work(matrices), where each rank computes some matrices. `work` must treat each of them by itself.
+
+        Under FSDP2, each rank has only some of the `n_rows` rows of all matrices, and gets the same rows of the result.
+        """
+        if self.size == 1:
+            return list(work(torch.stack(list(matrices))))
+        if len(matrices[0]) == n_rows:
+            return self._map_replicated(work, torch.stack(list(matrices)))
+        return self._map_sharded(work, matrices, n_rows)
+
+    def _map_replicated(self, work: Callable[[Tensor], Tensor], matrices: Tensor) -> list[Tensor]:
+        per_rank = -(-len(matrices) // self.size)
+        own = matrices.new_zeros(per_rank, *matrices.shape[1:])
+        if self.rank < len(matrices):
+            done = work(matrices[self.rank :: self.size])
+            own[: len(done)] = done
+        every = matrices.new_empty(self.size, *own.shape)
+        dist.all_gather(list(every), own)
+        return list(every.transpose(0, 1).flatten(0, 1)[: len(matrices)])
+
+    def _map_sharded(self, work: Callable[[Tensor], Tensor], matrices: Sequence[Tensor], n_rows: int) -> list[Tensor]:
+        """Send each matrix to one rank, which computes it and returns the rows of the others (two all-to-alls)."""
+        n_columns = matrices[0].shape[1]
+        chunk = -(-n_rows // self.size)  # FSDP2 divides rows like torch.chunk
+        rows = [min(max(n_rows - rank * chunk, 0), chunk) for rank in range(self.size)]
+        owned = [list(matrices[rank :: self.size]) for rank in range(self.size)]  # the matrices that each rank computes
+        sent = torch.cat([shard.flatten() for group in owned for shard in group])
+        sent_sizes = [len(group) * rows[self.rank] * n_columns for group in owned]
+        n_own = len(owned[self.rank])
+        sizes = [n_own * n * n_columns for n in rows]
+        received = sent.new_empty(sum(sizes))
+        dist.all_to_all_single(received, sent, sizes, sent_sizes)
+        if n_own:
+            parts = [part.view(n_own, n, n_columns) for part, n in zip(received.split(sizes), rows, strict=True)]
+            done = work(torch.cat(parts, 1))
+            received = torch.cat([part.flatten() for part in done.split(rows, 1)])
+        dist.all_to_all_single(sent, received, sent_sizes, sizes)
+        results = [torch.empty(0)] * len(matrices)
+        for rank, (part, group) in enumerate(zip(sent.split(sent_sizes), owned, strict=True)):
+            results[rank :: self.size] = part.view(len(group), rows[self.rank], n_columns)
+        return results
+
+    def end_after_loss(self, error: Exception, *, is_quiet: bool) -> None:
+        """End this rank, because a collective failed: another rank has ended.
+
+        torchrun's agent on this machine notices that within moments, ends this rank and reports the other one. If it
+        does not, the other rank was on another machine.
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with suppress(RuntimeError):  # the store may have ended, too
+            if self.store is None or self.store.check([OVER]):
+                os._exit(0)
+        sleep(GRACE)
+        if not is_quiet and env_int("LOCAL_RANK", 0) == 0:
+            reason = str(error).strip().partition("\n")[0]
+            sys.stderr.write(f"penwright: another rank ended or cannot be reached ({reason})\n")
+            sys.stderr.flush()
+        os._exit(1)
+
+    def leave(self) -> None:
+        """Leave the group, so that no thread of the group outlives Python."""
+        with suppress(RuntimeError):
+            if self.leads:
+                self.publish(None)
+            if self.store is not None:
+                self.store.set(f"beat/{self.rank}", "left")
+        with suppress(RuntimeError):
+            dist.destroy_process_group()
+
+
+class Heartbeat:
+    """The sign of life of a rank, and its look at the next rank's. Time is counted in beats.
+
+    If the machine sleeps, the ranks therefore do not seem stopped.
+    """
+
+    def __init__(self, store: "Store", rank: int, size: int):
+        self.store, self.rank, self.watched = store, rank, (rank + 1) % size
+        self.n_beats = self.n_silent = 0
+        self.last = b""
+
+    def beat(self) -> bool:
+        """Give a sign of life. Return whether the next rank has given none for SILENT_BEATS."""
+        self.n_beats += 1
+        self.store.set(f"beat/{self.rank}", str(self.n_beats))
+        key = f"beat/{self.watched}"
+        sign = self.store.get(key) if self.store.check([key]) else b""
+        self.n_silent = 0 if sign in (b"", b"left") or sign != self.last else self.n_silent + 1
+        self.last = sign
+        return self.n_silent >= SILENT_BEATS
+
+    def run(self, ended: Event) -> None:
+        """Beat until this rank ends. End it if the next rank was stopped, or if torchrun's agent has ended."""
+        try:
+            while not ended.wait(BEAT):
+                if self.beat():
+                    self._end(
+                        f"rank {self.watched} was stopped or cannot be reached: no sign of life for "
+                        f"{BEAT * SILENT_BEATS:.0f} seconds. All ranks end. Everything saved so far is intact"
+                    )
+        except RuntimeError:  # the store is in the agent
+            if not ended.is_set():
+                self._end("torchrun has ended, so this rank ends" if self.rank == 0 else "")
+
+    @staticmethod
+    def _end(reason: str) -> None:
+        if reason:
+            sys.stderr.write(f"penwright: {reason}\n")
+            sys.stderr.flush()
+        os._exit(1)
+
+
+ALONE = Ranks()
+
+
+def is_lost_connection(error: RuntimeError) -> bool:
+    """Return whether a collective failed because another rank has ended."""
+    return isinstance(error, dist.DistError) or "gloo/" in str(error)
+
+
+@cache
+def join() -> Ranks:
+    """Wait until all ranks have joined, and return them. Return ALONE if this process is the only one."""
+    if not is_launched():
+        return ALONE
+    import torch.distributed.nn  # noqa: PLC0415  # import this now: if compilation did, the group would never be freed
+    from torch._C._distributed_c10d import PrefixStore  # noqa: PLC0415  # missing in builds without torch.distributed
+    from torch.distributed.rendezvous import rendezvous  # noqa: PLC0415
+
+    local = env_int("LOCAL_RANK", 0)
+    if torch.cuda.is_available() and local < torch.cuda.device_count():
+        torch.cuda.set_device(local)
+    has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+    store, rank, size = next(rendezvous("env://"))
+    # Name both backends: by default, torch builds with NCCL use only NCCL, even without a GPU.
+    backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+    shared, ended = PrefixStore("penwright", store), Event()
+    ranks = Ranks(rank, size, shared)
+    Thread(target=Heartbeat(shared, rank, size).run, args=(ended,), daemon=True).start()
+    atexit.register(ranks.leave)
+    atexit.register(ended.set)
+    return ranks
+
+
+def joined() -> Ranks:
+    """Return the ranks of the last `join()`, or ALONE if it was not called."""
+    return join() if dist.is_available() and dist.is_initialized() else ALONE

@@ -1,0 +1,155 @@
+"""Trains the models of test_distributed.py on 1, 2 and 4 ranks. One process imports torch; the ranks are its forks."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from socket import socket
+from typing import Any
+
+import numpy as np
+import torch
+import torch._dynamo
+import torch.distributed.fsdp
+import torch.distributed.nn
+import torch.distributed.tensor  # the ranks would import these, one after the other
+from safetensors.torch import save_file
+
+from penwright.config import Recipe, Table, merge, validate
+from penwright.data.batches import Markers, TextBatches
+from penwright.data.bucketing import PairBatches
+from penwright.data.store import Column
+from penwright.model import make_model
+from penwright.run.folder import Run
+from penwright.training.auto.machine import Machine
+from penwright.training.distributed.ranks import ALONE, Ranks, join
+from penwright.training.trainer import Trainer
+
+STEPS, VOCABULARY = 50, 12
+MARKERS = Markers(pad=9, start=10, end=11)
+# Five windows of 8 tokens: 2 ranks have 3 and 2 rows, and 4 ranks have 2, 1, 1 and 1.
+TABLE: Table = {
+    "task": "generate",
+    "data": {"train": ["nowhere"]},
+    "model": {"d_model": 12, "n_layers": 2, "n_heads": 2, "context_length": 8, "dropout": 0.0},
+    "optimizer": {"type": "muon", "learning_rate": 0.01, "adamw": {"learning_rate": 0.001}},
+    "training": {"steps": STEPS, "batch_tokens": 40, "accumulate": 2, "ema_decay": 0.9},
+}
+SHORT: Table = {"steps": 8}
+VARIANTS: dict[str, Table] = {
+    "muon": {},
+    "adamw": {"optimizer": {"type": "adamw", "learning_rate": 0.001}, "training": SHORT | {"ema_decay": 0.0}},
+    "recomputed": {"training": SHORT | {"activation_checkpointing": True}},
+    "few rows": {"training": SHORT | {"batch_tokens": 16, "accumulate": 1}},
+    "translate": {"task": "translate", "training": SHORT | {"accumulate": 1}},
+    "dropout": {"model": {"dropout": 0.1}, "training": SHORT},
+    "short": {"training": SHORT},
+    "bfloat16": {"training": SHORT | {"precision": "bfloat16"}},
+}
+
+
+def make_trainer(ranks: Ranks, changes: Table) -> Trainer:
+    recipe = validate(Recipe, merge(TABLE, changes), "test")
+    torch.manual_seed(recipe.seed)
+    tokens = np.random.default_rng(1).integers(0, 8, 320).astype(np.uint16)
+    text = Column(tokens, np.array([0, 160, 320]), n_bytes=320)
+    batches: Any = TextBatches(text, 8, recipe.training.batch_tokens, MARKERS, recipe.seed)
+    if recipe.task == "translate":
+        pairs = Column(tokens, np.arange(0, 321, 5), n_bytes=320)
+        batches = PairBatches(pairs, pairs, recipe.training.batch_tokens, MARKERS)
+    precision = torch.bfloat16 if recipe.training.precision == "bfloat16" else torch.float32
+    machine = Machine(torch.device("cpu"), precision, (), ranks)
+    return Trainer(make_model(recipe.task, VOCABULARY, recipe.model, 2), batches, recipe, machine)
+
+
+def take_steps(ranks: Ranks, changes: Table, out: Path) -> None:
+    """Save the weights and the reports of all steps."""
+    trainer = make_trainer(ranks, changes)
+    reports = list(trainer.steps())
+    weights = trainer.weights()
+    if ranks.leads:
+        losses = torch.tensor([[report.loss, report.grad_norm] for report in reports])
+        save_file({**{name: tensor.contiguous() for name, tensor in weights.items()}, "losses": losses}, out)
+
+
+def save_run(ranks: Ranks, changes: Table, out: Path) -> None:
+    """Train half of the steps, and save a checkpoint in a run folder."""
+    trainer = make_trainer(ranks, changes)
+    for report in trainer.steps():
+        if report.step == SHORT["steps"] // 2:
+            break
+    (tensors, record), weights = trainer.save(), trainer.weights()
+    if ranks.leads:
+        Run.create(out).save_checkpoint(report.step, weights, tensors, record)
+
+
+def resume_run(run: Path) -> Callable[[Ranks, Table, Path], None]:
+    """Return a function that trains the other half and saves the weights."""
+
+    def resume(ranks: Ranks, changes: Table, out: Path) -> None:
+        trainer = make_trainer(ranks, changes)
+        trainer.load(Run(run).newest()[0] if ranks.leads else None)
+        trainer.synchronize()
+        for _ in trainer.steps():
+            pass
+        weights = trainer.weights()
+        if ranks.leads:
+            save_file({name: tensor.contiguous() for name, tensor in weights.items()}, out)
+
+    return resume
+
+
+def fork_ranks(n: int, work: Callable[[Ranks, Table, Path], None], changes: Table, out: Path) -> None:
+    """Do the work in n forks of this process, which has not started any thread."""
+    with socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1]), "WORLD_SIZE": str(n)}
+    children = []
+    for rank in range(n):
+        if child := os.fork():
+            children.append(child)
+            continue
+        code = 1
+        try:
+            torch.set_num_threads(1)
+            os.environ.update(address, RANK=str(rank), LOCAL_RANK=str(rank))
+            ranks = join() if n > 1 else ALONE
+            work(ranks, changes, out)
+            code = 0
+            if n > 1:
+                torch.distributed.barrier()
+                ranks.leave()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    failed = [child for child in children if os.waitpid(child, 0)[1]]
+    if failed:
+        raise SystemExit(f"{out.name}: {len(failed)} of {n} ranks failed")
+
+
+def main(folder: Path) -> None:
+    cases = "muon ddp 2, muon ddp 4, muon fsdp 2, muon fsdp 4, adamw fsdp 2, few rows ddp 4, few rows fsdp 4, "
+    cases += "translate ddp 2, translate fsdp 2, recomputed fsdp 2, bfloat16 fsdp 2, dropout ddp 2"
+    for name, changes in VARIANTS.items():
+        fork_ranks(1, take_steps, changes, folder / f"{name} 1")
+    for case in cases.split(", "):
+        name, kind, n = case.rsplit(" ", 2)
+        here = merge(VARIANTS[name], {"training": {"parallelism": kind}})
+        fork_ranks(int(n), take_steps, here, folder / case)
+    for name, kind, n, others in (
+        ("short", "ddp", 2, [(1, "ddp", "resumed 2 1")]),
+        ("short", "fsdp", 4, [(1, "ddp", "resumed 4 1"), (2, "fsdp", "resumed 4 2"), (8, "fsdp", "resumed 4 8")]),
+        ("dropout", "ddp", 2, [(2, "ddp", "resumed dropout 2")]),
+    ):
+        run = folder / f"{name} run of {n}"
+        fork_ranks(n, save_run, merge(VARIANTS[name], {"training": {"parallelism": kind}}), run)
+        for other, then, out in others:
+            there = merge(VARIANTS[name], {"training": {"parallelism": then}})
+            fork_ranks(other, resume_run(run), there, folder / out)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
