@@ -226,7 +226,7 @@ def test_neighbours_are_ranked_by_cosine_without_the_word_itself(inspector: Make
     several = inspected.neighbours("sky naïve", k=10**6)
     assert len(several.pieces) > 1
     assert not {"<pad>", "<s>", "</s>", *several.pieces} & set(several.texts)
-    with pytest.raises(UsageError, match="name one"):
+    with pytest.raises(UsageError, match="Name a word"):
         inspected.neighbours("")
 
 
