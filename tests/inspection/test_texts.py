@@ -208,7 +208,7 @@ def test_what_a_shape_does_not_have_is_refused_in_words(inspector: Make) -> None
         inspector("translate").attention("abc\nabc")
     with pytest.raises(UsageError, match="only a translator has a source"):
         inspector("generate").neighbours("abc", side="source")
-    with pytest.raises(UsageError, match="no positions"):
+    with pytest.raises(UsageError, match="no position encodings"):
         inspector("generate", {"positions": {"type": "none"}}).positions()
 
 
