@@ -253,7 +253,7 @@ def test_a_map_has_a_point_for_each_word(inspector: Make, pieces: Tokenizer) -> 
     inspected = inspector("generate", tokenizer=pieces)
     assert inspected.embedding_map(["red", "blue", "sky naïve"]).texts == (" red", " blue", "sky naïve")
     assert inspected.embedding_map(n=10).xy.shape == (10, 2)
-    with pytest.raises(UsageError, match="needs words"):
+    with pytest.raises(UsageError, match="needs at least one word"):
         inspected.embedding_map([])
 
 
