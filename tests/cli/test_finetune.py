@@ -250,7 +250,7 @@ def test_an_adapter_is_written_and_read_as_peft_does(
         "export", merged, "--adapter", tmp_path / "adapter", "--to", "penwright", "--output", tmp_path / "x"
     )
     assert refused.returncode == 1
-    assert "another base" in refused.stderr
+    assert "a different base model" in refused.stderr
     (tmp_path / "adapter" / "adapter_model.safetensors").unlink()
     (tmp_path / "adapter" / "adapter_model.bin").write_bytes(b"cos\nsystem\n(S'touch executed'\ntR.")
     pickled = penwright(

@@ -49,7 +49,7 @@ def test_the_translations_of_a_term_are_collected(terms: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("dog\tHund\ncat\n", "line 2 is no entry of a dictionary"), ("dog\t\n", "line 1 is no"), ("# x\n", "no entries")],
+    [("dog\tHund\ncat\n", "line 2 is not a dictionary entry"), ("dog\t\n", "line 1 is not"), ("# x\n", "no entries")],
 )
 def test_a_line_without_a_translation_is_refused(content: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(PenwrightError, match=message):

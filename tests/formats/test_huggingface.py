@@ -335,5 +335,5 @@ def test_a_folder_without_a_readable_config_is_refused(content: str | None, tmp_
 def test_a_damaged_file_of_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(llama_config()), encoding="utf-8")
     (tmp_path / "model.safetensors").write_bytes(b"not a tensor")
-    with pytest.raises(PenwrightError, match="safetensors cannot be read"):
+    with pytest.raises(PenwrightError, match=r"the weights in model\.safetensors cannot be read"):
         load_huggingface(tmp_path)

@@ -414,7 +414,7 @@ def test_m2m100_translates_between_the_languages_that_are_asked_for(m2m100: Path
 @pytest.mark.parametrize(
     ("languages", "message"),
     [
-        (None, r"between many languages\. Give --from with one of its codes: af, am,"),
+        (None, r"between many languages\. Pass --from with one of its codes: af, am,"),
         (("en", "tlh"), "no language tlh. Give --to"),
     ],
 )

@@ -260,7 +260,7 @@ def test_what_cannot_be_asked_is_refused(inspector: Any) -> None:
     look = inspector("generate")
     with pytest.raises(UsageError, match="not a single token"):
         look.logit_attribution("abc", outcome="abc abc")
-    with pytest.raises(UsageError, match="no position"):
+    with pytest.raises(UsageError, match="invalid positions"):
         look.patching("abc", "abd", positions=[9])
     with pytest.raises(UsageError, match="no label"):
         inspector("classify").logit_attribution("abc", outcome="excellent")

@@ -208,7 +208,7 @@ def test_what_a_shape_does_not_have_is_refused_in_words(inspector: Make) -> None
         inspector("translate").attention("abc\nabc")
     with pytest.raises(UsageError, match="only a translator has a source"):
         inspector("generate").neighbours("abc", side="source")
-    with pytest.raises(UsageError, match="no positions"):
+    with pytest.raises(UsageError, match="no position encodings"):
         inspector("generate", {"positions": {"type": "none"}}).positions()
 
 
@@ -226,7 +226,7 @@ def test_neighbours_are_ranked_by_cosine_without_the_word_itself(inspector: Make
     several = inspected.neighbours("sky naïve", k=10**6)
     assert len(several.pieces) > 1
     assert not {"<pad>", "<s>", "</s>", *several.pieces} & set(several.texts)
-    with pytest.raises(UsageError, match="name one"):
+    with pytest.raises(UsageError, match="Name a word"):
         inspected.neighbours("")
 
 
@@ -253,7 +253,7 @@ def test_a_map_has_a_point_for_each_word(inspector: Make, pieces: Tokenizer) -> 
     inspected = inspector("generate", tokenizer=pieces)
     assert inspected.embedding_map(["red", "blue", "sky naïve"]).texts == (" red", " blue", "sky naïve")
     assert inspected.embedding_map(n=10).xy.shape == (10, 2)
-    with pytest.raises(UsageError, match="needs words"):
+    with pytest.raises(UsageError, match="needs at least one word"):
         inspected.embedding_map([])
 
 

@@ -251,7 +251,7 @@ def test_a_model_of_many_layers_and_tokens_is_drawn_and_says_its_numbers(opened:
     page.focus(".pw-flowmap")
     page.keyboard.press("ArrowRight")
     added = data["stacks"][0]["sublayers"][0]["added"][255]
-    assert f"adds a vector {added:.3g} long" in page.inner_text(".pw-readout")
+    assert f"adds a vector of length {added:.3g}" in page.inner_text(".pw-readout")
     page.keyboard.press("Enter")
     page.wait_for_selector(".pw-readout:has-text('does not contain')")
 

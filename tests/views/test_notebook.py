@@ -37,7 +37,7 @@ def test_many_heads_keep_their_thumbnails_and_as_many_weights_as_fit(opened: Cal
     frame.locator(".pw-field").wait_for()
     frame.locator(".pw-back").click()
     frame.locator(".pw-head-card").nth(30).click()
-    assert "A saved .html has all" in frame.locator("[role=status]").inner_text()
+    assert "Save the view as .html to keep all" in frame.locator("[role=status]").inner_text()
 
 
 def test_what_cannot_be_made_small_is_refused_with_a_way_out() -> None:

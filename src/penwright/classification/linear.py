@@ -28,7 +28,8 @@ MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
 MEMORY = 6  # number of past updates that L-BFGS remembers
 TOLERANCE = 1e-5  # a fit ends when no entry of the gradient of the mean loss exceeds this value
 
-NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"  # names of tensors in a file, and a prefix
+# The names of the tensors in a file, and the prefix of the names for the classifier of all texts.
+NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"
 
 Labels = Int64[Tensor, " texts"]
 
@@ -60,7 +61,7 @@ class LinearClassifier(NamedTuple):
         return cls(vectorizer, fit_coefficients(rows, labels, n_labels, n_ngrams, strength, start), strength)
 
     def refit(self, texts: Sequence[str], labels: Labels) -> "LinearClassifier":
-        """Fit another classifier with the same strength on these texts, which saves time: it starts from this one."""
+        """Fit a new classifier with the same strength on these texts. To save time, it starts from this one."""
         assert self.strength is not None
         vectorizer, rows = _vectorize(texts, n_labels := len(self.coefficients.bias))
         places = np.searchsorted(vectorizer.keys, self.vectorizer.keys)
@@ -78,7 +79,7 @@ class LinearClassifier(NamedTuple):
         return self.coefficients.logits(self.vectorizer.rows(texts)).double().log_softmax(-1)
 
     def save(self, path: Path, whole: "LinearClassifier | None" = None) -> None:
-        """Save the classifier as safetensors, and perhaps one that was also fitted on the held-out texts (`whole`).
+        """Save the classifier as safetensors, together with `whole`, one that was also fitted on the held-out texts.
 
         Raises PenwrightError if they cannot be written.
         """
@@ -133,7 +134,7 @@ def out_of_fold(texts: Sequence[str], labels: Labels, n_labels: int, seed: int =
 
 
 def _vectorize(texts: Sequence[str], n_labels: int) -> tuple[NgramVectorizer, SparseRows]:
-    """Return a vectorizer of these texts, and their rows."""
+    """Fit a vectorizer on these texts, and return it with the rows of the texts."""
     fewest = 1 if len(texts) <= FEW_TEXTS else 2
     vectorizer = NgramVectorizer.fit(texts, fewest, max(1, MOST_WEIGHTS // n_labels))
     return vectorizer, vectorizer.rows(texts)

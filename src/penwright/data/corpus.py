@@ -53,7 +53,7 @@ class Columns:
     target: str | int | None = None
     text: tuple[str | int, ...] | str | int | None = None  # text columns; several are joined by a space
     label: str | int | None = None
-    group: str | int | None = None  # rows with the same value are held out together
+    group: str | int | None = None  # column; rows with the same value in it are held out together
     label_names: Mapping[str, str] = field(default_factory=dict)  # new names for labels in the files
     as_trained: Roles = field(default_factory=dict)  # the columns used in training, for roles that are not set
 
@@ -82,7 +82,7 @@ class ReadingOptions:
     encoding: str | None = None  # encoding of text files; None: detect it
     cleaning: Cleaning = STANDARD
     template: ChatTemplate = PLAIN_TEMPLATE  # chat template of conversations
-    dictionary: str | None = None  # file of terms and translations that a translator learns, too
+    dictionary: str | None = None  # file of terms and translations, which a translator also learns
 
 
 DEFAULT_READING = ReadingOptions()

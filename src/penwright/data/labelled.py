@@ -79,7 +79,7 @@ def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
 def _from_folder(folder: str, reading: ReadingOptions) -> RowSource:
     """Return the files of a folder as texts, labelled with their subfolders."""
     if reading.columns.group is not None:
-        raise PenwrightError(f"{folder} has no column of groups. Give a table with one, or leave out data.group")
+        raise PenwrightError(f"{folder} has no group column. Pass a table that has one, or leave out data.group")
     found, remark = class_files(folder, reading.encoding)
     files = [(reading.columns.label_names.get(name, name), file) for name, file in found]
     choice = "each folder is a class, each file a text"

@@ -9,12 +9,12 @@ from penwright.data.batches import IGNORED, Batches, Indices, LabelledBatch, Mas
 from penwright.data.bucketing import LabelledBatches
 
 MASKED = 0.2  # share of the tokens to predict
-REPLACED = 0.8  # share of these tokens that are replaced by the mask; half of the rest is replaced by other tokens
+REPLACED = 0.8  # share of the hidden tokens that become the mask; half of the others become random tokens
 MOST_CHARACTERS = 400  # maximum length of a passage that consists of several lines
 
 
 def passages(chunks: Iterable[str]) -> Iterator[str]:
-    """Yield passages of a document: lines, joined up to MOST_CHARACTERS. A blank line ends a passage."""
+    """Yield the passages of a document: lines joined up to MOST_CHARACTERS. A blank line ends a passage."""
     passage, unfinished = "", ""
     for chunk in chunks:
         *lines, unfinished = (unfinished + chunk).split("\n")
@@ -28,9 +28,9 @@ def passages(chunks: Iterable[str]) -> Iterator[str]:
 
 
 class MaskedBatches(Batches[MaskedBatch]):
-    """Batches of texts in which a random share of the tokens is hidden. Each epoch hides other tokens.
+    """Batches of texts in which a random share of the tokens is hidden. Each epoch hides different tokens.
 
-    The padding token is the mask: nothing else gives it a meaning.
+    The padding token also serves as the mask.
     """
 
     def __init__(self, texts: LabelledBatches, vocab_size: int):

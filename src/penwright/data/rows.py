@@ -102,7 +102,7 @@ def _sizes(side: Iterable[str] | Iterable[bytes]) -> Sizes:
 
 
 def group_hashes(rows: Rows) -> Hashes:
-    """Return the hash of each row's group. A row without a group has the hash of its first side."""
+    """Return the hash of each row's group. A row without a group gets the hash of its first side."""
     found = rows.first_hashes.copy()
     for source, end in zip(rows.each, np.cumsum(rows.n_items), strict=True):
         if source.groups is not None:

@@ -50,7 +50,7 @@ def held_out_rows(keys: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
 
 
 def held_out_groups(groups: Hashes, classes: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
-    """Choose whole groups, about `wanted` rows in total. No class loses its last row that is not held out.
+    """Select whole groups to hold out, about `wanted` rows in total. Each class keeps at least one row for training.
 
     Raises PenwrightError if no group can be held out.
     """
@@ -59,8 +59,8 @@ def held_out_groups(groups: Hashes, classes: Hashes, keep: Mask, wanted: int, se
     chosen &= ~np.isin(groups, groups[chosen & np.isin(classes, lost)])
     if not chosen.any():
         raise PenwrightError(
-            "no group can be held out, because training would lose a label. Give more groups, or name held-out files "
-            "with --validation"
+            "no group can be held out, because training would lose a label. Add groups, or pass held-out files "
+            "to --validation"
         )
     return chosen
 

@@ -13,8 +13,8 @@ from penwright.text import CHINESE_OR_JAPANESE, words
 ORDER = 5  # maximum number of tokens in an n-gram of the Kneser-Ney model
 MOST_COUNTED = 2_000_000  # maximum number of training tokens for the Kneser-Ney model: 0.3 GB and a few seconds
 CHUNK = 1_000_000  # number of held-out tokens to score at once
-MOST_LINKS = 2_000_000  # maximum number of word pairs within the sentence pairs that the dictionary is learned from
-LONGEST = 60  # maximum number of words of a sentence that the dictionary is learned from
+MOST_LINKS = 2_000_000  # maximum number of word pairs for learning the dictionary
+LONGEST = 60  # maximum number of words of each sentence that the dictionary is learned from
 ROUNDS = 5  # rounds of expectation maximization
 PUNCTUATION = re.compile(r"[^\w\s'’-]")
 CLOSING = re.compile(r"[.,;:!?…%)\]}»”]")  # punctuation without a space before it
@@ -59,13 +59,13 @@ def ngram_baselines(
 
 
 class _Order(NamedTuple):
-    """The n-grams of one length. The number of an n-gram is its place among the codes, -1 if it was not counted."""
+    """The n-grams of one length. An n-gram's number is its index in `codes`, or -1 if it was not counted."""
 
     codes: NDArray[np.int64]  # number of the first n - 1 tokens, times the vocabulary size, plus the last token
-    # The arrays below end with a zero, which stands for n-grams and contexts that were not counted.
+    # The arrays below end with a zero, which represents n-grams and contexts that were not counted.
     discounted: Counts  # count of each n-gram, minus the discount
     totals: Counts  # total count of each context
-    freed: Counts  # discounts of each context, which go to shorter n-grams
+    freed: Counts  # total discount of each context, which is given to shorter n-grams
 
     def find(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of each n-gram."""
@@ -87,7 +87,7 @@ def kneser_ney(training: Tokens, held_out: Tokens, vocab_size: int) -> float:
 
 
 def _count(tokens: NDArray[np.int64], vocab_size: int) -> list[_Order]:
-    """Count the n-grams of each length. All but the longest are counted by the distinct tokens that precede them."""
+    """Count the n-grams of each length. For all but the longest, count the distinct tokens that precede them."""
     numbers, n_contexts = np.zeros(len(tokens) + 1, np.int64), 1
     shorter: tuple[NDArray[np.int64], int] | None = None  # codes of the shorter n-grams, and the number of contexts
     found: list[_Order] = []
@@ -132,7 +132,7 @@ def learn_dictionary(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     sides: tuple[dict[str, int], dict[str, int]] = ({}, {})
     blocks: list[
         NDArray[np.int64]
-    ] = []  # for each pair of sentences, rows of: place of the target word, source, target
+    ] = []  # for each pair of sentences, the rows: index of the target word, source word, target word
     n_links = n_targets = 0
     for texts in pairs:
         source, target = (
@@ -173,5 +173,5 @@ def translate_words(sources: Iterable[str], dictionary: Mapping[str, str]) -> It
 
 
 def _separated(text: str) -> str:
-    """Return the text with spaces around punctuation, so that it does not stick to words."""
+    """Return the text with spaces around punctuation, so that it is separate from words."""
     return PUNCTUATION.sub(r" \g<0> ", text)

@@ -10,7 +10,7 @@ from penwright.tokenizers.chat_template import Message, template_of
 def read_chat(template: Any, bos_token: str, eos_token: str, notes: list[str]) -> ChatSettings | None:
     """Return the settings of a model's chat template, or None.
 
-    The template is tried on a message, in a sandbox. If it is too long or fails, return None and add a note to `notes`.
+    The template is tried on one message, in a sandbox. If it is too long or fails, add a note and return None.
     """
     if template is None:
         return None
@@ -19,6 +19,6 @@ def read_chat(template: Any, bos_token: str, eos_token: str, notes: list[str]) -
         settings = validate(ChatSettings, given, "the chat template")
         template_of(settings).turns([Message("user", "Hello")])
     except PenwrightError as error:
-        notes.append(f"the model cannot chat, because its chat template is left out. {error}")
+        notes.append(f"the chat template is left out, so the model cannot chat: {error}")
         return None
     return settings

@@ -1,4 +1,4 @@
-"""Export of writers and translators to CTranslate2, as a model specification with our weights.
+"""Export of writers and translators to CTranslate2, as a model specification filled with our weights.
 
 CTranslate2 reads and writes tokens as strings from tokenizer.json: `Tokenizer.from_file(...).encode(text).tokens`. A
 writer's prompt begins with "<s>"; a translator's source needs no special tokens.
@@ -44,11 +44,11 @@ def save_ctranslate2(
 ) -> None:
     """Write a model for ctranslate2.Generator or ctranslate2.Translator into an empty folder.
 
-    CTranslate2 has no native bfloat16 on CPUs. Raises PenwrightError if it does not support the model, or if its
-    package is missing.
+    On CPUs, CTranslate2 has no native bfloat16. Raises PenwrightError if CTranslate2 does not support the model, or if
+    its package is missing.
     """
     if isinstance(model, EncoderOnly):
-        raise PenwrightError("CTranslate2 has no classifiers. Only a writer or a translator can be exported to it")
+        raise PenwrightError("CTranslate2 has no classifiers. Only writers and translators can be exported to it")
     limits = {**LIMITS, "norm.type": ("rms",)} if model.settings.qk_norm else LIMITS
     limits = {**limits, "positions.scaling": (None,)} if model.settings.positions.type == "rotary" else limits
     check_limits(model.settings, limits, "CTranslate2")
@@ -63,7 +63,7 @@ def save_ctranslate2(
         spec.config.decoder_start_token = pieces[tokenizer.start_id]
         spec.config.add_source_eos = True
     unknown_id = tokenizer.pad_id if tokenizer.unknown_id is None else tokenizer.unknown_id
-    spec.config.unk_token = pieces[unknown_id]  # must be in the vocabulary: otherwise, CTranslate2 would append it
+    spec.config.unk_token = pieces[unknown_id]  # if it were not in the vocabulary, CTranslate2 would append it
     spec.config.bos_token, spec.config.eos_token = pieces[tokenizer.start_id], pieces[tokenizer.end_id]
     spec.config.layer_norm_epsilon = model.settings.norm.eps
     spec.validate()
@@ -96,7 +96,7 @@ def _translator(specs: Any, model: EncoderDecoder) -> Spec:
 
 
 def _variant(specs: Any, settings: ModelSettings) -> dict[str, Any]:
-    """Return the options that the specifications of encoder and decoder share."""
+    """Return the options that the specifications of the encoder and the decoder share."""
     rotary: dict[str, Any] = {}
     if settings.positions.type == "rotary":
         rotary = {"rotary_dim": settings.d_head, "rotary_interleave": False, "rotary_base": settings.positions.base}

@@ -39,7 +39,7 @@ def save_as(
 
 
 def write_card(metadata: ModelMetadata, folder: Path) -> None:
-    """Write README.md, which states the origin of an imported model. Other models get no README.md."""
+    """Write README.md with the origin of an imported model. For other models, write nothing."""
     if metadata.card:
         (folder / "README.md").write_text(metadata.card, encoding="utf-8")
 
@@ -51,7 +51,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     Raises UsageError if the folder already exists and is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} already exists. Name a new folder to export to")
+        raise UsageError(f"{folder} already exists and is not an empty folder. Choose a new folder for the export")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))

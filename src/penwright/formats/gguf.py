@@ -1,4 +1,4 @@
-"""Export of writers to llama.cpp: a GGUF file with model and tokenizer, as "llama", "qwen2" or "qwen3"."""
+"""Export of writers to llama.cpp: a GGUF file of architecture "llama", "qwen2" or "qwen3", tokenizer included."""
 
 from collections.abc import Iterator
 from math import sqrt
@@ -34,7 +34,7 @@ NAMES = {  # our name: the name in llama.cpp; names inside a block are relative 
     "feed_forward.up": "ffn_up",
     "feed_forward.down": "ffn_down",
 }
-KEYS = {  # our setting: the key that follows the name of the architecture
+KEYS = {  # our setting: the key, after the prefix with the name of the architecture
     "context_length": "context_length",
     "d_model": "embedding_length",
     "n_layers": "block_count",
@@ -67,12 +67,12 @@ def save_gguf(
     precision: Precision = "float32",
     metadata: ModelMetadata = NO_METADATA,
 ) -> None:
-    """Write model.gguf and tokenizer.json; int8 becomes Q8_0 of llama.cpp, with one scale per 32 weights.
+    """Write model.gguf and tokenizer.json; int8 becomes Q8_0, which has one scale per 32 weights.
 
     Raises PenwrightError if llama.cpp does not support the model or its tokenizer, or if the gguf package is missing.
     """
     if not isinstance(model, DecoderOnly):
-        raise PenwrightError("only a writer can be exported to gguf. Export a translator to ctranslate2")
+        raise PenwrightError("only a writer can be exported to gguf. A translator can be exported to ctranslate2")
     settings = model.settings
     limits = {**LIMITS, "qkv_bias": (None, False) if settings.qk_norm else (None, False, True)}
     limits |= {"positions.scaling": (None,)} if variant_of(settings) != "llama" else {}

@@ -21,7 +21,7 @@ STRING, ARRAY = 8, 9
 
 
 class StoredTensor(NamedTuple):
-    """The shape of a tensor in a file, the number of its type, and its offset."""
+    """The shape, type number and offset of a tensor in a file."""
 
     shape: tuple[int, ...]
     type: int
@@ -29,16 +29,16 @@ class StoredTensor(NamedTuple):
 
 
 class GGUFFile:
-    """An open GGUF file: its `metadata`, and its `stored` tensors, which are read on demand."""
+    """An open GGUF file: its `metadata`, and its tensors (`stored`), which are read on demand."""
 
     def __init__(self, path: Path):
-        """Read the header; raise PenwrightError if the file is damaged or has absurd sizes."""
+        """Read the header; raises PenwrightError if the file is damaged or has absurd sizes."""
         try:
             self._content = np.memmap(path, mode="r")
             self._at = 0
             self.metadata, self.stored = self._read_header()
         except (OSError, ValueError, struct.error, UnicodeDecodeError) as error:
-            raise PenwrightError(f"it cannot be read as GGUF: {error}. Download it again") from None
+            raise PenwrightError(f"the file cannot be read as GGUF: {error}. Download it again") from None
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor in float16 or bfloat16 if it is stored in that type, otherwise dequantized to float32."""
@@ -46,7 +46,9 @@ class GGUFFile:
         try:
             kind = gguf.GGMLQuantizationType(stored.type)
         except ValueError:
-            raise PenwrightError(f"the tensor {name} is of type {stored.type}, which the gguf package lacks") from None
+            raise PenwrightError(
+                f"the tensor {name} is of type {stored.type}, which the gguf package does not know"
+            ) from None
         block, size = gguf.GGML_QUANT_SIZES[kind]
         *rows, width = stored.shape
         shape = (*rows, width // block * size)

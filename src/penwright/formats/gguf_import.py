@@ -20,7 +20,7 @@ from penwright.model.positions import rotary_frequencies, scaled
 
 
 def read_gguf(path: Path) -> Pretrained:
-    """Read a GGUF file; raise PenwrightError, naming the key or tensor, if it cannot be used."""
+    """Read a GGUF file. Raises PenwrightError, naming the key or tensor, if the file cannot be used."""
     try:
         return _read(path)
     except PenwrightError as error:
@@ -57,7 +57,9 @@ def _vocab_size(file: GGUFFile) -> int:
 def _settings(file: GGUFFile, name: str) -> ModelSettings:
     """Translate the metadata into our settings."""
     if name not in VARIANTS:
-        raise PenwrightError(f"general.architecture = {name!r} is not supported, only {', '.join(VARIANTS)}")
+        raise PenwrightError(
+            f"general.architecture = {name!r} is not supported. Supported architectures: {', '.join(VARIANTS)}"
+        )
     own = {key.removeprefix(f"{name}."): value for key, value in file.metadata.items()}
     table: Table = {"feed_forward": "swiglu", "positions": {"type": "rotary"}, **VARIANTS[name]}
     table["tie_embeddings"] = "none" if f"{NAMES['output']}.weight" in file.stored else "output"
@@ -70,7 +72,9 @@ def _settings(file: GGUFFile, name: str) -> ModelSettings:
             raise PenwrightError(f"the key {name}.{theirs} is missing")
     settings = validate(ModelSettings, table, "its metadata")
     if own.get("rope.dimension_count", settings.d_head) != settings.d_head:
-        raise PenwrightError(f"{name}.rope.dimension_count = {own['rope.dimension_count']} is not the size of a head")
+        raise PenwrightError(
+            f"{name}.rope.dimension_count = {own['rope.dimension_count']} differs from the size of a head"
+        )
     scaling = _scaling(file, own, settings)
     positions = settings.positions.model_copy(update={"scaling": scaling})
     return settings.model_copy(update={"positions": positions})
@@ -80,7 +84,7 @@ def _scaling(file: GGUFFile, own: Mapping[str, Any], settings: ModelSettings) ->
     """Return the scaling of the rotary positions. A Llama 3 file has a tensor of factors instead of parameters."""
     kind = own.get("rope.scaling.type", "none")
     if kind not in ("none", "linear"):
-        raise PenwrightError(f"rope.scaling.type = {kind!r} is not supported, only none and linear")
+        raise PenwrightError(f"rope.scaling.type = {kind!r} is not supported, only 'none' and 'linear' are")
     if kind == "linear":
         return RotaryScaling(factor=own["rope.scaling.factor"])
     if ROPE_FACTORS not in file.stored:
@@ -92,7 +96,9 @@ def _scaling(file: GGUFFile, own: Mapping[str, Any], settings: ModelSettings) ->
     frequencies = rotary_frequencies(settings.d_head, settings.positions.base)
     expected = frequencies / scaled(frequencies, scaling)
     if factors.shape != frequencies.shape or not torch.allclose(expected, factors, rtol=1e-3):
-        raise PenwrightError(f"the tensor {ROPE_FACTORS} differs from that of Llama 3; no other scaling is supported")
+        raise PenwrightError(
+            f"the tensor {ROPE_FACTORS} differs from that of Llama 3, and no other scaling is supported"
+        )
     return scaling
 
 

@@ -47,7 +47,7 @@ ALIASES = {"default": "gpt-2", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}
 
 
 def read_tokenizer(metadata: Mapping[str, Any]) -> ForeignTokenizer:
-    """Return the tokenizer of a GGUF file; raise PenwrightError, naming the key, if it is not supported."""
+    """Return the tokenizer of a GGUF file. Raises PenwrightError, naming the key, if it is not supported."""
     try:
         model = metadata.get(f"{KEY}model")
         if model == "gpt2":
@@ -55,19 +55,19 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> ForeignTokenizer:
         elif model == "llama":
             file, begins = _sentencepiece(metadata), True
         else:
-            raise PenwrightError(f"{KEY}model = {model!r} is not supported, only gpt2 and llama")
+            raise PenwrightError(f"{KEY}model = {model!r} is not supported, only 'gpt2' and 'llama' are")
         return _with_conventions(metadata, file, begins)
     except PenwrightError:
         raise
     except Exception as error:  # the library raises plain Exception
-        raise PenwrightError(f"the tokenizer cannot be used: {error!r}") from error
+        raise PenwrightError(f"the tokenizer is damaged or not supported: {error}") from error
 
 
 def _byte_level(metadata: Mapping[str, Any]) -> Table:
     pre = metadata.get(f"{KEY}pre", "default")
     pre = ALIASES.get(pre, pre)
     if pre not in WORDS:
-        raise PenwrightError(f"{KEY}pre = {pre!r} is not supported, only {', '.join(WORDS)}")
+        raise PenwrightError(f"{KEY}pre = {pre!r} is not supported. Supported values: {', '.join(WORDS)}")
     tokens, types = metadata[f"{KEY}tokens"], metadata[f"{KEY}token_type"]
     added = [
         added_token(i, tokens[i], kind == CONTROL) for i, kind in enumerate(types) if kind in (CONTROL, USER_DEFINED)
@@ -115,7 +115,7 @@ def _with_conventions(metadata: Mapping[str, Any], file: Table, begins: bool) ->
 def _token(metadata: Mapping[str, Any], role: str, default: int | None = None) -> int:
     token = metadata.get(f"{KEY}{role}_token_id", default)
     if type(token) is not int or token >= len(metadata[f"{KEY}tokens"]):
-        raise PenwrightError(f"{KEY}{role}_token_id = {token!r} is not the number of a token")
+        raise PenwrightError(f"{KEY}{role}_token_id = {token!r} is not the id of a token")
     return token
 
 

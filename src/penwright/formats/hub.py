@@ -14,16 +14,16 @@ WANTED = ("config.json", INDEX, "*.safetensors", *FILES, "1_Pooling/config.json"
 
 
 def download(name: str, wanted: Sequence[str] = WANTED) -> Path:
-    """Return a folder with the wanted files of a model of the hub, cached or downloaded.
+    """Download these files of a model on the hub, unless they are cached. Return the folder.
 
     Raises PenwrightError if the download fails.
     """
     hub = optional_package("huggingface_hub", "hub")
     try:
         return Path(hub.snapshot_download(name, allow_patterns=[*wanted]))
-    except Exception as error:  # an error of the network, the hub, or the name
+    except Exception as error:  # a network error, an error of the hub, or a wrong name
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise PenwrightError(
             f"{PREFIX}{name} cannot be downloaded: {reason}. Check the name and the network, "
-            "or download the folder yourself and import that"
+            "or download the folder in another way and import it"
         ) from None

@@ -47,7 +47,7 @@ class TensorSource(NamedTuple):
 
 
 def settings_from_huggingface(config: Config) -> Outline:
-    """Convert a config.json to our settings. Raise PenwrightError, naming the key, if a key is unsupported."""
+    """Convert a config.json to our settings. Raises PenwrightError, naming the key, if a value is unsupported."""
     architecture = architecture_of(config)
     config = {**architecture.defaults, **_flat(config)}
     for key, values in architecture.supported.items():
@@ -69,14 +69,14 @@ def labels_in(config: Config) -> tuple[str, ...]:
     kind = config.get("problem_type")
     if kind not in (None, "single_label_classification") or len(labels) < 2:
         raise PenwrightError(
-            f"config.json: problem_type = {kind!r} with {len(labels)} labels is not supported, "
-            "only single_label_classification with two or more"
+            f"config.json: problem_type = {kind!r} and number of labels = {len(labels)} are not supported, "
+            "only single_label_classification with two or more labels"
         )
     return tuple(str(labels[key]) for key in sorted(labels, key=int))
 
 
 def weights_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> tuple[Outline, Tensors]:
-    """Return the outline of the model that config.json describes, and its weights under our names."""
+    """Return the outline of the model that config.json describes, and the weights under our names."""
     architecture, outline = architecture_of(config), settings_from_huggingface(config)
     if not architecture.has_head and not any(name.endswith("pooler.dense.weight") for name in tensors):
         outline = outline._replace(settings=outline.settings.model_copy(update={"pooler": False}))
@@ -116,7 +116,7 @@ def architecture_of(config: Config) -> Architecture:
 def _flat(config: Config) -> Config:
     """Return the config with the keys of rotary positions at the top level, where the tables expect them.
 
-    The place of these keys differs between versions of transformers. The scaling is converted to our settings.
+    Versions of transformers store these keys in different places. The scaling is converted to our settings.
     """
     rope = config.get("rope_parameters") or config.get("rope_scaling")
     if not isinstance(rope, Mapping):
@@ -177,7 +177,7 @@ def tensor_sources(architecture: Architecture, model: Model) -> Iterator[TensorS
 
 
 def _parts(source: TensorSource, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and values of our weights in a tensor."""
+    """Split a tensor into our weights, and yield the name and value of each."""
     tensor = tensor.T if source.transposed else tensor
     held = source.parameters.values()
     rows = [len(parameter) for parameter in held]

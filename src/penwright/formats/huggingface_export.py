@@ -1,4 +1,4 @@
-"""Export to transformers: the tables of architectures/, applied in reverse."""
+"""Export to transformers, by applying the tables of architectures/ in reverse."""
 
 import json
 import re
@@ -37,7 +37,7 @@ IGNORED_SETTINGS = {
 }
 LANGUAGE = re.compile(r"__\w+__")  # language tokens of M2M100
 POOLING = {"pooling", "pooler", "pooler_activation"}
-UNUSED: dict[Task, set[str]] = {  # settings without effect on models of a task
+UNUSED: dict[Task, set[str]] = {  # settings that have no effect on models for a task
     "generate": {*POOLING, "n_decoder_layers"},
     "translate": POOLING,
     "classify": {"tie_embeddings", "n_decoder_layers"},
@@ -45,7 +45,7 @@ UNUSED: dict[Task, set[str]] = {  # settings without effect on models of a task
 
 
 class _Candidate(NamedTuple):
-    """A class of transformers for a model, the config.json, and the settings that would be lost."""
+    """A class of transformers that may hold a model, its config.json, and the settings that would be lost."""
 
     architecture: Architecture
     config: dict[str, object]
@@ -70,7 +70,9 @@ def save_huggingface(
     best = min(candidates, key=lambda candidate: len(candidate.lost))
     if best.lost:
         hint = ". A translator can be exported to ctranslate2" if isinstance(model, EncoderDecoder) else ""
-        raise PenwrightError(f"transformers has no class for this model: none supports {', '.join(best.lost)}{hint}")
+        raise PenwrightError(
+            f"transformers has no class for this model, because none supports {', '.join(best.lost)}{hint}"
+        )
     dtype = getattr(torch, precision)
     tensors = {source.name: _concatenated(source) for source in tensor_sources(best.architecture, model)}
     tensors = {name: tensor.to(dtype) for name, tensor in best.architecture.restore(tensors).items()}
@@ -159,7 +161,7 @@ def _lost_settings(wanted: dict[str, object], config: dict[str, object], unused:
 
 
 def _their_value(key: str, wanted: dict[str, object]) -> object:
-    """Return transformers' name for the value of one of our settings."""
+    """Return the value of one of our settings as transformers writes it."""
     value: object = wanted
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -173,7 +175,7 @@ def _concatenated(source: TensorSource) -> Tensor:
 
 
 def _save_sentencepiece(tokenizer: ForeignTokenizer, folder: Path, model_type: str) -> None:
-    """Write the files of a Marian or M2M100 for transformers, and a file with the languages for Penwright."""
+    """Write the tokenizer files of a Marian or M2M100 model for transformers, and OWN_TOKENIZER for Penwright."""
     tokenizer.save(folder / OWN_TOKENIZER)
     target = tokenizer.target if isinstance(tokenizer.target, ForeignTokenizer) else tokenizer
     sides = {"source.spm": tokenizer, "target.spm": target}
@@ -215,8 +217,8 @@ def _save_tokenizer(
     settings["model_max_length"] = model.settings.context_length
     settings |= {"clean_up_tokenization_spaces": False}
     if chat is None:
-        settings["split_special_tokens"] = True  # "</s>" in a text is not a special token
-    else:  # transformers cannot distinguish the text of the template from that of messages
+        settings["split_special_tokens"] = True  # in a text, "</s>" is not a special token
+    else:  # without splitting, since transformers cannot distinguish the template from the messages
         settings["chat_template"] = chat.template
     _write(folder / "tokenizer_config.json", {**settings, **special})
 

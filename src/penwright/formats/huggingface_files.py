@@ -17,7 +17,7 @@ DTYPES = (float32, float16, bfloat16)
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the real path of a file in the folder. In a cache of the hub, the file may be a link to a blob.
+    """Return the real path of a file in the folder. In the cache of the hub, the file may be a link to a blob.
 
     Raises UnsafeFile if the name or a link leads elsewhere.
     """
@@ -73,13 +73,13 @@ def shards_of(folder: Path) -> list[Path]:
             found = sorted(each.name for pattern in PICKLES for each in folder.glob(pattern))
             only = f" The folder has only {', '.join(found[:3])}." if found and names == [WEIGHTS] else ""
             raise PenwrightError(
-                f"there is no {name}.{only} Other formats are not read, because opening them can run code"
+                f"there is no {name}.{only} Only safetensors are read, because opening other formats can run code"
             )
     return paths
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Read the tensors of all shards; raise PenwrightError if they are damaged or larger than the memory."""
+    """Read the tensors of all shards. Raises PenwrightError if they are damaged or larger than the memory."""
     paths = shards_of(folder)
     require_memory(sum(path.stat().st_size for path in paths))
     tensors: dict[str, Tensor] = {}
@@ -87,10 +87,14 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         try:
             tensors |= load_file(path)
         except (OSError, ValueError, KeyError, SafetensorError) as error:
-            raise PenwrightError(f"the safetensors cannot be read: {path.name}: {error}. Download it again") from None
+            raise PenwrightError(
+                f"the weights in {path.name} cannot be read: {error}. Download the file again"
+            ) from None
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and tensor.dtype not in DTYPES:
-            raise PenwrightError(f"{name} is of type {tensor.dtype}, which is not supported. Use the model in bfloat16")
+            raise PenwrightError(
+                f"{name} is of type {tensor.dtype}, which is not supported. Convert the model to bfloat16"
+            )
     return tensors
 
 

@@ -26,7 +26,7 @@ POOLING = "1_Pooling/config.json"  # the pooling settings of sentence-transforme
 
 
 def read_huggingface(folder: Path, languages: Languages | None = None) -> Pretrained:
-    """Read the model in a folder; raise PenwrightError, naming the file or key, if it cannot be used."""
+    """Read the model in a folder. Raises PenwrightError, naming the file or key, if the model cannot be used."""
     try:
         return _read(folder, languages)
     except PenwrightError as error:
@@ -73,7 +73,7 @@ def _pooled(outline: Outline, weights: Tensors, folder: Path) -> Outline:
         return outline
     kinds = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
     if len(modes) > 1 or modes[0] not in kinds:
-        raise PenwrightError(f"{POOLING}: {', '.join(modes)} is not supported, only one of {', '.join(kinds)}")
+        raise PenwrightError(f"{POOLING}: {', '.join(modes)} is not supported. Supported: one of {', '.join(kinds)}")
     for name in ("pooler.weight", "pooler.bias"):  # these weights were trained for next-sentence prediction
         weights.pop(name, None)
     changes = {"pooling": kinds[modes[0]], "pooler": False}

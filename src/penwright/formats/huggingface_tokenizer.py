@@ -22,7 +22,7 @@ FILES = (
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"),
     *("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja"),
 )
-OWN_TOKENIZER = "penwright-tokenizer.json"  # file for exported translators whose tokenizer.json is not sufficient
+OWN_TOKENIZER = "penwright-tokenizer.json"  # file for exported translators that tokenizer.json cannot describe
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 USUAL = {role: f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}  # special tokens of BERT
 ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # roles of the special tokens that begin and end a text
@@ -33,7 +33,7 @@ ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # roles of the special tokens
 
 
 def read_tokenizer(folder: Path, config: Table, task: Task, languages: Languages | None) -> ForeignTokenizer:
-    """Read the tokenizer of a model; raise PenwrightError if it is missing, damaged or not supported."""
+    """Read the tokenizer of a model. Raises PenwrightError if it is missing, damaged or not supported."""
     try:
         if (content := read_content(folder, OWN_TOKENIZER)) is not None:
             return ForeignTokenizer(parse_json(content))
@@ -46,7 +46,7 @@ def read_tokenizer(folder: Path, config: Table, task: Task, languages: Languages
 
 
 def tokenizer_json(folder: Path, config: Table) -> Table:
-    """Return the tokenizer.json of a folder, or an equivalent built from its other files."""
+    """Return the tokenizer.json of a folder, or an equivalent that is built from other files."""
     content = read_content(folder, "tokenizer.json")
     if content is not None:
         return parse_json(content) | {"truncation": None, "padding": None}
@@ -94,7 +94,8 @@ def wordpiece(vocabulary: str, settings: Table) -> Table:
 def _byte_level(folder: Path, config: Table, settings: Table) -> Table:
     if config.get("model_type") not in ("gpt2", "roberta"):
         raise PenwrightError(
-            f"there is no tokenizer.json, and vocab.json does not say how a {config.get('model_type')} splits words"
+            "there is no tokenizer.json, and vocab.json does not define how a model of type "
+            f"{config.get('model_type')} splits words"
         )
     ids, merges = read_optional(folder, "vocab.json", MAX_BYTES), (read_content(folder, "merges.txt") or b"").decode()
     lines = [line for line in merges.split("\n") if line and not line.startswith("#version")]
@@ -137,7 +138,7 @@ def _with_conventions(
 
 
 def _model_ids(folder: Path, file: Table) -> tuple[tuple[int, ...] | None, Table]:
-    """Return the model's ids of the pieces (None unless vocab.json has different ids), and other conventions."""
+    """Return the model's ids of the pieces (None unless vocab.json has different ids), and further conventions."""
     names = {path.name for path in folder.iterdir()}
     if "tokenizer.json" in names or "vocab.json" not in names or file["decoder"]["type"] != "Metaspace":
         return None, {}
@@ -228,5 +229,5 @@ def _language(code: str | None, pattern: str, known: Mapping[str, int], flag: st
             if piece.startswith(start) and piece.endswith(end) and (start or (piece[3:4] == "_" and len(piece) == 8))
         )
         problem = f"this model has no language {code}" if code else "this model translates between many languages"
-        raise PenwrightError(f"{problem}. Give {flag} with one of its codes: {', '.join(codes)}")
+        raise PenwrightError(f"{problem}. Pass {flag} with one of its codes: {', '.join(codes)}")
     return known[token]

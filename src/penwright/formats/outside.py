@@ -12,7 +12,7 @@ from penwright.errors import PenwrightError
 
 
 class ModelMetadata(NamedTuple):
-    """Facts about a model that its files state, besides its weights and tokenizer."""
+    """What the files of a model contain besides the weights and the tokenizer."""
 
     labels: tuple[str, ...] = ()
     licence: str | None = None
@@ -21,7 +21,7 @@ class ModelMetadata(NamedTuple):
 
 
 NO_METADATA = ModelMetadata()
-Limits = Mapping[str, tuple[object, ...]]  # keys of [model], and the values that an engine supports
+Limits = Mapping[str, tuple[object, ...]]  # values that an engine supports, by key of [model]
 
 
 def optional_package(name: str, extra: str) -> Any:

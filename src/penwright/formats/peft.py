@@ -34,7 +34,7 @@ TASK_TYPES: Mapping[Task, str] = {
 
 
 class Adapter(NamedTuple):
-    """An adapter, with its tensors under our names."""
+    """An adapter. Its tensors have our names."""
 
     settings: LoraSettings
     tensors: dict[str, Tensor]
@@ -95,13 +95,16 @@ def save_adapter(adapter: Adapter, base: str, task: Task, model: Model, tokenize
 def load_adapter(folder: Path, model: Model, tokenizer: Tokenizer, base_sha256: str) -> Adapter:
     """Read an adapter of this model; `base_sha256` is the checksum of the model's weights.
 
-    Raises PenwrightError if the adapter is damaged, of another type, or made for other weights.
+    Raises PenwrightError if the adapter is damaged, of an unsupported type, or made for different weights.
     """
     config = _read_config(folder)
     metadata, tensors = _read_tensors(folder / ADAPTER)
     recorded = metadata.get(BASE) or None
     if recorded not in (None, base_sha256):
-        raise PenwrightError(f"{folder} was trained on another base: its weights have the checksum {recorded[:12]}...")
+        raise PenwrightError(
+            f"{folder} was trained on a different base model, whose weights have a checksum that begins with "
+            f"{recorded[:12]}. Choose that model"
+        )
     ours = {name: layer for layer, name in _their_names(model, tokenizer).items()}
     found = {}
     for name, tensor in tensors.items():
@@ -116,7 +119,7 @@ def load_adapter(folder: Path, model: Model, tokenizer: Tokenizer, base_sha256: 
 
 
 def _their_names(model: Model, tokenizer: Tokenizer) -> dict[str, str]:
-    """Return a map from our names to transformers' names, for layers that are the same in both."""
+    """Return a map from our names to transformers' names, for layers that have the same form in both."""
     architecture = architecture_for(model, tokenizer)
     names = {}
     for rename in architecture.modules if architecture else ():
@@ -137,7 +140,7 @@ def _completed(found: dict[str, Tensor], model: Model, settings: LoraSettings, f
         if shapes.get(name) != tensor.shape:
             raise PenwrightError(
                 f"{folder / ADAPTER} does not fit the model: it has no {name} of shape {tuple(tensor.shape)}. "
-                "Is it an adapter of another base?"
+                "Choose the base model that the adapter was trained on"
             )
     return zeros | found
 

@@ -1,4 +1,4 @@
-"""Imported models of other projects: settings, weights under our names, tokenizer and origin."""
+"""Models imported from other projects: settings, weights under our names, tokenizer and origin."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +17,11 @@ from penwright.model.weights import VOCABULARY
 from penwright.tokenizers import Tokenizer
 
 Tensors = dict[str, Tensor]
-LEAST_NAMED = 0.9  # smallest share of the embeddings that must have a token
+LEAST_NAMED = 0.9  # minimum share of the embeddings that have a token
 
 
 class Outline(NamedTuple):
-    """The arguments of make_model for an imported model."""
+    """The arguments of `make_model` that describe an imported model."""
 
     task: Task
     vocab_size: int
@@ -46,18 +46,18 @@ class Pretrained:
 
 
 def outlined(outline: Outline, n_tensors: int) -> Model:
-    """Return the model without allocating its weights.
+    """Return the model on the meta device, without memory for its weights.
 
     Raises PenwrightError if the weights do not fit in the memory of this machine, or have impossible sizes.
     """
     task, vocab_size, settings, n_labels = outline
     layers = settings.n_layers + (settings.n_decoder_layers or 0)
-    if layers > n_tensors:  # building so many layers would take long, even without weights
+    if layers > n_tensors:  # even without weights, building so many layers would take long
         raise PenwrightError(f"the model has {layers:,} layers, but its files have only {n_tensors:,} tensors")
     try:
         with shapes_only():
             model = make_model(task, vocab_size, settings, n_labels)
-    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # the sizes of tensors are impossible
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # a tensor would have an impossible size
         raise PenwrightError(f"the model cannot be built: {error}") from None
     require_memory(4 * sum(parameter.numel() for parameter in model.parameters()))
     return model
@@ -79,15 +79,15 @@ def memory_bytes() -> int:
 
 
 def fit_vocabulary(outline: Outline, weights: Tensors, tokenizer: Tokenizer) -> Outline:
-    """Remove embeddings without a token. Many models have such embeddings, because their number is rounded up.
+    """Remove embeddings without a token, which exist because many models round up the size of the vocabulary.
 
-    Raises PenwrightError if the tokenizer belongs to another model.
+    Raises PenwrightError if the tokenizer belongs to a different model.
     """
     n_tokens, n_embeddings = tokenizer.vocab_size, outline.vocab_size
     if n_tokens > n_embeddings or n_tokens < LEAST_NAMED * n_embeddings:
         raise PenwrightError(
             f"the tokenizer has {n_tokens:,} tokens, and the model has {n_embeddings:,} embeddings. "
-            "They belong to different models: use the tokenizer that was published with the model"
+            "They do not belong together. Use the tokenizer that was published with the model"
         )
     names = {f"{module}.weight" for module in VOCABULARY}
     names |= {"output.weight", "output.bias"} if outline.task != "classify" else set()
@@ -105,7 +105,7 @@ def require_all(weights: Mapping[str, object], names: Iterable[str], known: Iter
 
 
 def listed(names: Iterable[object]) -> str:
-    """Return the first names, separated by commas."""
+    """Join at most eight names with commas, and say how many more there are."""
     words = [str(name) for name in names]
     shown = ", ".join(words[:8])
     return shown if len(words) <= 8 else f"{shown} and {len(words) - 8} more"

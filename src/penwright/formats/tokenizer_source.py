@@ -1,4 +1,4 @@
-"""Tokenizers for training from scratch: of another run, a folder of the hub, a single file or a GGUF file."""
+"""Existing tokenizers for new models: of a run, a folder in the layout of the hub, a tokenizer file or a GGUF file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +16,8 @@ from penwright.tokenizers.checks import FOREIGN, MOST_PIECES
 from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
 from penwright.tokenizers.sentencepiece import added_token, as_tokenizer_json, parse_sentencepiece
 
-# The roles of special tokens in the files of transformers, and their usual names. A tokenizer that has no token for a
-# role gets one with the first name.
+# The roles of special tokens in the files of transformers, and their usual names. A tokenizer without a token for
+# a role gets one that has the first of these names.
 ROLES = {"start": ("bos", "cls"), "end": ("eos", "sep"), "pad": ("pad",)}
 NAMES = {
     "start": ("<s>", "[CLS]", "<|begin_of_text|>", "<bos>"),
@@ -27,13 +27,13 @@ NAMES = {
 
 
 def read_tokenizer_source(source: str) -> Tokenizer:
-    """Return the tokenizer of a run, a folder, a file or `hub:NAME`; raise PenwrightError if it cannot be used.
+    """Return the tokenizer of a run, a folder, a file or `hub:NAME`. Raises PenwrightError if it cannot be used.
 
     A tokenizer that has no special token for the start, the end or padding gets one, after all other tokens.
     """
     path = download(source.removeprefix(PREFIX), TOKENIZER) if source.startswith(PREFIX) else Path(source)
     if not path.exists():
-        raise PenwrightError(f"there is no tokenizer {path}. Name a run, a folder, a tokenizer file or {PREFIX}NAME")
+        raise PenwrightError(f"there is no tokenizer {path}. Choose a run, a folder, a tokenizer file or {PREFIX}NAME")
     folder = path if path.is_dir() else path.parent
     try:
         if path.suffix == ".gguf":
@@ -46,11 +46,11 @@ def read_tokenizer_source(source: str) -> Tokenizer:
     except PenwrightError as error:
         raise PenwrightError(f"the tokenizer of {source} cannot be used: {error}") from None
     except Exception as error:  # the library raises plain Exception
-        raise PenwrightError(f"the tokenizer of {source} cannot be used: {error!r}") from error
+        raise PenwrightError(f"the tokenizer of {source} cannot be used: {error}") from error
 
 
 def _single_file(path: Path) -> Table:
-    """Return the tokenizer.json of a tokenizer.json, a vocab.txt, or a SentencePiece model under any name."""
+    """Read a tokenizer.json, or build one from a vocab.txt or a SentencePiece model, which may have any name."""
     content = read_bytes(path.resolve())
     if path.suffix == ".json":
         return parse_json(content) | {"truncation": None, "padding": None}
@@ -60,11 +60,11 @@ def _single_file(path: Path) -> Table:
 
 
 def _with_special_tokens(file: Table, named: Mapping[str, str]) -> Tokenizer:
-    """Return the tokenizer with its special tokens for start, end and padding; add the ones that it lacks.
+    """Return the tokenizer with its special tokens for start, end and padding; add those that it lacks.
 
     Args:
         file: The content of tokenizer.json.
-        named: The special tokens by role in the files of transformers, such as bos and eos.
+        named: The special tokens by their roles in transformers, such as bos and eos.
     """
     vocabulary, added = file["model"]["vocab"], list(file["added_tokens"])
     ids = {piece: n for n, (piece, _) in enumerate(vocabulary)} if isinstance(vocabulary, list) else dict(vocabulary)

@@ -85,7 +85,7 @@ def ablate(
 ) -> Ablation:
     """Compare a model's losses and predictions with and without these heads.
 
-    `label` is the index of a classifier's true label; None takes the label that is predicted with all heads.
+    `label` is the index of a classifier's true label, by default the label that it predicts with all heads.
     """
     with evaluating(model):
         before = scores(model, reading)[0].log_softmax(-1)
@@ -111,7 +111,7 @@ def ablate(
 
 @torch.inference_mode()
 def head_importance(model: Model, reading: ForwardPass, label: int | None = None) -> tuple[HeadImportance, ...]:
-    """Ablate each head in turn, part by part, with one forward pass per head."""
+    """Measure the increase of the loss without each head, with one forward pass per head."""
     with evaluating(model):
         whole = scores(model, reading)[0].log_softmax(-1)
         answers = _answers(model, reading, whole, label)
@@ -147,7 +147,7 @@ ROWS = 32  # texts per batch
 
 @dataclass(frozen=True)
 class Occlusion:
-    """The effect of each token: a label's log-probability with the token minus that without the token, in nats."""
+    """The effect of each token: a label's log-probability with the token minus that without it, in nats."""
 
     target: str  # the label
     log_prob: float  # log-probability of the label with all tokens
@@ -156,7 +156,7 @@ class Occlusion:
 
 
 def occlusion(model: EncoderOnly, reading: ForwardPass, label: int, name: str) -> Occlusion:
-    """Measure the effect of each token on a label, by reading the text once without each token."""
+    """Measure the effect of each token on a label by running the model on the text without that token."""
     ids = [token.id for token in reading.source]
     places = [place for place, token in enumerate(reading.source) if token.start < token.end]
     values = np.zeros(len(ids))

@@ -38,7 +38,7 @@ class AttentionPart:
 
 @dataclass(frozen=True)
 class PackedPart:
-    """An AttentionPart in a quarter of the memory; `unpack` restores the weights with an error of at most 0.004."""
+    """An AttentionPart that needs a quarter of the memory; `unpack` restores the weights to within 0.004."""
 
     name: PartName
     layers: tuple[int, ...]
@@ -67,7 +67,7 @@ class AttentionMaps:
     answers: tuple[Token, ...]  # the next token at each decoder position, up to the end of the text
 
     def part(self, name: PartName) -> AttentionPart:
-        """Return the part of this name; raises UsageError if the model does not have it."""
+        """Return the part with this name; raises UsageError if the model does not have it."""
         for part in self.parts:
             if part.name == name:
                 return part
@@ -83,13 +83,13 @@ def attention_maps(model: Model, reading: ForwardPass, layers: Sequence[int] | N
 
 
 def packed_maps(model: Model, reading: ForwardPass, layers: Sequence[int] | None = None) -> tuple[PackedPart, ...]:
-    """Return packed attention, for long texts; at most one layer at a time is unpacked in memory."""
+    """Return attention weights packed into bytes, for long texts. At most one layer at a time is unpacked in memory."""
     kept = _recorded(model, reading, layers, lambda weights: _packed(weights[0]).cpu())
     return tuple(PackedPart(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items())
 
 
 def alignment(maps: AttentionMaps) -> Alignment:
-    """Return the mean of all cross-attention heads at the positions where each token is chosen.
+    """Return the mean attention of all cross-attention heads at the position where each token is chosen.
 
     A token is chosen at the position of the token before it. All layers count, since the layers that align best differ
     from model to model. Raises UsageError unless the model is a translator.
@@ -154,7 +154,7 @@ class Rollout:
 
 
 def rollouts(maps: AttentionMaps) -> tuple[Rollout, ...]:
-    """Compute the rollout of each part of a model; `maps` must have all layers."""
+    """Compute the rollout of each part of a model; `maps` must include all layers."""
     parts = {part.name: part for part in maps.parts}
     if "cross" not in parts:
         return tuple(_named(part, rollout(part.weights), maps) for part in maps.parts)
@@ -179,7 +179,7 @@ def crossed_rollout(
 ) -> tuple[Float64[np.ndarray, "targets targets"], Float64[np.ndarray, "targets sources"]]:
     """Return a decoder's rollout with cross-attention: the shares of target tokens and of source tokens.
 
-    Each cross-attention C counts as a further attention with a residual connection. Half of the content is kept, and
+    Each cross-attention C is treated like self-attention with a residual connection: half of the content is kept, and
     half is C times the encoder's rollout.
     """
     own, foreign = np.eye(decoder.shape[-1]), np.zeros(cross.shape[-2:])

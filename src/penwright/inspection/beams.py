@@ -1,4 +1,4 @@
-"""The tree of a beam search: the candidates of each step, and the kept ones."""
+"""The tree of a beam search: the candidates at each step, and which of them are kept."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from penwright.translation.translator import Translator
 
 
 class Node(NamedTuple):
-    """A token among the best continuations of a step."""
+    """A token among the best continuations at one step."""
 
     id: int
     parent: int | None
@@ -25,7 +25,7 @@ class Node(NamedTuple):
 class BeamTree:
     """A recorder of the beam search for one source.
 
-    If a second search begins, the first one was for a draft, and its nodes are discarded.
+    If a second search begins, the nodes of the first one are discarded, because it only made a draft.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class BeamTree:
     def nodes(self, tokenizer: Tokenizer) -> list[Node]:
         """Return the nodes, step by step; final nodes have no text."""
         found: list[Node] = []
-        before: dict[int, int] = {}  # beams of the previous step, with their nodes
+        before: dict[int, int] = {}  # the node of each beam of the previous step
         for step, extension in enumerate(self._steps):
             beams: dict[int, int] = {}
             rows = zip(extension.parents, extension.tokens, extension.log_probs, strict=True)
@@ -68,7 +68,7 @@ def beams(translator: Translator, text: str, beam_size: int | None = None) -> Be
 
     def watch(source: int, extension: Extension) -> None:
         if source != 0:
-            raise UsageError("a beam tree needs a single sentence: give one line that fits the model")
+            raise UsageError("a beam tree needs a single sentence: give one line that fits the context")
         tree(source, extension)
 
     size = beam_size or translator.defaults.beam_size

@@ -1,4 +1,4 @@
-"""The base of the `Inspector`: what it reads, and which parts of the model cause an outcome."""
+"""The base class of `Inspector`: it reads texts, and finds the parts of the model that cause an outcome."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -53,7 +53,7 @@ class CircuitInspector:
     def place_detail(
         self, text: str, place: str, target: str | None = None, *, position: int | None = None, k: int = 10
     ) -> PlaceDetail:
-        """Return the vectors at one place and position: "decoder.embedding", a block ("decoder.2") or "output"."""
+        """Return the vectors at one position of a place: "decoder.embedding", a block ("decoder.2") or "output"."""
         reading = self.read(text, target)
         return place_detail(self.model, reading, self.outcome.names, place, self._position(reading, position), k)
 
@@ -89,9 +89,10 @@ class CircuitInspector:
     ) -> tuple[Patching, ...]:
         """Copy activations of `text` into a run on `other`, and return how much of its prediction each one restores.
 
-        `kind` is "residual", "attention", "feed_forward" or "heads"; `positions` are those to patch. By default,
-        `outcome` is what the model predicts for `text` at `position`, and `against` what it predicts for `other`. A
-        translator reads the same `target` for both, and explains the first token at which the predictions differ.
+        `kind` is "residual", "attention", "feed_forward" or "heads"; `positions` are the positions to patch. By
+        default, `outcome` is the model's prediction for `text` at `position`, and `against` is its prediction for
+        `other`. A translator reads the same `target` with both texts; its default `position` is the first at which the
+        predictions differ.
         """
         reading = self.read(text, target)
         texts = reading, self.reader.with_source(other, reading)
@@ -108,10 +109,10 @@ class CircuitInspector:
         outcome: str | None = None,
         n_edges: int = 20,
     ) -> Paths:
-        """Return the strongest paths from part to part: what passes through each to an outcome.
+        """Return the strongest paths between parts, with the effect of each path on an outcome.
 
-        `position` and the default `outcome` are those of `attribution`. The `n_edges` with the largest estimates are
-        measured.
+        `position` and the default `outcome` are those of `attribution`. Only the `n_edges` edges with the largest
+        estimates are measured.
         """
         reading = self.read(text, target)
         aim = self.outcome.aim(reading, target, position, outcome)

@@ -108,7 +108,7 @@ def _ends_in_common(first: Sequence[str], second: Sequence[str]) -> tuple[int, i
 
 
 def _side_by_side(one: slice, other: slice) -> Spans:
-    """Pair the pieces of two spans one to one. If both have pieces, but not equally many, pair the spans as wholes."""
+    """Pair the pieces of two spans one to one. If both have pieces, but different numbers, pair the spans as wholes."""
     n, m = one.stop - one.start, other.stop - other.start
     if n and m and n != m:
         yield one, other

@@ -1,8 +1,8 @@
 """The residual stream as a sum: what the tokens, positions, heads and feed-forward networks each contribute to it.
 
 In a pre-norm model, each sublayer adds its output to the stream, so the stream is the sum of all outputs (Elhage et al.
-2021). A norm is a linear map once its statistics are fixed, here to those of the text. With them, the stream is also a
-sum where norms stand between sublayers (post-norm), and so is the input of the output layer.
+2021). A norm is a linear map once its statistics are fixed; here, they are fixed to those of the text. The stream of a
+post-norm model is then also a sum, and so is the input of the output layer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,14 +16,14 @@ from penwright.errors import UsageError
 from penwright.inspection.recording import StackRecord, SublayerRecord
 
 BIASES, TOKENS, POSITIONS = range(3)  # the first contributions of each stack
-MOST_NUMBERS = 250_000_000  # limit on the size of the contributions (1 GB in float32)
+MOST_NUMBERS = 250_000_000  # maximum number of values in the contributions (1 GB in float32)
 
 
 class Contributions(NamedTuple):
-    """The vectors that add up to the residual stream, and what each comes from.
+    """The vectors that add up to the residual stream, and the source of each.
 
-    Names are those of heads, "decoder.3.feed_forward", "decoder.tokens", "decoder.positions" and "decoder.biases".
-    Biases are those of norms and of attention outputs.
+    Names are for example "decoder.3.2" (a head), "decoder.3.feed_forward", "decoder.tokens", "decoder.positions" and
+    "decoder.biases". The biases are those of norms and of attention outputs.
     """
 
     names: list[str]
@@ -31,9 +31,9 @@ class Contributions(NamedTuple):
 
 
 def walk(stack: StackRecord, at: Sequence[int] | None = None) -> Iterator[tuple[SublayerRecord | None, Contributions]]:
-    """Yield each sublayer and the contributions to the residual stream before it; at the end, None and all of them.
+    """Yield each sublayer with the contributions to the residual stream before it, then None with all contributions.
 
-    Vectors are overwritten by the next step. `at` limits the positions.
+    The next step overwrites the vectors. `at` selects positions; the default is all.
     """
     places = torch.arange(len(stack.embedded)) if at is None else torch.tensor(at)
     n_heads = sum(len(each.heads.outputs) if each.kind == "attention" else 1 for each in stack.sublayers)
@@ -68,7 +68,7 @@ def apply_final_norm(stack: StackRecord, contributions: Contributions, at: Seque
 
 
 def _before_norm(stack: StackRecord) -> Float[Tensor, "positions d_model"]:
-    """Return the token vectors plus the vectors of positions."""
+    """Return the token vectors plus the position vectors."""
     assert stack.embedding.positions is not None
     n = torch.arange(len(stack.token_vectors), device=stack.token_vectors.device)[None]
     with torch.no_grad():
@@ -78,7 +78,7 @@ def _before_norm(stack: StackRecord) -> Float[Tensor, "positions d_model"]:
 def _normalize(
     norm: nn.Module, stream: Float[Tensor, "positions d_model"], vectors: Float[Tensor, "_ positions d_model"]
 ) -> None:
-    """Apply a norm with the statistics of `stream`, which is the sum of the vectors, to each of them in place."""
+    """Apply a norm to each vector in place, with the statistics of `stream`, the sum of the vectors."""
     if isinstance(norm, nn.Identity):
         return
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)

@@ -48,7 +48,7 @@ def cosines(matrix: Float[np.ndarray, "n d_model"], vector: Float[np.ndarray, " 
 def nearest(
     matrix: Float[np.ndarray, "n d_model"], vector: Float[np.ndarray, " d_model"], k: int, left_out: Sequence[int] = ()
 ) -> tuple[Int[np.ndarray, " k"], Float64[np.ndarray, " k"]]:
-    """Return the k rows with the largest cosine with the vector, and the cosines; skip the rows `left_out`."""
+    """Return the k rows with the largest cosine with the vector, and the cosines; skip the rows in `left_out`."""
     close = cosines(matrix, vector)
     close[list(left_out)] = -np.inf
     order = np.argsort(-close, kind="stable")[: max(0, min(k, len(close) - len(set(left_out))))]
@@ -58,7 +58,7 @@ def nearest(
 def plane(matrix: Float[np.ndarray, "n d_model"]) -> tuple[Float64[np.ndarray, "n 2"], Float64[np.ndarray, "2"]]:
     """Return coordinates in the first two principal components (Pearson 1901), and their shares of the variance.
 
-    Each axis points in the direction that makes its largest coefficient positive. So a model always gives the same map.
+    Each axis points in the direction that makes its largest coefficient positive, so a model always gives the same map.
     """
     centred = matrix.astype(np.float64) - matrix.mean(0)
     variances, axes = np.linalg.eigh(centred.T @ centred)
@@ -91,7 +91,7 @@ def embedding_map(
     else:
         groups = [_ids_of(tokenizer, word) for word in chosen]
     if not groups:
-        raise UsageError("a map needs words: name at least one")
+        raise UsageError("a map needs at least one word. Name a word")
     table = _table(model, side)
     xy, explained = plane(np.stack([table[ids].mean(0) for ids in groups]))
     texts = tuple("".join(words[token] for token in ids) for ids in groups)
@@ -100,7 +100,7 @@ def embedding_map(
 
 def _ids_of(tokenizer: Tokenizer, word: str) -> list[int]:
     if not word:
-        raise UsageError("an empty word has no neighbours: name one")
+        raise UsageError("the word is empty. Name a word")
     inside = tokenizer.encode(f" {word}")
     return inside if len(inside) == 1 else tokenizer.encode(word)
 
@@ -140,7 +140,7 @@ def positional_similarity(
     if settings.positions.type == "learned":
         n_positions = min(n_positions, settings.context_length)
     if settings.positions.type == "none":
-        raise UsageError("this model has no positions: it knows the order of tokens only from its causal mask")
+        raise UsageError("this model has no position encodings: it knows the order of tokens only from its causal mask")
     rope, embedding = rotary_positions(settings), embedding_of(model, side)
     encodings = _added(embedding, n_positions) if rope is None else _circles(rope, n_positions)
     waves = embedding.positions if rope is None else rope

@@ -25,7 +25,7 @@ PartName = Literal["encoder", "decoder", "cross"]  # parts with attention; cross
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """The tokens that an encoder reads and the tokens that a decoder reads; empty for a side the model lacks."""
+    """The tokens that an encoder reads and the tokens that a decoder reads; empty for a side that the model lacks."""
 
     source: tuple[Token, ...]
     target: tuple[Token, ...]

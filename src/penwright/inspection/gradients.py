@@ -59,7 +59,7 @@ class AttributionTarget:
 
 
 def likeliest_outcome(model: Model, reading: ForwardPass, position: int) -> int:
-    """Return the most likely outcome at a position; raise UsageError beyond the last position."""
+    """Return the most likely outcome at a position; raise UsageError if there is no such position."""
     with evaluating(model), torch.inference_mode():
         logits = scores(model, reading)[0]
     if not 0 <= position < len(logits):
@@ -127,7 +127,7 @@ def _gradients(
     places: Float[Tensor, " steps"],
     shares: Float[Tensor, " steps"],
 ) -> list[Vectors]:
-    """Return the sum of the outcome's gradients at these points of the line, weighted by `shares`."""
+    """Return the sum of the outcome's gradients at these points on the line, weighted by `shares`."""
     sums = [torch.zeros_like(base) for base in baseline]
     for some, weights in zip(places.to(sums[0]).split(ROWS), shares.to(sums[0]).split(ROWS), strict=True):
         points = [
@@ -166,7 +166,7 @@ class _FixedVectors(nn.Module):
 
 @contextmanager
 def _with_vectors(embedding: Embedding, vectors: Vectors) -> Iterator[None]:
-    """Make an embedding return these vectors inside the `with` block; embeddings with the same table do not change."""
+    """Make an embedding return these vectors inside the `with` block, but not the embeddings that share its table."""
     table = embedding.tokens
     embedding.tokens = _FixedVectors(vectors)  # type: ignore[assignment]  # the model only calls the table
     try:

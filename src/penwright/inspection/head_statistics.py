@@ -86,8 +86,8 @@ def distance(weights: Weights) -> Float[np.ndarray, "n_layers n_heads"]:
 def offset(weights: Weights, back: int) -> Float[np.ndarray, "n_layers n_heads"]:
     """Return w[t, t - back], the attention to the token `back` positions earlier.
 
-    With 1, this finds heads that attend to the previous token (Voita et al. 2019). Only targets with such a source
-    count. The result is NaN if no target counts.
+    With `back=1`, this finds heads that attend to the previous token (Voita et al. 2019). Targets without such a source
+    do not count. The result is NaN if no target counts.
     """
     seen = np.diagonal(weights, -back, -2, -1)
     return seen.mean(-1) if seen.shape[-1] else np.full(weights.shape[:-2], np.nan)

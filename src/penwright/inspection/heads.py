@@ -1,4 +1,4 @@
-"""Names of attention heads: part, layer and number, where layers and numbers count from 0."""
+"""Names of attention heads: part, layer and number. Layers and numbers count from 0."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ class Head(NamedTuple):
 
 
 def attentions(model: Model) -> dict[tuple[PartName, int], str]:
-    """Return the module name of each attention of a model, by part and layer."""
+    """Return the name of each attention module of a model, by part and layer."""
     return {place_of(name): name for name, module in model.named_modules() if isinstance(module, Attention)}
 
 

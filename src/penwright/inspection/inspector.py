@@ -54,12 +54,12 @@ from penwright.translation.translator import Translator
 
 
 class Inspector(CircuitInspector):
-    """An inspector of a model with its tokenizer, on any texts.
+    """An inspector of a model and its tokenizer, for any text.
 
     `target` is a translation for a translator, or a label for a classifier; the default is the model's own prediction.
     A writer has no target. A text longer than the context is cut, with a message in `warnings`; only `token_scores` and
     `loss_by_position` read all of a writer's text. Methods raise UsageError for parts that the model lacks, for example
-    a seventh layer of six.
+    layer 6 of a model with six layers.
     """
 
     @property
@@ -68,7 +68,7 @@ class Inspector(CircuitInspector):
         return [str(head) for head in all_heads(self.model)]
 
     def warnings(self, text: str, target: str | None = None) -> tuple[str, ...]:
-        """Return warnings about unknown characters of a text, and about text that the model does not read."""
+        """Return warnings about unknown characters in a text, and about text that the model does not read."""
         return self.reader.warnings(text, target)
 
     def attention(self, text: str, target: str | None = None, layers: Sequence[int] | None = None) -> AttentionMaps:
@@ -87,7 +87,8 @@ class Inspector(CircuitInspector):
         """Return the statistics of every head, by part."""
         reading, model = self.read(text, target), self.model
         deepest = max(head.layer for head in all_heads(model))
-        maps_by_layer = (attention_maps(model, reading, [layer]) for layer in range(deepest + 1))  # needs less memory
+        # one layer at a time, to save memory
+        maps_by_layer = (attention_maps(model, reading, [layer]) for layer in range(deepest + 1))
         parts = [head_statistics(part) for maps in maps_by_layer for part in maps.parts]
         return tuple(joined([part for part in parts if part.name == name]) for name in self._parts)
 
@@ -145,8 +146,8 @@ class Inspector(CircuitInspector):
     ) -> Attribution:
         """Attribute the token after a position, or a classifier's label, to the tokens that the model reads.
 
-        The default position is the last for a writer, and the first for a translator. After the end of a text, the most
-        likely token is attributed.
+        The default position is the last for a writer, and the first for a translator. At the end of a text, the most
+        likely next token is attributed.
         """
         reading = self.read(text, target)
         aim = self.outcome.aim(reading, target, position)

@@ -2,9 +2,9 @@
 
 This is softmax(output(norm(h_l))), where h_0 is the embedding and h_l is the output of block l. `norm` is the final
 norm of a pre-norm model. It does nothing in a post-norm model, since block outputs are already normalized. The last row
-is the model's own prediction. Early layers may use another representation than the last one, so their predictions can
-mislead; Belrose et al. (2023) train a translation for each layer instead. For a translator, the lens reads the decoder;
-for a classifier, it predicts labels.
+is the model's own prediction. Early layers may use a different representation from the last one, so their predictions
+can mislead; Belrose et al. (2023) train a translation for each layer instead. For a translator, the lens reads the
+decoder; for a classifier, it predicts labels.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,8 @@ class Lens:
     """The most likely outcomes after the embedding and after each layer, at each position.
 
     Positions are the target tokens of a writer or translator; a classifier has one position. The true token is the next
-    token of the text. At the end of the text, its probability is NaN and its rank is 0. Ranks count from 1.
+    token of the text. The end of the text has no true token: the probability is NaN, and the rank is 0. Ranks count
+    from 1.
     """
 
     tokens: tuple[Token, ...]  # the tokens at these positions; empty for a classifier

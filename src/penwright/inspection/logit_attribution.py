@@ -2,7 +2,7 @@
 
 The last norm and the output layer read the residual stream, which is a sum (see `decomposition.py`). So the logit is a
 sum too: one term for each head, each feed-forward network, the token vector and the position vector. This counts only
-the direct path of a part to the output, and not what later parts make of it; `patching.py` and `paths.py` measure that.
+a part's direct path to the output, and not its effect through later parts, which `patching.py` and `paths.py` measure.
 A constant that is added to all logits changes no probability. The logit is therefore compared with the mean logit of
 all outcomes, or with the logit of one other outcome.
 """
@@ -30,14 +30,14 @@ STRONGEST = 3  # parts that the explanation names
 class LogitAttribution:
     """What each part adds to the logit of an outcome directly. The values add up to `logit`.
 
-    Names are those of heads ("decoder.3.2"), "decoder.3.feed_forward", "decoder.tokens", "decoder.positions" and
+    Names are for example "decoder.3.2" (a head), "decoder.3.feed_forward", "decoder.tokens", "decoder.positions" and
     "biases". A translator's encoder has no direct path to the output: what it adds comes through the cross-attention.
     """
 
     target: str  # the outcome
     against: str | None  # the outcome to compare with; None: the mean of all outcomes
     position: int  # position of the token before the outcome; 0 for a label
-    logit: float  # of the outcome, minus that of `against` or the mean of all
+    logit: float  # logit of the outcome, minus that of `against` or the mean logit
     names: tuple[str, ...]
     values: Float64[np.ndarray, " parts"]
 
@@ -55,7 +55,7 @@ class LogitAttribution:
         other = "the mean logit" if self.against is None else f"that of “{self.against}”"
         return (
             f"The logit of “{self.target}” is {abs(self.logit):.2f} {'above' if self.logit >= 0 else 'below'} {other}; "
-            f"most of it comes directly from {', '.join(most[:-1])} and {most[-1]}."
+            f"most of this comes directly from {', '.join(most[:-1])} and {most[-1]}."
         )
 
     def __str__(self) -> str:
@@ -109,7 +109,8 @@ def logit_attribution(
 def _pooled(model: EncoderOnly, found: Contributions) -> Float[Tensor, "contributions d_model"]:
     """Return each contribution to the vector that the output layer reads.
 
-    The pooler's activation counts as a factor for each number, its output divided by its input, so the sum stays exact.
+    The pooler's activation is replaced by a factor for each number (its output divided by its input), so the sum stays
+    exact.
     """
     pooled = found.vectors.mean(1) if model.settings.pooling == "mean" else found.vectors[:, 0].clone()
     if model.pooler is None:

@@ -1,8 +1,8 @@
-"""The data of the picture of a whole model: an overview of one forward pass, and what one place of it computes.
+"""The data for the picture of a whole model: an overview of one forward pass, and the details of one place.
 
 The overview (`ModelMap`) has numbers for every sublayer at every position, and the attention of one position.
-`place_detail` has the vectors of one place at one position: an embedding, a block or the output layer. Queries, keys
-and values of a head are those of `arithmetic.py`. No answer contains a weight matrix.
+`place_detail` has the vectors of one place at one position: an embedding, a block or the output layer. For the
+queries, keys and values of a head, see `arithmetic.py`. No result contains a weight matrix.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ class SublayerMap:
     layer: int
     kind: Kind
     added: Float32[np.ndarray, " positions"]  # length of the vector that the sublayer adds
-    after: Float32[np.ndarray, " positions"]  # length of the residual stream after it
-    weights: Float32[np.ndarray, "n_heads sources"]  # attention of the position; empty for a feed-forward network
+    after: Float32[np.ndarray, " positions"]  # length of the residual stream after the sublayer
+    weights: Float32[np.ndarray, "n_heads sources"]  # attention weights of the position; empty for feed-forward
     head_added: Float32[np.ndarray, " n_heads"]  # length of the vector that each head adds at the position
 
 
@@ -43,7 +43,7 @@ class StackMap:
     name: StackName
     tokens: tuple[Token, ...]
     position: int  # the position whose attention is shown
-    embedded: Float32[np.ndarray, " positions"]  # length of the vector of each token, with its position
+    embedded: Float32[np.ndarray, " positions"]  # length of the sum of each token vector and its position vector
     sublayers: tuple[SublayerMap, ...]
 
 
@@ -58,24 +58,24 @@ class ModelMap:
     layer_texts: tuple[str, ...]  # the likeliest outcome after the embedding and after each layer (logit lens)
     layer_probabilities: Float64[np.ndarray, " n_layers_and_one"]
     outcomes: TopPredictions  # the likeliest outcomes
-    logits: Float64[np.ndarray, " k"]  # of these outcomes
+    logits: Float64[np.ndarray, " k"]  # logits of the likeliest outcomes
 
 
 @dataclass(frozen=True)
 class SublayerDetail:
-    """A sublayer at one position. A vector that is missing is empty."""
+    """A sublayer at one position. Vectors that this kind of sublayer lacks are empty."""
 
     part: PartName
     layer: int
     kind: Kind
-    before: Float32[np.ndarray, " d_model"]  # the residual stream
+    before: Float32[np.ndarray, " d_model"]  # the residual stream before the sublayer
     read: Float32[np.ndarray, " d_model"]  # the input of the sublayer
     hidden: Float32[np.ndarray, " d_ff"]  # the hidden layer of a feed-forward network
     output: Float32[np.ndarray, " d_model"]
-    after: Float32[np.ndarray, " d_model"]  # the residual stream
+    after: Float32[np.ndarray, " d_model"]  # the residual stream after the sublayer
     head_added: Float32[np.ndarray, " n_heads"]
     head_sources: tuple[int, ...]  # the source with the largest weight, by head
-    head_weights: Float32[np.ndarray, " n_heads"]  # these weights
+    head_weights: Float32[np.ndarray, " n_heads"]  # the largest weight, by head
     sources: tuple[Token, ...]  # the tokens that heads attend to
 
 
@@ -83,8 +83,8 @@ class SublayerDetail:
 class PlaceDetail:
     """The vectors at one place of a model, at one position.
 
-    Places are "decoder.embedding", blocks such as "decoder.2", and "output". `vectors` are those of an embedding
-    ("token", "position", "embedded") or of the output layer ("stream", "normalized").
+    Places are "decoder.embedding", blocks such as "decoder.2", and "output". `names` and `vectors` are those of an
+    embedding ("token", "position", "embedded") or of the output layer ("stream", "normalized", "pooled").
     """
 
     place: str
@@ -92,15 +92,15 @@ class PlaceDetail:
     token: Token
     names: tuple[str, ...]
     vectors: tuple[Float32[np.ndarray, " d_model"], ...]
-    sublayers: tuple[SublayerDetail, ...]  # of a block
-    outcomes: TopPredictions | None  # of the output layer
+    sublayers: tuple[SublayerDetail, ...]  # the sublayers of a block; empty for other places
+    outcomes: TopPredictions | None  # the likeliest outcomes; None except for the output layer
     logits: Float64[np.ndarray, " k"]
     log_sum: float  # the logarithm of the sum of exp(logit) over all outcomes
 
 
 @torch.no_grad()
 def model_map(model: Model, reading: ForwardPass, names: Sequence[str], position: int, k: int = 10) -> ModelMap:
-    """Return the overview of a pass. `position` is one of the last stack."""
+    """Return the overview of a forward pass. `position` is a position in the last stack."""
     recording = record(model, reading)
     last = recording.stacks[-1]
     require_position(position, len(last.embedded))
@@ -161,7 +161,7 @@ def place_detail(
 
 
 def require_position(position: int, length: int) -> None:
-    """Raise UsageError beyond the last position."""
+    """Raise UsageError unless a text of this length has this position."""
     if not 0 <= position < length:
         raise UsageError(f"there is no position {position}: positions are 0 to {length - 1}")
 
@@ -234,7 +234,7 @@ def _output(
 
 
 def _most_attended(recording: Recording, position: int) -> int:
-    """Return the source to which the cross-attention of a position attends most, over all heads and layers."""
+    """Return the source that gets the most cross-attention from a position, as a mean over all heads and layers."""
     total = torch.stack([_weights(each, position).mean(0) for each in recording.sublayers("cross")]).mean(0)
     return int(total.argmax())
 

@@ -17,7 +17,7 @@ class Outcomes:
 
     @property
     def names(self) -> Sequence[str]:
-        """The labels or tokens that the model predicts; raise UsageError for an encoder without labels."""
+        """The labels or tokens that the model predicts; raises UsageError for an encoder without labels."""
         if not self._names:
             raise UsageError("this encoder has no labels, so it predicts nothing. Inspect its heads instead")
         return self._names
@@ -30,7 +30,7 @@ class Outcomes:
                 return list(self.names).index(written)
         if labels:
             raise UsageError(f"there is no label '{name}': the labels are {', '.join(self.names)}")
-        raise UsageError(f"'{name}' is not a single token of this model. Choose the token that begins it")
+        raise UsageError(f"'{name}' is not a single token of this model. Choose the token that it begins with")
 
     def label(self, target: str | None) -> int | None:
         """Return the index of a classifier's label; None for another model, or without a target."""
@@ -44,7 +44,7 @@ class Outcomes:
         outcome: str | None = None,
         against: str | None = None,
     ) -> AttributionTarget:
-        """Return the outcome to explain: the one that is named, else the next token or label, else the likeliest.
+        """Return the outcome to explain: by default, the next token or the label; without one, the likeliest outcome.
 
         The default position is the last for a writer, and the first for a translator.
         """
@@ -58,5 +58,5 @@ class Outcomes:
             chosen = reading.answers[position].id
         other = None if against is None else self.index(against)
         if other == chosen:
-            raise UsageError(f"'{self.names[chosen]}' is compared with itself. Choose another outcome")
+            raise UsageError(f"'{self.names[chosen]}' is compared with itself. Choose a different outcome")
         return AttributionTarget(position, chosen, other)

@@ -54,17 +54,17 @@ def heads(look: Inspector, text: str, target: str | None = None, sort: str = "la
     return every_head(look.packed_attention(text, target), look.head_statistics(text, target), answers, sort)
 
 
-MOST_PIECES = 3_000_000  # numbers of all pieces of a picture of a model
+MOST_PIECES = 3_000_000  # maximum number of values in the picture of a whole model
 
 
 def whole_model(look: Inspector, text: str, target: str | None = None, position: int | None = None) -> View:
-    """Return the picture of a whole model, with as many of its pieces as a file should hold."""
+    """Return the picture of a whole model, with as many pieces as fit in a file of moderate size."""
     found = look.model_map(text, target, position=position)
     last, start = found.stacks[-1], found.position
     pieces, room = dict[str, object](), MOST_PIECES
     wanted: list[tuple[str, Callable[[], object]]] = []
     for here in [start, *(each for each in range(len(last.tokens)) if each != start)]:
-        stacks = found.stacks if here == start else found.stacks[-1:]  # every position of the encoder, once
+        stacks = found.stacks if here == start else found.stacks[-1:]  # the encoder only once, with all its positions
         spots = [
             (stack, where) for stack in stacks for where in ([here] if stack is last else range(len(stack.tokens)))
         ]
@@ -87,7 +87,7 @@ def whole_model(look: Inspector, text: str, target: str | None = None, position:
 def circuit(
     look: Inspector, text: str, target: str | None = None, position: int | None = None, n_edges: int = 16
 ) -> dict[str, object]:
-    """Return the strongest paths to an outcome with a sentence for each, and what each part adds to its logit."""
+    """Return the strongest paths to an outcome, a sentence about each, and what each part adds to its logit."""
     at = 0 if look.shape == "classifier" else position
     found = look.paths(text, target, position=at, n_edges=n_edges)
     parts = look.logit_attribution(text, target, position=at)

@@ -1,8 +1,8 @@
 """Activation patching between two texts (Vig et al. 2020; Meng et al. 2022): which activations carry the difference.
 
-The model reads the other text, with one activation replaced by that of the text. If the prediction of the text comes
-back, what it depends on passes through this place. Both texts need the same number of tokens, since an activation is
-copied to the same position.
+The model reads the other text, with one activation replaced by the one from the first text. If this restores the
+prediction for the first text, the difference passes through the patched place. Both texts need the same number of
+tokens, since an activation is copied to the same position.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,27 +30,27 @@ from penwright.model.mask import KernelMask
 PatchKind = Literal["residual", "attention", "feed_forward", "heads"]
 PATCH_KINDS: tuple[PatchKind, ...] = ("residual", "attention", "feed_forward", "heads")
 BATCH_TOKENS = 2048  # tokens per batch
-SMALLEST = 1e-9  # a smaller difference of the two texts is rounding
+SMALLEST = 1e-9  # a smaller difference between the texts is a rounding error
 
 
 @dataclass(frozen=True)
 class Patching:
-    """How much of the difference between two texts each patch restores: 0 nothing, 1 all of it.
+    """The share of the difference between two texts that each patch restores: 0 is none of it, 1 is all.
 
-    The difference is that of the logits of `target` and `against`. Rows are layers. Columns are the patched positions,
-    or the heads, which are patched at all of these positions at once.
+    Each text has a preference: the logit of `target` minus that of `against`. Rows are layers. Columns are the
+    patched positions, or the heads, which are patched at all of these positions at once.
     """
 
     kind: PatchKind
     part: PartName
     layers: tuple[int, ...]
     positions: tuple[int, ...]
-    tokens: tuple[Token, ...]  # of the text, at these positions
-    other_tokens: tuple[Token, ...]
+    tokens: tuple[Token, ...]  # tokens of the first text at these positions
+    other_tokens: tuple[Token, ...]  # tokens of the other text
     target: str
     against: str
-    difference: float  # logit of `target` minus that of `against`, for the text
-    other_difference: float  # for the other text
+    difference: float  # preference of the first text
+    other_difference: float  # preference of the other text
     restored: Float64[np.ndarray, "n_layers columns"]
 
     @property
@@ -93,17 +93,17 @@ def patching(
 ) -> tuple[Patching, ...]:
     """Patch activations of the first text into a run on the second, one place at a time; return a result per part.
 
-    `aim` must have an outcome to compare with. `positions` are those to patch, by default all.
+    `aim` must have an outcome to compare with. `positions` are the positions to patch, by default all.
     """
     text, other = texts
     require_same_lengths(text, other)
     if kind not in PATCH_KINDS:
-        raise UsageError(f"there is no kind of patch '{kind}': choose {', '.join(PATCH_KINDS)}")
+        raise UsageError(f"there is no kind of patch '{kind}': choose one of {', '.join(PATCH_KINDS)}")
     assert aim.against is not None
     recording, found = record(model, text), []
     whole, before = _difference(recording.logits[None], aim)[0], _difference(_scores(model, other), aim)[0]
     if abs(whole - before) < SMALLEST:
-        raise UsageError("both texts lead to the same prediction, so no patch can change it. Choose other texts")
+        raise UsageError("both texts lead to the same prediction, so no patch can change it. Choose different texts")
     for part, places in _places(recording, kind):
         tokens, others = (each.sides(part)[0] for each in texts)
         chosen = _positions(positions, len(tokens))
@@ -144,7 +144,7 @@ def preferences(
     *,
     last: bool,
 ) -> AttributionTarget:
-    """Return a position and two outcomes: by default what the model predicts for each text, if these differ.
+    """Return the position and the two outcomes to compare, by default the model's predictions for the two texts.
 
     The default position is the last one, or with `last=False` the first at which the predictions differ.
     """
@@ -191,7 +191,7 @@ def _difference(logits: Tensor, aim: AttributionTarget) -> Float64[np.ndarray, "
 def _positions(positions: Sequence[int] | None, length: int) -> list[int]:
     chosen = list(range(length)) if positions is None else list(positions)
     if not chosen or not all(0 <= at < length for at in chosen):
-        raise UsageError(f"there is no position {chosen}: positions are 0 to {length - 1}")
+        raise UsageError(f"invalid positions {chosen}: choose one or more from 0 to {length - 1}")
     return chosen
 
 
@@ -217,7 +217,7 @@ def _patched_logits(
 
 @contextmanager
 def _patched(kind: PatchKind, patches: Sequence[_Patch]) -> Iterator[None]:
-    """Replace an activation in each row of a batch inside the `with` block: the first patch in the first row."""
+    """Replace an activation in each row of a batch inside the `with` block, one patch per row."""
     by_place: dict[int, list[tuple[int, _Patch]]] = {}
     for row, patch in enumerate(patches):
         by_place.setdefault(id(patch.place), []).append((row, patch))

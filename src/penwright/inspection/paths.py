@@ -1,11 +1,11 @@
-"""Path attribution: which part of a model passes what on to which other part, and what comes of it.
+"""Path attribution: which parts of a model pass information to which other parts, and with what effect.
 
 An edge leads from a part (a head, a feed-forward network, the token or position vectors) to an input of a later part:
 the query, key or value of a head, the input of a feed-forward network, or the output layer. To cut an edge, the
-contribution of its first part is subtracted from the residual stream that this one input reads; all else reads the
-whole stream. `effect` is the measured change of log p(outcome) (path patching: Goldowsky-Dill et al. 2023). Measuring
-every edge would need one forward pass for each, so `estimate`, the gradient times the contribution, chooses the edges
-to measure (edge attribution patching: Syed et al. 2023).
+contribution of its first part is subtracted from the residual stream that this one input reads; all other inputs read
+the whole stream. `effect` is the measured change of log p(outcome) (path patching: Goldowsky-Dill et al. 2023).
+Measuring every edge would need one forward pass for each, so `estimate`, the gradient times the contribution, chooses
+the edges to measure (edge attribution patching: Syed et al. 2023).
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ BATCH_TOKENS = 2048  # tokens per batch of cut edges
 class Edge:
     """An edge between two parts, and what it adds to the log-probability of the outcome, in nats."""
 
-    source: str  # a head such as "decoder.0.3", or for example "decoder.1.feed_forward" or "decoder.tokens"
+    source: str  # for example "decoder.0.3" (a head), "decoder.1.feed_forward" or "decoder.tokens"
     destination: str  # a head, a feed-forward network or "output"
     via: str  # "query", "key" or "value" of a head; "input" of a feed-forward network or the output layer
     estimate: float  # gradient times contribution
@@ -52,8 +52,8 @@ class Paths:
     target: str  # the outcome
     position: int  # position of the token before the outcome; 0 for a label
     log_prob: float
-    n_edges: int  # number of all edges, of which the strongest are measured
-    edges: tuple[Edge, ...]  # by size of the effect
+    n_edges: int  # number of all edges; only the strongest are measured
+    edges: tuple[Edge, ...]  # sorted by the size of the effect
 
     def sentence(self, edge: Edge) -> str:
         """Return one sentence about an edge."""
@@ -74,14 +74,14 @@ class Paths:
     @property
     def explanation(self) -> str:
         """One sentence about the strongest edge."""
-        return self.sentence(self.edges[0]) if self.edges else "No part passes anything on to another."
+        return self.sentence(self.edges[0]) if self.edges else "No path was measured."
 
     def __str__(self) -> str:
         return self.explanation
 
 
 def _percent(probability: float) -> str:
-    """Return a probability in percent, with at least two digits that differ from 0."""
+    """Return a probability in percent, with three significant digits."""
     return "less than 0.001%" if probability < 1e-5 else f"{100 * probability:.3g}%"
 
 
@@ -101,7 +101,7 @@ class _Site(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """An edge with what its destination gets instead: queries, keys, values, an output, or the stream itself."""
+    """A cut edge, and what replaces the result of its destination: queries, keys, values, an output or logits."""
 
     site: _Site
     instead: Tensor
@@ -150,12 +150,12 @@ def _sites(
 
 
 def _inputs(site: _Site, stack: StackRecord, x: Float[Tensor, "rows positions d_model"], model: Model) -> Tensor:
-    """Return what a site makes of a residual stream: its queries, keys, values or output, or the logits."""
+    """Compute the queries, keys, values, output or logits of a site from a residual stream."""
     place = site.place
     if place is None:
         return read_out(model, x)
     if place.part == "cross" and site.via != "query":
-        x = stack.stack.norm(x)  # the encoder's
+        x = stack.stack.norm(x)  # the final norm of the encoder
     elif place.residual.norm_first:
         x = place.residual.norm(x)
     if not isinstance(place.module, Attention):
@@ -172,7 +172,7 @@ def _inputs(site: _Site, stack: StackRecord, x: Float[Tensor, "rows positions d_
 
 
 def _gradients(model: Model, recording: Recording, aim: AttributionTarget) -> dict[tuple[int, str], Tensor]:
-    """Return the gradient of log p(outcome) at the queries, keys and values of each head, and at each output."""
+    """Return the gradient of log p(outcome) for each head's queries, keys and values, and each feed-forward output."""
     kept: dict[tuple[int, str], Tensor] = {}
 
     def keep_inputs(place: SublayerRecord, name: str, kernel: Kernel) -> Kernel:
@@ -210,7 +210,7 @@ def _pulled(
     aim: AttributionTarget,
     gradients: dict[tuple[int, str], Tensor],
 ) -> Float[Tensor, "sites positions d_model"]:
-    """Return the gradient of log p(outcome) at the residual stream, through each site alone."""
+    """Return the gradient of log p(outcome) with respect to the residual stream, through each site alone."""
     stream = vectors.sum(0)
     found = []
     for site in sites:
@@ -253,7 +253,7 @@ def _measured(
 
 
 def _cut_logits(model: Model, recording: Recording, cuts: Sequence[_Cut]) -> Tensor:
-    """Run a batch in which each row has one edge cut."""
+    """Return the logits of a batch in which each row has one edge cut."""
     with ExitStack() as stack:
         for place in {id(cut.site.place): cut.site.place for cut in cuts}.values():
             if place is None:

@@ -1,4 +1,4 @@
-"""A record of everything that a model computes for one text: the residual stream, and each sublayer beside it."""
+"""A record of everything that a model computes for one text: the residual stream and all sublayers."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -45,13 +45,13 @@ class SublayerRecord:
     layer: int
     module: Attention | FeedForward
     residual: Residual
-    before: Float[Tensor, "positions d_model"] = field(init=False)  # the residual stream
-    read: Float[Tensor, "positions d_model"] = field(init=False)  # the input of the sublayer: normalized, if pre-norm
+    before: Float[Tensor, "positions d_model"] = field(init=False)  # the residual stream before the sublayer
+    read: Float[Tensor, "positions d_model"] = field(init=False)  # the sublayer's input; normalized in a pre-norm model
     output: Float[Tensor, "positions d_model"] = field(init=False)
-    after: Float[Tensor, "positions d_model"] = field(init=False)  # the residual stream
-    heads: HeadsRecord = field(init=False)  # of an attention
+    after: Float[Tensor, "positions d_model"] = field(init=False)  # the residual stream after the sublayer
+    heads: HeadsRecord = field(init=False)  # only in an attention
     rotation: Rotation | None = None
-    hidden: Float[Tensor, "positions d_ff"] = field(init=False)  # of a feed-forward network
+    hidden: Float[Tensor, "positions d_ff"] = field(init=False)  # only in a feed-forward network
 
     @property
     def kind(self) -> Kind:
@@ -97,7 +97,7 @@ class Recording:
 
 
 def record(model: Model, reading: ForwardPass) -> Recording:
-    """Run the model once and record all that it computes."""
+    """Run the model once and record everything that it computes."""
     stacks = _stacks(model)
     with ExitStack() as recording:
         recording.enter_context(evaluating(model))

@@ -16,7 +16,7 @@ Inspected = Generator | Translator | Classifier
 
 
 class TextReader:
-    """A converter from texts to the tokens of a forward pass. These are the same tokens as when the model is used."""
+    """A converter from texts to the tokens of a forward pass: the same tokens as when the model is used."""
 
     def __init__(self, application: Inspected):
         self.application, self.tokenizer = application, application.tokenizer
@@ -39,7 +39,7 @@ class TextReader:
         return self.whole(text, target).cut(self.application.model.settings.context_length)
 
     def whole(self, text: str, target: str | None = None) -> ForwardPass:
-        """Return all tokens of a writer's text. Sources are cut so that the end token fits."""
+        """Return all tokens of a text. A translator's or classifier's source is cut so that the end token fits."""
         text = self._line(text)
         tokens = tokens_of(self.tokenizer, text)
         start, end = self._special(self.tokenizer.start_id, 0), self._special(self.tokenizer.end_id, len(text))

@@ -40,10 +40,10 @@ WITHOUT_TOKENS = ("(label)",)  # the only position of a classifier
 def view(found: object) -> View:
     """Return the view of a result, which a notebook displays and `save` writes as .html, .svg or .png.
 
-    Results in tuples, like rollouts, are viewed one by one. Raises UsageError for a result without a view.
+    Results in tuples, such as rollouts, are viewed one by one. Raises UsageError for a result without a view.
     """
     if isinstance(found, tuple):
-        raise UsageError("these are several results: view each of them by itself")
+        raise UsageError("this is a tuple of results: view each of them by itself")
     raise UsageError(f"there is no view of {type(found).__name__}")
 
 
@@ -155,7 +155,7 @@ def _attribution(found: Attribution) -> View:
 @view.register
 def _occlusion(found: Occlusion) -> View:
     data = {"method": "leaving out", "target": found.target, "tokens": found.tokens, "values": found.values}
-    return View("attribution", data, heading="What each token adds: with it minus without it")
+    return View("attribution", data, heading="What each token adds to the log-probability of the label")
 
 
 @view.register
@@ -187,7 +187,7 @@ def _neighbours(found: Neighbours) -> View:
 
 @view.register
 def _embeddings(found: EmbeddingMap) -> View:
-    note = f"Two principal components, which show {found.explained.sum():.0%} of the variance."
+    note = f"Two principal components, which explain {found.explained.sum():.0%} of the variance."
     data = {"xy": found.xy, "ids": found.ids.tolist(), "labels": found.texts, "note": note}
     return View("embeddings", data, heading="Map of token vectors")
 

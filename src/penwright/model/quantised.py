@@ -86,7 +86,7 @@ def int8_rows(
     scales: Float[Tensor, " out_features"],
     bias: Float[Tensor, " out_features"] | None = None,
 ) -> Float[Tensor, "rows out_features"]:
-    """Multiply with torch's operators for CPUs; `scales` are the scale in float32.
+    """Multiply with torch's operators for CPUs; `scales` is `scale` in float32.
 
     Rows are rounded to int8. On a CPU without instructions for int8, a single row is rounded to bfloat16.
     """

@@ -102,9 +102,9 @@ def fit_linear(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> LinearCla
 
 
 def refit_linear(linear: LinearClassifier, corpus: AnyCorpus, labels: Sequence[str]) -> LinearClassifier | None:
-    """Fit a linear classifier on all texts, held-out ones included. Return None if there are many, which gains little.
+    """Fit a linear classifier on all texts, held-out ones included. Return None if there are too many for it to help.
 
-    It is for texts that are not in the corpus: on the held-out texts, its scores would be too good.
+    The result is for texts outside of the corpus: on the held-out texts, its scores would be too good.
     """
     if len(corpus.training) + len(corpus.held_out) > MOST_REFITTED:
         return None
@@ -136,7 +136,7 @@ def _some_texts(part: AnyPart, labels: Sequence[str], seed: int) -> tuple[list[s
     return texts, torch.tensor(numbers)
 
 
-# Probabilities of a label, and whether it is right.
+# The probability of a label for each text, and whether the label is right.
 Confidence = tuple[NDArray[np.float64], NDArray[np.bool_]]
 
 
@@ -184,7 +184,11 @@ def evaluate(context: RunContext) -> Sequence[Score]:
     return [
         first._replace(report=LabelReport(label_scores(counts, labels), counts.tolist(), worst, threshold)),
         *others,
-        Score("calibration error", error, note="% between probability and accuracy on average, chance subtracted"),
+        Score(
+            "calibration error",
+            error,
+            note="mean difference between probability and accuracy in %, without the part due to chance",
+        ),
     ]
 
 

@@ -35,7 +35,7 @@ class RunContext:
     device: torch.device
     card: ModelCard
     linear: LinearClassifier | None = None  # linear classifier of n-grams; classification only
-    whole_linear: LinearClassifier | None = None  # the same, fitted on held-out texts, too; for other texts
+    whole_linear: LinearClassifier | None = None  # fitted on the held-out texts as well; for texts outside the corpus
     linear_log_probs: Tensor | None = None  # log-probabilities from `linear` for the texts of quick evaluations
     dictionary: Mapping[str, str] | None = None  # words and their translations; None: learned from the corpus
     has_new_head: bool = False  # whether a fine-tuned model has a new, untrained head

@@ -1,4 +1,4 @@
-"""A dictionary in the training of a translator: its entries as examples, and as hints in training sentences."""
+"""Training of a translator with a dictionary: entries become examples, and hints in training sentences."""
 
 import hashlib
 import re
@@ -15,13 +15,13 @@ from penwright.errors import PenwrightError
 from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.hints import inflected, with_hints
 
-SHARE = 0.5  # share of the sentences with a usable term that get hints
+SHARE = 0.5  # share of sentences that get hints, out of those with a usable term
 MOST_HINTS = 3  # maximum number of hints in a sentence
 SHORTEST = 3  # minimum length of a term in a hint, in characters: translators know the shortest words
 
 
 def open_pairs_with_dictionary(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
-    """Open sentence pairs for training. If the options name a dictionary, it becomes part of the training part."""
+    """Open sentence pairs for training. If the options name a dictionary, add it to the training part."""
     corpus = open_pairs(paths, reading)
     if reading.dictionary is None:
         return corpus
@@ -43,7 +43,7 @@ def open_pairs_with_dictionary(paths: Sequence[str | Path], reading: ReadingOpti
 
 
 def read_entries(file: SourceFile) -> list[Entry]:
-    """Return the entries of a dictionary, one for each term, with all its translations.
+    """Return the entries of a dictionary, one for each term, with all translations of the term.
 
     Each line has a term and a translation, separated by a tab; further columns are ignored, and so are blank lines
     and lines that begin with #. Raises PenwrightError for a line without a translation.
@@ -56,7 +56,7 @@ def read_entries(file: SourceFile) -> list[Entry]:
         target = rest.partition("\t")[0].strip()
         if not source.strip() or not target:
             raise PenwrightError(
-                f"{file.path} line {number:,} is no entry of a dictionary: it needs a term, a tab and a translation"
+                f"{file.path} line {number:,} is not a dictionary entry: it needs a term, a tab and a translation"
             )
         if re.search(r"\w", source):
             found.setdefault(source.strip().casefold(), (source.strip(), {}))[1][target] = None
@@ -66,14 +66,14 @@ def read_entries(file: SourceFile) -> list[Entry]:
 
 
 def _read(part: CorpusPart[Pair], entries: Sequence[Pair], glossary: Glossary, seed: int) -> Iterator[Pair]:
-    """Yield the pairs, some with hints, and the entries."""
+    """Yield the pairs, some of them with hints, and then the dictionary entries."""
     for pair in part:
         yield pair._replace(source=hinted_source(pair, glossary, Random(f"{seed} {pair.source}")))
     yield from entries
 
 
 def hinted_source(pair: Pair, glossary: Glossary, rng: Random) -> str:
-    """Return the source of a pair, perhaps with hints. Only translations that the target has become hints."""
+    """Return the source of a pair, perhaps with hints. Only translations that occur in the target become hints."""
     if rng.random() >= SHARE:
         return pair.source
     found = []

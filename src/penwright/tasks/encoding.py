@@ -66,7 +66,7 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score the frequencies of tokens, without any context."""
+    """Score a unigram model, which knows only the frequencies of tokens."""
     assert context.training is not None
     training, held_out = (store.column("text").tokens for store in (context.training, context.held_out))
     nats = ngram_baselines(training[:COUNTED], held_out[:COUNTED], context.tokenizer.vocab_size, order=1)

@@ -24,7 +24,7 @@ PLACE = re.compile(f"{OPEN}(\\d+){CLOSE}")
 ASSISTANT = "assistant"
 MOST_SECONDS = 10
 LIMITS = {"RLIMIT_AS": 512 << 20, "RLIMIT_CPU": MOST_SECONDS, "RLIMIT_CORE": 0}
-PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")  # variables that Python may need to start
+PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")  # environment variables that Python needs
 
 
 class Message(NamedTuple):
@@ -106,7 +106,7 @@ def _rendered(template: ChatTemplate, roles: tuple[str, ...]) -> str:
         answer = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):  # the process was ended by a limit
         limit = f"{MOST_SECONDS} s or {LIMITS['RLIMIT_AS'] >> 20} MiB of memory"
-        raise PenwrightError(f"the chat template rejects these messages: it needs more than {limit}") from None
+        raise PenwrightError(f"the chat template cannot be used: it needs more than {limit}") from None
     if "invalid" in answer:
         raise PenwrightError(f"the chat template is not valid: {answer['error']}")
     if "error" in answer:

@@ -1,4 +1,4 @@
-"""A program that renders a chat template in a process with limited memory and time, since it may come from anybody.
+"""A program that renders an untrusted chat template in a process with limited memory and time.
 
 It reads a JSON object from standard input (see `render`), and writes one with either the text or the error.
 """

@@ -78,7 +78,7 @@ class ForeignTokenizer(Tokenizer):
         self._pieces = [names.get(token, f"<unused {token}>") for token in range(self.vocab_size)]
         unknown = self._unknown_piece
         self.unknown_id = int(self._ids[numbers[unknown]]) if unknown in numbers else None
-        if unknown is not None and self.unknown_id is not None:  # pieces that the model lacks have the same id
+        if unknown is not None and self.unknown_id is not None:  # all pieces that the model lacks have this id
             self._pieces[self.unknown_id] = unknown
         spell, silent = self._speller(), self._specials.keys() | (set(range(self.vocab_size)) - names.keys())
         self._bytes = [
@@ -148,7 +148,7 @@ class ForeignTokenizer(Tokenizer):
 
     @property
     def plain_file(self) -> Table:
-        """The tokenizer.json without the conventions, which other programs can read."""
+        """The tokenizer.json without Penwright's conventions, for other programs."""
         return self._plain
 
     def has(self, token: int) -> bool:
@@ -208,7 +208,7 @@ def _clean(text: str) -> str:
 
 
 def _with_hidden_specials(file: Table) -> Table:
-    """Return a tokenizer.json that encodes no text to special tokens, even if they are pieces of a unigram model."""
+    """Return a tokenizer.json that never encodes text to special tokens, even to those in a unigram model."""
     added = file["added_tokens"]
     special = {token["content"] for token in added if token["special"]}
     if file["model"]["type"] != "Unigram":

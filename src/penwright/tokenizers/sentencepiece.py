@@ -165,7 +165,7 @@ def _falls_back(pieces: Sequence[SentencePiece]) -> bool:
 
 
 def from_tokenizer_json(file: Table) -> SentencePieceModel:
-    """Return the model of a tokenizer.json that `as_tokenizer_json` made. The scores of BPE are the ranks of merges."""
+    """Return the model of a tokenizer.json that `as_tokenizer_json` made. BPE scores are negated ranks of merges."""
     model, added = file["model"], {token["content"]: token["special"] for token in file["added_tokens"]}
     is_unigram = model["type"] == "Unigram"
     if is_unigram:

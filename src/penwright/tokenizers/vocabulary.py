@@ -1,4 +1,4 @@
-"""Changes of a vocabulary: new tokens, and a vocabulary without the tokens that a text does not use."""
+"""Changes to a vocabulary: adding tokens, and removing the tokens that a text does not use."""
 
 import json
 import re
@@ -17,14 +17,14 @@ from penwright.tokenizers.tokenizer import Tokenizer
 
 File = dict[str, Any]  # the content of a tokenizer.json
 NEVER = -1e6  # score of special tokens among the pieces of a unigram model, so that no text is encoded to them
-SAMPLE = 5_000_000  # characters of a text among which new tokens are learned
+SAMPLE = 5_000_000  # maximum number of characters of text that new tokens are learned from
 ROLES = ("pad", "start", "end")
 
 
 def trimmed(tokenizer: Tokenizer, used: Collection[int]) -> Tokenizer:
     """Return a tokenizer without unused tokens. Texts that only need the `used` tokens are encoded as before.
 
-    Special tokens, bytes and single characters stay, and so do the tokens that BPE merges into others.
+    Special tokens, bytes and single characters stay, and so do the tokens that BPE needs to build the remaining ones.
 
     Raises PenwrightError if this tokenizer cannot be changed.
     """
@@ -60,10 +60,10 @@ def trimmed(tokenizer: Tokenizer, used: Collection[int]) -> Tokenizer:
 
 
 def extended(tokenizer: Tokenizer, new: int | Sequence[str], texts: Iterable[str] = ()) -> Tokenizer:
-    """Return a tokenizer with new tokens after all others: for these words, or `new` tokens learned from texts.
+    """Return a tokenizer with tokens added at the end: for the words in `new`, or `new` tokens learned from texts.
 
-    Learned tokens are further merges of BPE, or the words that would save most tokens. A token never spans words, and
-    no tokenizer gets a token that it has already.
+    Learned tokens are further merges of BPE, or the words that save the most tokens. A token never spans several words,
+    and no token is added twice.
 
     Raises PenwrightError if this tokenizer cannot be changed.
     """
@@ -73,7 +73,7 @@ def extended(tokenizer: Tokenizer, new: int | Sequence[str], texts: Iterable[str
     if isinstance(new, int):
         for text in _sample(texts):
             units.update(_units(library, text))
-    else:  # a word after a space is another token in most tokenizers
+    else:  # in most tokenizers, a word after a space is a different token
         units.update(unit for word in new for form in (f" {word}", word) for unit in _units(library, form))
     growing = _Growing(file, tokenizer.pieces)
     growing.add_characters(units, new if isinstance(new, int) else MOST_PIECES)
@@ -90,7 +90,7 @@ def extended(tokenizer: Tokenizer, new: int | Sequence[str], texts: Iterable[str
 
 
 def earlier_pieces(new: Tokenizer, old: Tokenizer) -> list[list[int]]:
-    """Return for each token of a changed vocabulary its token in the old one or, if it is new, the old ones in it."""
+    """Return, for each token of `new`, its token in `old` or, if it was added, the tokens of `old` that it replaces."""
     known, model = {piece: token for token, piece in enumerate(old.pieces)}, old.library.model
     return [
         [known[piece]] if piece in known else [each.id for each in model.tokenize(piece.removeprefix("##"))]
@@ -105,9 +105,11 @@ def _changeable(tokenizer: Tokenizer) -> File:
     if tokenizer.kind in ("characters", "bytes"):
         raise PenwrightError(f"a vocabulary of {tokenizer.kind} cannot be changed: it has no pieces of words")
     if not tokenizer.is_plain or tokenizer.target is not tokenizer:
-        raise PenwrightError("a vocabulary whose numbering differs from its SentencePiece model's cannot be changed")
+        raise PenwrightError(
+            "a vocabulary with ids that differ from those in its SentencePiece model cannot be changed"
+        )
     if model["type"] == "BPE" and (model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")):
-        raise PenwrightError("a BPE vocabulary with prefixes or suffixes of words cannot be changed")
+        raise PenwrightError("a BPE vocabulary with word prefixes or suffixes cannot be changed")
     if model["type"] == "BPE":
         model["merges"] = [list(pair) for pair in tokenizer.merges]  # in older files, a merge is a string
     return file
@@ -142,14 +144,14 @@ def _renumbered(processor: Any, numbers: Mapping[int, int]) -> Any:
 
 
 def _checked(file: File, names: Sequence[str]) -> Tokenizer:
-    """Return the tokenizer, whose tokens must have these names. The library chooses the ids of some by itself."""
+    """Build the tokenizer, and check the names of its tokens, since the library chooses some ids itself."""
     try:
         library = LibraryTokenizer.from_str(json.dumps({name: part for name, part in file.items() if name != FOREIGN}))
         made = ForeignTokenizer(file) if FOREIGN in file else Tokenizer(library)
     except Exception as error:  # the library raises plain Exception
         raise PenwrightError(f"the vocabulary of this tokenizer cannot be changed: {error}") from error
     if made.pieces != list(names):
-        raise PenwrightError("the vocabulary of this tokenizer cannot be changed: its tokens would get other numbers")
+        raise PenwrightError("the vocabulary of this tokenizer cannot be changed: its tokens would get different ids")
     return made
 
 
@@ -194,7 +196,7 @@ class _Growing:
         if name in self._known:
             return
         if len(self.names) >= MOST_PIECES:
-            raise PenwrightError(f"a vocabulary has at most {MOST_PIECES:,} tokens")
+            raise PenwrightError(f"a vocabulary has at most {MOST_PIECES:,} tokens. Add fewer tokens")
         if self._is_list:
             self._model["vocab"].append([name, score])
         else:
@@ -229,7 +231,7 @@ class _Growing:
         return pieces
 
     def add_unit(self, unit: str) -> None:
-        """Add a token for a whole unit. BPE also gets the tokens between its pieces and the whole."""
+        """Add a token for a whole unit. With BPE, also add the intermediate tokens."""
         pieces = self.split(unit)
         if self._model["type"] != "BPE":
             self._add(unit, 0.99 * sum(self._scores.get(piece, 0.0) for piece in pieces))

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDE, HIGH = 0.85, 0.24  # inches per step of a tree, and per node
+WIDE, HIGH = 0.85, 0.24  # inches per step and per node of a tree
 QUIET = "#9a9ca5"
-WIDEST = 12  # maximum number of dimensions of a vector in a picture: the first ones and the last one
+WIDEST = 12  # maximum number of dimensions drawn per vector: the first ones and the last
 CELL = 0.44, 0.2  # inches per number: width and height
 
 
@@ -93,7 +93,7 @@ def arithmetic(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 
 def _places(width: int) -> list[str]:
-    """Return the indices of the dimensions in the picture."""
+    """Return the labels of the dimensions in the picture."""
     places = [str(place) for place in range(width)]
     return places if width <= WIDEST else [*places[: WIDEST - 1], f"… {width - 1}"]
 
@@ -113,7 +113,7 @@ def _numbers(
     *,
     shares: bool,
 ) -> None:
-    """Draw a table of numbers on coloured cells. With `shares`, these are probabilities; otherwise, signed."""
+    """Draw a table of numbers on coloured cells: probabilities with `shares`, otherwise signed numbers."""
     finite = np.where(np.isfinite(numbers), numbers, 0.0)
     if shares:
         shown = axes.imshow(np.sqrt(finite), cmap=colours(WEIGHTS), vmin=0, vmax=1, aspect="auto")
@@ -144,5 +144,5 @@ def comparison(figure: "Figure", data: Mapping[str, Any]) -> None:
         places = np.arange(len(names)) + shift
         axes.barh(places, np.nan_to_num(data[side]), height=0.36, color=colour, label=label(name, 60))
     axes.set_yticks(range(len(names)), names, fontsize=7)
-    axes.set(xlabel="surprise, nats", ylim=(max(1, len(names)) - 0.5, -0.5))
+    axes.set(xlabel="surprisal, nats", ylim=(max(1, len(names)) - 0.5, -0.5))
     axes.legend()

@@ -48,7 +48,7 @@ class View:
 
     `name` is a file in `modules/` with a function `draw`; the comment above it describes `data` and `options`. Tables
     may also be dataclasses or named tuples, and arrays are NumPy arrays. In a notebook, some heads of `attention` are
-    left out if the output would be too large (see `notebook.smaller`).
+    left out if the output would otherwise be too large (see `notebook.smaller`).
     """
 
     name: str
@@ -63,7 +63,7 @@ class View:
     def save(self, path: str | PathLike[str]) -> None:
         """Save the view to a self-contained file with the suffix .html, .svg or .png.
 
-        Raises UsageError for another suffix, or if the view cannot be saved in this format.
+        Raises UsageError for any other suffix, or if the view cannot be saved in this format.
         """
         path = Path(path)
         ending = path.suffix.lower()
@@ -98,13 +98,13 @@ def view_names() -> tuple[str, ...]:
 
 
 def html(views: Sequence[View], title: str = "") -> str:
-    """Return a page with the views below each other, which needs no other files and sends no requests.
+    """Return a self-contained page with the views, one below the other. The page sends no requests.
 
     A page without a title is bare, for embedding in another page. The security policy allows only the script of the
     page. Texts occur only in the packed data, so no text can be executed as part of the page.
     """
     sections = [{"name": v.name, "heading": v.heading, "data": v.data, "options": v.options} for v in views]
-    # a single view needs no heading if the page has the same one
+    # a single view needs no heading that repeats the title of the page
     if len(sections) == 1 and title == views[0].heading:
         sections[0]["heading"] = ""
     packed = zlib.compress(pack({"title": title, "views": sections}))
@@ -133,7 +133,7 @@ def bundle(names: tuple[str, ...]) -> str:
 
 
 def _in_order(names: Sequence[str], found: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the modules and all imported modules, dependencies first."""
+    """Return the modules and all modules that they import, dependencies first."""
     for name in names:
         if name not in found:
             needed = [other for _, other in IMPORT.findall(_source(name))]

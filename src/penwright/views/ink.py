@@ -66,7 +66,7 @@ def _code_points(path: str) -> frozenset[int]:
 
 
 def _list_missing(missing: set[str]) -> str:
-    """List the code points of the first missing characters, which cannot be drawn."""
+    """List the code points of the first six missing characters, and count the rest."""
     first = [f"U+{ord(c):04X}" for c in sorted(missing)[:6]]
     more = len(missing) - len(first)
     return ", ".join(first) + (f" and {more} more" if more > 0 else "")
@@ -94,7 +94,7 @@ def probabilities(weights: Any) -> Float[ndarray, "*shape"]:
 
 
 def colours(stops: str) -> "LinearSegmentedColormap":
-    """Return a colormap through these colours."""
+    """Return a colormap that passes through these colours."""
     from matplotlib.colors import LinearSegmentedColormap  # noqa: PLC0415 (an extra)
 
     return LinearSegmentedColormap.from_list("scale", stops.split())

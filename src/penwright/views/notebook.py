@@ -66,7 +66,9 @@ def smaller(name: str, data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, A
     if name != "attention":
         return
     for kept in (32, 16, 8, 4, 2, 1, 0):
-        hint = f"This notebook has the weights of {kept} heads per part, and thumbnails of all. A saved .html has all."
+        hint = (
+            f"This notebook has the weights of only some heads ({kept} per part). Save the view as .html to keep all."
+        )
         yield (
             {**data, "parts": [_reduce_part(part, kept, data.get("first", ())) for part in data["parts"]]},
             {"missing": hint},

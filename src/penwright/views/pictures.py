@@ -26,7 +26,7 @@ ENDINGS = (".svg", ".png")
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "penwright",  # equal pictures give equal files
-    "text.parse_math": False,  # a dollar sign in a text is not a formula
+    "text.parse_math": False,  # a dollar sign in a text does not start a formula
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -44,7 +44,7 @@ def render(name: str, data: Mapping[str, Any], ending: str) -> bytes:
     """
     if name not in DRAWINGS:
         raise UsageError(
-            f"the view {name!r} can only be saved as .html. Views for {ending}: {', '.join(sorted(DRAWINGS))}"
+            f"the view {name!r} can only be saved as .html. Views for {ending} files: {', '.join(sorted(DRAWINGS))}"
         )
     try:
         from matplotlib import rc_context  # noqa: PLC0415 (an extra)
@@ -85,7 +85,7 @@ def _hide_later(weights: Float[ndarray, "*heads targets sources"]) -> Float[ndar
 
 
 def _tokens(axes: "Axes", rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Label the cells with tokens if these fit, else with numbers."""
+    """Label the axes with tokens if they fit, otherwise with numbers."""
     if max(len(rows), len(columns)) <= 64:
         axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=7)
         axes.set_yticks(range(len(rows)), rows, fontsize=7)
@@ -231,7 +231,7 @@ def _ablation(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 def _text(figure: "Figure", data: Mapping[str, Any]) -> None:
     surprise = -np.asarray(data["log_probs"])
-    _bars(figure, [label(token) for token in data["tokens"][-len(surprise) :]], surprise, "surprise, nats")
+    _bars(figure, [label(token) for token in data["tokens"][-len(surprise) :]], surprise, "surprisal, nats")
 
 
 DRAWINGS: dict[str, Drawing] = {

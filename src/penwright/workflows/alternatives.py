@@ -1,4 +1,4 @@
-"""Alternatives to a plan: other sizes, other budgets and other columns, for the person who chooses."""
+"""Alternatives to a plan: different sizes, budgets and columns for the user to choose from."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class SizeOption(NamedTuple):
 
 
 class BudgetOption(NamedTuple):
-    """A budget, and what the planned model would reach with it."""
+    """A budget, and the forecast for the planned model with it."""
 
     minutes: float
     epochs: float

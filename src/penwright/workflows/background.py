@@ -84,7 +84,7 @@ def _start(folder: Path, precision: Precision, lock: int) -> None:
 
 
 def compile_now(run: Run, precision: Precision) -> None:
-    """Compile the steps for the shape of a run, which may have no checkpoint yet. If this fails, record it."""
+    """Compile the steps for the shape of a run, which may have no checkpoint yet. If this fails, record the failure."""
     model = _model_of(run, precision)
     try:
         engine.compile_steps(model)
@@ -111,5 +111,5 @@ def _failure_of(model: DecoderOnly | EncoderDecoder) -> Path:
 
 if __name__ == "__main__":
     os.nice(NICENESS)
-    torch.set_num_threads(int(sys.argv[3]))  # compiled code is kept for a number of threads
+    torch.set_num_threads(int(sys.argv[3]))  # compiled code depends on the number of threads
     compile_now(Run.open(Path(sys.argv[1])), sys.argv[2])  # type: ignore[arg-type]

@@ -120,7 +120,7 @@ def changed_tokenizer(recipe: Recipe, corpus: AnyCorpus, say: Say) -> Tokenizer 
             size = tokenizer.vocab_size
             tokenizer = extended(tokenizer, new, TASKS[recipe.task].texts(corpus))
             examples = ", ".join(tokenizer.token_text(token) for token in range(size, tokenizer.vocab_size)[-5:])
-            say(f"vocabulary: {tokenizer.vocab_size - size:,} new tokens, such as {examples}")
+            say(f"vocabulary: tokens added: {tokenizer.vocab_size - size:,}, for example {examples}")
     except PenwrightError as error:
         raise PenwrightError(f"{own.base}: {error}") from None
     return tokenizer
@@ -146,7 +146,7 @@ def _words_in(path: Path) -> list[str]:
             f"--add-tokens: {path} cannot be read: {error.strerror}. Give a number or a file"
         ) from None
     if not (words := [line.strip() for line in text.splitlines() if line.strip()]):
-        raise PenwrightError(f"--add-tokens: {path} has no words")
+        raise PenwrightError(f"--add-tokens: {path} has no words. Write one word on each line")
     return words
 
 

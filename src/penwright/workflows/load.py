@@ -79,7 +79,7 @@ class OpenedRun(NamedTuple):
         return weights
 
     def linear(self, *, whole: bool = False) -> "penwright.classification.linear.LinearClassifier | None":
-        """Load the linear classifier that belongs to a classifier; with `whole`, the one that has seen all texts.
+        """Load the linear classifier that belongs to a classifier; with `whole`, the one fitted on all texts.
 
         Return None if the run has none.
         """
@@ -222,7 +222,7 @@ def open_run(folder: str | Path) -> OpenedRun:
 def load(folder: str | Path, device: str = "cpu", precision: Precision | None = None) -> Application:
     """Load the best model of a run, or the model of a checkpoint: a Generator, a Translator or a Classifier.
 
-    The weights are in float32, unless `precision` is given, or another precision was chosen after training.
+    The weights are in float32, unless `precision` is given, or a different precision was chosen after training.
     """
     here, opened_run = usable_device(device), open_run(folder)
     kept = best_precision(opened_run.run, here)

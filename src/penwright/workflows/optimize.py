@@ -30,8 +30,8 @@ from penwright.workflows.load import OPTIMIZED, OpenedRun, corpus_record, load_t
 
 MAX_LOSS_INCREASE = 0.005  # maximum increase of the loss compared with float32, in nats per token
 MEASURED_BATCHES = 100
-MEASURED_TARGETS = 4096  # minimum number of targets for the choice at the end of training
-INT8_FROM = 2_000_000  # fewest parameters of the decoder for int8 by default; smaller models are as fast in float32
+MEASURED_TARGETS = 4096  # number of targets to measure when the precision is chosen after training
+INT8_FROM = 2_000_000  # minimum number of decoder parameters for int8 by default; smaller models are as fast in float32
 ALIGNMENT = "alignment.json"  # file in a run folder: the attention head that aligns best
 CALIBRATION = "calibration.json"  # file in a run folder: the calibration of a classifier
 
@@ -87,7 +87,7 @@ def _nats_by_precision(opened_run: OpenedRun, say: Say) -> dict[Precision, float
 
 
 def expected_precision(model: Model, device: torch.device) -> Precision:
-    """Return the precision that a model decodes in after training, unless its held-out loss is too high then."""
+    """Return the precision that a model decodes in after training, unless it makes the held-out loss too high."""
     if device.type != "cpu" or isinstance(model, EncoderOnly) or n_decoder_parameters(model) < INT8_FROM:
         return "float32"
     return "int8" if "int8" in fastest_first() else "float32"

@@ -46,12 +46,12 @@ class Prepared:
     corpus: AnyCorpus
     machine: Machine
     reason: str  # why this task was chosen
-    tokenizer: Tokenizer | None = None  # tokenizer that the settings name, or that of the base with other tokens
-    replan: Callable[[float], Plan] | None = None  # make the plan again, with new timings, for a budget in minutes
+    tokenizer: Tokenizer | None = None  # named in the settings, or the base's with a changed vocabulary
+    replan: Callable[[float], Plan] | None = None  # plans again, with new timings, for a budget in minutes
 
     @property
     def is_too_large(self) -> bool:
-        """Whether the model does not fit in the memory of this machine. GPUs and adapters are not judged."""
+        """Whether the model does not fit in the memory of this machine. Always False on a GPU, and with adapters."""
         is_judged = self.machine.device.type == "cpu" and not self.plan.recipe.lora
         return is_judged and self.plan.size.training_bytes > available_memory()
 
@@ -174,7 +174,7 @@ def _without_open_choices(given: Table) -> Table:
 def _with_existing_tokenizer(given: Table) -> tuple[Table, Tokenizer | None]:
     """Return the tokenizer that `tokenizer.from` names, if there is one, and the settings with its type and size.
 
-    Raises UsageError for a setting that would need another tokenizer.
+    Raises UsageError for a setting that contradicts the tokenizer.
     """
     match given:
         case {"tokenizer": {"from": str(source)}} if not given.get("finetuning") and not given.get("distillation"):

@@ -20,7 +20,7 @@ VECTORS = "vectors.npy"  # file in a folder of the cache
 
 
 class Hit(NamedTuple):
-    """A line that was found."""
+    """A line that matches a query."""
 
     similarity: float  # cosine similarity with the query
     line: int  # number of the line in the file, from 1
@@ -31,7 +31,7 @@ class SearchIndex:
     """The lines of a file, and their vectors."""
 
     def __init__(self, folder: Path, lines: Sequence[str], device: str = "cpu", say: Say = say_nothing):
-        """Open the kept vectors of these lines, or compute and keep them. Blank lines are left out."""
+        """Load the cached vectors of these lines, or compute and cache them. Blank lines are left out."""
         self.embedder = load_embedder(folder, device, "search")
         self.places = [place for place, line in enumerate(lines) if not is_blank(line)]
         self.lines = [lines[place] for place in self.places]
@@ -46,11 +46,11 @@ class SearchIndex:
         vectors = _kept(kept / VECTORS, shape)
         if vectors is None:
             require_writable_cache()
-            say(f"embedding {len(self.lines):,} lines, and keeping their vectors in {kept.parent}")
+            say(f"embedding {len(self.lines):,} lines, and caching their vectors in {kept.parent}")
             _keep(kept, shape, _embedded(self.embedder, self.lines))
             vectors = _kept(kept / VECTORS, shape)
         if vectors is None:
-            raise PenwrightError(f"{kept} cannot be read. Delete it")
+            raise PenwrightError(f"{kept} cannot be read. Delete this folder")
         self.vectors = vectors
 
     def search(self, query: str, top: int = 10) -> list[Hit]:
@@ -76,7 +76,7 @@ def _keep(folder: Path, shape: tuple[int, int], parts: Iterator[NDArray[np.float
 
 
 def _kept(path: Path, shape: tuple[int, int]) -> NDArray[np.float32] | None:
-    """Map the vectors into memory. Return None if they are missing, damaged or of another shape."""
+    """Map the vectors into memory. Return None if they are missing, damaged or of a different shape."""
     try:
         require_plain(path)
         vectors = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -37,14 +37,14 @@ from penwright.workflows.optimize import choose_precision, expected_precision
 from penwright.workflows.plan import Prepared
 from penwright.workflows.trainers import evaluates_first, make_trainer
 
-WORTH_COMPILING = 2.0  # minutes of training from which the decoding steps are compiled meanwhile
-WATCHED, FIRST_STEPS = 0.1, 8  # share of the budget after which the pace is compared with the plan; steps left out
+WORTH_COMPILING = 2.0  # minimum budget in minutes for compiling the decoding steps during training
+WATCHED, FIRST_STEPS = 0.1, 8  # the pace is checked after this share of the budget, without the first steps
 FASTER = 2.0  # ratio of the real pace to the planned one that makes a new plan worthwhile
 BASELINES = "baselines.json"  # file in a run folder: the scores of simple methods
 
 
 class _LargerModelFits(Exception):
-    """The machine is so much faster than planned that a larger model fits into the rest of the budget."""
+    """A signal that the machine is much faster than planned, so a larger model fits into the rest of the budget."""
 
     def __init__(self, plan: Plan):
         super().__init__()
@@ -54,8 +54,8 @@ class _LargerModelFits(Exception):
 class _PaceWatch(Observer):
     """An observer that plans again if the machine proves to be much faster than planned.
 
-    Another program may have slowed the timings for the plan. A larger model for the rest of the budget then raises
-    _LargerModelFits.
+    Other programs may have slowed down the machine while it was timed for the plan. Raises _LargerModelFits if a larger
+    model fits into the rest of the budget.
     """
 
     def __init__(self, prepared: Prepared):
@@ -80,7 +80,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
     """Train the prepared run in a new folder. Return the best model of the run, ready to use.
 
     If the machine proves to be much faster than planned, training starts again with a larger model. The recipe of the
-    run then has the rest of the budget, so that it describes exactly what was trained.
+    run then contains the rest of the budget, and describes exactly what was trained.
 
     Raises PenwrightError if the model does not fit in the memory of this machine.
     """
@@ -102,7 +102,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
 
 
 def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Application:
-    """Train by this plan."""
+    """Train according to this plan."""
     context = _begin(prepared, run, observers)
     begin = monotonic()
     if context.recipe.task == "classify":

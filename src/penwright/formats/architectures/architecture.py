@@ -1,4 +1,4 @@
-"""The description of a transformers model class: which configurations we support, and our names for its parts."""
+"""Descriptions of transformers model classes: the configurations that we support, and our names for the parts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ Tensors = dict[str, Tensor]
 
 
 class Rename(NamedTuple):
-    """A module of transformers and our names for it; {i} stands for the number of the layer."""
+    """A module of transformers and our names for it; {i} represents the layer number."""
 
     theirs: str
-    ours: tuple[str, ...]  # several names if the module of transformers concatenates our modules
+    ours: tuple[str, ...]  # several names if one module of transformers is the concatenation of several of ours
     transposed: bool = False
 
 
@@ -35,10 +35,10 @@ class Architecture:
     block: Table  # our settings that reproduce the blocks
     supported: Mapping[str, tuple[object, ...]]  # supported values of other keys, the default first
     defaults: Config = field(default_factory=dict)  # defaults of optional keys of config.json; None: our default
-    prepare: Callable[[Tensors], Tensors] = _unchanged  # function that changes the tensors on import, besides renaming
+    prepare: Callable[[Tensors], Tensors] = _unchanged  # changes the tensors on import, before they are renamed
     restore: Callable[[Tensors], Tensors] = _unchanged  # inverse of `prepare`, used on export
-    offset: int = 0  # number of learned positions that no text uses; max_position_embeddings includes them
-    has_head: bool = True  # whether an encoder scores labels
+    offset: int = 0  # number of unused learned positions, which max_position_embeddings includes
+    has_head: bool = True  # whether an encoder has a classification head
     ignored: tuple[str, ...] = ()  # prefixes of the names of tensors that we do not need
 
 
@@ -56,7 +56,7 @@ VALUE_NAMES: dict[str, dict[object, object]] = {  # our setting: {value in trans
 
 
 def first_of(*names: str) -> Callable[[Tensors], Tensors]:
-    """Return a `prepare` function that stores a shared tensor under the first of its names. A file may use any name."""
+    """Return a `prepare` function that stores a shared tensor under the first of its names. Files may use any name."""
 
     def prepare(tensors: Tensors) -> Tensors:
         found = next((name for name in names if name in tensors), None)
@@ -71,7 +71,7 @@ def rename(theirs: str, *ours: str, transposed: bool = False) -> Rename:
 
 
 def layer_modules(theirs: str, ours: str, *modules: Rename) -> tuple[Rename, ...]:
-    """Prefix the modules of a layer with the name of the layer in transformers, and with ours."""
+    """Prefix the names of a layer's modules with the name of the layer, in transformers and in Penwright."""
     return tuple(
         Rename(f"{theirs}.{module.theirs}", tuple(f"{ours}.{name}" for name in module.ours), module.transposed)
         for module in modules

@@ -104,7 +104,7 @@ def _writing(prefix: str, offset: int = 0) -> Callable[[Tensors], Tensors]:
 
 
 def _without_head(architecture: Architecture, prefix: str, modules: tuple[Rename, ...]) -> Architecture:
-    """Return the table of the same encoder without labels. The tensors of other heads are ignored."""
+    """Return the table of the same encoder without a classification head. The tensors of all heads are ignored."""
     return replace(
         architecture, modules=modules, has_head=False, ignored=("pooler.", f"{prefix}pooler.", *_OTHER_HEADS)
     )

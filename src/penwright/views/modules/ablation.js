@@ -24,14 +24,16 @@ function build(root, { heads, loss, tokens, changes, next = null }) {
     "Point at a token, or use the arrow keys. Orange: harder to predict without these heads; blue: easier.",
   );
   const say = (place) =>
-    place < first ? "was given" : `“${label(textOf(tokens[place]))}” (${place}): ${signed(values[place])} nats`;
+    place < first
+      ? "This token was given, so it has no loss."
+      : `“${label(textOf(tokens[place]))}” (${place}): ${signed(values[place])} nats`;
   const text = signedText(root, { tokens, values, line, say, name: "change in loss" });
   const off = heads.map(([part, layer, head]) => `${part} ${layer}·${head}`).join(", ");
   const figure = (name, value) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
   const figures = make(
     "dl",
     { class: "pw-figures" },
-    figure("heads off", off),
+    figure("heads switched off", off),
     figure("loss before", number(before)),
     figure("loss after", number(after)),
     figure("change, nats per token", signed(after - before)),

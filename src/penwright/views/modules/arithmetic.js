@@ -66,13 +66,13 @@ function stepsOf(data, { queries, keys, scores, scaled, masked, weights, values,
     ),
     step(
       "Weights",
-      "The softmax of the scores: e to the power of each, divided by their sum. The weights add up to 1.",
+      "The softmax of the scores: e to the power of each score, divided by the sum of these. The weights add up to 1.",
       columnsOf(sources, ["weight"], [column(weights)], dark, true),
     ),
     step("Weighted values", "Each token's value times its weight.", vectors(product, dark)),
     step(
       "The output",
-      "The sum of these rows: the result of the head for the token.",
+      "The sum of the rows above: the output of the head for the query token.",
       vectors([["sum", output.part(target)]], dark),
     ),
   ];

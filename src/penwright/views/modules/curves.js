@@ -58,7 +58,7 @@ function build(root, data, options) {
   const line = readout("Point at the chart, or use the arrow keys; drag to zoom in, double-click or press 0 to show all.");
   const frame = make("div", {});
   const drawn = plot(frame, {
-    name: `${y_label} by ${x_label} of ${runs.length} runs`,
+    name: `${y_label} by ${x_label}, runs: ${runs.length}`,
     lines: () => lines,
     settings: () => ({ ...state, xLabel: x_label, yLabel: y_label }),
     hover,

@@ -29,7 +29,7 @@ function build(root, data, { search = "" }) {
     "aria-label": `map of ${count} embeddings`,
   });
   const line = readout(
-    "Drag to pan, wheel or + and − to zoom, 0 to show all; or search. Choose a point to ask for its neighbours.",
+    "Drag to pan, use the wheel or + and − to zoom, press 0 to show all; or search. Choose a point for its neighbours.",
   );
   const input = make("input", {
     type: "search",
@@ -38,7 +38,7 @@ function build(root, data, { search = "" }) {
     "aria-label": "Search for a token",
   });
   const over = make("div", { class: "pw-mark", hidden: true }, make("i", {}), make("bdi", {}));
-  const list = make("ul", { class: "pw-found", "aria-label": "found" });
+  const list = make("ul", { class: "pw-found", "aria-label": "search results" });
   const state = { x: 0, y: 0, zoom: 1, found: [], near: -1, frame: 0, width: 0, height: 0 };
 
   function all() {

@@ -102,18 +102,18 @@ export function describe(map, { place, column, row, head }) {
   const at = row === undefined ? stack.position : row;
   const token = `“${label(textOf(stack.tokens[at]))}” (position ${at})`;
   if (kind === "embedding") {
-    return `${token}: the sum of its token vector and position, ${number(stack.embedded.at(at))} long.`;
+    return `${token}: its embedding is a vector of length ${number(stack.embedded.at(at))}.`;
   }
   if (kind === "output") {
     const [text, probability] = [map.outcomes.texts[0], map.outcomes.probabilities.at(0)];
-    return `The output layer predicts “${label(String(text))}” with ${percent(probability)}.`;
+    return `The output layer predicts “${label(String(text))}” with a probability of ${percent(probability)}.`;
   }
   const { part, layer, weights, added, after, head_added: written } = sublayer;
   if (head !== undefined && kind === "attention") {
     const [[source, weight]] = strongest(weights, head, 1);
     const from = part === "cross" ? map.stacks[0].tokens : stack.tokens;
     const seen = `“${label(textOf(from[source]))}”`;
-    const does = `attends most to ${seen}, ${percent(weight)}; writes a vector ${number(written.at(head))} long`;
+    const does = `attends most to ${seen} (${percent(weight)}), adds a vector of length ${number(written.at(head))}`;
     return `Head ${part}.${layer}.${head} at ${token}: ${does}.`;
   }
   const name = {
@@ -121,7 +121,7 @@ export function describe(map, { place, column, row, head }) {
     feed_forward: "feed-forward network",
   }[kind];
   const looks = kind === "attention" && at === stack.position ? mostSeen(map, sublayer, stack) : "";
-  const does = `adds a vector ${number(added.at(at))} long; the stream is then ${number(after.at(at))} long`;
+  const does = `adds a vector of length ${number(added.at(at))}; the stream then has length ${number(after.at(at))}`;
   return `${token}, block ${layer}: the ${name} ${does}.${looks}`;
 }
 

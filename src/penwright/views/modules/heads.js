@@ -11,14 +11,14 @@ const SIZE = 64; // maximum pixels per side
 
 /** Statistics of heads: the name and the meaning of each. */
 const STATISTICS = {
-  entropy: ["entropy", "how spread out its attention is, in nats"],
-  confidence: ["confidence", "how much it attends to its favourite token"],
-  distance: ["distance", "how many tokens away it attends"],
-  previous: ["previous", "how much it attends to the previous token"],
-  diagonal: ["diagonal", "how much it attends to the token itself"],
-  first: ["first", "how much it attends to the first token"],
-  last: ["last", "how much it attends to the last token"],
-  induction: ["induction", "how much it attends to what followed an earlier copy of the token"],
+  entropy: ["entropy", "how spread out the attention of each head is, in nats"],
+  confidence: ["confidence", "how much each head attends to its favourite token"],
+  distance: ["distance", "how many tokens away each head attends"],
+  previous: ["previous", "how much each head attends to the previous token"],
+  diagonal: ["diagonal", "how much each head attends to the token itself"],
+  first: ["first", "how much each head attends to the first token"],
+  last: ["last", "how much each head attends to the last token"],
+  induction: ["induction", "how much each head attends to what followed an earlier copy of the token"],
 };
 
 /** Weights shrunk to at most `size` by `size` cells. Each cell keeps its largest weight, so thin lines stay visible. */

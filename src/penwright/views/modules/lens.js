@@ -25,7 +25,7 @@ function build(root, data) {
   const truth = data.true_probabilities && tensor(data.true_probabilities);
   const ranks = data.true_ranks && tensor(data.true_ranks);
   const panel = makePanel(
-    "Each cell is the most probable next token according to that layer. Stronger colour: more probable. Point at a cell, or use the arrow keys.",
+    "Each cell shows the most probable next token according to its layer. Stronger colour: more probable. Point at a cell, or use the arrow keys.",
   );
   const frame = make("div", { class: "pw-scroll pw-frame" });
   const state = { start: 0, cells: [] };

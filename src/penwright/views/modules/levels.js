@@ -79,7 +79,7 @@ export function drawEmbedding(root, { token, names, vectors }, line) {
   );
   names.forEach((name, at) => {
     flow.arrow(
-      name === "token" ? `row ${token.id} of the token table` : name === "position" ? "+ where it stands" : "=",
+      name === "token" ? `row ${token.id} of the token table` : name === "position" ? "+ the vector of its position" : "=",
     );
     flow.vector(texts[name], vectors[at], name);
   });
@@ -88,7 +88,7 @@ export function drawEmbedding(root, { token, names, vectors }, line) {
       make(
         "p",
         { class: "pw-note" },
-        "This model adds no position vectors: it rotates queries and keys instead, in each head.",
+        "This model adds no position vectors. Instead, each head rotates its queries and keys.",
       ),
     );
   }
@@ -104,7 +104,8 @@ export function drawBlock(root, { sublayers }, line, open) {
     const cross = each.part === "cross";
     const attention = each.kind === "attention";
     flow.arrow(
-      (cross && "the decoder asks the encoder") || `normalized, to ${attention ? "every head" : "the network"}`,
+      (cross && "queries from the decoder, keys and values from the encoder") ||
+        `normalized, to ${attention ? "every head" : "the network"}`,
     );
     if (attention) {
       flow.item(cross ? "Cross-attention" : "Attention", heads(each, open));
@@ -116,16 +117,16 @@ export function drawBlock(root, { sublayers }, line, open) {
         "Feed-forward: hidden layer",
         each.hidden,
         "hidden layer",
-        `${active} of ${each.hidden.size} hidden numbers are larger than 1 % of the largest.`,
+        `${active} of ${each.hidden.size} hidden numbers exceed 1 % of the largest, in absolute value.`,
       );
     }
-    flow.arrow(`adds ${number(lengthOf(each.output))}`);
+    flow.arrow(`adds a vector of length ${number(lengthOf(each.output))}`);
     flow.vector(
       `What the ${attention ? (cross ? "cross-attention" : "attention") : "feed-forward network"} adds`,
       each.output,
       "output",
     );
-    flow.arrow(`${number(lengthOf(each.before))} becomes ${number(lengthOf(each.after))}`);
+    flow.arrow(`the length changes from ${number(lengthOf(each.before))} to ${number(lengthOf(each.after))}`);
     flow.vector("Residual stream", each.after, "stream after it");
   }
   flow.repaint();
@@ -140,7 +141,7 @@ function heads({ part, layer, head_added: added, head_sources: seen, head_weight
       "button",
       { type: "button", class: "pw-head-box", click: () => open(`${part}.${layer}.${head}`) },
       make("strong", {}, `head ${head}`),
-      make("span", {}, `looks at “${named(sources[source])}” ${percent(share)}`),
+      make("span", {}, `attends to “${named(sources[source])}” ${percent(share)}`),
       make("span", { class: "pw-head-share", style: { "--share": share } }),
       make("span", {}, `adds ${number(added.at(head))}`),
     );
@@ -188,7 +189,7 @@ export function drawHead(root, data, open) {
   const values = data.weights;
   const say = (row, column) => {
     const seen = `“${columns[column]}” (${column}): ${percent(values.at(row, column))}`;
-    return `“${rows[row]}” (${row}) attends to ${seen}. Enter: this row.`;
+    return `“${rows[row]}” (${row}) attends to ${seen}. Press Enter to open this row.`;
   };
   const hidden = data.name === "decoder" ? (row, column) => column > row : null;
   const drawn = matrix(root, { values, rows, columns, say, name: `head ${data.layer}.${data.head}`, hidden });
@@ -251,7 +252,7 @@ export function drawRow(root, data, line, open) {
       { class: "pw-scroll", tabindex: 0, role: "group", "aria-label": "Scores and weights" },
       make("table", { class: "pw-vectors pw-row-table" }, make("thead", {}, head), make("tbody", {}, rows)),
     ),
-    rest.length ? make("p", { class: "pw-note" }, `${rest.length} further tokens share ${percent(sum)}.`) : null,
+    rest.length ? make("p", { class: "pw-note" }, `Other tokens (${rest.length}) share ${percent(sum)}.`) : null,
   );
   flow.arrow("the values, each times its weight, added up");
   flow.vector("Output of the head", data.output.part(0), "output");

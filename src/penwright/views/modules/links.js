@@ -14,7 +14,7 @@ export function links(root, { from, to, fromTitle, toTitle, strongest, row, colu
   const height = ROW * Math.max(from.length, to.length);
   const drawing = makeSvg("svg", { viewBox: `0 0 100 ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   drawing.style.setProperty("height", `${height}px`);
-  const line = readout("Point at a word, or choose it. Shift or the space bar adds further words to the sum; Escape clears.");
+  const line = readout("Point at a word, or choose it. Shift or the space bar adds words to the sum; Escape clears it.");
   const selected = { side: "from", places: new Set() };
   const word = (side) => (text, place) =>
     make(

@@ -32,7 +32,7 @@ export function paint(canvas, values, { signed = false, limit = 1, hidden = null
   context.putImageData(image, 0, 0);
 }
 
-/** A colour bar with the numbers that the colours stand for. */
+/** A colour bar with the numbers that the colours represent. */
 export function legend({ signed = false, limit = 1 }) {
   const bar = make("canvas", { width: 256, height: 1, "aria-hidden": "true" });
   const marks = signed ? [-limit, 0, limit] : [0, 0.05, 0.25, 0.5, 1];
@@ -91,7 +91,7 @@ export function matrix(root, { values, rows, columns, name, say, signed = false,
     field,
   );
   const scroller = make("div", { class: "pw-scroll pw-frame" }, grid);
-  const line = readout(`${name}. Point at a cell, or use the arrow keys; Enter chooses, + and − zoom, 0 fits.`);
+  const line = readout(`${name}. Point at a cell, or use the arrow keys; Enter chooses, + and − zoom, 0 fits the page.`);
   const key = legend({ signed, limit });
   const at = { row: 0, column: 0, cell: 1, pinned: false };
 

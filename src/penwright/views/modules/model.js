@@ -15,13 +15,13 @@ import { label, textOf } from "./tokens.js";
 const STEP = 450; // milliseconds of the animation of a step
 const LEGEND =
   "Squares and circles: the stronger the colour, the more the step adds to the token's vector. " +
-  "Numbers: lengths of vectors, after each step below the line and what it adds above. " +
-  "Curves: where the chosen token attends, as a mean over heads; point at a head to see its own.";
+  "Numbers are lengths of vectors: above the line what the step adds, below it the result. " +
+  "Curves: where the chosen token attends, as a mean over heads; point at a head to see its own attention.";
 const HINTS = {
   whole: "Point at anything, or use the arrow keys; Enter goes in, Escape goes out.",
   place: "One step at one token. Each strip is a vector: orange above zero, blue below. Choose a head to go in.",
-  head: "Each row is a token, each column a token that it attends to. Choose a row to see how its weights come about.",
-  row: "One row of attention: a query meets the keys. Choose a token to see its product.",
+  head: "Each row is a token, each column a token that it attends to. Choose a row to see how its weights are computed.",
+  row: "One row of attention: one query and all keys. Choose a token to see its product.",
   product: "One product of a query and a key. Point at a number to read it.",
 };
 
@@ -171,11 +171,11 @@ function build(root, data, options) {
       return repaint();
     }
     find.disabled = true;
-    line.show("Looking for the paths that matter …");
+    line.show("Searching for the strongest paths …");
     try {
       const known = data.circuit?.position === state.map.position ? data.circuit : null;
       const found = known || (await options.circuit?.(state.map.position));
-      if (!found) throw new Error("This file has the circuit of another position.");
+      if (!found) throw new Error("This file has only the circuit of a different position.");
       state.circuit = found.edges;
       state.values = new Map(found.names.map((name, at) => [name, found.values.at(at)]));
       edges.replaceChildren(...strongestPaths(found, (at) => ((state.edge = at), repaint())));

@@ -34,7 +34,7 @@ function build(root, { explanation, values: given, labels, logit }) {
   };
   const rest = order.slice(LISTED);
   const sum = rest.reduce((total, at) => total + values[at], 0);
-  const further = rest.length ? `${rest.length} further parts add ${signed(sum)} together. ` : "";
+  const further = rest.length ? `Other parts (${rest.length}) add ${signed(sum)} together. ` : "";
   root.append(
     make("p", {}, explanation),
     make(

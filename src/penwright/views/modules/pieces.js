@@ -14,7 +14,7 @@ const NOTE =
 
 /** The source of the pieces: those in the data, else what `ask` returns. */
 export function library({ pieces = {} }, ask) {
-  const missing = "This file does not contain this part of the model: open the model with penwright serve.";
+  const missing = "This file does not contain this part of the model. To see it, open the model with penwright serve.";
   const rowOf = (all, position) => {
     const one = (name) => new Tensor([1, all[name].shape[1]], all[name].dtype, all[name].part(position).values);
     const rows = Object.fromEntries(ROWS.map((name) => [name, one(name)]));
@@ -43,8 +43,8 @@ export function prediction({ stacks, outcomes, position, layer_texts: texts, lay
   return [
     make("h3", {}, ofText ? "Prediction for the text" : `After “${label(textOf(tokens[position]))}”`),
     bars(ofText ? "label" : "next", ["probability"], rows),
-    make("h3", {}, "If it stopped earlier"),
-    table(["after", "it would say", "probability"], guesses),
+    make("h3", {}, "If the model stopped earlier"),
+    table(["after", "prediction", "probability"], guesses),
   ];
 }
 

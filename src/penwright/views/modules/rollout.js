@@ -16,7 +16,7 @@ function build(root, data) {
   const values = tensor(data.weights);
   const [rows, columns] = [labels(data.target_tokens), labels(data.source_tokens)];
   const say = (row, column) =>
-    `“${rows[row]}” (${row}) comes from “${columns[column]}” (${column}) by ${percent(values.at(row, column))}`;
+    `“${rows[row]}” (${row}): ${percent(values.at(row, column))} comes from “${columns[column]}” (${column})`;
   const drawn = matrix(root, {
     values,
     rows,
