@@ -179,7 +179,7 @@ class Trainer:
         return self.average.average if self.average is not None else weights_of(self.model)
 
     def save(self) -> tuple[Tensors, Record]:
-        """Return the tensors and counters for resuming bit for bit, in addition to `weights()`."""
+        """Return the tensors and counters that an exact resume needs in addition to `weights()`."""
         tensors = {f"optimizer/{name}": tensor for name, tensor in self.optimizers.state().items()}
         if self.average is not None:
             tensors |= {f"raw/{name}": tensor for name, tensor in weights_of(self.model).items()}
