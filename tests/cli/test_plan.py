@@ -25,7 +25,7 @@ def test_a_model_that_is_too_large_is_planned_but_not_trained(
 ) -> None:
     options = [corpora / "novel.txt", "--size", "llama3-8b", "--minutes", 60]
     done = penwright("plan", *options)
-    assert done.returncode == 0 and "too large: it does not fit in the memory of this machine" in done.stdout
+    assert done.returncode == 0 and "too large: the model does not fit in the memory of this machine" in done.stdout
     refused = penwright("train", *options, "--run", tmp_path / "run")
     assert refused.returncode == 1 and "training needs about" in refused.stderr and not (tmp_path / "run").exists()
 

@@ -252,7 +252,7 @@ def test_a_stop_string_ends_an_answer(answering: "openai.OpenAI") -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"messages": []}, "at least 1"),
+        ({"messages": []}, "must not be empty"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "text"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools are not supported"),
         ({"model": "writer"}, "was not trained to answer"),

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 PositiveLabel = Annotated[
     str | None,
     typer.Option(
-        help="Give this label to every text for which it has at least the probability --threshold (default 0.5), "
-        "and the most likely other label to the rest. `penwright evaluate` prints the best threshold.",
+        help="Predict LABEL if its probability is at least --threshold (default 0.5), else the most likely other "
+        "label. `penwright evaluate` prints the best threshold.",
         metavar="LABEL",
     ),
 ]
@@ -73,7 +73,7 @@ def command(
 
 
 class _Choice(NamedTuple):
-    """The options that choose the label of a text and the labels to print."""
+    """The options that decide which label a text gets and how many labels are printed."""
 
     top: int
     threshold: float | None

@@ -22,7 +22,7 @@ def embed(
     """Turn texts or lines of standard input into vectors.
 
     Prints one line of JSON per text. All vectors have length 1: the dot product of two vectors is the cosine similarity
-    of their texts. Encoders, classifiers and writers have vectors; translators do not.
+    of their texts. Works with encoders, classifiers and writers, but not with translators.
     """
     from penwright.workflows.load import load_embedder
 
@@ -44,15 +44,15 @@ def embed(
 def search(
     run: RunFolder,
     corpus: Annotated[str, typer.Argument(help="Text file to search; each line is a passage.")],
-    query: Annotated[str, typer.Argument(help="What to look for.")],
+    query: Annotated[str, typer.Argument(help="Text to search for.")],
     top: Annotated[int, typer.Option(help="Print the K most similar lines.", metavar="K", min=1)] = 10,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
     """Find the lines of a text file that are most similar to a query.
 
-    Prints the cosine similarity, the line number and the line, separated by tabs. The vectors of the lines are kept, so
-    that a second search in the same file is fast.
+    Prints the cosine similarity, the line number and the line, separated by tabs. The vectors of the lines are cached,
+    so that the next search in the same file is fast.
     """
     from penwright.workflows.search import SearchIndex
 

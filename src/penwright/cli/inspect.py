@@ -43,22 +43,22 @@ ShowAttribution = Annotated[
 TokenPosition = Annotated[
     int | None,
     typer.Option(
-        help="Position, from 0. --attribute, --parts, --paths, --patch and --whole explain the token after it. "
+        help="Position, counted from 0. --attribute, --parts, --paths, --patch and --whole explain the token after it. "
         "Default: the last for a writer, the first for a translator."
     ),
 ]
 ShowParts = Annotated[
-    bool, typer.Option("--parts", help="Show what each head and feed-forward network adds to the logit directly.")
+    bool, typer.Option("--parts", help="Show what each head and feed-forward network adds directly to the logit.")
 ]
 ShowPaths = Annotated[
     bool,
-    typer.Option("--paths", help="Show the strongest paths between parts that lead to the next token or label."),
+    typer.Option("--paths", help="Show the strongest paths through the model to the next token or label."),
 ]
 PatchedText = Annotated[
     str | None,
     typer.Option(
         "--patch",
-        help="Copy activations of TEXT into a run on this text of the same length; show which restore its prediction.",
+        help="Copy activations from TEXT into a pass over this text of the same length; show which restore the output.",
     ),
 ]
 PatchedKind = Annotated[

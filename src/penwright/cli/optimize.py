@@ -17,7 +17,7 @@ def optimize(
     """Make a run generate or translate faster.
 
     Chooses the fastest precision that is as accurate as float32, and compiles the decoding steps. Takes a few minutes,
-    once per run. Without it, the steps are compiled in the background.
+    once per run. Without this command, the steps are compiled in the background.
     """
     from penwright.cli.progress import print_message
     from penwright.workflows import api

@@ -26,7 +26,7 @@ InPrecision = Annotated[
     Literal["float32", "bfloat16", "int8"] | None,
     typer.Option(
         "--precision",
-        help="Precision of the weights. float32 is exact. Default: the fastest that is as good on held-out text.",
+        help="Precision of the weights. float32 is exact. Default: the fastest that is as accurate on held-out text.",
         show_default=False,
     ),
 ]
@@ -56,11 +56,13 @@ SizeName = Annotated[
 ]
 TokenizerSource = Annotated[
     str | None,
-    typer.Option(help="Use this tokenizer: that of a run or a folder, a tokenizer file, a GGUF file or hub:NAME."),
+    typer.Option(help="Use the tokenizer of this run or folder, or this tokenizer file, GGUF file or hub:NAME."),
 ]
 Dictionary = Annotated[
     str | None,
-    typer.Option(help="Translators: file of terms and translations to learn; later glossaries become hints."),
+    typer.Option(
+        help="Translators: file of terms and their translations to learn; the model then uses glossaries as hints."
+    ),
 ]
 Validation = Annotated[
     list[str] | None,
@@ -234,7 +236,7 @@ def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
             f"Give --minutes {ceil(10 * plan.minutes_wanted) / 10:g} or more"
         )
     if prepared.is_too_large:
-        yield "too large: it does not fit in the memory of this machine, so it cannot be trained here"
+        yield "too large: the model does not fit in the memory of this machine. Choose a smaller --size"
     yield from _too_little(prepared)
 
 

@@ -26,11 +26,11 @@ def parts(found: LogitAttribution, console: Console) -> Drawn:
     yield table_of(["part", "logit", ""], rows, last="left")
     rest = found.values.sum() - found.values[order].sum()
     if len(order) < len(found.values):
-        yield Text(f"the other {len(found.values) - len(order)} parts add {rest:+.2f} together")
+        yield Text(f"all other parts ({len(found.values) - len(order)}) together add {rest:+.2f}")
 
 
 def paths(found: Paths, console: Console) -> Drawn:
-    """Draw the strongest paths, and a sentence about the first."""
+    """Draw the strongest paths, with a sentence about the first one."""
     yield Text(str(found))
     rows = [
         [
@@ -62,7 +62,7 @@ def whole(found: ModelMap, console: Console) -> Drawn:
     for stack in found.stacks:
         token = label(stack.tokens[stack.position].text)
         yield Text(
-            f"{stack.name}, position {stack.position} ({token}): vector {stack.embedded[stack.position]:.3g} long"
+            f"{stack.name}, position {stack.position} ({token}): vector of length {stack.embedded[stack.position]:.3g}"
         )
         rows = []
         for each in stack.sublayers:

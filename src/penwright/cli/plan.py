@@ -108,7 +108,7 @@ def _estimate_in_words(estimate: "ClusterEstimate", tokens: float, gpus: str) ->
 
 
 def _alternatives(prepared: "Prepared") -> dict[str, object]:
-    """Return what else could be chosen: sizes, budgets and columns."""
+    """Return the alternatives to the plan (sizes, budgets and columns), and facts about the corpus."""
     from penwright.workflows import api
 
     return {

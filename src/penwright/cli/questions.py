@@ -156,12 +156,12 @@ class Questions:
         return Question("parts", find, part_answers.parts)
 
     def paths(self, position: int | None) -> Question:
-        """Ask for the strongest paths from part to part."""
+        """Ask for the strongest paths between parts of the model."""
         find = partial(self.inspector.paths, self.text, self.target, position=position)
         return Question("paths", find, part_answers.paths)
 
     def patching(self, other: str, kind: str, position: int | None) -> Question:
-        """Ask which activations of the text restore its prediction in a run on another text."""
+        """Ask which activations of the text restore its prediction in a forward pass on a different text."""
         chosen = cast(PatchKind, kind)  # checked by the inspector
         find = partial(self.inspector.patching, self.text, other, self.target, kind=chosen, position=position)
         return Question("patching", find, part_answers.patching, lambda result: [view(part) for part in result])

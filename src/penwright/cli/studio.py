@@ -29,7 +29,7 @@ def command(
 ) -> None:
     """Train, watch and use models in the browser, without a terminal.
 
-    Drop your texts on the page, look at the plan and press Train. Training continues when the page or the server is
+    Drop your texts on the page, check the plan and press Train. Training continues when the page or the server is
     closed.
     """
     from penwright.config import merge, parse_override, validate
@@ -46,7 +46,7 @@ def command(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PenwrightError(f"{folder} cannot be created: {error.strerror}. Choose another folder") from None
+        raise PenwrightError(f"{folder} cannot be created: {error.strerror}. Choose a different folder") from None
     key = os.environ.get(KEY) if api_key is None else api_key  # the settings refuse a blank key
     flags = without_none({"host": host, "port": port, "api_key": key, "device": device})
     table = merge(flags, *(parse_override(text) for text in set_ or []))

@@ -45,25 +45,17 @@ Balance = Annotated[
 ]
 Group = Annotated[
     str | None,
-    typer.Option(
-        help="Classifiers: column of groups, such as authors. Texts of a group are never split between training and "
-        "held-out part.",
-        metavar="COLUMN",
-    ),
+    typer.Option(help="Classifiers: column of groups, such as authors, that must not be split.", metavar="COLUMN"),
 ]
 Seed = Annotated[int | None, typer.Option(help="Random seed. Default: 1.")]
 NMembers = Annotated[int | None, typer.Option(help="Train this many models, and distill them into one.", min=2, max=64)]
 BaseRun = Annotated[
     Path | None,
-    typer.Option(
-        "--from",
-        help="Fine-tune: start from the model and the tokenizer of this run, or of any source that `penwright import` "
-        "accepts.",
-    ),
+    typer.Option("--from", help="Fine-tune the model of this run, or of any source that `penwright import` accepts."),
 ]
 KeptShare = Annotated[
     float | None,
-    typer.Option(help="With --from: share of the training batches that are taken from that run's own text, e.g. 0.2."),
+    typer.Option(help="With --from: share of batches to take from the training text of that run, such as 0.2."),
 ]
 Trim = Annotated[
     bool, typer.Option("--trim-vocabulary", help="With --from: drop the tokens that the text does not use.")
@@ -71,9 +63,7 @@ Trim = Annotated[
 NewTokens = Annotated[
     str | None,
     typer.Option(
-        "--add-tokens",
-        help="With --from: add tokens, a number of them learned from the text, or a file with a word on each line.",
-        metavar="N|FILE",
+        "--add-tokens", help="With --from: add N tokens learned from the text, or the words in FILE.", metavar="N|FILE"
     ),
 ]
 LoraRank = Annotated[
@@ -92,7 +82,7 @@ Restarts = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan with its reasons, then exit.")]
 PrintRecipe = Annotated[
-    bool, typer.Option("--print-recipe", help="Print the recipe, which holds all settings, as TOML, then exit.")
+    bool, typer.Option("--print-recipe", help="Print the recipe (all settings, as TOML), then exit.")
 ]
 
 
@@ -150,7 +140,7 @@ def command(
         flags["model"] = {**flags["model"], "balanced": True}
     settings = settings_of(recipe, flags, set_ or [])
     if from_ is not None and ensemble is not None:
-        raise UsageError("--ensemble trains new models. To start from another run, leave out --ensemble")
+        raise UsageError("--ensemble trains new models. To start from an existing run, leave out --ensemble")
     if resume is not None and ensemble is not None:
         raise UsageError("--resume does not continue an ensemble. Repeat the command that started it, without --resume")
     if resume is not None and (dry_run or print_recipe):
@@ -239,8 +229,7 @@ def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
         return
     if plan.minutes_wanted is not None:
         warn(
-            f"each of the {n_members} members gets {amount(minutes, 'minute')}, too little to learn anything worth "
-            "teaching. "
+            f"each of the {n_members} members gets {amount(minutes, 'minute')}, too little to learn from. "
             f"Give --minutes {api.minutes_for(n_members, plan.minutes_wanted):.2g} or more, or leave out --ensemble"
         )
     elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # SATURATION was measured for writers only

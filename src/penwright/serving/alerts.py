@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 Record = Mapping[str, Any]
 WINDOW = 20  # number of records before a possible spike; their median is the usual loss
-SPIKE = 8.0  # minimum height of a spike above the median, in median distances from the median
+SPIKE = 8.0  # minimum height of a spike above the median, in median absolute deviations
 OVER_FITTED = 0.01  # relative rise above the lowest held-out loss that counts as overfitting, not as noise
-FLAT, N_FLAT = 0.003, 4  # on a plateau, the loss falls by less than the share FLAT in N_FLAT evaluations
+FLAT, N_FLAT = 0.003, 4  # on a plateau, the loss changes by at most the fraction FLAT over N_FLAT evaluations
 
 
 class Alert(NamedTuple):
@@ -52,7 +52,7 @@ def _more_skipped(before: Record, after: Record) -> bool:
 
 
 def _spikes(steps: Sequence[Record]) -> Iterator[Alert]:
-    """Yield an alert for each loss far above the losses before. Spikes close together share one alert."""
+    """Yield an alert for each loss far above the preceding losses. Spikes close together share one alert."""
     known = [(each["step"], each["loss"]) for each in steps if _is_number(each.get("loss"))]
     quiet_from = 0
     for place in range(WINDOW, len(known)):

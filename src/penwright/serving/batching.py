@@ -31,7 +31,7 @@ class CompletionWorker:
     def __init__(self, pool: ContinuousBatch, worker: Executor):
         self.pool, self._worker = pool, worker
         self._is_stepping = False  # whether the pool is stepping; used on the worker's thread only
-        self._queues: dict[Request, UpdateQueue] = {}  # used on the server's thread only, like the next attributes
+        self._queues: dict[Request, UpdateQueue] = {}  # used on the server's thread only, like the attributes below
         self.n_tokens = 0  # number of tokens generated so far
         self.n_abandoned = 0  # number of completions abandoned before their end
 
@@ -133,7 +133,7 @@ class _Request(Generic[BatchKey, Result]):
 class DynamicBatcher(Generic[BatchKey, Result]):
     """A batcher that collects texts for some milliseconds, then processes them in batches.
 
-    A batch takes one text of each request in turn. A large request therefore does not hold up small ones.
+    A batch takes one text from each request in turn, which keeps large requests from holding up small ones.
     """
 
     def __init__(

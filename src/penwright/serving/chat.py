@@ -33,7 +33,7 @@ router = APIRouter(prefix="/v1", responses=ERROR_RESPONSES)
 
 @router.post("/chat/completions", response_model=ChatAnswer)
 async def chat_completions(body: ChatRequest, registry: Registry, limits: Limits) -> Response:
-    """Answer a conversation n times. With `stream`, send events, and [DONE] as the last one."""
+    """Answer a conversation n times. With `stream`, send events; the last one is [DONE]."""
     work = await asyncio.to_thread(_job, body, _model(body, registry), limits)
     await work.prepare()
     pieces = work.stream()
@@ -54,7 +54,7 @@ def _model(body: ChatRequest, registry: ModelRegistry) -> ModelWorker:
     found = next(answering, None)
     if found is None:
         raise UnknownModel(
-            "no model of this server was trained to answer. To continue a text, use POST /v1/completions"
+            "no model on this server was trained to answer. To continue a text, use POST /v1/completions"
         )
     return found
 
@@ -90,7 +90,7 @@ def _answer(work: CompletionJob) -> ChatAnswer:
 async def _chunks(
     work: CompletionJob, body: ChatRequest, first: CompletionChoice, rest: AsyncGenerator[CompletionChoice, None]
 ) -> AsyncIterator[str]:
-    """Yield the events of a stream: the pieces of the answers (the first piece with the role), and the usage."""
+    """Yield the events of a stream: the pieces of the answers (the first of each has the role), then the usage."""
     begun = set[int]()
 
     def chunk(*pieces: CompletionChoice, with_usage: bool = False) -> str:

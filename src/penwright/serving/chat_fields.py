@@ -23,7 +23,7 @@ MOST_MESSAGES = 1000
 class ContentPart(BaseModel):
     """A part of a message."""
 
-    type: Literal["text"]  # pictures and sounds are not supported
+    type: Literal["text"]  # images and audio are not supported
     text: Text
 
 

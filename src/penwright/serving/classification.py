@@ -70,7 +70,7 @@ class CalibrationFacts(BaseModel):
 async def calibration(registry: Registry, model: Name | None = None) -> CalibrationFacts:
     """Return the calibration of a classifier. The first request measures it and caches it in the run folder."""
     served = registry.get(model, "classifier")
-    _ = served.classifier  # raises UsageError for another kind of model
+    _ = served.classifier  # raises UsageError for other kinds of models
 
     def measured() -> Calibration | str:
         try:

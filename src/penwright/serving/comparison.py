@@ -77,7 +77,7 @@ def _two(body: ComparisonRequest, registry: ModelRegistry) -> _Two:
     if other.kind != served.kind:
         raise UsageError(
             f"{served.name} is a {served.kind} and {other.name} is a {other.kind}: they cannot be compared. "
-            "Choose another model"
+            "Choose two models of the same kind"
         )
     return _Two(first, _Side(other, body.text, body.target), (served.name, other.name))
 

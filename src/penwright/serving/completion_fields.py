@@ -48,7 +48,7 @@ class CompletionRequest(BaseModel):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # 0: always the most likely token
     top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
     n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of completions per prompt
-    best_of: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # other values than n are not supported
+    best_of: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # values other than n are not supported
     stream: bool | None = False  # whether to send the text in events while it is generated
     stream_options: StreamOptions | None = None  # options that apply to streams
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # alternatives per token to return

@@ -32,7 +32,7 @@ from penwright.serving.settings import ServingSettings
 from penwright.tokenizers import TextStream, Tokenizer
 
 MAX_NUMBERS = 1_000_000  # maximum number of tokens and alternatives in an answer
-MIN_TOP_P = 1e-6  # replaces a top_p of 0, so that only the most likely token remains
+MIN_TOP_P = 1e-6  # replaces a top_p of 0; it leaves only the most likely token
 
 
 class CompletionJob:
@@ -45,7 +45,7 @@ class CompletionJob:
         self._settings = _settings(body)
         self._requests, self._echoes, self._n_read = list[Request](), list[str](), 0
         self.choices: list[_ChoiceBuilder] = []
-        _ = served.generator  # raises UsageError for another kind of model
+        _ = served.generator  # raises UsageError for other kinds of models
 
     async def prepare(self) -> None:
         """Check the request and tokenize its prompts, on a thread because long prompts take time.
@@ -199,7 +199,9 @@ def _prompt(given: object, tokenizer: Tokenizer) -> tuple[str, list[int]]:
     assert isinstance(given, list)
     unknown = [token for token in given if token >= tokenizer.vocab_size]
     if unknown:
-        raise UsageError(f"there is no token {unknown[0]}. This model has {tokenizer.vocab_size} tokens")
+        raise UsageError(
+            f"there is no token {unknown[0]}. This model has {tokenizer.vocab_size} tokens, numbered from 0"
+        )
     return tokenizer.decode(given), given
 
 
@@ -208,8 +210,8 @@ def _check_prompts(prompts: Sequence[tuple[str, list[int]]], limits: ServingSett
     longest = max((len(tokens) for _, tokens in prompts), default=0)  # in tokens: some tokens have no text
     if longest > limits.max_characters:
         raise RequestTooLarge(
-            f"a prompt has {longest:,} tokens: this server accepts {limits.max_characters:,} (max_characters). "
-            "Shorten it"
+            f"a prompt has {longest:,} tokens, but this server accepts at most {limits.max_characters:,} "
+            "(max_characters). Shorten it"
         )
 
 
@@ -225,15 +227,15 @@ def _check_answer(body: CompletionRequest, prompts: Sequence[tuple[str, list[int
 
 def _check(body: CompletionRequest, limits: ServingSettings) -> None:
     if (body.n or 1) > limits.max_n:
-        raise UsageError(f"n is {body.n}: this server allows at most {limits.max_n} (max_n)")
+        raise UsageError(f"n is {body.n}, but this server allows at most {limits.max_n} (max_n)")
     if (body.max_tokens or 0) > limits.max_new_tokens:
         raise UsageError(
-            f"max_tokens is {body.max_tokens}: this server allows {limits.max_new_tokens} (max_new_tokens)"
+            f"max_tokens is {body.max_tokens}, but this server allows at most {limits.max_new_tokens} (max_new_tokens)"
         )
     if body.max_tokens == 0 and not body.echo:
-        raise UsageError("max_tokens is 0, which is useful with echo only. Set echo, or ask for tokens")
+        raise UsageError("max_tokens is 0, which is useful only with echo. Set echo, or ask for at least one token")
     if body.best_of not in {None, body.n or 1}:
-        raise UsageError("best_of is not supported, unless it equals n. Leave it out")
+        raise UsageError("best_of is not supported unless it equals n. Leave it out")
     if body.suffix:
         raise UsageError("suffix is not supported: the model writes from left to right")
 
@@ -258,5 +260,7 @@ def _biases(given: Mapping[str, float], tokenizer: Tokenizer) -> dict[int, float
     known = {str(token): token for token in range(tokenizer.vocab_size)} if given else {}
     for text in given:
         if text not in known:
-            raise UsageError(f"logit_bias has no token '{text[:20]}': this model has 0 to {tokenizer.vocab_size - 1}")
+            raise UsageError(
+                f"logit_bias: there is no token '{text[:20]}'. The tokens are 0 to {tokenizer.vocab_size - 1}"
+            )
     return {known[text]: value for text, value in given.items()}

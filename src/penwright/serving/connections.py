@@ -1,7 +1,7 @@
 """Connection limits: slow senders, slow readers and idle connections are closed before they exhaust the server.
 
-uvicorn has no such limits: its only timeout applies between two requests, and its `limit_concurrency` answers every
-client with 503.
+uvicorn has no such limits: its only timeout applies between two requests, and beyond its `limit_concurrency`,
+it answers every client with 503.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def protocol(read_seconds: float, most: int) -> type[H11Protocol]:
 
 
 def allowed_connections(wanted: int) -> int:
-    """Return the number of connections, at most `wanted`, for which half of the allowed file descriptors suffices."""
+    """Return `wanted`, limited to half of the file descriptors that this process may open."""
     if resource is None:
         return wanted
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -70,7 +70,7 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Handle received bytes; this does not extend the deadline for headers. The middleware limits bodies."""
+        """Handle received bytes. This does not extend the deadline for headers. The middleware limits bodies."""
         was_waiting = self.conn.their_state is h11.IDLE
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:

@@ -67,9 +67,11 @@ def _check_size(name: str, given: object, most: _MaxSize) -> None:
     if not isinstance(given, list | dict):
         return
     if len(given) > most.entries:
-        raise RequestTooLarge(f"{name} has {len(given):,} entries: this server accepts {most.entries}. Send fewer")
+        raise RequestTooLarge(
+            f"{name} has {len(given):,} entries, but this server accepts at most {most.entries}. Send fewer"
+        )
     n = sum(len(each) for each in given if isinstance(each, str))
     if n > most.characters:
         raise RequestTooLarge(
-            f"{name} has {n:,} characters in total: this server accepts {most.characters:,}. Send fewer"
+            f"{name} has {n:,} characters in total, but this server accepts at most {most.characters:,}. Send fewer"
         )

@@ -1,4 +1,4 @@
-"""The route that lets the early weights of a run answer beside the served ones, to show how it has learned."""
+"""The route that compares the answers of a run's early weights with those of the served weights."""
 
 import asyncio
 import warnings
@@ -20,11 +20,11 @@ from penwright.workflows.load import load
 
 router = APIRouter(prefix="/early", responses=ERROR_RESPONSES)
 MAX_TOKENS = 200
-_loading = asyncio.Lock()  # one early model at a time is in memory
+_loading = asyncio.Lock()  # keeps at most one early model in memory
 
 
 class EarlyRequest(ModelRequest):
-    """A text that the weights of several moments should continue, translate or classify."""
+    """A text for the early weights and the served weights to continue, translate or classify."""
 
     model: Name | None = None
     text: Text
@@ -32,7 +32,7 @@ class EarlyRequest(ModelRequest):
 
 
 class EarlyAnswer(BaseModel):
-    """What the weights of one moment answer."""
+    """The answer of the weights from one moment of training."""
 
     step: int | None
     seconds: float | None  # seconds of training; None for the served weights if they are not recorded
@@ -41,14 +41,14 @@ class EarlyAnswer(BaseModel):
 
 
 class EarlyAnswers(BaseModel):
-    """The answers, oldest weights first. Without early weights, only the served ones answer."""
+    """The answers, oldest weights first. If there are no early weights, only the served weights answer."""
 
     answers: list[EarlyAnswer]
 
 
 @router.post("")
 async def early(body: EarlyRequest, registry: Registry, limits: Limits) -> EarlyAnswers:
-    """Return what the weights from 1, 10, 100 ... seconds of training answer, and the served ones."""
+    """Return the answers of the weights after 1, 10, 100, ... seconds of training, and of the served weights."""
     served = registry.get(body.model)
     check_texts([body.text], limits)
     found = []
@@ -61,14 +61,14 @@ async def early(body: EarlyRequest, registry: Registry, limits: Limits) -> Early
 
 def _early_answer(served: ModelWorker, checkpoint: Checkpoint, body: EarlyRequest) -> EarlyAnswer:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is not optimized
+        warnings.simplefilter("ignore")  # ignores the warning that the model is not optimized
         application = load(checkpoint.folder, served.limits.device)
     seconds = finite_or_none(checkpoint.state().get("seconds"))
     return EarlyAnswer(step=checkpoint.step, seconds=seconds, text=_answer(application, body))
 
 
 def _answer(application: Application, body: EarlyRequest) -> str:
-    """Return the likeliest answer, so that only the weights differ."""
+    """Return the most likely answer. Without sampling, the answers differ only if the weights do."""
     match application:
         case Generator():
             (text,) = application.generate(body.text, temperature=0, max_new_tokens=body.max_new_tokens)

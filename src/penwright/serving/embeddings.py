@@ -62,11 +62,11 @@ async def embeddings(body: EmbeddingRequest, registry: Registry, limits: Limits)
     first = next((each.name for each in registry if each.kind != "translator"), None)
     served = registry.get(body.model or first)
     if served.application.kind == "translator":
-        raise UsageError(f"{served.name} is a translator, which has no vectors of texts. Choose another model")
+        raise UsageError(f"{served.name} is a translator, which cannot embed texts. Choose a different model")
     width = served.application.model.settings.d_model
     if body.dimensions not in (None, width):
         raise UsageError(
-            f"dimensions is {body.dimensions}, but the vectors of {served.name} have {width}. Leave it out"
+            f"dimensions is {body.dimensions}, but the vectors of {served.name} have {width}. Omit the field"
         )
     vectors, n_tokens = await served.run_in_steps(lambda: _embed(served, texts))
 

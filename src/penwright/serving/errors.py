@@ -49,7 +49,7 @@ PROBLEMS = {  # plain descriptions of pydantic's errors
     "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
     "too_long": "may have at most {max_length} entries",
-    "too_short": "must have at least {min_length} entries",
+    "too_short": "must not be empty",
     "string_too_long": "may have at most {max_length} characters",
     "string_too_short": "must have at least {min_length} characters",
     "literal_error": "must be {expected}",

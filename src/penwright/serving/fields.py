@@ -67,16 +67,17 @@ def check_texts(texts: Sequence[str], limits: ServingSettings) -> None:
     """Check the number and the lengths of the texts. Raises RequestTooLarge, naming the exceeded limit."""
     if len(texts) > limits.max_texts:
         raise RequestTooLarge(
-            f"{len(texts)} texts at once: this server accepts {limits.max_texts} (max_texts). Send fewer"
+            f"the request has {len(texts)} texts, but this server accepts at most {limits.max_texts} (max_texts). "
+            "Send fewer"
         )
     check_lengths(texts, limits)
 
 
 def check_lengths(texts: Sequence[str | None], limits: ServingSettings) -> None:
-    """Check the lengths of the texts of one request; None stands for a missing text. Raises RequestTooLarge."""
+    """Check the lengths of the texts of one request; None represents a missing text. Raises RequestTooLarge."""
     longest = max((len(text or "") for text in texts), default=0)
     if longest > limits.max_characters:
         raise RequestTooLarge(
-            f"a text has {longest:,} characters: this server accepts {limits.max_characters:,} (max_characters). "
-            "Shorten it"
+            f"a text has {longest:,} characters, but this server accepts at most {limits.max_characters:,} "
+            "(max_characters). Shorten it"
         )

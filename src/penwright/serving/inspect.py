@@ -37,7 +37,7 @@ TYPES: Mapping[str, str] = {
     "svg": "image/svg+xml",
     "png": "image/png",
 }
-MAX_ALTERNATIVES = 500_000  # maximum product of k and the number of characters of the text
+MAX_ALTERNATIVES = 500_000  # maximum number of alternatives to compute: k per character of the text
 MAX_NUMBERS = {
     "json": 4_000_000,
     "html": 16_000_000,
@@ -58,9 +58,13 @@ class InspectRequest(ModelRequest):
     target: Text | None = None  # a translation or a label; None: the output of the model
     head: Annotated[Text, Field(max_length=40)] = "0.0"  # LAYER.HEAD or PART.LAYER.HEAD, for example "cross.3.2"
     heads: Annotated[list[Name], Field(max_length=4096, fail_fast=True, default_factory=list)]  # heads to ablate
-    part: PartName | None = None  # part of the model for attention rollout; None: the last part
-    position: Annotated[int, Field(ge=0, le=2**31)] | None = None  # position to show, or before the token to attribute
-    place: Annotated[Text, Field(max_length=40)] = "output"  # place in the model: "decoder.embedding", "decoder.2"
+    part: PartName | None = None  # part of the model for rollout and patching; None: the last part
+    position: Annotated[int, Field(ge=0, le=2**31)] | None = (
+        None  # position to show, or the one before the token to attribute
+    )
+    place: Annotated[Text, Field(max_length=40)] = (
+        "output"  # place in the model, e.g. "decoder.embedding" or "decoder.2"
+    )
     other_text: Text = ""  # text to compare with in patching
     kind: PatchKind = "residual"  # activations to patch
     method: Method = "integrated_gradients"
@@ -127,7 +131,9 @@ def _require_few(insp: Inspector, body: InspectRequest, most: int) -> None:
     reading = insp.read(body.text, body.target)
     n_tokens = max(len(reading.source), len(reading.target))
     if n_tokens > most:
-        raise RequestTooLarge(f"the text has {n_tokens} tokens; this picture shows at most {most}. Use a shorter text")
+        raise RequestTooLarge(
+            f"the text has {n_tokens} tokens, but this picture shows at most {most}. Use a shorter text"
+        )
 
 
 # The functions that make the pictures, by name in the URL.
@@ -169,7 +175,7 @@ async def inspect(
     check_lengths([body.text, body.target, body.word, body.other_text], limits)
     if body.k * max(len(body.text), len(body.target or "")) > MAX_ALTERNATIVES:
         raise RequestTooLarge(
-            f"k is {body.k}, which is too much for a text of this length. Use a smaller k, or a shorter text"
+            f"k is {body.k}, which is too large for a text of this length. Use a smaller k, or a shorter text"
         )
 
     def answer() -> tuple[View, tuple[str, ...]]:
@@ -184,12 +190,12 @@ async def inspect(
 def answer_in(format: Format, found: View, warnings: Sequence[str]) -> Response:
     """Return a picture with its warnings, for the page or as a file.
 
-    Raises RequestTooLarge if the result would be huge.
+    Raises RequestTooLarge if the result would be too large.
     """
     n_numbers = _count(as_table(found.data))
     if n_numbers > MAX_NUMBERS.get(format, n_numbers):
         raise RequestTooLarge(
-            f"this picture has {n_numbers:,} numbers, too many for {format}. "
+            f"this picture has {n_numbers:,} numbers, which is too many for {format}. "
             "Use a shorter text, format=bytes, or a single head"
         )
     if format == "json":
@@ -199,7 +205,7 @@ def answer_in(format: Format, found: View, warnings: Sequence[str]) -> Response:
 
 
 def for_page(found: View) -> dict[str, Any]:
-    """Return a view for the page. Heads are sent as thumbnails. The page requests a head in full when it is opened."""
+    """Return a view for the page. Heads are sent as thumbnails. The page requests an opened head in full."""
     data = as_table(found.data)
     if found.name == "attention":
         data = {**data, "parts": [_thumbs(part) for part in data["parts"]]}

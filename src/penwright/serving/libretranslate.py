@@ -79,7 +79,9 @@ async def translate(request: Request, registry: Registry, limits: Limits) -> Tra
     texts = body.q if isinstance(body.q, list) else [body.q]
     check_texts(texts, limits)
     if body.alternatives >= limits.max_n:
-        raise UsageError(f"{body.alternatives} alternatives: this server allows fewer than {limits.max_n} (max_n)")
+        raise UsageError(
+            f"alternatives is {body.alternatives}, but this server allows fewer than {limits.max_n} (max_n)"
+        )
     pages = [await asyncio.to_thread(pieces, text) if body.format == "html" else [Piece("", text)] for text in texts]
     wanted = list(dict.fromkeys(text for page in pages for text in texts_of(page)))
     served, guess = await _translator(registry, body, " ".join(wanted)[:500])
@@ -99,7 +101,7 @@ async def translate(request: Request, registry: Registry, limits: Limits) -> Tra
 
 
 async def _ranked_translations(served: ModelWorker, texts: Sequence[str], n: int) -> dict[str, list[str]]:
-    """Return up to n translations of each text, best first. If the queue is short, translate in several rounds."""
+    """Return up to n translations of each text, best first. Translate many texts in several rounds."""
     found: dict[str, list[str]] = {}
     options = TranslationChoices(max(served.translator.defaults.beam_size, n), n)
     at_once = min(len(texts), served.limits.max_texts, served.limits.max_waiting)
@@ -121,7 +123,7 @@ def _plain(page: Sequence[Piece], translations: Mapping[str, str]) -> str:
 
 @router.post("/detect", openapi_extra=_body(DetectRequest))
 async def which_language(request: Request, registry: Registry, limits: Limits) -> list[Detected]:
-    """Guess the language of a text: one of the source languages of the translators."""
+    """Guess the language of a text from the source languages of the translators."""
     body = await _read(request, DetectRequest)
     check_texts([body.q], limits)
     guesses = await detect(body.q[:500], _translators(registry))

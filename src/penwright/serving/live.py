@@ -1,7 +1,7 @@
 """Live models: the newest checkpoint of a run that trains is served without a restart.
 
-While a run trains, its newest checkpoint is served, and afterwards its best. A request keeps the model with which it
-began; the old model is closed when it is idle.
+While a run trains, its newest checkpoint is served, and afterwards its best. A request finishes with the
+model with which it began. A replaced model is closed once it is idle.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from penwright.serving.model_worker import DAMAGE, ModelWorker
 from penwright.serving.runs import LIVE, folders, state_of
 from penwright.serving.settings import ServingSettings
 
-WATCH_SECONDS = 1.0  # seconds between two looks at the run folders
-MAX_SHARE = 0.05  # maximum share of the time that loading may take, since it slows training down
+WATCH_SECONDS = 1.0  # seconds between two checks of the run folders
+MAX_SHARE = 0.05  # maximum fraction of the time to spend on loading, which slows training down
 IDLE_SECONDS = 30.0  # seconds after which a replaced model that answers no requests is closed
 
 
@@ -31,10 +31,10 @@ class LiveModels:
         self._registry, self._settings = registry, settings
         self._retired: list[tuple[ModelWorker, float]] = []
         self._failed: dict[Path, int | None] = {}  # steps that could not be loaded, by run folder
-        self._resting_until = 0.0  # time before which no weights of a run that trains are loaded
+        self._resting_until = 0.0  # time until which no weights of runs in training are loaded
 
     async def watch(self) -> None:
-        """Look at the run folders again and again, until cancelled."""
+        """Check the run folders at regular intervals until cancelled."""
         while True:
             with suppress(*DAMAGE, RuntimeError):  # a run folder may be damaged, or deleted at any time
                 await asyncio.to_thread(self.update)
@@ -42,10 +42,10 @@ class LiveModels:
             await asyncio.sleep(WATCH_SECONDS)
 
     def update(self) -> None:
-        """Load the newer checkpoints of the served runs and, if the registry is open, the runs that are new."""
+        """Load newer checkpoints of the served runs. If the registry is open, also add and remove runs."""
         for served in self._registry:
             if served.opened.checkpoint is not None and not served.is_live:
-                continue  # this checkpoint was asked for
+                continue  # the user chose this checkpoint
             run = Run(served.opened.run.folder)
             with suppress(*DAMAGE):
                 served.is_learning = state_of(run) in LIVE
@@ -56,7 +56,7 @@ class LiveModels:
             self._follow_home()
 
     def _follow_home(self) -> None:
-        """Serve the newest runs below the home folder, within the limits, and no others."""
+        """Serve the newest runs below the home folder, as many as the limits allow, and stop serving all others."""
         found = folders(self._registry)
         chosen = dict(_within_limits(found, self._settings))
         for served in self._registry:
@@ -72,12 +72,12 @@ class LiveModels:
                     self._load(run, wanted, name)
 
     def _may_load(self, run: Run, step: int, is_learning: bool) -> bool:
-        """Return whether to load a step: not if this has failed, and not too often while the run trains."""
+        """Return whether to load a step. Do not load a step that has failed, or load too often while the run trains."""
         is_resting = is_learning and monotonic() < self._resting_until
         return self._failed.get(run.folder) != step and not is_resting
 
     def _load(self, run: Run, step: int, name: str) -> None:
-        """Load a checkpoint and serve it under this name. If it cannot be loaded, remember that."""
+        """Load a checkpoint and serve it under this name. Record a failure, to avoid further attempts."""
         checkpoint = next((each for each in run.checkpoints() if each.step == step), None)
         if checkpoint is None:
             return
@@ -93,7 +93,7 @@ class LiveModels:
             self._retired.append((served, monotonic()))
 
     def _close_idle(self) -> None:
-        """Close the replaced models that answer no requests any more."""
+        """Close the replaced models that no longer answer requests."""
         now = monotonic()
         idle = [each for each in self._retired if not each[0].n_inside and now - each[1] > IDLE_SECONDS]
         for each in idle:

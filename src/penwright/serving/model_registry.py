@@ -23,7 +23,7 @@ class ModelRegistry:
         self.home = home
         self._served: Mapping[str, ModelWorker] = {each.name: each for each in served}
         if len(self._served) < len(served):
-            raise UsageError("two runs have the same name. Give one as NAME=FOLDER")
+            raise UsageError("two runs have the same name. Rename one with NAME=FOLDER")
 
     def __iter__(self) -> Iterator[ModelWorker]:
         return iter(self._served.values())
@@ -34,7 +34,7 @@ class ModelRegistry:
         self._served = {
             **self._served,
             served.name: served,
-        }  # others may iterate over the old one
+        }  # a new mapping, since a loop may be running over the old one
         return before
 
     def remove(self, name: str) -> ModelWorker:
@@ -51,7 +51,7 @@ class ModelRegistry:
         return tuple(dict.fromkeys(served.opened.run.folder.resolve().parent for served in self))
 
     def get(self, name: str | None = None, kind: Kind | None = None) -> ModelWorker:
-        """Return the model of this name or, without a name, the first model of this kind. Raises UnknownModel."""
+        """Return the model with this name or, without a name, the first model of this kind. Raises UnknownModel."""
         if name is not None:
             found = self._served.get(name)
             if found is None:

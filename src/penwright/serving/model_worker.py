@@ -47,7 +47,7 @@ class Stopping(PenwrightError):
 
 
 class TranslationChoices(NamedTuple):
-    """The options of a translation; None stands for the run's own setting."""
+    """The options of a translation; None means the run's own setting."""
 
     beam_size: int | None = None
     n_best: int = 1
@@ -57,7 +57,7 @@ class TranslationChoices(NamedTuple):
 
 
 class ModelWorker:
-    """A served run. It counts the queued and running texts and raises Busy beyond `max_waiting`."""
+    """A served run. It counts the queued and running texts and raises Busy if there are more than `max_waiting`."""
 
     def __init__(self, name: str, opened: OpenedRun, application: Application, limits: ServingSettings | None = None):
         self.name, self.opened, self.application, self.limits = name, opened, application, limits or ServingSettings()
@@ -66,7 +66,7 @@ class ModelWorker:
         self._read_folder()
         self.n_inside = 0  # number of queued and running texts
         self.is_stopping = False
-        self.is_live = self.is_learning = False  # may be replaced by another checkpoint; the run trains now
+        self.is_live = self.is_learning = False  # may be replaced by a newer checkpoint; is being trained now
 
     def _read_folder(self) -> None:
         """Read the facts about the model early: the run folder may be changed or deleted while the model is served."""
@@ -80,7 +80,7 @@ class ModelWorker:
         self.alignment()
 
     def alignment(self) -> AlignmentHead | None:
-        """Return the attention head that aligns words best, or None if no search has been saved."""
+        """Return the attention head that aligns words best, or None if the run has not saved one."""
         with suppress(*DAMAGE):
             self._head = kept_alignment(self.opened.run.folder)
         return self._head
@@ -101,21 +101,21 @@ class ModelWorker:
 
     @property
     def generator(self) -> Generator:
-        """The writer. Raises UsageError for another kind of model."""
+        """The writer. Raises UsageError for other kinds of models."""
         if not isinstance(self.application, Generator):
             raise self._wrong_kind("writer")
         return self.application
 
     @property
     def translator(self) -> Translator:
-        """The translator. Raises UsageError for another kind of model."""
+        """The translator. Raises UsageError for other kinds of models."""
         if not isinstance(self.application, Translator):
             raise self._wrong_kind("translator")
         return self.application
 
     @property
     def classifier(self) -> Classifier:
-        """The classifier. Raises UsageError for another kind of model."""
+        """The classifier. Raises UsageError for other kinds of models."""
         if not isinstance(self.application, Classifier):
             raise self._wrong_kind("classifier")
         return self.application
@@ -166,7 +166,7 @@ class ModelWorker:
                 return result[0]
 
     async def build(self, function: Callable[[Check], T]) -> T:
-        """Run a slow function that needs no model, e.g. to compile a pattern, and return its result.
+        """Run a slow function that does not use the model, e.g. to compile a pattern, and return its result.
 
         The function runs on its own thread. It must often call its argument, a check that stops the function when the
         client has disconnected, or after `build_seconds`. The check also yields the GIL to the model's thread.
@@ -216,7 +216,7 @@ class ModelWorker:
             self.batcher.abort(error)
 
     def close(self) -> None:
-        """Shut down the threads without waiting for them, and drop what was derived from the model."""
+        """Shut down the threads without waiting for them, and drop the objects derived from the model."""
         for each in (self._worker, self._builder):
             each.shutdown(wait=False, cancel_futures=True)
         for name in ("inspector", "completion_worker", "batcher", "logits"):
@@ -255,7 +255,7 @@ class ModelWorker:
         if self.is_stopping:
             raise Stopping("the server is shutting down. Try again later")
         if n > most:
-            raise UsageError(f"{n} texts at once: at most {most} may wait (max_waiting). Send fewer")
+            raise UsageError(f"the request has {n} texts, but at most {most} may wait (max_waiting). Send fewer")
         if self.n_inside + n > most:
             raise Busy(f"{self.n_inside} of at most {most} texts are already waiting for {self.name}. Try again later")
         self.n_inside += n
@@ -265,7 +265,7 @@ class ModelWorker:
             self.n_inside -= n
 
     def _wrong_kind(self, wanted: Kind) -> UsageError:
-        return UsageError(f"{self.name} is a {self.kind}, but this needs a {wanted}. Choose another model")
+        return UsageError(f"{self.name} is a {self.kind}, but this request needs a {wanted}. Choose a different model")
 
 
 def _advance(steps: Steps[None, None, T]) -> tuple[T] | None:

@@ -76,7 +76,7 @@ def steps(registry: Registry) -> Steps:
 
 
 def facts(served: ModelWorker) -> ModelFacts:
-    """Return the facts about a model. They come from the weights, and from files in the run folder that still exist."""
+    """Return the facts about a model. They come from the weights, and from the files that the run folder still has."""
     opened, model = served.opened, served.application.model
     settings, samples = opened.recipe.model, read_records(opened.run.folder / SAMPLES).lines
     examples = list(dict.fromkeys(record["prompt"] for record in samples if record["prompt"].strip()))

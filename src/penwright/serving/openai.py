@@ -48,7 +48,7 @@ async def model(name: str, registry: Registry) -> ModelEntry:
 
 @router.post("/completions", response_model=CompletionAnswer)
 async def completions(body: CompletionRequest, registry: Registry, limits: Limits) -> Response:
-    """Complete one or more prompts n times each. With `stream`, send events, and [DONE] as the last one."""
+    """Complete one or more prompts n times each. With `stream`, send events; the last one is [DONE]."""
     work = CompletionJob(body, registry.get(body.model, "writer"), limits)
     await work.prepare()
     pieces = work.stream()

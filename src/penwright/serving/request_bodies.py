@@ -16,7 +16,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # escape of a surrogate: half of
 
 
 def kind_of(content_type: str, body: bytes) -> str:
-    """Return the media type of the body: a form type, or JSON for any other body, even if the header names a form.
+    """Return the media type of a body: a form type, or else JSON. An object is JSON even if the header names a form.
 
     `curl -d '{"text": ""}'` sends JSON with the content type of a form.
     """

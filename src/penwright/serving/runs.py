@@ -194,7 +194,7 @@ def run_of(registry: ModelRegistry, name: str) -> Run:
     """Open a visible run by its name. Raises UnknownModel if there is none."""
     found = folders(registry)
     if name not in found:
-        raise UnknownModel(f"there is no run '{name[:80]}' next to the served ones")
+        raise UnknownModel(f"this server has no run '{name[:80]}'")
     return Run.open(found[name])
 
 
@@ -217,7 +217,7 @@ def _facts(name: str, folder: Path, registry: ModelRegistry) -> RunFacts | None:
     try:
         return facts.model_copy(update=_known(Run.open(folder)))
     except DAMAGE as error:
-        description = str(error) if isinstance(error, PenwrightError) else f"{name} is damaged: {error!r}"
+        description = str(error) if isinstance(error, PenwrightError) else f"{name} is damaged: {error}"
         return facts.model_copy(update={"problem": description[:300]}) if folder.is_dir() else None
 
 
@@ -240,7 +240,7 @@ def _known(run: Run) -> Record:
 
 
 def state_of(run: Run) -> State:
-    """Return whether a run is being trained, by its files alone: another process may train it."""
+    """Return the state of a run. Only its files are checked, since a different process may train it."""
     with suppress(*DAMAGE):
         state = run.checkpoints()[-1].state()
         spent = state["total_steps"] is not None and state["step"] >= state["total_steps"]

@@ -1,4 +1,4 @@
-"""The server of models: its socket, its routes and its shutdown."""
+"""The model server: its socket, its routes and its shutdown."""
 
 import asyncio
 import gc
@@ -31,7 +31,7 @@ BACKLOG = 256  # maximum number of connections that wait to be accepted, even be
 
 
 class Server:
-    """A server of models that binds its address when it is created."""
+    """A model server that binds its address when it is created."""
 
     def __init__(self, registry: ModelRegistry, settings: ServingSettings, studio: "Studio | None" = None):
         """Bind the address.
@@ -56,7 +56,7 @@ class Server:
             log_level="warning",
             lifespan="off",
             server_header=False,
-            use_colors=False,  # colours need control sequences, which our standard error escapes
+            use_colors=False,  # colours need control sequences, which are escaped on standard error
             timeout_graceful_shutdown=int(self._settings.drain_seconds) + 1,
         )
         for name in ("uvicorn.error", "asyncio"):
@@ -77,9 +77,9 @@ class Server:
         yield f"{self.address}: {f'the studio in {self._studio.folder}' if self._studio else served}"
         given = self._settings
         yield (
-            f"limits of a request: {given.max_body_bytes:,} bytes, {given.max_texts} texts of {given.max_characters:,} "
+            f"limits per request: {given.max_body_bytes:,} bytes, {given.max_texts} texts of {given.max_characters:,} "
             f"characters, n {given.max_n}, {given.max_new_tokens:,} new tokens, {given.deadline_seconds:g} s; "
-            f"of a model: {given.max_rows} completions at a time, {given.max_waiting} waiting texts"
+            f"per model: {given.max_rows} completions at a time, {given.max_waiting} waiting texts"
         )
 
     def run(self, *, open_page: bool = False) -> None:
@@ -164,7 +164,7 @@ def _bind(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise, responses may end 40 ms late
         return listening
     except OSError as error:
-        raise PenwrightError(f"cannot listen on {host}:{port}: {error.strerror}. Choose another --port") from None
+        raise PenwrightError(f"cannot listen on {host}:{port}: {error.strerror}. Choose a different --port") from None
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

@@ -1,6 +1,6 @@
 """The routes of the studio: upload texts, plan, train, stop, resume, download and delete.
 
-All of it stays below one folder: texts/ (uploads), queue/ (what to train) and runs/ (the runs).
+All files are stored below one folder: texts/ (uploads), queue/ (jobs) and runs/ (runs).
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from penwright.serving.training_queue import SAID, JobFacts, TrainingQueue
 from penwright.storage import remove_folder
 
 router = APIRouter(prefix="/studio", responses=ERROR_RESPONSES)
-ADVANCE_SECONDS = 0.5  # seconds between two looks at the queue
+ADVANCE_SECONDS = 0.5  # seconds between two checks of the queue
 MAX_PART = 2_000_000  # maximum length of a part of an upload, in base64
 Role = Literal["text", "label", "source", "target"]
 Column = Annotated[Text, Field(max_length=500)]
-EARLY = ("--set", "training.early=4")  # keep the weights from 1, 10, 100 and 1,000 seconds, to see how it learned
+EARLY = ("--set", "training.early=4")  # keep the weights after 1, 10, 100 and 1,000 seconds, to show progress
 
 
 class Studio:
@@ -48,12 +48,12 @@ class Studio:
         self.folder, self.settings = folder.resolve(), settings
         self.texts = TextFolder(self.folder / "texts", settings)
         self.queue = TrainingQueue(self.folder)
-        self.planning = asyncio.Lock()  # one plan at a time, since planning times the machine
+        self.planning = asyncio.Lock()  # one plan at a time, since planning measures the machine's speed
 
     async def watch(self) -> None:
         """Start the waiting runs one after another, until cancelled."""
         while True:
-            with suppress(PenwrightError, OSError):  # a full disk; the page shows the reason when someone trains
+            with suppress(PenwrightError, OSError):  # e.g. a full disk; the page shows the reason when someone trains
                 await asyncio.to_thread(self.queue.advance)
             await asyncio.sleep(ADVANCE_SECONDS)
 
@@ -79,9 +79,9 @@ RunName = Annotated[str, Query(max_length=500)]
 
 
 class MachineFacts(BaseModel):
-    """How busy this machine is."""
+    """The load and the free resources of this machine."""
 
-    load: float | None  # processes that want a processor; None on systems without a load average
+    load: float | None  # mean number of running processes; None on systems without a load average
     processors: int
     memory: int | None  # bytes of memory; None if unknown
     free_memory: int | None
@@ -89,7 +89,7 @@ class MachineFacts(BaseModel):
 
 
 class StudioFacts(BaseModel):
-    """What a studio holds."""
+    """The texts, the queue and the machine of a studio."""
 
     folder: str
     texts: list[TextFile]
@@ -110,37 +110,37 @@ class Upload(ModelRequest):
 
 
 class Uploaded(BaseModel):
-    """How much of an upload has arrived."""
+    """The number of bytes of an upload that have arrived."""
 
     bytes: int
 
 
 class PlanRequest(ModelRequest):
-    """What to train on, and for how long. What is left out is chosen."""
+    """The texts to train on, and the training budget. The planner chooses the fields that are left out."""
 
     texts: Annotated[list[Name], Field(min_length=1, max_length=1000)]
     task: Literal["generate", "chat", "translate", "classify"] | None = None
-    columns: Annotated[dict[Role, int | Column], Field(default_factory=dict)]  # by number, or as --set takes them
+    columns: Annotated[dict[Role, int | Column], Field(default_factory=dict)]  # numbers or names of columns, by role
     size: Annotated[Text, Field(max_length=40, pattern=r"^[a-z0-9-]+$")] | None = None
     minutes: Annotated[float, Field(gt=0, le=100_000)] | None = None
     steps: Annotated[int, Field(gt=0, le=10**9)] | None = None
 
 
 class TrainRequest(PlanRequest):
-    """A plan to carry out, and the name of the run."""
+    """A plan to train, and the name of the run."""
 
     name: Name
 
 
 class ResumeRequest(ModelRequest):
-    """A run to train further."""
+    """A run to resume."""
 
     run: Name
     minutes: Annotated[float, Field(gt=0, le=100_000)] | None = None
 
 
 class NameRequest(ModelRequest):
-    """A text or a run."""
+    """A request that names a text or a run."""
 
     name: Name
 
@@ -174,11 +174,11 @@ def facts(studio: TheStudio) -> StudioFacts:
 
 @router.post("/upload")
 def upload(studio: TheStudio, body: Upload) -> Uploaded:
-    """Add a part of a text. The parts of a file are sent in order; the last one makes it usable."""
+    """Add a part of a text. Send the parts in order; the text is usable when the last one has arrived."""
     try:
         data = base64.b64decode(body.data, validate=True)
     except (binascii.Error, ValueError):
-        raise UsageError("data is not base64") from None
+        raise UsageError("data is not valid base64") from None
     return Uploaded(bytes=studio.texts.add(body.name, body.offset, body.total, data))
 
 
@@ -191,7 +191,7 @@ def delete_text(studio: TheStudio, body: NameRequest) -> Done:
 
 @router.post("/plan")
 async def plan(studio: TheStudio, body: PlanRequest) -> dict[str, Any]:
-    """Return what `penwright plan --json` says: the data as the model sees them, the plan, and its alternatives.
+    """Return the output of `penwright plan --json`: the data as the model sees them, the plan, and its alternatives.
 
     If the task or the columns are unclear, the answer is {undecided: {question, options}}.
     """
@@ -204,7 +204,7 @@ async def plan(studio: TheStudio, body: PlanRequest) -> dict[str, Any]:
             async with asyncio.timeout(studio.settings.plan_seconds):
                 output, errors = await process.communicate()
         finally:
-            if process.returncode is None:  # the client has disconnected, or the time is over
+            if process.returncode is None:  # the client has disconnected, or the time limit has passed
                 process.kill()
                 await process.wait()
     with suppress(ValueError):
@@ -216,14 +216,14 @@ async def plan(studio: TheStudio, body: PlanRequest) -> dict[str, Any]:
 
 @router.post("/train")
 def train(studio: TheStudio, body: TrainRequest) -> Queued:
-    """Queue a run. It is trained by a process of its own, which outlives the server."""
+    """Queue a run. A separate process trains it, and outlives the server."""
     require_free_disk(studio.folder, studio.settings.min_free_bytes)
     return Queued(name=studio.queue.add(body.name, [*studio.arguments(body), *EARLY], body.minutes).name)
 
 
 @router.post("/stop")
 def stop(studio: TheStudio, body: NameRequest) -> Done:
-    """Stop a run of the queue: it saves first, and can be resumed. A waiting run leaves the queue."""
+    """Stop a run, which is saved and can be resumed. A waiting run is removed from the queue."""
     state = next((each.state for each in studio.queue.facts() if each.name == body.name), None)
     if state == "waiting":
         studio.queue.remove(body.name)
@@ -237,13 +237,13 @@ def resume(studio: TheStudio, registry: Registry, body: ResumeRequest) -> Queued
     """Queue a stopped or finished run again."""
     run = run_of(registry, body.run)
     if state_of(run) in LIVE:
-        raise UsageError(f"{body.run} is being trained already")
+        raise UsageError(f"{body.run} is already being trained")
     return Queued(name=studio.queue.resume(run.folder.name, run.folder, body.minutes).name)
 
 
 @router.post("/delete-run")
 def delete_run(studio: TheStudio, registry: Registry, body: NameRequest) -> Done:
-    """Delete a run that is not being trained, with its entry in the queue."""
+    """Delete a run that is not being trained, and its entry in the queue."""
     found = folders(registry).get(check_name(body.name))
     name = found.name if found else body.name
     studio.queue.remove(name)

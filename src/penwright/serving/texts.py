@@ -21,12 +21,12 @@ from penwright.run.folder import LOCK, STOP, STOPPED, TENSORBOARD, Run
 from penwright.serving.settings import ServingSettings
 from penwright.storage import open_plain, require_plain
 
-FORBIDDEN = set('<>:"|?*[]/\\')  # characters with a meaning in HTML, patterns, paths, or on Windows
+FORBIDDEN = set('<>:"|?*[]/\\')  # characters that are special in HTML, patterns or paths, or on Windows
 MAX_NAME = 120  # maximum length of a name, in bytes of UTF-8
 PART = ".part"  # suffix of an unfinished upload
 PACKED = b"\x1f\x8b"  # first bytes of a gzip file
 BLOCK = 1 << 20
-NOT_SENT = {LOCK, STOP, STOPPED, TENSORBOARD}  # parts of a run that are of no use elsewhere
+NOT_SENT = {LOCK, STOP, STOPPED, TENSORBOARD}  # files of a run that are useless on other machines
 
 
 class TextFile(BaseModel):
@@ -37,7 +37,7 @@ class TextFile(BaseModel):
 
 
 def check_name(name: str) -> str:
-    """Return the name of a file or a run. Raises UsageError if it could be a path, a pattern, an option or HTML."""
+    """Return the name of a file or a run unchanged. Raises UsageError if it may be a path, pattern, option or HTML."""
     shown = f"the name {name[:40]!a}"
     if not name.strip() or name != name.strip() or name.startswith((".", "-", "~")) or name.endswith("."):
         raise UsageError(f"{shown} is empty, or begins or ends with a character that is not allowed. Rename it")
@@ -50,7 +50,7 @@ def check_name(name: str) -> str:
 
 
 class TextFolder:
-    """The uploaded texts below a folder."""
+    """The uploaded texts in a folder."""
 
     def __init__(self, folder: Path, limits: ServingSettings):
         self.folder, self._limits = folder, limits
@@ -58,7 +58,7 @@ class TextFolder:
             path.unlink()
 
     def listed(self) -> list[TextFile]:
-        """List the finished uploads by name."""
+        """List the finished uploads, sorted by name."""
         found = [path for path in self.folder.glob("*") if not path.name.startswith(".")]
         plain = [path for path in found if path.is_file() and not path.is_symlink()]
         return [TextFile(name=path.name, bytes=path.stat().st_size) for path in sorted(plain)]
@@ -78,8 +78,8 @@ class TextFolder:
     def add(self, name: str, offset: int, total: int, data: bytes) -> int:
         """Add a part of an upload, and return the number of bytes that have arrived.
 
-        Raises UsageError for a bad name or a part at the wrong place, and PenwrightError if a limit is exceeded or the
-        finished file is a zip bomb.
+        Raises UsageError for a bad name or a part with the wrong offset, and PenwrightError if a limit is exceeded or
+        the finished file is a zip bomb.
         """
         final = self.folder / check_name(name)
         part = self.folder / f".{name}{PART}"
@@ -92,7 +92,7 @@ class TextFolder:
             here = file.tell() if offset else 0
             if offset != here or offset + len(data) > total:
                 raise UsageError(
-                    f"{name}: {here:,} bytes have arrived, and this part begins at {offset:,}. Upload it again"
+                    f"{name}: {here:,} bytes have arrived, but this part begins at {offset:,}. Upload the file again"
                 )
             file.write(data)
         if offset + len(data) == total:
@@ -111,15 +111,17 @@ class TextFolder:
     def _require_space(self, name: str, total: int, n_before: int, is_there: bool) -> None:
         most, folder = self._limits.max_upload_bytes, self._limits.max_text_bytes
         if is_there:
-            raise UsageError(f"there already is a text '{name}'. Delete it first, or rename this one")
+            raise UsageError(f"there is already a text '{name}'. Delete it first, or rename the new one")
         if total > most:
-            raise PenwrightError(f"{name} has {total:,} bytes: at most {most:,} are accepted (max_upload_bytes)")
+            raise PenwrightError(f"{name} has {total:,} bytes, but at most {most:,} are accepted (max_upload_bytes)")
         if self.used() - n_before + total > folder:
-            raise PenwrightError(f"the texts would have more than {folder:,} bytes (max_text_bytes). Delete some first")
+            raise PenwrightError(
+                f"the texts would exceed {folder:,} bytes in total (max_text_bytes). Delete some first"
+            )
         require_free_disk(self.folder.parent, total + self._limits.min_free_bytes)
 
     def _require_harmless(self, path: Path, name: str) -> None:
-        """Raise PenwrightError for a file that unpacks to far more than it has."""
+        """Raise PenwrightError if a compressed file is damaged or unpacks to too many bytes."""
         if zipfile.is_zipfile(path):
             with path.open("rb") as file:
                 open_zip(file, name).close()
@@ -139,14 +141,16 @@ class TextFolder:
 
 
 def require_free_disk(folder: Path, wanted: int) -> None:
-    """Raise PenwrightError if the disk of a folder has too little room."""
+    """Raise PenwrightError if the disk of a folder has fewer than `wanted` free bytes."""
     free = shutil.disk_usage(folder).free
     if free < wanted:
-        raise PenwrightError(f"the disk has {free:,} free bytes, and {wanted:,} are needed (min_free_bytes). Free some")
+        raise PenwrightError(
+            f"the disk has {free:,} free bytes, but {wanted:,} are needed (min_free_bytes). Delete some files"
+        )
 
 
 def zipped(run: Run) -> BinaryIO:
-    """Return a zip archive of a run with its best checkpoint: it can be used, and trained further, elsewhere."""
+    """Return a zip archive of a run with its best checkpoint. Other machines can use and resume the run."""
     best, _ = run.best()
     archive: BinaryIO = TemporaryFile()  # noqa: SIM115 - the caller closes it
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED, allowZip64=True) as packed:

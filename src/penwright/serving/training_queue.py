@@ -1,9 +1,9 @@
-"""The training queue of the studio: each run is trained by a process of its own, one after another.
+"""The training queue of the studio: a separate process trains each run, one run at a time.
 
-queue/NAME.json (what to train)  queue/NAME.log (what it prints)  queue/NAME.lock (held while the process lives)
+queue/NAME.json (the job)  queue/NAME.log (its output)  queue/NAME.lock (held while its process is running)
 
-The queue is in files, so that it survives the server. The lock is inherited by the training process: it is free as soon
-as that process has ended, however it ended.
+The queue is stored in files, so that it survives the server. The training process inherits the lock, and the system
+releases it when the process ends for any reason.
 """
 
 import fcntl
@@ -29,9 +29,9 @@ from penwright.storage import MOST_IN_SMALL, open_plain, read_bytes, write_atomi
 RUNS = "runs"
 JobState = Literal["waiting", "preparing", "training", "stopping", "finished", "stopped", "failed"]
 ACTIVE = ("preparing", "training", "stopping")
-LOG_TAIL = 8000  # number of bytes of a log to look at
+LOG_TAIL = 8000  # number of bytes to read from the end of a log
 SAID = "penwright: "  # start of a line with an error
-INTERRUPTED = "interrupted"  # what a process says that was stopped before there was anything to save
+INTERRUPTED = "interrupted"  # error of a process that was stopped before it had anything to save
 
 
 class Job(BaseModel):
@@ -40,15 +40,15 @@ class Job(BaseModel):
     model_config = ConfigDict(strict=True)
 
     name: str
-    arguments: list[str]  # of the penwright command
-    minutes: float | None  # the budget, to show the progress
+    arguments: list[str]  # arguments of the penwright command
+    minutes: float | None  # training budget, to show the progress
     created: float
-    started: float | None = None  # when its process was started; None: it waits
+    started: float | None = None  # time when the training process was started; None: the job is waiting
     pid: int | None = None
 
 
 class JobFacts(BaseModel):
-    """A run of the queue, and how far it is."""
+    """The state of a run in the queue."""
 
     name: str
     state: JobState
@@ -61,20 +61,22 @@ class TrainingQueue:
 
     def __init__(self, folder: Path):
         self.home, self.folder = folder, folder / "queue"
-        self._processes: list[subprocess.Popen[bytes]] = []  # kept until they have ended
-        self._mutex = RLock()  # a look at a lock file must not keep a process from being started
+        self._processes: list[subprocess.Popen[bytes]] = []  # training processes, kept until they have ended
+        self._mutex = RLock()  # testing a lock must not prevent a process from taking it
         self._own: BinaryIO | None = None
 
     def open(self) -> None:
-        """Lock the queue for this server. Raises PenwrightError if another one has it."""
+        """Lock the queue for this server. Raises PenwrightError if another server holds it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             self._own = self._locked(".studio")
         except BlockingIOError:
-            raise PenwrightError(f"a studio is open in {self.home} already. Use it, or choose another folder") from None
+            raise PenwrightError(
+                f"a studio is already open in {self.home}. Use it, or choose a different folder"
+            ) from None
 
     def close(self) -> None:
-        """Release the queue. Training goes on."""
+        """Release the queue. Training continues."""
         if self._own is not None:
             self._own.close()
 
@@ -90,9 +92,9 @@ class TrainingQueue:
                              created=time.time()))  # fmt: skip
 
     def resume(self, name: str, folder: Path, minutes: float | None) -> Job:
-        """Queue a stopped run again. With `minutes`, it is trained that much longer."""
+        """Queue a stopped run again. With `minutes`, train it that much longer."""
         if self._is_running(check_name(name)):
-            raise UsageError(f"{name} is being trained already")
+            raise UsageError(f"{name} is already being trained")
         place = os.path.relpath(folder, self.home)
         budget = [] if minutes is None else ["--minutes", f"{minutes:g}"]
         before = self._read(name)
@@ -103,14 +105,14 @@ class TrainingQueue:
         )
 
     def remove(self, name: str) -> None:
-        """Take a run out of the queue. Its run folder stays. Raises UsageError while it is being trained."""
+        """Remove a run from the queue, but keep its folder. Raises UsageError while the run is being trained."""
         if self._is_running(check_name(name)):
             raise UsageError(f"{name} is being trained. Stop it first")
         for suffix in (".json", ".log", ".lock"):
             (self.folder / f"{name}{suffix}").unlink(missing_ok=True)
 
     def stop(self, name: str) -> None:
-        """Ask the process to save and stop. A process that still prepares has nothing to save, and is ended."""
+        """Ask the process to save and stop. Terminate a process that is still preparing: it has nothing to save."""
         job = self._read(check_name(name))
         if job is None or not self._is_running(name):
             raise UsageError(f"{name} is not being trained by this studio")
@@ -120,7 +122,7 @@ class TrainingQueue:
             request_stop(Run(self.home / RUNS / name))
 
     def facts(self) -> list[JobFacts]:
-        """List the runs of the queue, in the order in which they were added."""
+        """List the runs in the queue, in the order in which they were added."""
         return [
             JobFacts(name=job.name, state=(state := self._state(job)), minutes=job.minutes, note=self._note(job, state))
             for job in self._jobs()
@@ -190,7 +192,10 @@ class TrainingQueue:
     def _note(self, job: Job, state: JobState) -> str:
         """Return the last line of the log or, for a run that failed, its error."""
         if state == "failed":
-            return self._error(job) or "The training process ended before it could save. Resume it, or train again."
+            return (
+                self._error(job)
+                or "The training process ended before it could save. Resume the run, or train it again."
+            )
         lines = self._log(job)
         return lines[-1][:300] if lines else ""
 

@@ -73,7 +73,7 @@ async def translate(body: SentencesRequest, registry: Registry, limits: Limits) 
     if total > limits.max_characters:
         most = f"{limits.max_characters:,} (max_characters)"
         raise RequestTooLarge(
-            f"the sentences have {total:,} characters in total: this server accepts {most}. Send fewer"
+            f"the sentences have {total:,} characters in total, but this server accepts at most {most}. Send fewer"
         )
     constraints = await _constraints(body, limits)
 
@@ -175,7 +175,7 @@ async def tree(body: SearchRequest, registry: Registry, limits: Limits) -> Respo
 
 
 async def _run_while_connected(served: ModelWorker, function: Callable[[], T]) -> T:
-    """Run a search and return its result. If the client disconnects, the search ends within a step."""
+    """Run a search and return its result. If the client disconnects, the search stops at the next step."""
     disconnected = Event()
 
     def check() -> None:

@@ -42,7 +42,7 @@ class TokenChoice(BaseModel):
     id: int
     text: str  # text of the token alone
     shown: str | None = None  # text that the token adds, if different; "" for part of a character
-    probability: float  # probability by the model, without the decoding settings
+    probability: float  # the model's probability, without the decoding settings
     chance: float | None = None  # probability with the decoding settings; None if none apply
 
 
@@ -60,7 +60,7 @@ class WrittenToken(BaseModel):
     id: int
     text: str
     shown: str  # text that this token completes
-    log_prob: float  # log-probability by the model in nats, without the decoding settings
+    log_prob: float  # the model's log-probability in nats, without the decoding settings
     rank: int
     entropy: float
     likeliest: list[TokenChoice]
@@ -137,7 +137,7 @@ async def write(body: PromptRequest, registry: Registry, limits: Limits) -> Stre
         settings = settings.model_copy(update={"max_new_tokens": min(MAX_NEW_TOKENS, limits.max_new_tokens)})
     elif settings.max_new_tokens > limits.max_new_tokens:
         raise RequestTooLarge(
-            f"{settings.max_new_tokens} new tokens: this server allows {limits.max_new_tokens} (max_new_tokens). "
+            f"max_new_tokens is {settings.max_new_tokens}, but this server allows at most {limits.max_new_tokens}. "
             "Ask for fewer"
         )
 

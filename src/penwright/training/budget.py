@@ -80,7 +80,7 @@ class Clock:
     def settle(self, step: int, elapsed: float, reserved: float = 0.0) -> int | None:
         """Return the number of steps of the whole run, or None if it is too early to settle this number.
 
-        `elapsed` is the time since the budget began. `reserved` is reserved for a last evaluation. The unit is seconds.
+        `elapsed` is the time since the budget began, and `reserved` the time kept for the last evaluation, in seconds.
         """
         if self.mark is None and (elapsed >= self.seconds * self.settles_at / 5 or step >= MARK_AT_LATEST):
             self.mark = (step, elapsed)
@@ -176,7 +176,7 @@ class Budget:
         return self._schedule.factor(self.state.step - self.state.first_step, self._total, self._end_shift)
 
     def rate_falls_below(self, share: float) -> bool:
-        """Return whether the learning rate is above this fraction of its peak, but will fall below the fraction."""
+        """Return whether the learning rate has not yet fallen below this fraction of its peak, but will."""
         total = self._total
         falls = total is None or self._schedule.factor(total - 1, total, self._end_shift) < share
         return falls and self.rate_factor >= share

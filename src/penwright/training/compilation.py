@@ -28,7 +28,7 @@ def choose_compilation(device: torch.device, task: Task, seconds: float) -> tupl
     if device.type not in ("cpu", "cuda"):
         return False, "untested on this device"
     if seconds < PAYS_FROM[task]:
-        return False, "compiling would take longer than it saves in so short a run"
+        return False, "compiling would take more time than it saves in such a short run"
     missing = toolchain.missing_requirement()
     if missing:
         return False, f"would save a third of the time, but {missing}"

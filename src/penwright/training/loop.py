@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from shlex import quote
 from time import monotonic
 
+from penwright.data.report import count
 from penwright.errors import Interrupted
 from penwright.evaluation.scores import Sample, Score
 from penwright.run.folder import METRICS, SAMPLES, Run
@@ -19,9 +20,10 @@ EVALUATIONS = 10  # default number of evaluations per run
 OVER_FITTED = 0.01  # relative rise of the held-out nats above their minimum that counts as overfitting, not as noise
 COOL_AFTER, STOP_AFTER = 2, 3  # consecutive evaluations with overfitting before the cooldown, and before the stop
 FRESH, GROWTH = 2.0, 1.5  # evaluate after FRESH epochs, then whenever the number of epochs has grown by this factor
-# The first step to evaluate with a budget in minutes: an untrained model always generates up to the length limit.
+# The first step to evaluate with a budget in minutes. Earlier models are slow to evaluate: they always generate up to
+# the length limit.
 FEWEST_STEPS = 20
-# Above this fraction of the peak learning rate, no early stop: the cooldown may still lower the loss.
+# A run is not stopped early above this fraction of the peak learning rate: the cooldown may still lower the loss.
 STOP_BELOW = 0.5
 
 
@@ -207,7 +209,7 @@ class Session:
         if state.step == state.total_steps:
             return
         if settings.patience is not None and state.evaluations_since_best >= settings.patience:
-            self._stop_early(f"no better score in {settings.patience} evaluations")
+            self._stop_early(f"no better score in {count(settings.patience, 'evaluation')}")
         elif (
             settings.cooldown_on_overfitting
             and state.evaluations_over_fitted >= COOL_AFTER
@@ -217,7 +219,7 @@ class Session:
             notify(
                 self.observers,
                 "said",
-                f"overfitting begins: the learning rate cools down from here, until step {state.total_steps:,}",
+                f"overfitting begins: the learning rate falls from now on until step {state.total_steps:,}",
             )
         elif (
             settings.cooldown_on_overfitting

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 Event = Literal["said", "stepped", "evaluated", "finished"]  # the methods of an Observer
-LOG_EVERY, FIRST_STEPS = 10, 100  # number of steps per log line; number of first steps with a line each
+LOG_EVERY, FIRST_STEPS = 10, 100  # number of steps per log line; number of initial steps that get a line each
 
 
 class Observer:
@@ -43,7 +43,7 @@ def notify(observers: Sequence[Observer], event: Event, *details: object) -> Non
 
 
 class StepLog(Observer):
-    """An observer that logs means over several steps. Values of skipped steps, which are not finite, do not count."""
+    """An observer that logs means over several steps. Values of skipped steps, which are not finite, are ignored."""
 
     def __init__(self, run: Run):
         self.run = run

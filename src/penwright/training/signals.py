@@ -12,7 +12,7 @@ ONE_REQUEST = 0.5  # seconds within which signals are one request: service manag
 
 
 def treat_as_ctrl_c() -> None:
-    """Make SIGTERM and SIGHUP act like Ctrl+C in this process, unless they are handled or ignored already."""
+    """Make SIGTERM and SIGHUP act like Ctrl+C in this process, unless they are already handled or ignored."""
     for number in STOP_SIGNALS:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.getsignal(signal.SIGINT))
@@ -20,7 +20,7 @@ def treat_as_ctrl_c() -> None:
 
 @contextmanager
 def stop_requests(on_request: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
-    """Yield a list that collects the first stop signal. Work can then end in order. A second signal acts as usual.
+    """Yield a list that receives the first stop signal, for an orderly end. A second signal acts as usual.
 
     The first signal also calls `on_request`.
 

@@ -224,7 +224,7 @@ class Trainer:
         return gathered(self.average.average if self.average is not None else weights_of(self.model))
 
     def save(self) -> tuple[Tensors, Record]:
-        """Return the tensors and counters for resuming bit for bit, in addition to `weights()`.
+        """Return the tensors and counters that an exact resume needs in addition to `weights()`.
 
         With sharded weights, all ranks must call this and `weights()` together.
         """

@@ -62,7 +62,7 @@ TOKENS_PER_PARAMETER: dict[Task, float] = {
     "classify": 0.7,
     "encode": 1.0,
 }
-SHORT_SHARE = 0.4  # fraction of these tokens that suffices for a writer with less than two minutes
+SHORT_SHARE = 0.4  # fraction of TOKENS_PER_PARAMETER that suffices for a writer with less than two minutes
 # Maximum number of parameters per token of the corpus. Larger models overfit, soonest with one label per text.
 PARAMETERS_PER_TOKEN: dict[Task, float] = {
     "generate": 12.0,
@@ -82,7 +82,7 @@ MAX_FLOPS_GAIN = 1.5
 
 
 class CapacityPlanner:
-    """An estimate of the training that the budget allows. It uses the choices made so far, also during planning.
+    """An estimator of how much training fits the budget. It uses the current choices, even while a plan is made.
 
     Methods take the name of a model size, or None for the model that the settings describe.
     """
@@ -185,7 +185,7 @@ class CapacityPlanner:
         return self._measure_throughput(settings, vocab_size, batch_tokens)
 
     def tokens_needed(self, name: str) -> float:
-        """Return the number of training tokens for which a model of this size pays off."""
+        """Return the number of training tokens that a model of this size needs to pay off."""
         share = SHORT_SHARE if self.is_short else 1.0
         needed = share * TOKENS_PER_PARAMETER[self._facts.task] * self._measure(name).matrix_parameters
         return max(needed, CLASSIFIER_EPOCHS * self.corpus_tokens) if self._dwarfs_corpus(name) else needed
@@ -233,7 +233,7 @@ class CapacityPlanner:
         return chosen, f"about {in_words(tokens)} training tokens fit in the budget: {epochs}"
 
     def _dwarfs_corpus(self, name: str) -> bool:
-        """Return whether a model of this size has many parameters for the corpus."""
+        """Return whether a model of this size has too many parameters for the corpus."""
         return self._measure(name).matrix_parameters > PARAMETERS_PER_TOKEN[self._facts.task] * self.corpus_tokens
 
     def compilation(self) -> tuple[bool, str]:

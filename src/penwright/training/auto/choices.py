@@ -22,7 +22,7 @@ class Choices:
         self.made: list[Choice] = []
 
     def suggest(self, key: str, value: object, reason: str) -> None:
-        """Set this value unless one is given. The key is a dotted name, e.g. model.d_model."""
+        """Set a value unless the setting already has one. The key is a dotted name, e.g. model.d_model."""
         path = key.split(".")
         subtable = self.table
         for table in path[:-1]:
@@ -32,7 +32,7 @@ class Choices:
             self.made.append(Choice(key, value, reason))
 
     def revise(self, key: str, value: object, reason: str) -> None:
-        """Replace a suggested value. A value from the user stays."""
+        """Replace a suggested value. Keep a value that the user has set."""
         for index, choice in enumerate(self.made):
             if choice.key == key:
                 self.table = _filled_in(self.table, key.split("."), value)

@@ -1,6 +1,6 @@
 """A forecast of the result of a run, made before training by compressing the same text.
 
-The difficulty of a text is estimated mainly by a general compressor: how far it compresses the held-out part after it
+The difficulty of a text is estimated mainly by a general compressor: how well it compresses the held-out part after it
 has seen the training part. The amount of text, and how much of it the model will see, also matter. The formula below is
 fitted to only a handful of runs (benchmarks/LOG.md), hence the wide range. For translators and classifiers, the
 forecast only states when more time stops paying off.
@@ -15,8 +15,11 @@ from penwright.config import Task
 CONTEXT, MEASURED = (
     4_000_000,
     300_000,
-)  # bytes of the training part that the compressor sees, and bytes that it compresses
-BELOW, ABOVE = 0.06, 0.08  # relative distances of the recorded runs from the formula, for runs of at least one epoch
+)  # bytes of the training part that the compressor sees, and bytes of the held-out part to compress
+BELOW, ABOVE = (
+    0.06,
+    0.08,
+)  # largest relative deviations of the recorded runs from the formula, for runs of at least one epoch
 YOUNG = 0.2  # increase of ABOVE for each epoch below one
 AT_MOST = 8.0  # bits per byte of uncompressed text
 SATURATION = 8.0  # any number of repetitions of a text is worth less than this many epochs of new text
@@ -27,7 +30,7 @@ ENOUGH_EPOCHS: dict[Task, float] = {"chat": 8.0, "translate": 16.0, "classify": 
 
 
 class Forecast(NamedTuple):
-    """A forecast in bits per byte of held-out text, as a range. For tasks without one, the fields are None."""
+    """A forecast in bits per byte of held-out text, as a range; None for tasks that are not measured in bits."""
 
     low: float | None
     high: float | None
@@ -61,7 +64,7 @@ def forecast_by_epochs(task: Task, epochs: float, minutes: float | None) -> Fore
 
 
 def _ratio(corpus_bytes: int, epochs: float) -> float:
-    """Return the ratio of the model's bits to the compressor's. It falls as more text is read, but less for repeats."""
+    """Return the ratio of the model's bits to the compressor's. It falls with more text; repeats count less."""
     fresh = SATURATION * (1 - exp(-epochs / SATURATION)) * corpus_bytes / 1e6
     return 0.63 + 0.32 * max(1e-9, fresh) ** -0.4
 

@@ -95,7 +95,7 @@ def _numbers(group: Path, *names: str) -> list[int]:
 
 
 def _other_load() -> tuple[str, ...]:
-    """Return a notice if other programs keep much of this machine busy, so that training will be slower."""
+    """Return a notice if other programs keep much of this machine busy, which slows down training."""
     try:
         load, n = os.getloadavg()[0], os.cpu_count() or 1  # both values describe the whole machine, even in a container
     except (AttributeError, OSError):  # Windows has no load average
@@ -111,7 +111,7 @@ def _device(wanted: str) -> tuple[torch.device, str]:
     if torch.cuda.is_available():
         n_gpus = torch.cuda.device_count()
         alone = n_gpus > 1 and joined().size == 1
-        more = f", one of {n_gpus} (large batches may use all: --processes {n_gpus})" if alone else ""
+        more = f", one of {n_gpus} (to use all of them for large batches: --processes {n_gpus})" if alone else ""
         return torch.device("cuda"), f"GPU {torch.cuda.get_device_name()}{more}"
     if torch.backends.mps.is_available() and joined().size == 1:
         return torch.device("mps"), "Apple GPU"
@@ -135,7 +135,11 @@ def _precision(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
         return getattr(torch, wanted), f"{wanted}, as requested"
     if device.type == "cuda":
         supported = torch.cuda.is_bf16_supported(including_emulation=False)
-        return (torch.bfloat16, "bfloat16: this GPU has it") if supported else (torch.float32, "float32: no bfloat16")
+        return (
+            (torch.bfloat16, "bfloat16: this GPU supports it")
+            if supported
+            else (torch.float32, "float32: this GPU does not support bfloat16")
+        )
     if device.type == "mps":
         return torch.float32, "float32: the safe choice on an Apple GPU"
     if _cpu_multiplies_bfloat16():

@@ -12,11 +12,11 @@ from penwright.training.auto.capacity import DEFAULT_MINUTES, LADDER, MANY_CHARA
 from penwright.training.auto.choices import Choice, Choices, amount, in_words, rounded
 from penwright.training.auto.throughput import MeasureThroughput
 
-MANY_EPOCHS = 6.0  # number of epochs of labelled texts from which more tokens are dropped (measured)
+MANY_EPOCHS = 6.0  # number of epochs from which classifiers need a higher token dropout (measured)
 # Epochs after which a writer learns better from characters than from subwords. Subwords were 5 % better after 3.5
 # epochs, 2 % better after 5.2, and 6 % worse after 13 (measured).
 CHARACTER_EPOCHS = 6.0
-LORA_RATE = 1e-2  # learning rate of adapters (measured: after 40 steps better than 2e-3)
+LORA_RATE = 1e-2  # learning rate of adapters (measured: better than 2e-3 after 40 steps)
 # Usual learning rates for models that other projects trained, in full and with adapters.
 PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 5e-4
 # Batch in tokens and learning rate for pretrained models that become classifiers: those of BERT, and a higher rate for
@@ -94,14 +94,18 @@ class _Planner:
             vocabulary, reason = self._vocabulary()
             self._suggest("tokenizer.vocab_size", vocabulary, reason)
             if self.facts.task in ("classify", "encode"):
-                self._suggest("tokenizer.prefix_space", True, "a first word gets the same tokens as others (measured)")
+                self._suggest(
+                    "tokenizer.prefix_space",
+                    True,
+                    "first words get the same tokens as others (measured)",
+                )
 
     def _prefers_characters(self) -> bool:
         """Return whether a writer should read characters, not subwords.
 
         Characters are better for a small text, and for a medium one that is read often (measured). This includes
-        Chinese and Japanese, where most characters are words. A given tokenizer type or vocabulary size rules
-        characters out.
+        Chinese and Japanese, where most characters are words. A tokenizer type or a vocabulary
+        size in the settings rules characters out.
         """
         facts, asked = self.facts, self.choices.section("tokenizer")
         are_odd = facts.n_characters > MANY_CHARACTERS and not facts.has_many_characters
@@ -113,7 +117,10 @@ class _Planner:
         return is_small and self.capacity.epochs_by_characters >= CHARACTER_EPOCHS
 
     def _vocabulary(self) -> tuple[int, str]:
-        """Choose a power of two that doubles each time the text grows fourfold (after Gowda and May 2020)."""
+        """Return the vocabulary size and the reason.
+
+        The size is a power of two, proportional to the square root of the text's size (after Gowda and May 2020).
+        """
         text = self.facts.n_bytes * (2 if self.facts.task == "translate" else 1)  # one vocabulary for both sides
         doublings = log2(max(256.0, 4000 * (text / 4e6) ** 0.5))
         pieces = 2 ** (floor(doublings) if self.capacity.is_short else round(doublings))
@@ -141,7 +148,7 @@ class _Planner:
             self._suggest("training.batch_tokens", 4096, "average, padding included")
         else:
             self._suggest("model.context_length", 256, "longer texts are read in parts")
-            batch, reason = 3072, "average, padding included; batches have equally many texts"
+            batch, reason = 3072, "average, padding included; all batches have the same number of texts"
             if self._is_pretrained:
                 batch, reason = (
                     FINE_BATCH,
@@ -158,7 +165,7 @@ class _Planner:
             if self.facts.task == "classify":  # chosen before the size, because dropped tokens cost no time
                 if not self._is_pretrained:
                     self._suggest("model.token_dropout", *self._token_dropout())
-                self._suggest("model.ngrams", True, "mixed with a linear classifier, which learns fast (measured)")
+                self._suggest("model.ngrams", True, "adds a linear classifier, which learns fast (measured)")
         if size is None and self.facts.task == "classify":
             self._suggest("model.n_layers", 2, "labels carry little information; more layers overfit (measured)")
         if size is None and "d_model" not in self.choices.section("model"):
@@ -218,20 +225,20 @@ class _Planner:
             if self.facts.task == "classify":
                 self._choose_schedule(0.95, "the learning rate falls for nearly the whole run (measured)")
             else:
-                self._choose_schedule(0.6, "the end need not be known until the cooldown begins")
+                self._choose_schedule(0.6, "the number of steps need not be known until the cooldown begins")
             return
         if self.facts.task == "classify":
             self._choose_optimizer_of_classifier()
             return
         self.choices.suggest_type("optimizer", {"type": "muon"}, "needs far fewer steps than AdamW")
         if self.choices.section("optimizer")["type"] == "muon":
-            self._suggest("optimizer.weight_decay", 0.1, "less overfitting of a text that is read often (measured)")
+            self._suggest("optimizer.weight_decay", 0.1, "less overfitting if a text is read often (measured)")
         if self.facts.task == "translate" and self.choices.section("optimizer")["type"] == "muon":
             self._suggest(
                 "optimizer.adamw.learning_rate", 0.02, "for the embeddings, since each is seen rarely (measured)"
             )
             self._suggest("optimizer.adamw.betas", (0.9, 0.98), "the other settings were measured with these")
-        self._choose_schedule(0.6, "the end need not be known until the cooldown begins")
+        self._choose_schedule(0.6, "the number of steps need not be known until the cooldown begins")
 
     def _choose_optimizer_of_classifier(self) -> None:
         """Choose AdamW with a low rate: after five epochs, Muon overfits by 0.02 nats more (measured)."""

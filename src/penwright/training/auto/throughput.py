@@ -31,7 +31,7 @@ MOST_TOKENS = 4096  # maximum size of a batch timed on a CPU, in tokens; larger 
 
 
 def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> MeasureThroughput:
-    """Return a function that times real training steps on random tokens. It returns 0 if GPU memory is too small."""
+    """Return a function that times training steps on random tokens, and returns 0 if GPU memory is too small."""
 
     def measure(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
         model = make_model(task, vocab_size, settings, n_labels).to(machine.device).train()
@@ -67,7 +67,7 @@ def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> Measure
 def _fastest(step: Callable[[], None]) -> float:
     """Time a few steps and return the seconds of the fastest.
 
-    Other programs only make steps slower. If the two fastest steps differ, more steps are timed, with pauses.
+    Other programs can only make steps slower. If the two fastest steps differ, more steps are timed, with pauses.
     """
     times: list[float] = []
     begin = perf_counter()
