@@ -233,9 +233,7 @@ def test_what_is_wrong_with_a_text_is_said(client: Client) -> None:
     assert "too short to learn from" in client.job("short")["note"]
     rows = "".join(f"some words {n}\tother words {n}\t{n % 3}\n" for n in range(60))
     client.upload("table.tsv", f"text\tremark\tgroup\n{rows}".encode())
-    status, found = client.ask("studio/plan", {"texts": ["table.tsv"]})
-    assert status == 200 and (found.get("undecided") or found["columns"] == ["text", "remark", "group"])
-    chosen = {"texts": ["table.tsv"], "columns": {"label": "group", "text": 2}}
+    chosen = {"texts": ["table.tsv"], "columns": {"label": "group", "text": 2}, "size": "nano", "minutes": 1}
     status, found = client.ask("studio/plan", chosen)
     assert status == 200 and found["recipe"]["task"] == "classify"
     assert found["roles"] == {"text": [["remark", 2]], "label": [["group", 3]]}
