@@ -97,9 +97,8 @@ def patching(
     """
     text, other = texts
     require_same_lengths(text, other)
-    if kind not in PATCH_KINDS:
-        raise UsageError(f"there is no kind of patch '{kind}': choose {', '.join(PATCH_KINDS)}")
     assert aim.against is not None
+    kind = parse_kind(kind)
     recording, found = record(model, text), []
     whole, before = _difference(recording.logits[None], aim)[0], _difference(_scores(model, other), aim)[0]
     if abs(whole - before) < SMALLEST:
@@ -135,6 +134,14 @@ def patching(
             )
         )
     return tuple(found)
+
+
+def parse_kind(text: str) -> PatchKind:
+    """Return the kind of patch with this name; raises UsageError if there is none."""
+    for kind in PATCH_KINDS:
+        if kind == text:
+            return kind
+    raise UsageError(f"there is no kind of patch '{text}': choose {', '.join(PATCH_KINDS)}")
 
 
 def preferences(
