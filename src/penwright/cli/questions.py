@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -18,7 +18,7 @@ from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
 from penwright.inspection.heads import parse_head
 from penwright.inspection.logit_attribution import LogitAttribution
 from penwright.inspection.model_map import ModelMap
-from penwright.inspection.patching import PatchKind
+from penwright.inspection.patching import parse_kind
 from penwright.inspection.views import compared, compared_heads, one_head
 from penwright.views import View
 
@@ -162,7 +162,7 @@ class Questions:
 
     def patching(self, other: str, kind: str, position: int | None) -> Question:
         """Ask which activations of the text restore its prediction in a forward pass on a different text."""
-        chosen = cast(PatchKind, kind)  # checked by the inspector
+        chosen = parse_kind(kind)
         find = partial(self.inspector.patching, self.text, other, self.target, kind=chosen, position=position)
         return Question("patching", find, part_answers.patching, lambda result: [view(part) for part in result])
 

@@ -97,9 +97,8 @@ def patching(
     """
     text, other = texts
     require_same_lengths(text, other)
-    if kind not in PATCH_KINDS:
-        raise UsageError(f"there is no kind of patch '{kind}': choose one of {', '.join(PATCH_KINDS)}")
     assert aim.against is not None
+    kind = parse_kind(kind)
     recording, found = record(model, text), []
     whole, before = _difference(recording.logits[None], aim)[0], _difference(_scores(model, other), aim)[0]
     if abs(whole - before) < SMALLEST:
@@ -134,6 +133,14 @@ def _patches(place: SublayerRecord, kind: PatchKind, positions: list[int]) -> li
     if kind == "heads":
         return [_Patch(place, head, positions) for head in range(len(place.heads.outputs))]
     return [_Patch(place, None, [at]) for at in positions]
+
+
+def parse_kind(text: str) -> PatchKind:
+    """Return the kind of patch with this name; raises UsageError if there is none."""
+    for kind in PATCH_KINDS:
+        if kind == text:
+            return kind
+    raise UsageError(f"there is no kind of patch '{text}': choose one of {', '.join(PATCH_KINDS)}")
 
 
 def preferences(

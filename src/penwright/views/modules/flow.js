@@ -84,15 +84,23 @@ export function pointOf({ places }, name) {
   return { x: place.x(column), y: middle(head) };
 }
 
+const ranked = new WeakMap(); // the sorted sources of each attention, by head: sorting takes longer than drawing
+
 /** The strongest sources of an attention: [[source, weight]], as a mean over heads or for one head. */
 export function strongest(weights, head, most = 6) {
+  const known = ranked.get(weights) || new Map();
+  ranked.set(weights, known);
+  if (!known.has(head)) known.set(head, rank(weights, head));
+  return known.get(head).slice(0, most);
+}
+
+function rank(weights, head) {
   const [heads, sources] = weights.shape;
-  const total = new Float64Array(sources);
   const chosen = head === null ? Array.from({ length: heads }, (_, at) => at) : [head];
-  for (const one of chosen) {
-    for (let source = 0; source < sources; source++) total[source] += weights.at(one, source) / chosen.length;
-  }
-  return [...total.entries()].sort((one, other) => other[1] - one[1]).slice(0, most);
+  const total = Array.from({ length: sources }, (_, source) =>
+    chosen.reduce((sum, one) => sum + weights.at(one, source) / chosen.length, 0),
+  );
+  return [...total.entries()].sort((one, other) => other[1] - one[1]);
 }
 
 /** A sentence about what is under the cursor. */

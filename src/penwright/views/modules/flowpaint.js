@@ -1,8 +1,9 @@
 /** The overview of a model on a canvas. One drawing takes a few milliseconds for 12 layers and 256 tokens. */
 
 import { number, percent } from "./axes.js";
-import { diverging, isDark, lineColour, sequential } from "./colour.js";
-import { clamp, pointOf, strongest } from "./flow.js";
+import { isDark, lineColour, sequential } from "./colour.js";
+import { clamp, strongest } from "./flow.js";
+import { paintCircuit, paintCursor, paintParts, share, write } from "./flowparts.js";
 import { label, textOf } from "./tokens.js";
 
 const WEAKEST = 0.04; // smallest weight of a link
@@ -18,7 +19,6 @@ export function paintFlow(canvas, map, plan, state) {
   }
   const context = canvas.getContext("2d");
   const style = getComputedStyle(canvas);
-  const colour = (name) => style.getPropertyValue(name);
   const dark = isDark(canvas);
   const pen = {
     context,
@@ -30,33 +30,38 @@ export function paintFlow(canvas, map, plan, state) {
     raised: dark ? "#1e2026" : "#f1f1ec",
     accent: lineColour(0, dark),
     cross: lineColour(1, dark),
-    colour,
   };
+  context.setTransform(1, 0, 0, 1, 0, 0);
+  context.clearRect(0, 0, canvas.width, canvas.height);
+  context.drawImage(background(pen, map, plan, state, ratio), 0, 0);
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, plan.width, plan.height);
   context.textBaseline = "middle";
-  plan.places.forEach((place) => paintStack(pen, map, plan, place, state));
+  plan.places.forEach((place) => {
+    paintLinks(pen, map, plan, place, state);
+    paintRow(pen, map, place, state);
+    paintTokens(pen, map, plan, place, state);
+  });
   if (state.circuit) paintCircuit(pen, plan, state);
-  else plan.places.forEach((place) => paintParts(pen, place, state));
-  if (state.circuit) plan.places.forEach((place) => paintParts(pen, place, state));
+  plan.places.forEach((place) => paintParts(pen, place, state));
   paintCursor(pen, state.cursor);
 }
 
-function write(pen, text, x, y, { size = 11, align = "left", ink = pen.soft, halo = false, bold = false } = {}) {
-  const { context } = pen;
-  context.font = `${bold ? "600 " : ""}${size}px ${pen.family}`;
-  context.textAlign = align;
-  if (halo) {
-    context.lineWidth = 3;
-    context.lineJoin = "round";
-    context.strokeStyle = pen.dark ? "#15161a" : "#fdfdfb";
-    context.strokeText(text, x, y);
-  }
-  context.fillStyle = ink;
-  context.fillText(text, x, y);
+/** The part of the picture that stays the same while the cursor moves: blocks, lines and squares. */
+function background(pen, map, plan, state, ratio) {
+  const known = state.background;
+  if (known && known.map === map && known.plan === plan && known.dark === pen.dark) return known.canvas;
+  const canvas = document.createElement("canvas");
+  canvas.width = plan.width * ratio;
+  canvas.height = plan.height * ratio;
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.textBaseline = "middle";
+  plan.places.forEach((place) => paintStack({ ...pen, context }, plan, place));
+  state.background = { map, plan, dark: pen.dark, canvas };
+  return canvas;
 }
 
-function paintStack(pen, map, plan, place, state) {
+function paintStack(pen, plan, place) {
   const { context } = pen;
   const { stack, columns, high } = place;
   paintBlocks(pen, place, plan);
@@ -75,9 +80,6 @@ function paintStack(pen, map, plan, place, state) {
   });
   context.fillStyle = pen.soft;
   stack.tokens.forEach((_, row) => context.fillRect(place.x(0) - 2, place.y(row) - size / 2, 4, size));
-  paintLinks(pen, map, plan, place, state);
-  paintRow(pen, map, place, state);
-  paintTokens(pen, map, plan, place, state);
 }
 
 /** Headings, and a band for each block. */
@@ -216,84 +218,4 @@ function paintTokens(pen, map, plan, place, { cursor }) {
     taken.push(row);
     name(row, row === stack.position ? chosen : { size: 11 });
   }
-}
-
-/** Heads as circles and feed-forward networks as squares, coloured by what they write or by `values`. */
-function paintParts(pen, place, { values }) {
-  const { context } = pen;
-  const { stack, columns, gap, heads } = place;
-  const limit = values ? Math.max(...values.values(), 1e-9, ...[...values.values()].map((value) => -value)) : 1;
-  const radius = clamp(gap / 2 - 1, 1.5, 6.5);
-  columns.forEach(({ kind, sublayer }, column) => {
-    const x = place.x(column);
-    if (kind === "embedding" || kind === "output") {
-      context.fillStyle = pen.ink;
-      context.beginPath();
-      context.roundRect(x - 4, place.partY((heads - 1) / 2) - 12, 8, 24, 3);
-      context.fill();
-      return;
-    }
-    const base = `${sublayer.part}.${sublayer.layer}`;
-    const fill = (name, share) =>
-      (context.fillStyle = values
-        ? diverging((values.get(name) || 0) / limit, pen.dark)
-        : sequential(Math.min(1, share), pen.dark));
-    context.strokeStyle = pen.soft;
-    context.lineWidth = 0.8;
-    if (kind === "feed_forward") {
-      fill(`${base}.feed_forward`, share(sublayer, stack.position));
-      context.beginPath();
-      context.roundRect(x - 7, place.partY((heads - 1) / 2) - 7, 14, 14, 3);
-      context.fill();
-      context.stroke();
-      return;
-    }
-    for (let head = 0; head < sublayer.weights.shape[0]; head++) {
-      const written = sublayer.head_added.values[head];
-      fill(`${base}.${head}`, written / (written + sublayer.after.values[stack.position]));
-      context.beginPath();
-      context.arc(x, place.partY(head), radius, 0, 2 * Math.PI);
-      context.fill();
-      context.stroke();
-    }
-  });
-  write(pen, "heads ○", place.left + place.gutter - 6, place.partY(0) + 1, { align: "right", size: 10.5 });
-  if (heads * gap <= 26) return;
-  const text = place.gutter < 80 ? "ff □" : "feed-forward □";
-  write(pen, text, place.left + place.gutter - 6, place.partY(0) + 16, { align: "right", size: 10.5 });
-}
-
-const share = (sublayer, row) => sublayer.added.values[row] / (sublayer.added.values[row] + sublayer.after.values[row]);
-
-/** The edges of a circuit: orange supports the outcome, blue opposes it. */
-function paintCircuit(pen, plan, { circuit, edge }) {
-  const { context } = pen;
-  const most = Math.max(...circuit.map(({ effect }) => Math.abs(effect)), 1e-9);
-  circuit.forEach((each, at) => {
-    const [from, to] = [pointOf(plan, each.source), pointOf(plan, each.destination)];
-    const bow = { query: -10, key: 0, value: 10 }[each.via] || 0;
-    const strong = Math.abs(each.effect) / most;
-    context.strokeStyle = each.effect >= 0 ? pen.cross : pen.accent;
-    context.globalAlpha = edge === at ? 1 : edge === null || edge === undefined ? 0.3 + 0.6 * strong : 0.18;
-    context.lineWidth = (edge === at ? 2 : 0.8) + 4 * strong;
-    context.beginPath();
-    context.moveTo(from.x, from.y);
-    const middle = (from.x + to.x) / 2;
-    context.bezierCurveTo(middle, from.y + bow, middle, to.y + bow, to.x, to.y);
-    context.stroke();
-    context.globalAlpha = 1;
-  });
-}
-
-function paintCursor(pen, cursor) {
-  if (!cursor) return;
-  const { context } = pen;
-  const { place, column, row, head } = cursor;
-  const square = place.columns[column].kind !== "attention";
-  const y = row !== undefined ? place.y(row) : place.partY(square ? (place.heads - 1) / 2 : head);
-  context.strokeStyle = pen.cross;
-  context.lineWidth = 2;
-  context.beginPath();
-  context.arc(place.x(column), y, row !== undefined ? 10 : clamp(place.gap / 2 + 3, 5, 11), 0, 2 * Math.PI);
-  context.stroke();
 }

@@ -50,6 +50,7 @@ function build(root, data, options) {
     frame: 0,
     wanted: 0,
     drawn: null,
+    background: null,
   };
   const last = () => state.map.stacks.at(-1);
   const crumbs = make("nav", { class: "pw-crumbs", "aria-label": "Levels of the picture" });
