@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from penwright.config import Precision, Table
+from penwright.decoding import engine
 from penwright.decoding.batches import PromptBatch, TargetBatch
 from penwright.model.attention_recording import record_attention
 from penwright.model.decoder_only import DecoderOnly
@@ -114,3 +115,14 @@ def test_swapped_kernels_are_used(writer: Make) -> None:
     with record_attention(model) as maps:
         continued(model, PROMPTS[:1])
     assert all(len(recorded) > N_NEW for recorded in maps.values())  # the prompt and each step
+
+
+@pytest.mark.parametrize(("precision", "n_threads"), [("float32", 2), ("int8", 1)])
+def test_one_row_in_int8_is_too_brief_for_threads(
+    writer: Make, monkeypatch: pytest.MonkeyPatch, precision: Precision, n_threads: int
+) -> None:
+    monkeypatch.setitem(engine.WORTH_THREADS, "one", 0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    model = writer(VOCABULARY)
+    to_precision(model, precision)
+    assert engine.DecodeEngine(model)._n_threads("one") == n_threads

@@ -32,6 +32,7 @@ from penwright.model.block import Encoded
 from penwright.model.cache import Cache
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.quantised import Int8Linear
 from penwright.native import toolchain
 
 READ_TOGETHER = 2  # minimum number of sources per call; torch.export would specialize on a batch of 1
@@ -44,6 +45,7 @@ WORTH_THREADS: dict[Part, float] = {  # fewest parameters for several threads; i
     "sources": 2_000_000,
     "best": inf,
 }
+WORTH_THREADS_INT8 = 100_000_000  # the same for one row in int8 without compiled code; packed copies count, too
 
 KINDS: dict[Part, type[ModelPart]] = {  # the module of each part, except for DecodeStep
     "prompt": PromptStep,
@@ -79,7 +81,9 @@ class DecodeEngine:
 
     def _n_threads(self, part: Part) -> int:
         if part not in self._threads:
-            self._threads[part] = _threads(_module(self._model, part), part)
+            is_int8 = isinstance(self._model.output, Int8Linear)
+            is_brief = part == "one" and is_int8 and n_decoder_parameters(self._model) < WORTH_THREADS_INT8
+            self._threads[part] = 1 if is_brief else _threads(_module(self._model, part), part)
         return self._threads[part]
 
     def load(self) -> None:
