@@ -12,6 +12,14 @@ from penwright.errors import UsageError
 if TYPE_CHECKING:
     from penwright.evaluation.scores import Baseline, Score
 
+CheckLabels = Annotated[
+    bool,
+    typer.Option(
+        "--check-labels",
+        help="For classifiers: list the training texts that may have a wrong label, instead of scoring.",
+    ),
+]
+
 
 @with_settings(["beam_size"], before="output", note="For translators. Default: the run's setting.")
 def command(
@@ -21,13 +29,7 @@ def command(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Set how DATA is read: data.KEY=VALUE. Repeatable.")
     ] = None,
-    check_labels: Annotated[
-        bool,
-        typer.Option(
-            "--check-labels",
-            help="For classifiers: list the training texts that may have a wrong label, instead of scoring.",
-        ),
-    ] = False,
+    check_labels: CheckLabels = False,
     precision: InPrecision = None,
     device: Device = "cpu",
     json: Json = False,

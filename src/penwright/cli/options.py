@@ -138,13 +138,16 @@ def training_flags(
     size: str | None,
     tokenizer: str | None = None,
     dictionary: str | None = None,
+    group: str | None = None,
+    *,
+    balance: bool = False,
     **budget: int | float | None,
 ) -> "Table":
     """Return the options that `train` and `plan` share, as settings. `budget` is minutes, steps or epochs."""
     return {
-        "data": without_none({"train": data, "validation": validation, "dictionary": dictionary}),
+        "data": without_none({"train": data, "validation": validation, "dictionary": dictionary, "group": group}),
         "training": without_none({**budget}),
-        "model": without_none({"size": size}),
+        "model": without_none({"size": size, "balanced": balance or None}),
         "tokenizer": without_none({"from": tokenizer}),
         **without_none({"task": task}),
     }

@@ -3,10 +3,20 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from penwright.errors import PenwrightError
+
+NProcesses = Annotated[
+    int | None,
+    typer.Option(help="Number of training processes (one per GPU, or a split of the CPU cores). Default: 1.", min=1),
+]
+Restarts = Annotated[
+    int,
+    typer.Option(help="With --processes: number of times that training restarts after a process was killed.", min=0),
+]
 
 
 def run_in_processes(processes: int | None, max_restarts: int, work: Callable[[], None]) -> None:

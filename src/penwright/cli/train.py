@@ -1,6 +1,7 @@
 """The `penwright train` command: train a model on your own text."""
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -28,7 +29,7 @@ from penwright.cli.options import (
     warn,
     without_none,
 )
-from penwright.cli.processes import run_before_restart, run_in_processes
+from penwright.cli.processes import NProcesses, Restarts, run_before_restart, run_in_processes
 from penwright.cli.streams import escaped
 from penwright.errors import UsageError
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from penwright.training.observers import Observer
     from penwright.workflows.api import Prepared
 
+Form = Literal["plan", "json", "recipe"]  # what to print instead of training
 LONGEST_EXAMPLE = 80  # maximum number of characters of an example prompt; the command should fit on a line
 NewRun = Annotated[Path | None, typer.Option(help="Folder for the new run. Default: runs/NAME, named after the data.")]
 Balance = Annotated[
@@ -71,14 +73,6 @@ LoraRank = Annotated[
 ]
 ResumedRun = Annotated[
     Path | None, typer.Option(help="Resume this run. With a budget (--minutes, --steps), train that much longer.")
-]
-NProcesses = Annotated[
-    int | None,
-    typer.Option(help="Number of training processes (one per GPU, or a split of the CPU cores). Default: 1.", min=1),
-]
-Restarts = Annotated[
-    int,
-    typer.Option(help="With --processes: number of times that training restarts after a process was killed.", min=0),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan with its reasons, then exit.")]
 PrintRecipe = Annotated[
@@ -120,50 +114,54 @@ def command(
     Settings that you leave out are chosen for the data and the machine, and printed with the reasons.
     Ctrl+C saves the run; --resume continues it, bit for bit.
     """
+    budget = {"minutes": minutes, "steps": steps, "epochs": epochs}
     flags = {
-        **training_flags(
-            data, validation, task, size, tokenizer, dictionary, minutes=minutes, steps=steps, epochs=epochs
-        ),
+        **training_flags(data, validation, task, size, tokenizer, dictionary, group, balance=balance, **budget),
         **without_none({"seed": seed, "lora": lora and {"rank": lora}}),
-        "finetuning": without_none(
-            {
-                "base": from_ and str(from_),
-                "keep_old": keep_old,
-                "trim_vocabulary": trim_vocabulary or None,
-                "add_tokens": int(add_tokens) if add_tokens and add_tokens.isdecimal() else add_tokens,
-            }
-        ),
+        "finetuning": _finetuning_flags(from_, keep_old, trim_vocabulary, add_tokens),
     }
-    if group is not None:
-        flags["data"] = {**flags["data"], "group": group}
-    if balance:
-        flags["model"] = {**flags["model"], "balanced": True}
-    settings = settings_of(recipe, flags, set_ or [])
-    if from_ is not None and ensemble is not None:
-        raise UsageError("--ensemble trains new models. To start from an existing run, leave out --ensemble")
-    if resume is not None and ensemble is not None:
-        raise UsageError("--resume does not continue an ensemble. Repeat the command that started it, without --resume")
-    if resume is not None and (dry_run or print_recipe):
-        raise UsageError("--resume trains, so it has no dry run. To print the recipe of a run: penwright config RUN")
-
-    def work() -> None:
-        if dry_run or print_recipe:
-            _show_what_would_be_trained(
-                settings, run, ensemble, "recipe" if print_recipe else "json" if json else "plan"
-            )
-        elif resume is not None:
-            _resume(resume, settings, json)
-        elif ensemble is None and (begun := run_before_restart(run)):
-            _resume(begun, {}, json)
-        else:
-            _train(settings, run, ensemble, json)
-
+    form: Form | None = "recipe" if print_recipe else None if not dry_run else "json" if json else "plan"
+    _require_consistent(from_, resume, ensemble, form)
+    work = partial(_work, settings_of(recipe, flags, set_ or []), run, resume, ensemble, form, json=json)
     run_in_processes(processes, max_restarts, work)
 
 
-def _show_what_would_be_trained(
-    settings: "Table", run: Path | None, n_members: int | None, form: Literal["plan", "json", "recipe"]
+def _finetuning_flags(
+    base: Path | None, keep_old: float | None, trim_vocabulary: bool, add_tokens: str | None
+) -> dict[str, object]:
+    """Return the options of --from as settings."""
+    tokens = int(add_tokens) if add_tokens and add_tokens.isdecimal() else add_tokens
+    trim = trim_vocabulary or None
+    return without_none(
+        {"base": base and str(base), "keep_old": keep_old, "trim_vocabulary": trim, "add_tokens": tokens}
+    )
+
+
+def _require_consistent(base: Path | None, resume: Path | None, ensemble: int | None, form: "Form | None") -> None:
+    """Raise UsageError for options that exclude each other."""
+    if base is not None and ensemble is not None:
+        raise UsageError("--ensemble trains new models. To start from an existing run, leave out --ensemble")
+    if resume is not None and ensemble is not None:
+        raise UsageError("--resume does not continue an ensemble. Repeat the command that started it, without --resume")
+    if resume is not None and form is not None:
+        raise UsageError("--resume trains, so it has no dry run. To print the recipe of a run: penwright config RUN")
+
+
+def _work(
+    settings: "Table", run: Path | None, resume: Path | None, ensemble: int | None, form: "Form | None", *, json: bool
 ) -> None:
+    """Print what would be trained, resume a run, or train."""
+    if form is not None:
+        _show_what_would_be_trained(settings, run, ensemble, form)
+    elif resume is not None:
+        _resume(resume, settings, json)
+    elif ensemble is None and (begun := run_before_restart(run)):
+        _resume(begun, {}, json)
+    else:
+        _train(settings, run, ensemble, json)
+
+
+def _show_what_would_be_trained(settings: "Table", run: Path | None, n_members: int | None, form: "Form") -> None:
     """Print the plan (as text or JSON) or the recipe. For an ensemble, use the plan of the first member."""
     from penwright.config import write_toml
     from penwright.workflows import api
