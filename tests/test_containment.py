@@ -254,3 +254,8 @@ def test_settings_that_weights_do_not_depend_on_may_change_and_an_edit_by_hand_i
         api.load(run.folder)
     path.write_text(text.partition("\n")[2], "utf-8")
     assert api.load(run.folder).defaults.temperature == 0.4
+
+
+def test_a_link_outside_the_run_does_not_matter(place: Path) -> None:
+    (place / "checkpoints").symlink_to(place / "mine")  # beside the folder of the run's text
+    assert api.load(place / "here" / "run").kind == "writer"

@@ -123,7 +123,7 @@ def test_from_an_empty_folder_to_a_writer_by_keyboard(browser: Any, studio: Any,
     elsewhere: list[str] = []
     errors: list[str] = []
     context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(180_000)
     context.on("request", lambda request: None if request.url.startswith(address) else elsewhere.append(request.url))
     page = context.new_page()
     page.on("pageerror", lambda error: errors.append(str(error)))

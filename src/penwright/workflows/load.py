@@ -207,7 +207,8 @@ def open_run(folder: str | Path) -> OpenedRun:
     folder = Path(folder)
     home = folder.parent.parent
     is_inside = folder.parent.name == "checkpoints" and (home / "recipe.toml").is_file()
-    kept = [each for each in (Run(home).first(), *Run(home).early(), *Run(home).checkpoints()) if each and is_inside]
+    run = Run(home)
+    kept = [each for each in (run.first(), *run.early(), *run.checkpoints()) if each] if is_inside else []
     checkpoint = next((each for each in kept if each.folder == folder), None)
     if is_inside and not checkpoint:
         there = ", ".join(each.folder.name for each in kept) or "none yet"
