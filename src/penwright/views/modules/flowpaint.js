@@ -160,7 +160,7 @@ function paintRow(pen, map, place, { pulse }) {
   context.moveTo(place.x(0), y);
   context.lineTo(place.x(columns.length - 1), y);
   context.stroke();
-  const size = 11;
+  const size = clamp(0.8 * step, 4, 11);
   columns.forEach(({ kind, sublayer }, column) => {
     const x = place.x(column);
     context.fillStyle = sublayer ? sequential(share(sublayer, row), pen.dark) : pen.ink;

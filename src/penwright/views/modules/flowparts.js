@@ -26,7 +26,8 @@ export function paintParts(pen, place, { values }) {
   const { context } = pen;
   const { stack, columns, gap, heads } = place;
   const limit = values ? Math.max(...values.values(), 1e-9, ...[...values.values()].map((value) => -value)) : 1;
-  const radius = clamp(gap / 2 - 1, 1.5, 6.5);
+  const radius = clamp(Math.min(gap / 2 - 1, 0.4 * place.step), 1.5, 6.5);
+  const side = clamp(0.8 * place.step, 4, 14);
   columns.forEach(({ kind, sublayer }, column) => {
     const x = place.x(column);
     if (kind === "embedding" || kind === "output") {
@@ -46,7 +47,7 @@ export function paintParts(pen, place, { values }) {
     if (kind === "feed_forward") {
       fill(`${base}.feed_forward`, share(sublayer, stack.position));
       context.beginPath();
-      context.roundRect(x - 7, place.partY((heads - 1) / 2) - 7, 14, 14, 3);
+      context.roundRect(x - side / 2, place.partY((heads - 1) / 2) - side / 2, side, side, 3);
       context.fill();
       context.stroke();
       return;
