@@ -114,9 +114,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", ["writer", "translator"])
-def test_the_first_use_compiles_in_the_background(runs: Path, started: list[list[str]], name: str) -> None:
+def test_the_first_use_compiles_in_the_background(
+    runs: Path, started: list[list[str]], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(runs)  # the process starts in another folder
     with pytest.warns(PenwrightWarning, match="compiled in the background"):
-        api.load(runs / name)
+        api.load(name)
     assert [command[-3:] for command in started] == [[str(runs / name), "float32", "1"]]
 
 

@@ -52,7 +52,7 @@ def compile_in_background(run: Run, precision: Precision) -> bool:
         if not _failure_of(model).exists():
             with (toolchain.trusted_folder() / LOCK).open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the new process inherits the lock
-                _start(run.real_folder, precision, lock.fileno())
+                _start(run.folder.absolute(), precision, lock.fileno())
                 return True
     return False
 
@@ -70,7 +70,7 @@ def is_compiling() -> bool:
 
 
 def _start(folder: Path, precision: Precision, lock: int) -> None:
-    """Start the process. With `-P`, Python imports nothing from the current folder."""
+    """Start the process in another folder. With `-P`, Python imports nothing from there."""
     here = [str(folder), precision, str(torch.get_num_threads())]
     subprocess.Popen(
         [sys.executable, "-P", "-m", __name__, *here],
