@@ -32,7 +32,7 @@ def save_as(
     precision: Precision = "float32",
     metadata: ModelMetadata = NO_METADATA,
 ) -> None:
-    """Export a model in another engine's format to a new folder, which is created only if the export succeeds."""
+    """Export a model to a new folder in the format of an engine. The folder is created only if the export succeeds."""
     with new_folder(folder) as unfinished:
         SAVERS[to](model, tokenizer, unfinished, precision, metadata)
         write_card(metadata, unfinished)

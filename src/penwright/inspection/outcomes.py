@@ -33,7 +33,7 @@ class Outcomes:
         raise UsageError(f"'{name}' is not a single token of this model. Choose the token that it begins with")
 
     def label(self, target: str | None) -> int | None:
-        """Return the index of a classifier's label; None for another model, or without a target."""
+        """Return the index of a classifier's label; None for other models, or without a target."""
         return self.index(target) if isinstance(self.model, EncoderOnly) and target is not None else None
 
     def aim(

@@ -198,7 +198,7 @@ def _similarity(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 
 def _bars(figure: "Figure", names: Sequence[str], values: Shaped[ndarray, " n"], title: str) -> None:
-    """Draw a row of bars, one for each name. Negative values have another colour."""
+    """Draw a row of bars, one for each name. Negative values have a different colour."""
     figure.set_size_inches(5, 0.7 + 0.2 * len(names))
     axes = figure.subplots()
     axes.barh(range(len(names)), values, color=[LINES[1] if value >= 0 else LINES[0] for value in values], height=0.7)
