@@ -415,7 +415,7 @@ def test_m2m100_translates_between_the_languages_that_are_asked_for(m2m100: Path
     ("languages", "message"),
     [
         (None, r"between many languages\. Pass --from with one of its codes: af, am,"),
-        (("en", "tlh"), "no language tlh. Give --to"),
+        (("en", "tlh"), "no language tlh. Pass --to"),
     ],
 )
 def test_a_model_of_many_languages_asks_for_two(languages, message, m2m100: Path, tmp_path: Path) -> None:
