@@ -59,7 +59,7 @@ export const askJson = async (path, body, options) => (await ask(path, body, opt
 /** Return the answer as data for views: tables with arrays of bytes (see views/bytes.js). */
 export const askPacked = async (path, body, options) => unpack(await (await ask(path, body, options)).arrayBuffer());
 
-/** Yield the events {event, data} of an answer, with parsed data. Aborting, or leaving the loop, stops the work. */
+/** Yield the events {event, data} of an answer, with parsed data. Aborting or leaving the loop stops the work. */
 export async function* askEvents(path, body, { signal = null } = {}) {
   const response = await ask(path, body, { signal });
   try {

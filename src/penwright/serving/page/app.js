@@ -16,7 +16,7 @@ const picker = document.getElementById("picker");
 const store = makeStore(arrive);
 let SCREENS = ALL.filter(({ studio }) => !studio);
 const frame = { models: [], hasStudio: false, model: null, screen: null, module: null, leave: () => {} };
-const AGAIN = 2000; // milliseconds between questions for newer weights
+const AGAIN = 2000; // milliseconds between checks for newer weights
 
 const NAMES = { writer: "a writer", translator: "a translator", classifier: "a classifier" };
 const able = (screen, model) => screen.kinds === null || screen.kinds.includes(model.kind);
@@ -28,7 +28,7 @@ const modelsFor = (screen) => frame.models.filter((model) => able(screen, model)
 function reason(screen) {
   if (screen.kinds === null || modelsFor(screen).length) return "";
   const wanted = screen.kinds.map((kind) => NAMES[kind]).join(" or ");
-  const advice = frame.hasStudio ? "Train one first" : "Start one: penwright serve RUN";
+  const advice = frame.hasStudio ? "Train a model first" : "Serve a run: penwright serve RUN";
   return `${screen.title} needs ${wanted}, but none is served. ${advice}`;
 }
 
@@ -86,7 +86,7 @@ function announce(text) {
   requestAnimationFrame(() => (spoken.textContent = text));
 }
 
-/** Show an error above the screen until it is closed or another one replaces it. */
+/** Show an error above the screen until a person closes it or another error replaces it. */
 function fail(error) {
   if (wasStopped(error)) return;
   document.querySelector(".alert")?.remove();
@@ -144,7 +144,7 @@ function stepOf({ step, is_learning }) {
     .join(" · ");
 }
 
-/** Ask again and again which weights answer. A run that trains gets newer ones, and models may come and go. */
+/** Ask at intervals which weights answer. A run in training gets newer weights, and models may come and go. */
 async function follow() {
   try {
     const { models } = await askJson("models/steps");
@@ -154,12 +154,12 @@ async function follow() {
     const now = frame.model && stepOf(frame.model);
     if (here && here.textContent !== now) here.textContent = now;
   } catch {
-    // the next request of a person says what is wrong
+    // the next request that a person makes shows the error
   }
   setTimeout(follow, AGAIN);
 }
 
-/** Load the facts about all models. The chosen model stays the chosen one if it is still served. */
+/** Load the facts about all models. The chosen model stays chosen if it is still served. */
 async function learn() {
   const known = new Map(frame.models.map((model) => [model.id, model]));
   const { models, has_studio: hasStudio } = await askJson("models");

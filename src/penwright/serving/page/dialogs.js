@@ -6,7 +6,7 @@ const EVERYWHERE = [
   ["Alt + Shift + 1 … 6", "go to a screen"],
   ["Tab", "next control; arrow keys move inside lists, grids, texts and pictures"],
   ["Escape", "stop, go back, close"],
-  ["?", "this list"],
+  ["?", "show this list"],
 ];
 
 /** Open a dialog with this content and return its element; close() closes it. */
@@ -22,7 +22,7 @@ export function openDialog(title, ...content) {
   return dialog;
 }
 
-/** Ask for confirmation and resolve to true if it is given. The answer that does nothing has the focus. */
+/** Ask for confirmation and resolve to true if a person agrees. The button that changes nothing has the focus. */
 export function confirmed(title, text, { yes, no = "Cancel" }) {
   const refuse = make("button", { type: "button", autofocus: true }, no);
   const agree = make("button", { type: "button", class: "main" }, yes);

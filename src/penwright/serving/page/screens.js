@@ -15,7 +15,7 @@
  * @property {(screen: string, values?: object) => void} go opens another screen; the values override its state
  */
 
-/** `kinds`: the kinds of model that a screen can use; null: it needs no model. `studio`: only `penwright studio` has it. */
+/** `kinds`: the kinds of model that a screen can use; null: it uses none. `studio`: only in `penwright studio`. */
 export const SCREENS = [
   {
     name: "train",

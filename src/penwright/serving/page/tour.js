@@ -21,27 +21,27 @@ function stepsFor(model) {
       kind === "classifier" ? "Labels" : "Tokens",
       kind === "classifier"
         ? "This model reads a text and gives a probability to each label. The next steps show how it gets there."
-        : `${whatTokensAre(model)} It gave each token a probability in advance. The stronger the colour, the less the token was expected. Point at one to see the alternatives.`,
+        : `${whatTokensAre(model)} The model gives each token a probability before reading it. The stronger the colour, the less the token was expected. Point at a token to see the alternatives.`,
       ...look("tokens"),
     ],
     [
       "Embeddings",
-      `Each token becomes a vector of ${width} numbers, its embedding. Tokens that are used alike point in similar directions: the cosine of the angle between them is near 1. Search for a token and look at its neighbours.`,
+      `Each token becomes a vector of ${width} numbers, its embedding. Tokens that are used alike have vectors that point in similar directions: the cosine of the angle between them is near 1. Search for a token and look at its neighbours.`,
       ...look("embeddings"),
     ],
     [
       "Positions",
-      "Attention alone knows no order. So every position gets a mark of its own: fast and slow waves, or hands that turn on the unit circle. Positions that are close look alike.",
+      "Attention alone ignores the order of the tokens. Every position therefore gets a mark of its own: fast and slow waves, or hands that turn on the unit circle. Positions that are close look alike.",
       ...look("positions"),
     ],
     [
       "Queries, keys, values",
-      `This is what one head computes, with all its numbers. Each token asks with a query, and each answers with a key. Their product, divided by the square root of their length, is the score. The softmax turns a row of scores into weights that sum to 1, and the weights mix the values.`,
+      `This is what one head computes, with all its numbers. Each token asks with a query, and every token answers with a key. Their product, divided by the square root of their length, is the score. The softmax turns a row of scores into weights that sum to 1, and the weights mix the values.`,
       ...look("arithmetic"),
     ],
     [
       "Many heads",
-      `A word can need several things at once, so each of the ${layers} layers has ${heads} heads, and each head looks in its own way.${kind === "writer" ? " A triangle stays empty: a model that writes may only look back, never at what is still to come." : ""} Open one.`,
+      `A word can need several things at once, so each of the ${layers} layers has ${heads} heads, and each head attends in its own way.${kind === "writer" ? " A triangle stays empty: a model that writes may only look back, never at what is still to come." : ""} Open a head.`,
       ...look("heads"),
     ],
     [
@@ -51,26 +51,26 @@ function stepsFor(model) {
     ],
     [
       "The whole model",
-      "All of it at once, with the numbers of your sentence: each row is a token, each column a step. The longer the vector that a step adds, the stronger its colour. Choose a block or a head to go in, down to one product of a query and a key.",
+      "The whole model at once, with the numbers of your sentence: each row is a token, each column a step. The longer the vector that a step adds, the stronger its colour. Choose a block or a head to go in, down to one product of a query and a key.",
       ...look("model"),
     ],
     [
       "Where, and why",
-      "Attention shows where a head looks, not what for. Switch heads off and see what changes: the loss, and the next token. Many heads change little; some change a lot.",
+      "Attention shows what a head attends to, not why. Switch heads off and see what changes: the loss, and the next token. Many heads change little; some change a lot.",
       ...look("ablation"),
     ],
   ];
   if (kind === "translator") {
     steps.splice(5, 0, [
       "From one language to the other",
-      "While it chooses each word, the decoder asks the encoder: its queries meet the keys of the source. The lines show where it looks. They cross where the languages order their words differently.",
+      "While it chooses each word, the decoder asks the encoder: its queries meet the keys of the source. The lines show what it attends to. They cross where the languages order their words differently.",
       ...look("alignment"),
     ]);
   }
   if (kind === "writer") {
     steps.push([
       "And again",
-      "One token is drawn from these probabilities and added to the text, and everything starts again. The temperature and the other settings change how it is drawn: move them and watch the bars. Then let it write, and click another token to lead it elsewhere.",
+      "One token is drawn from these probabilities and added to the text, and everything starts again. The temperature and the other settings change how it is drawn: move them and watch the bars. Then let the model write, and click a different token to change the course of the text.",
       "write",
       {},
     ]);

@@ -1,4 +1,4 @@
-/** The Runs screen: curves, samples, settings and alerts of the runs next to the served ones. */
+/** The Runs screen: curves, samples, settings and alerts of all visible runs. */
 
 import { draw as drawCurves } from "../views/curves.js";
 import { choices, make, table } from "../views/dom.js";
@@ -23,7 +23,7 @@ const FORMATS = [
   ["png", "Picture (.png)"],
 ];
 const IN_WORK = ["training", "stopping"];
-const KINDS = { "not finite": "Not finite", spike: "Spike", plateau: "Plateau", "over-fitting": "Over-fitting" };
+const KINDS = { "not finite": "Not finite", spike: "Spike", plateau: "Plateau", "over-fitting": "Overfitting" };
 
 export const keys = [
   ["← → in the diagram", "read the curves"],
@@ -62,7 +62,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
     return load();
   }
   async function stop(name) {
-    const words = "It stops after the current step and saves first, so nothing is lost. To resume later: ";
+    const words = "Training stops after the current step, and the run is saved. To resume it later: ";
     const command = make("kbd", {}, "penwright train --resume");
     const sure = await confirmed(`Stop training ${name}?`, [words, command], { yes: "Stop training", no: "Keep training" });
     list.focus(name, "Stop"); // it may have been redrawn behind the dialog
@@ -127,7 +127,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
     diagram.replaceChildren();
     if (!runs.length)
       return diagram.append(
-        make("p", { class: "hint" }, page.chosen.length ? "There are no figures for this yet." : "Choose a run."),
+        make("p", { class: "hint" }, page.chosen.length ? "There are no values yet." : "Choose a run."),
       );
     const options = {
       log_x: state.get("logx") === "true",

@@ -49,7 +49,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
       go(SCREENS[run.task], { model: run.model });
     },
     async stop({ name, own, state: now }) {
-      const words = "It saves first, so nothing is lost, and can go on later.";
+      const words = "The run is saved first, and you can continue it later.";
       const sure = now === "waiting" || (await confirmed(`Stop training ${name}?`, words, { yes: "Stop", no: "Keep training" }));
       if (!sure) return;
       if (own) await post("stop", { name });
@@ -61,7 +61,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
       return minutes && post("resume", { run: name, minutes });
     },
     async delete({ name }) {
-      const words = "The model and its history are deleted. The texts stay.";
+      const words = "The model and its history are deleted. The texts are kept.";
       if (await confirmed(`Delete ${name}?`, words, { yes: "Delete", no: "Keep" })) await post("delete-run", { name });
     },
   };
@@ -109,7 +109,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
   }
   element.append(
     make("h1", {}, "Train a model on your own text"),
-    make("p", { class: "lead" }, "Add a text, look at the plan, and press Train. Training goes on when you close this page."),
+    make("p", { class: "lead" }, "Add a text, check the plan, and press Train. Training continues when you close this page."),
     make("div", { class: "steps" }, texts.root, ...plan.sections),
     jobs.root,
   );

@@ -21,7 +21,7 @@ const LONGEST_ADDRESS = 3000; // characters of a text that the address may hold
 export const keys = [
   ["Ctrl + Enter", "translate now"],
   ["← → in the translation", "move from word to word"],
-  ["Enter", "other words at this place; arrows choose one, Enter takes it"],
+  ["Enter", "show alternatives to the word; select one with the arrow keys and Enter"],
   ["Alt + ↑ ↓", "previous or next sentence"],
 ];
 
@@ -38,7 +38,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
   const readout = make(
     "p",
     { class: "hint readout" },
-    "Point at a word to see its source; click it for alternatives.",
+    "Point at a word to see its source words; click the word for alternatives.",
   );
   const source = makeSource({
     changed: later,
@@ -90,7 +90,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
   function later() {
     asking.later(take, PAUSE);
   }
-  /** Split the text, and translate the sentences that are not known yet. */
+  /** Split the text, and translate the sentences that are not cached. */
   async function take() {
     const stopped = asking.begin();
     const text = source.field.value;
@@ -104,7 +104,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
       if (!stopped.aborted) fail(error);
     }
   }
-  /** Lay out new sentences. A prefix that was chosen for a sentence stays with its text. */
+  /** Lay out new sentences. A sentence whose text is unchanged keeps its chosen prefix. */
   function lay(text, paragraphs) {
     const begun = new Map(page.sentences.map((each) => [each.text, each.prefix]));
     const fresh = ({ text: sentence, words, paragraph }) => ({

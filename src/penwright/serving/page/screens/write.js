@@ -19,7 +19,7 @@ export const keys = [
   ["Ctrl + Enter", "continue at the end of the text"],
   ["Escape", "stop"],
   ["Ctrl + Z", "undo what was written or typed; with Shift: redo"],
-  ["Alt + 1 … 9, 0", "take a choice for the token at the caret, and continue from there"],
+  ["Alt + 1 … 9, 0", "choose an alternative for the token at the caret, and continue from there"],
 ];
 
 /** @param {HTMLElement} element @param {import("../screens.js").Context} context */
@@ -41,7 +41,7 @@ export function show(element, { model, state, signal, fail, announce, go }) {
   const editor = makeEditor({
     changed: (text) => become(edited(writing.parts, text), { typed: true }),
     pointed: point,
-    placeholder: "Start a text here and let the model continue it: Ctrl + Enter.",
+    placeholder: "Begin a text, then press Ctrl + Enter to let the model continue it.",
   });
   const buttons = makeButtons({
     start: () => start(),
@@ -191,7 +191,7 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     make("div", { class: "paper" }, buttons.root, editor.root, examples, colours),
     make("aside", named, panel.root, settings.root, branches.root),
   );
-  panel.showHint("What may come next", "Start a text to see it.");
+  panel.showHint("What may come next", "Begin a text to see the next tokens.");
   restore();
   return {
     stop() {

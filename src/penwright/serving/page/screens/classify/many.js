@@ -190,7 +190,7 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
     const right = known.filter(({ wrong }) => !wrong).length;
     const n = shown.found.length.toLocaleString("en");
     summary.textContent = known.length
-      ? `${n} texts · ${percent(right / known.length)} correct of ${known.length.toLocaleString("en")} with a label`
+      ? `${n} texts · ${percent(right / known.length)} of ${known.length.toLocaleString("en")} labelled texts correct`
       : `${n} texts`;
     shown.handle?.destroy();
     shown.handle = null;

@@ -15,7 +15,7 @@ const METHODS = [
 const SAID = {
   integrated_gradients:
     "The values and the gap add up to the change in the label's log-probability, compared with a neutral text. If the gap is large, do not trust the values.",
-  gradient_x_input: "A quick first guess. If the gap is large, it is wrong.",
+  gradient_x_input: "A quick first estimate. If the gap is large, do not trust the values.",
   leaving_out:
     "How much the label's log-probability drops when the token is left out. This method needs no gradient and has no gap.",
 };
@@ -29,7 +29,7 @@ export function trust(calibration, probability) {
   const all = `Over all ${calibration.n.toLocaleString("en")} held-out texts, probabilities were off by ${percent(calibration.error)} on average.`;
   if (!bin) return `No held-out text had such a probability. ${all}`;
   const range = `${Math.round(100 * bin.low)} to ${Math.round(100 * bin.high)} %`;
-  return `Of ${bin.n.toLocaleString("en")} held-out texts with ${range}, it labelled ${percent(bin.accuracy)} correctly. ${all}`;
+  return `Of ${bin.n.toLocaleString("en")} held-out texts with ${range}, the model labelled ${percent(bin.accuracy)} correctly. ${all}`;
 }
 
 /** Create the view of one text. `remember` stores the method; `calibration` resolves to the calibration or null. */

@@ -1,4 +1,4 @@
-/** Ablation: heads that are ticked in a grid are switched off, and the effect on the text is shown. */
+/** Ablation: switch off the heads that are ticked in a grid, and show the effect on the text. */
 
 import { make } from "../../views/dom.js";
 
@@ -18,7 +18,7 @@ function partsOf(names) {
 export const ablation = {
   name: "ablation",
   title: "Ablation",
-  lead: "What the model loses without some of its heads: their output is set to zero, and all else stays the same. This shows what a head does, not only where it looks.",
+  lead: "What the model loses without some of its heads: their output is set to zero, and everything else stays the same. This shows what a head does, not only what it attends to.",
   async show({ model, state, ask, draw, place, controls, gone, fail }) {
     const grid = make("div", {});
     const result = make("div", { class: "result" });

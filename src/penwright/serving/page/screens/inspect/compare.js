@@ -40,7 +40,7 @@ function textField(model, state, look) {
 export const compare = {
   name: "compare",
   title: "Compare",
-  lead: "Two texts on this model, or this text on two models, such as two checkpoints of a run: which tokens surprise which model, and which heads differ.",
+  lead: "Compare two texts on this model, or this text on two models, such as two checkpoints of a run. See which tokens are more surprising, and which heads differ.",
   async show({ model, models, state, ask, draw, place, controls, look, gone }) {
     const rivals = models.filter(({ id, kind }) => kind === model.kind && id !== model.id);
     const beside = rivals.length && state.get("beside") === "model" ? "model" : "text";
@@ -58,7 +58,7 @@ export const compare = {
       beside === "model" ? modelField(state, rivals, look) : textField(model, state, look),
     );
     if (beside === "text" && !state.get("other_text"))
-      return void place.append(make("p", {}, "Write another text to compare."));
+      return void place.append(make("p", {}, "Write a second text to compare."));
     const { views } = await ask(`compared/${what}`, other(state, rivals, beside));
     if (gone()) return undefined;
     const { root } = await draw(place, views[0], what === "heads" ? { sort: state.get("statistic", "entropy") } : {});

@@ -14,7 +14,7 @@ const parse = (name) => {
   return { part, layer: Number(layer), number: Number(number) };
 };
 
-/** Return the head to which a key leads from another one, or null. */
+/** Return the head that a key leads to from the head `name`, or null. */
 function neighbour(heads, name, key) {
   const from = parse(name);
   const steps = { PageUp: [-1, 0], PageDown: [1, 0], "[": [0, -1], "]": [0, 1] };
@@ -27,7 +27,7 @@ function neighbour(heads, name, key) {
 export const heads = {
   name: "heads",
   title: "Heads",
-  lead: "Every head of the model on your text. Each row is a token that looks, each column a token that is looked at. Open a head to read it.",
+  lead: "Every head of the model on your text. Each row is a token that attends, each column a token that is attended to. Open a head to read it.",
   async show({ model, state, ask, draw, place, controls, open, gone, announce, fail }) {
     const { views } = await ask("heads");
     if (gone()) return;
@@ -36,7 +36,7 @@ export const heads = {
       part: Math.max(0, names.indexOf(state.get("part"))),
       sort: state.get("sort", "layer"),
       shape: state.get("shape", "matrix"),
-      missing: "Loading its weights …",
+      missing: "Loading the weights …",
     };
     place.append(caution(open));
     const handle = await draw(place, views[0], options);
@@ -44,7 +44,7 @@ export const heads = {
     const more = make(
       "div",
       { class: "line", hidden: true },
-      make("button", { type: "button", click: () => open("arithmetic") }, "Its arithmetic"),
+      make("button", { type: "button", click: () => open("arithmetic") }, "Show its arithmetic"),
       make("button", { type: "button", click: () => open("ablation", { heads: state.get("head") }) }, "Switch it off"),
       make(
         "span",

@@ -49,7 +49,7 @@ const KINDS = [
 export const patching = {
   name: "patching",
   title: "Patching",
-  lead: "The model reads another text, but one activation is copied from yours. Where your text's answer comes back, what matters passes through.",
+  lead: "The model reads a different text, but one activation is copied from your text. If the answer to your text comes back, that activation carries what matters.",
   async show({ model, state, ask, draw, place, controls, look, gone }) {
     const kind = state.get("kind", "residual");
     const set = (name) => (value) => (state.set({ [name]: value }), look());
@@ -60,7 +60,7 @@ export const patching = {
         dir: "auto",
         value: state.get("other_text"),
         "aria-label": "Other text",
-        placeholder: `Another text of as many tokens`,
+        placeholder: `A different text with as many tokens`,
       },
     );
     const submit = (event) => (event.preventDefault(), set("other_text")(field.value));
@@ -74,7 +74,7 @@ export const patching = {
     if (usable.length) controls.append(choices("Part", usable.map((name) => [name, name]), part, set("part")));
     if (!state.get("other_text")) {
       return void place.append(
-        make("p", {}, `Write another text above, for example “${label(state.get("text"), 60)}” with one word changed.`),
+        make("p", {}, `Write a different text above, for example “${label(state.get("text"), 60)}” with one word changed.`),
       );
     }
     const { views } = await ask("patching", { other_text: state.get("other_text"), kind, ...(part ? { part } : {}) });

@@ -22,7 +22,7 @@ const simple =
 const tokens = {
   name: "tokens",
   title: "Tokens",
-  lead: "The text as the model reads it, in tokens. The stronger the colour, the less the token was expected. Point at one to see its probability and the alternatives.",
+  lead: "The text as the model reads it, in tokens. The stronger the colour, the less the token was expected. Point at a token to see its probability and the alternatives.",
   show: simple("tokens"),
 };
 
@@ -32,7 +32,7 @@ const alignment = {
   name: "alignment",
   title: "Cross-attention",
   kinds: ["translator"],
-  lead: "Where the decoder looks in the source while it chooses each word of the translation: the mean of all its heads.",
+  lead: "Which source words the decoder attends to while it chooses each word of the translation: the mean of all heads.",
   async show({ ask, draw, place, open, gone }) {
     const { views } = await ask("alignment");
     if (gone()) return;
@@ -89,7 +89,7 @@ const gradients = {
   },
 };
 
-/** Create the choice of tokens; a value is the position before the token. A writer's last one is not generated yet. */
+/** Create the choice of tokens. A value is the position before the token. A writer's last token is not yet written. */
 function positions(model, tokens, state, look) {
   const names = [...tokens.map(({ text }) => label(text)), "(next token)"];
   names.splice(Math.min(names.length - (model.kind === "writer" ? 0 : 1), model.context_length)); // no more than the model reads
@@ -119,7 +119,7 @@ const position = {
   name: "positions",
   title: "Positions",
   textless: true,
-  lead: "How the model tells positions apart: how similar any two of them are, their curves, and the hands on the unit circle.",
+  lead: "How the model distinguishes positions: the similarity of any two positions, their curves, and hands on the unit circle.",
   show: simple("positions"),
 };
 

@@ -1,4 +1,4 @@
-/** One text, answered by the weights of several moments of the training, side by side. */
+/** Answers of the weights from several moments of training to the same text, side by side. */
 
 import { make } from "../../views/dom.js";
 import { inText } from "../../views/tokens.js";

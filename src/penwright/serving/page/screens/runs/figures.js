@@ -23,7 +23,7 @@ export const AXES = {
 
 const column = (table, name) => table[name] || [];
 
-/** Return a line if it has any number. */
+/** Return the line in a list, or an empty list if it has no numbers. */
 function line(name, table, measure, by, more) {
   const [axis, , unit] = AXES[by];
   const y = column(table, measure);

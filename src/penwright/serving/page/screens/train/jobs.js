@@ -1,4 +1,4 @@
-/** The runs of the studio: waiting, learning, finished, and those that a terminal has started. */
+/** The runs of the studio: waiting, learning, finished, or started from a terminal. */
 
 import { make, makeSvg } from "../../views/dom.js";
 import { inText } from "../../views/tokens.js";
@@ -36,7 +36,7 @@ export function makeJobs({ act, details }) {
       run?.model && SCREENS[run.task] && button("open", "Use", true),
       ["training", "preparing"].includes(state) && button("stop", "Stop"),
       state === "waiting" && button("stop", "Remove"),
-      rests && run && run.step > 0 && button("resume", state === "finished" ? "Train longer" : "Go on"),
+      rests && run && run.step > 0 && button("resume", state === "finished" ? "Train longer" : "Continue"),
       rests && run?.best_step !== null && run && make("a", { class: "button", download: "", href: `studio/download?run=${encodeURIComponent(name)}`, "aria-label": `Download ${name}` }, "Download"),
       rests && button("delete", "Delete"),
     ].filter(Boolean);
@@ -79,7 +79,7 @@ export function makeJobs({ act, details }) {
     /** Say that the server does not answer. */
     offline() {
       machine.textContent =
-        "The studio does not answer. What is being trained goes on without it. To open it again: penwright studio";
+        "The studio does not answer. Training continues without it. To open the studio again: penwright studio";
     },
     /** Draw all runs and the load of the machine, if anything has changed. */
     show(jobs, { load, processors, free_memory: memory, free_disk: disk }) {
@@ -113,5 +113,5 @@ function sample(samples) {
   const last = samples.at(-1);
   if (!last) return null;
   const text = make("p", { class: "sample", dir: "auto" }, make("span", { class: "prompt" }, inText(last.prompt)), " ", inText(last.completion));
-  return make("div", {}, make("p", { class: "hint" }, `Its attempt at step ${last.step.toLocaleString("en")}`), text);
+  return make("div", {}, make("p", { class: "hint" }, `Sample at step ${last.step.toLocaleString("en")}`), text);
 }

@@ -32,7 +32,7 @@ export function makePlan({ signal, state, announce, texts, train }) {
     first.hidden = !texts().length;
     if (first.hidden) return (second.hidden = true);
     sections.forEach((each) => each.setAttribute("aria-busy", "true"));
-    if (!page.plan) found.replaceChildren(make("p", { class: "hint" }, "Reading the text, and trying out this computer …"));
+    if (!page.plan) found.replaceChildren(make("p", { class: "hint" }, "Reading the text and measuring the speed of this computer …"));
     try {
       const plan = await askJson("studio/plan", request(), { signal: stopped });
       page.plan = plan.undecided ? null : plan;
@@ -133,7 +133,7 @@ export function makePlan({ signal, state, announce, texts, train }) {
     }
     say();
     const name = make("input", { type: "text", id: "name", maxlength: 60, value: state.get("name") || nameOf(texts()[0]), input: () => state.set({ name: name.value }) });
-    const short = plan.minutes_wanted && `This is too little time for so much text. Give it ${duration(Math.ceil(10 * plan.minutes_wanted) / 10)} or more.`;
+    const short = plan.minutes_wanted && `The model needs more time for this much text: ${duration(Math.ceil(10 * plan.minutes_wanted) / 10)} or more.`;
     planned.replaceChildren(
       make("div", { class: "line" }, make("label", { for: "minutes" }, "How long may it learn?"), slider, output),
       words,
@@ -151,7 +151,7 @@ export function makePlan({ signal, state, announce, texts, train }) {
 
 /** Say how often a model of this size would read the text. */
 const reading = (epochs) =>
-  epochs < 1 ? `too big: would read ${rounded(100 * epochs)} % of the text` : `reads it ${rounded(epochs)} times`;
+  epochs < 1 ? `too big: would read only ${rounded(100 * epochs)} % of the text` : `passes over the text: ${rounded(epochs)}`;
 
 /** Return a name for a run, from the name of a text. */
 const nameOf = (text) => text.replace(/\.[^.]*$/, "").replace(/^[^\p{L}\p{N}]+/u, "").slice(0, 40) || "run";

@@ -33,7 +33,7 @@ export function makeTexts({ signal, fail, announce, changed }) {
     { class: "zone" },
     make("label", { for: "files" }, "Drop files here, or choose them: "),
     chooser,
-    make("p", { class: "hint" }, "Novels, tables, translations, subtitles, Word, PDF, EPUB … They stay on this computer."),
+    make("p", { class: "hint" }, "Novels, tables, translations, subtitles, Word, PDF, EPUB … All texts stay on this computer."),
     sending,
   );
   const pasted = make("textarea", { rows: 4, dir: "auto", "aria-label": "Or paste a text", placeholder: "Or paste a text" });
@@ -91,7 +91,7 @@ export function makeTexts({ signal, fail, announce, changed }) {
     }
     return name;
   }
-  /** Return the name with a number if there already is such a text. */
+  /** Return the name, with a number if a text with this name exists. */
   function unused(name) {
     const taken = (wanted) => known.texts.some((text) => text.name === wanted);
     const [, stem, ending] = /^(.*?)(\.[^.]*)?$/s.exec(name);
@@ -101,7 +101,7 @@ export function makeTexts({ signal, fail, announce, changed }) {
     return taken(name) ? numbered(number) : name;
   }
   async function remove(name) {
-    const sure = await confirmed(`Delete ${name}?`, "Models that have learned from it stay.", { yes: "Delete", no: "Keep" });
+    const sure = await confirmed(`Delete ${name}?`, "Models that were trained on it are kept.", { yes: "Delete", no: "Keep" });
     if (!sure) return;
     try {
       await askJson("studio/delete-text", { name }, { signal });

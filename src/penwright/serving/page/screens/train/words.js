@@ -24,7 +24,7 @@ export const STATES = {
   training: "Learning",
   stopping: "Saving, then stopping",
   finished: "Finished",
-  stopped: "Stopped; it can go on",
+  stopped: "Stopped; you can continue it",
   failed: "Failed",
 };
 const BLEU = [
@@ -62,7 +62,7 @@ export function size(bytes) {
 /** Format a number of parameters: 1.2 million. */
 export const parameters = (n) => (n >= 1e6 ? `${rounded(n / 1e6)} million` : `${rounded(n / 1e3)} thousand`);
 
-/** Say how good a run is: [words, the exact figure], or null without a score. */
+/** Describe how good a run is: [words, the exact figure], or null without a score. */
 export function quality(scores) {
   const score = (start) => Object.entries(scores).find(([name, value]) => name.startsWith(start) && value !== null);
   const exact = ([name, value]) => `${name} ${Number(value.toPrecision(4))}`;
@@ -76,9 +76,9 @@ export function quality(scores) {
   return [`as unsure about the next piece of text as between ${rounded(Math.exp(nats[1]))} pieces`, exact(nats)];
 }
 
-/** Say what to expect of a budget: [words, the exact figure]. More time is of use up to `paysUpTo` minutes. */
+/** Describe what to expect of a budget: [words, the exact figure]. More time is of use up to `paysUpTo` minutes. */
 export function expected({ low, high, epochs, minutes }, bytesPerLetter, paysUpTo) {
-  const reads = epochs < 1 ? `reads ${rounded(100 * epochs)} % of the text` : `reads the text ${rounded(epochs)} times`;
+  const reads = epochs < 1 ? `reads ${rounded(100 * epochs)} % of the text` : `reads the text ${rounded(epochs)} time${rounded(epochs) === "1" ? "" : "s"}`;
   const more = minutes < paysUpTo ? `More time helps, up to about ${duration(paysUpTo)}.` : "More time would hardly help.";
   if (low === null) return [`It ${reads}. ${more}`, ""];
   const letters = rounded(2 ** (((low + high) / 2) * bytesPerLetter));

@@ -7,10 +7,10 @@ import { make } from "../../views/dom.js";
 import { askJson } from "../../api.js";
 
 const STATES = {
-  found: ["✓", "found", "the model chose it by itself"],
-  forced: ["⤷", "forced", "the search was forced to contain it"],
-  inserted: ["+", "inserted", "inserted after the search: check its position"],
-  missed: ["✗", "missed", "it is missing"],
+  found: ["✓", "found", "the model chose this term by itself"],
+  forced: ["⤷", "forced", "the search was forced to include this term"],
+  inserted: ["+", "inserted", "inserted after the search: check the position"],
+  missed: ["✗", "missed", "missing from the translation"],
 };
 const WEAKEST = 0.08; // minimum weight of a link to draw
 
@@ -81,7 +81,7 @@ export function makeDetails({ body, links, choose, move, inspect, lang, fail, si
     try {
       const found = await links(number);
       const texts = (words) => words.map(({ text }) => text);
-      const note = `Weights of ${found.alignedBy}. Attention shows where a head looks, not why.`;
+      const note = `Weights of ${found.alignedBy}. Attention shows what a head attends to, not why.`;
       const [source, target] = [result.source, result.ways[way].words].map(texts);
       place.replaceChildren();
       handles.push(drawAlignment(place, { source, target, links: strong(found.links), note }));

@@ -1,14 +1,14 @@
-/** The sampling settings: a slider for each rule, with a position for "off". Changed ones are kept in the address. */
+/** The sampling settings: a slider for each rule, with a position for "off". The address keeps changed settings. */
 
 import { number } from "../../views/axes.js";
 import { make } from "../../views/dom.js";
 
 /** [name, title, minimum, maximum, step, the value that means "off" or null, what it does] */
 const USUAL = [
-  ["temperature", "Temperature", 0, 2, 0.05, null, "below 1, likely tokens become likelier; 0 takes the likeliest"],
-  ["top_k", "Top k", 0, 100, 1, 0, "keep the k likeliest tokens"],
-  ["top_p", "Top p", 0.05, 1, 0.01, 1, "keep the likeliest tokens whose probabilities add up to p"],
-  ["min_p", "Min p", 0, 0.5, 0.01, 0, "keep tokens with at least this share of the best one's probability"],
+  ["temperature", "Temperature", 0, 2, 0.05, null, "below 1, likely tokens become more likely; 0 always takes the most likely token"],
+  ["top_k", "Top k", 0, 100, 1, 0, "keep the k most likely tokens"],
+  ["top_p", "Top p", 0.05, 1, 0.01, 1, "keep the most likely tokens whose probabilities add up to p"],
+  ["min_p", "Min p", 0, 0.5, 0.01, 0, "keep tokens with at least this fraction of the highest probability"],
 ];
 const MORE = [
   ["typical_p", "Typical p", 0.05, 1, 0.01, 1, "keep tokens that are about as surprising as expected"],

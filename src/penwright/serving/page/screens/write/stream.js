@@ -1,4 +1,4 @@
-/** Streamed generation: tokens are handed on once per frame, together with all that arrived since the last one. */
+/** Streamed generation: once per frame, all tokens that arrived since the last frame are passed on. */
 
 import { askEvents } from "../../api.js";
 import { makeCollector, tokenOf } from "./text.js";

@@ -6,7 +6,7 @@
  * @property {number} id
  * @property {string} text the token alone
  * @property {string} [shown] what it adds to the text, if that differs: nothing for part of a character
- * @property {number} probability probability by the model
+ * @property {number} probability the model's probability
  * @property {number | null} chance probability after the settings; null if none applied
  *
  * @typedef {object} Token
