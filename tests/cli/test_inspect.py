@@ -83,7 +83,7 @@ def test_the_table_of_the_likeliest_shows_probability_surprise_and_rank(penwrigh
         (["text", "--target", "text"], "a writer has no target"),
         (["text", "--alignment"], "no cross"),
         (["text", "--attribute", "--position", "99"], "positions are 0 to"),
-        (["--neighbours", ""], "name one"),
+        (["--neighbours", ""], "Name a word"),
     ],
 )
 def test_what_cannot_be_shown_is_said_in_a_line(penwright, runs: Path, options: list[str], said: str) -> None:

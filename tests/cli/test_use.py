@@ -100,7 +100,8 @@ def test_evaluate_gives_the_best_score_of_training_again(penwright: Command, run
     metrics = [json.loads(line) for line in (runs / name / "metrics.jsonl").read_text().strip().split("\n")]
     expected = next(record for record in metrics if record["step"] == Run(runs / name).best_step())
     for score, value in scores.items():
-        assert value == pytest.approx(expected[score], rel=1e-4), score
+        if score != "calibration error":  # training does not measure it
+            assert value == pytest.approx(expected[score], rel=1e-4), score
 
 
 def test_a_damaged_best_is_passed_over_with_a_warning(runs: Path, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_samples_and_settings_are_those_of_the_run(asked: Any, runs: Path) -> No
 def test_only_a_name_opens_a_run(asked: Any, name: str) -> None:
     for path in ("figures", "samples", "settings"):
         status, found = asked(f"runs/{path}?run={quote(name)}")
-        assert status == 404 and "next to" in str(found)
+        assert status == 404 and "has no run" in str(found)
 
 
 def test_a_run_that_has_just_begun_or_is_broken_breaks_nothing(asked: Any, runs: Path) -> None:
@@ -208,8 +208,8 @@ def test_a_run_that_is_being_trained_gets_the_wish_that_it_stops(asked: Any, run
     ("name", "status", "words"),
     [
         ("writer", 409, "has finished"),
-        ("nothing", 404, "next to"),
-        ("../runs/writer", 404, "next to"),
+        ("nothing", 404, "has no run"),
+        ("../runs/writer", 404, "has no run"),
         (7, 422, ""),
     ],
 )

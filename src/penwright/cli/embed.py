@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from penwright.cli.options import Device, Json, RunFolder, Texts, given_texts, lines_of, print_json, read_text
-from penwright.cli.progress import print_message
 from penwright.errors import PenwrightError
 
 
@@ -54,6 +53,7 @@ def search(
     Prints the cosine similarity, the line number and the line, separated by tabs. The vectors of the lines are cached,
     so that the next search in the same file is fast.
     """
+    from penwright.cli.progress import print_message
     from penwright.workflows.search import SearchIndex
 
     for hit in SearchIndex(run, lines_of(read_text(corpus)), device, print_message).search(query, top):

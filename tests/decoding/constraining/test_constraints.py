@@ -66,7 +66,7 @@ def test_the_shortest_budget_is_enough(generator: Generator) -> None:
 
 
 def test_too_small_a_budget_is_refused_with_the_one_that_would_do(generator: Generator) -> None:
-    with pytest.raises(UsageError, match="allow 10 "):
+    with pytest.raises(UsageError, match="at least 10 "):
         write(generator, pattern="[a-c]{9}e", max_new_tokens=9)
 
 
