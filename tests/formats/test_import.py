@@ -181,7 +181,7 @@ def test_a_missing_shard_is_named(llama: Path, tmp_path: Path) -> None:
 def test_a_truncated_shard_is_named(llama: Path, tmp_path: Path) -> None:
     path = shard(llama)[0]
     path.write_bytes(path.read_bytes()[:-100])
-    refused(llama, tmp_path, r"model-1\.safetensors.*Download it again")
+    refused(llama, tmp_path, r"model-1\.safetensors.*Download the file again")
 
 
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd"])
