@@ -134,7 +134,7 @@ def out_of_fold(texts: Sequence[str], labels: Labels, n_labels: int, seed: int =
 
 
 def _vectorize(texts: Sequence[str], n_labels: int) -> tuple[NgramVectorizer, SparseRows]:
-    """Fit a vectorizer on these texts, and return it with the rows of the texts."""
+    """Fit a TF-IDF vectorizer on these texts. Return it with their feature rows."""
     fewest = 1 if len(texts) <= FEW_TEXTS else 2
     vectorizer = NgramVectorizer.fit(texts, fewest, max(1, MOST_WEIGHTS // n_labels))
     return vectorizer, vectorizer.rows(texts)

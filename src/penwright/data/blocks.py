@@ -1,4 +1,4 @@
-"""Reading of files in blocks, as bytes or as text: .gz files are unpacked, pipes copied, and corrections counted."""
+"""A reader of files in blocks, as bytes or text. It unpacks .gz files, copies pipes, and counts corrections."""
 
 import atexit
 import codecs

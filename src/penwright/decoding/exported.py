@@ -102,7 +102,11 @@ class TopKStep(ModelPart):
         allowed: Int64[Tensor, "all_situations words"],
         situations: Int64[Tensor, " rows"],
     ) -> tuple[Float[Tensor, "rows n"], Int[Tensor, "rows n"], Float[Tensor, " rows"]]:
-        """Return the fields of a MaskedTopK over the tokens whose bits are set for the situation of each row."""
+        """Return the likeliest allowed tokens of each row, as the fields of a MaskedTopK.
+
+        `allowed` has a bit mask of the vocabulary for each state of an incomplete UTF-8 character, and `situations`
+        selects the mask of each row.
+        """
         found: tuple[Tensor, Tensor, Tensor] = torch.ops.penwright.likeliest(logits, allowed, situations, MAX_K)
         return found
 

@@ -23,7 +23,9 @@ class BeamSettings:
     n_best: int = 1  # number of hypotheses per sentence, at most beam_size
     length_penalty: float = 1.0
     banned: tuple[int, ...] = ()  # tokens that are never generated
-    coverage_penalty: float = 0.0  # weight of the coverage in the final ranking (cross_attention.py)
+    coverage_penalty: float = (
+        0.0  # weight of the coverage penalty in the final ranking (translation/cross_attention.py)
+    )
     beam_patience: float = 0.25  # allowed further growth, as a share of the length (at least 4 tokens); inf: no limit
 
 

@@ -219,7 +219,7 @@ class _PassageSearch:
             text.longest = CopiedPassage(passage, self._document, self._line + piece.count(b"\n", 0, place - left))
 
     def longest(self) -> list[CopiedPassage | None]:
-        """Return the longest passage of each text."""
+        """Return the longest copied passage of each text, or None if there is none."""
         return [text.longest for text in self._texts]
 
 

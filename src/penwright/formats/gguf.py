@@ -45,7 +45,7 @@ KEYS = {  # our setting: the key, after the prefix with the name of the architec
     "norm.eps": "attention.layer_norm_rms_epsilon",
     "positions.base": "rope.freq_base",
 }
-ROPE_FACTORS = "rope_freqs.weight"  # divisors of the frequencies of rotary positions
+ROPE_FACTORS = "rope_freqs.weight"  # RoPE frequency factors: each rotary frequency is divided by its factor
 VARIANTS: dict[str, Table] = {"llama": {}, "qwen2": {"qkv_bias": True}, "qwen3": {"qk_norm": True}}
 LIMITS: dict[str, tuple[object, ...]] = {
     "positions.type": ("rotary",),

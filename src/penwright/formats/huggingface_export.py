@@ -130,7 +130,7 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
 
 
 def _rope_parameters(config: dict[str, object]) -> dict[str, object]:
-    """Return the table of rotary positions; remove the keys that the table replaces."""
+    """Return the `rope_parameters` entry of config.json. Remove the keys that it replaces from `config`."""
     scaling = config.pop("rope_scaling")
     table = {"rope_theta": config["rope_theta"]}
     config.pop("rope_type")

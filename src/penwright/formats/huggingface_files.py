@@ -1,4 +1,4 @@
-"""Reading of a folder in the layout of the Hugging Face hub: JSON and safetensors, never pickles."""
+"""A reader of folders in the layout of the Hugging Face Hub: JSON and safetensors, never pickles."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Reading of tokenizers in the layout of the Hugging Face hub: tokenizer.json, vocab.txt, SentencePiece models."""
+"""A reader of tokenizers in the layout of the Hugging Face Hub: tokenizer.json, vocab.txt, SentencePiece models."""
 
 import json
 from collections.abc import Mapping

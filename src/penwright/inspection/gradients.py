@@ -31,7 +31,7 @@ Method = Literal["integrated_gradients", "gradient_x_input"]
 N_STEPS = 256  # points on the line from baseline to input
 ROWS = 16  # points per batch
 
-Vectors = Float[Tensor, "rows _ d_model"]  # vectors of the tokens of one side
+Vectors = Float[Tensor, "rows _ d_model"]  # token vectors of one side (source or target)
 
 
 @dataclass(frozen=True)

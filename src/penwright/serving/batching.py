@@ -1,7 +1,7 @@
-"""Two ways to compute the requests of several clients together, on a model's thread.
+"""Two ways to process requests of several clients together, on a model's thread.
 
-Completions use continuous batching: completions join and leave the batch between two tokens. Texts to translate or to
-classify are collected for some milliseconds, then processed in batches (dynamic batching).
+Completions use continuous batching: completions join and leave the batch between tokens. Texts to translate or to
+classify are collected for a few milliseconds, then processed as a batch (dynamic batching).
 """
 
 import asyncio

@@ -221,7 +221,8 @@ def _check_answer(body: CompletionRequest, prompts: Sequence[tuple[str, list[int
     n_numbers = n_tokens * (1 + (body.logprobs or 0))
     if n_numbers > MAX_NUMBERS:
         raise RequestTooLarge(
-            f"the answer may have {n_numbers:,} tokens and alternatives, but the limit is {MAX_NUMBERS:,}. Ask for less"
+            f"the response could contain {n_numbers:,} tokens and alternatives, but the limit is {MAX_NUMBERS:,}. "
+            "Reduce max_tokens, n or logprobs"
         )
 
 

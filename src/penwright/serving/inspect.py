@@ -205,7 +205,7 @@ def answer_in(format: Format, found: View, warnings: Sequence[str]) -> Response:
 
 
 def for_page(found: View) -> dict[str, Any]:
-    """Return a view for the page. Heads are sent as thumbnails. The page requests an opened head in full."""
+    """Return a view for the page, with heads as thumbnails. The page requests a head in full when the user opens it."""
     data = as_table(found.data)
     if found.name == "attention":
         data = {**data, "parts": [_thumbs(part) for part in data["parts"]]}

@@ -122,7 +122,7 @@ class ModelWorker:
 
     @cached_property
     def inspector(self) -> Inspector:
-        """The inspector of the model. It computes with the model, so use it only inside `run` or `run_in_steps`."""
+        """The inspector of the model. It runs the model, so use it only inside `run` or `run_in_steps`."""
         return Inspector(self.application)
 
     @cached_property

@@ -223,7 +223,7 @@ def train(studio: TheStudio, body: TrainRequest) -> Queued:
 
 @router.post("/stop")
 def stop(studio: TheStudio, body: NameRequest) -> Done:
-    """Stop a run, which is saved and can be resumed. A waiting run is removed from the queue."""
+    """Stop a run. It is saved first and can be resumed. A run that is still waiting is removed from the queue."""
     state = next((each.state for each in studio.queue.facts() if each.name == body.name), None)
     if state == "waiting":
         studio.queue.remove(body.name)

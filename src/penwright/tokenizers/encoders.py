@@ -42,7 +42,7 @@ def lengths_of(texts: Sequence[str] | Sequence[bytes]) -> Counts:
 # it, so the ids of a text are the ids of its words. U+001C to U+001F are white space in Python, not in the library.
 WORD = re.compile(r"[^\S\x1c-\x1f]*[\S\x1c-\x1f]+|\s+")
 
-_WHITE = np.zeros(1 << 16, dtype=bool)  # whether a UTF-16 code unit is white space; no white space needs two units
+_WHITE = np.zeros(1 << 16, dtype=bool)  # whether a UTF-16 code unit is white space: each such character has one unit
 _WHITE[[*b"\t\n\v\f\r ", 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]] = True
 
 _COLUMNS = 3  # integers per key; each holds four code units, and together they hold a short word

@@ -126,7 +126,7 @@ def _first_targets(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def quicken(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
-    """Call `optimize` by its old name."""
+    """Call `optimize`. Deprecated alias for older scripts."""
     warn("`quicken` is now `optimize`; the old name will be removed", PenwrightWarning, stacklevel=2)
     return optimize(folder, precision, say)
 

@@ -211,7 +211,7 @@ def _read(opened: zipfile.ZipFile, part: str, name: str) -> bytes:
     except (RuntimeError, *DAMAGE) as error:
         raise _damaged(name, part, error) from None
     if len(content) > MOST_XML:
-        raise PenwrightError(f"{name}: {part} has more than {MOST_XML >> 20} MiB. Split the document")
+        raise PenwrightError(f"{name}: {part} is larger than {MOST_XML >> 20} MiB. Split the document")
     return content
 
 

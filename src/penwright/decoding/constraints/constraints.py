@@ -129,7 +129,7 @@ class CompletionConstraint:
         max_new_tokens: int,
         check: Callable[[], None] = never_end,
     ):
-        """Build the automaton; `check` is called meanwhile, and may raise an exception to end the work.
+        """Build the automaton. `check` is called repeatedly during the build, and may raise an exception to abort it.
 
         Raises UsageError if no completion of one of the prompts can satisfy the settings.
         """

@@ -27,7 +27,7 @@ FITS = 0.8  # share of the memory that a rank may plan to use
 
 
 class LossModule(nn.Module):
-    """A model with its summed loss, as one module: DDP and FSDP2 act when a module is called."""
+    """A model with its summed loss, as one module, because DDP and FSDP2 hook into the forward call of a module."""
 
     def __init__(self, model: Model, label_smoothing: float, teachers: Teachers | None):
         super().__init__()

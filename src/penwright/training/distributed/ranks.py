@@ -1,8 +1,9 @@
-"""The group of processes (ranks) that train together, and what they tell each other.
+"""The group of processes (ranks) that train together, and the messages between them.
 
 All ranks run the same steps. Each computes its rows of every batch, and gradients are summed over all rows. More ranks
 therefore change only the speed, dropout, and the order of floating-point sums. Rank 0 also reads, plans, evaluates and
-saves. It publishes what the others must know in the store of torchrun: the work, and the counters after an evaluation.
+saves. Through the store of torchrun, it sends the other ranks what they need: the work, and the counters after an
+evaluation.
 """
 
 import atexit
@@ -121,7 +122,7 @@ class Ranks:
             sleep(POLL)
 
     def broadcast(self, tensors: Tensors | None) -> Tensors:
-        """Return the tensors of rank 0, which passes them. The other ranks pass None."""
+        """Broadcast the tensors of rank 0, and return them. All other ranks pass None."""
         if self.size == 1:
             return tensors or {}
         if tensors is not None:

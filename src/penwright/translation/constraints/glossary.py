@@ -6,9 +6,9 @@ A glossary file has one term per line, in columns separated by tabs:
     US	Vereinigte Staaten	exact
 
 The columns are the term, its translation (alternative forms separated by |), and optionally a case rule. With `any`,
-the default, the term is found in any case. Its translation is written as in the file, but capitalized at the beginning
-of a text. With `exact`, the term is found only as written in the file. With `follow`, the translation has the case of
-the term: capitalized or ALL CAPS. Blank lines and lines that begin with # are ignored.
+the default, the term matches regardless of case. Its translation is written as in the file, but capitalized at the
+beginning of a text. With `exact`, the term matches only as written in the file. With `follow`, the translation has
+the case of the term: capitalized or ALL CAPS. Blank lines and lines that begin with # are ignored.
 """
 
 import re
