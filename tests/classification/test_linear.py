@@ -110,7 +110,7 @@ def test_a_classifier_that_is_fitted_again_is_as_if_it_had_been_fitted_on_all_te
     n_ngrams = len(again.vectorizer.keys)
     afresh = linear.fit_coefficients(rows, labels, 2, n_ngrams, part.strength or 0.0)
     expected = afresh.logits(rows).double().log_softmax(-1)
-    torch.testing.assert_close(again.log_probabilities(texts), expected, atol=0.02, rtol=0)
+    torch.testing.assert_close(again.log_probabilities(texts), expected, atol=0.05, rtol=0)
     assert n_ngrams > len(part.vectorizer.keys)
 
 

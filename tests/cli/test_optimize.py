@@ -103,13 +103,14 @@ def test_small_models_decode_in_float32(runs: Path) -> None:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
     """The commands of the processes that would compile in the background."""
     commands: list[list[str]] = []
     monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
     monkeypatch.setattr(background, "FEWEST_PARAMETERS", 0)
     monkeypatch.setattr(background.toolchain, "missing_requirement", str)
     monkeypatch.setenv(background.SWITCH, "on")
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path))  # nothing is compiled there yet
     return commands
 
 

@@ -53,7 +53,7 @@ def test_a_pattern_is_met_streamed_and_in_a_batch(penwright: Command, runs: Path
     [
         (("--pattern", "("), "not a regular expression"),
         (("--pattern", "Łódź"), "characters that the model does not know"),
-        (("--pattern", "[ab]{9}", "--max-new-tokens", 3), "allow 9"),
+        (("--pattern", "[ab]{9}", "--max-new-tokens", 3), "at least 9"),
         (("--require", "day", "--ban", "DAY"), "contradict each other"),
         (("--bias", "day"), "TEXT=SCORE"),
         (("--bias", "day=much"), "TEXT=SCORE"),

@@ -47,7 +47,7 @@ def test_settings_that_lower_chrf_by_more_than_they_raise_bleu_are_not_better(
 
 
 def test_a_handful_of_pairs_is_too_few(translator: Translator) -> None:
-    with pytest.raises(PenwrightError, match="3 pairs are too few"):
+    with pytest.raises(PenwrightError, match="pairs is 3, but tuning needs at least 20"):
         tune(translator, SOURCES[:3], SOURCES[:3])
 
 

@@ -89,7 +89,7 @@ def learned(context_length: int) -> ModelSettings:
 
 
 def test_a_text_longer_than_the_learned_positions_is_refused_with_both_lengths() -> None:
-    with pytest.raises(PenwrightError, match=r"5 tokens is too long.*positions for 4"):
+    with pytest.raises(PenwrightError, match=r"5 tokens is too long.*only 4 learned positions"):
         positions_of(torch.zeros(1, 5, dtype=torch.long), None, learned(4))
 
 

@@ -57,7 +57,7 @@ def test_a_pasted_table_is_classified_sorted_and_saved(visit: Any, server: Any) 
     said = [each.label for each in found]
     assert page.locator(".rows tbody th").all_inner_texts() == said
     right = [label == truth for label, truth in zip(said, ["good", "bad", "good"], strict=False)]
-    assert f"of {len(right)} with a label" in page.inner_text(".summary")
+    assert f"of {len(right)} labelled texts" in page.inner_text(".summary")
     counts = [int(text) for text in page.locator(".matrix button").all_inner_texts()]
     assert sum(counts) == 3 and counts[0] + counts[3] == sum(right)
     page.select_option("select[aria-label=Order]", "unsure")

@@ -137,7 +137,7 @@ def test_what_no_font_has_is_said_and_in_the_picture(only: Callable[[str], None]
 
 
 def test_a_view_without_a_picture_says_which_have_one() -> None:
-    with pytest.raises(UsageError, match=r"'importance' .*\.html.*\.svg: ablation"):
+    with pytest.raises(UsageError, match=r"'importance' .*\.html.*\.svg files: ablation"):
         pictures.render("importance", {}, ".svg")
 
 

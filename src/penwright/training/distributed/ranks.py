@@ -270,7 +270,9 @@ def join() -> Ranks:
     if torch.cuda.is_available() and local < torch.cuda.device_count():
         torch.cuda.set_device(local)
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
-    store, rank, size = next(rendezvous("env://"))
+    shared_by_attempts, rank, size = next(rendezvous("env://"))
+    attempt = env_int("TORCHELASTIC_RESTART_COUNT", 0)  # torch 2.13 keeps the store, and so the keys of ended ranks
+    store = PrefixStore(f"attempt/{attempt}", shared_by_attempts)
     # Name both backends: by default, torch builds with NCCL use only NCCL, even without a GPU.
     backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
