@@ -111,6 +111,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
     monkeypatch.setattr(background.toolchain, "missing_requirement", str)
     monkeypatch.setenv(background.SWITCH, "on")
     monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path))  # nothing is compiled there yet
+    background.toolchain.trusted_folder()  # creates the folder
     return commands
 
 
