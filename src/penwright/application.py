@@ -52,12 +52,12 @@ def make_application(
     """
     match model:
         case DecoderOnly():
-            from penwright.generation.generator import Generator  # noqa: PLC0415
+            from penwright.generation.generator import Generator  # noqa: PLC0415 - only what this model needs
 
             template = template_of(recipe.chat) if recipe.chat or recipe.task == "chat" else None
             return Generator(model, tokenizer, recipe.decoding, template)
         case EncoderDecoder():
-            from penwright.translation.translator import Translator  # noqa: PLC0415
+            from penwright.translation.translator import Translator  # noqa: PLC0415 - only what this model needs
 
             languages = languages_of(recipe, card)
             return Translator(
@@ -69,6 +69,6 @@ def make_application(
                 hints=recipe.data.dictionary is not None,
             )
         case EncoderOnly():
-            from penwright.classification.classifier import Classifier  # noqa: PLC0415
+            from penwright.classification.classifier import Classifier  # noqa: PLC0415 - only what this model needs
 
             return Classifier(model, tokenizer, card.labels, linear if recipe.model.ngrams else None)

@@ -62,7 +62,7 @@ def _option(name: str, note: str) -> Any:
     text = f"{'TEXT=SCORE: ' if kind.type is dict else ''}{comment}"
     is_list = kind.type in (tuple, dict)
     help_text = " ".join(filter(None, (f"{text[0].upper()}{text[1:]}.", note, "Repeatable." if is_list else "")))
-    made = typer.Option(flag_of(name), help=help_text, **dict(_limits(kind)))  # type: ignore[arg-type]
+    made = typer.Option(flag_of(name), help=help_text, **dict(_limits(kind)))  # type: ignore[arg-type]  # min, max
     return Annotated[list[str] | None if is_list else kind.type | None, made]
 
 

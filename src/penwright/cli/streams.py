@@ -16,10 +16,10 @@ ESCAPES = {code: ascii(chr(code))[1:-1] for code in CONTROL_CODES if chr(code) n
 class Stream(Protocol):
     """A text stream with the methods that this package uses."""
 
-    def write(self, text: str, /) -> int: ...  # noqa: D102
-    def flush(self) -> None: ...  # noqa: D102
-    def isatty(self) -> bool: ...  # noqa: D102
-    def fileno(self) -> int: ...  # noqa: D102
+    def write(self, text: str, /) -> int: ...  # noqa: D102 - as in io.TextIOBase
+    def flush(self) -> None: ...  # noqa: D102 - as in io.TextIOBase
+    def isatty(self) -> bool: ...  # noqa: D102 - as in io.TextIOBase
+    def fileno(self) -> int: ...  # noqa: D102 - as in io.TextIOBase
 
 
 def escaped(text: str) -> str:

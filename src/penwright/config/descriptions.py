@@ -119,7 +119,7 @@ def _in_words(annotation: object, metadata: tuple[Any, ...] = ()) -> str:
         return f"table of {_plural(_in_words(arguments[1]))}"
     if origin is tuple:
         return _list_in_words(arguments, metadata)
-    return " ".join([TYPES[annotation], ", ".join(_limits(metadata))]).strip()  # type: ignore[index]
+    return " ".join([TYPES[annotation], ", ".join(_limits(metadata))]).strip()  # type: ignore[index]  # a key of TYPES
 
 
 def _list_in_words(arguments: tuple[Any, ...], metadata: tuple[Any, ...]) -> str:

@@ -9,7 +9,7 @@ from penwright.data.batches import IGNORED, Batches, Indices, LabelledBatch, Mas
 from penwright.data.bucketing import LabelledBatches
 
 MASKED = 0.2  # share of the tokens to predict
-REPLACED = 0.8  # share of the hidden tokens that become the mask; half of the others become random tokens
+REPLACED = 0.8  # share of the hidden tokens that are replaced by the mask; half of the rest become random tokens
 MOST_CHARACTERS = 400  # maximum length of a passage that consists of several lines
 
 

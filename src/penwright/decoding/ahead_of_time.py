@@ -23,7 +23,7 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.native import toolchain
 from penwright.storage import MOST_IN_SMALL, UnsafeFile, cache_folder, read_bytes, sha256_of, write_atomically
 
-OPERATORS = {  # custom operators in C++
+OPERATORS = {  # custom C++ operators
     torch.ops.penwright.int8_product.default: quantised.SOURCE,
     torch.ops.penwright.stepping_attention.default: cached_attention.SOURCE,
     torch.ops.penwright.likeliest.default: topk.SOURCE,

@@ -92,7 +92,7 @@ class DecodeEngine:
             self._compiled(part, next(self._model.parameters()).device)
 
     def refresh(self) -> None:
-        """Use parts that were compiled since the last look. Call this between texts: compiled code rounds otherwise."""
+        """Use parts that were compiled since the last call. Call between texts: compiled code rounds differently."""
         if monotonic() < self._looked + LOOK_EVERY:
             return
         self._looked = monotonic()

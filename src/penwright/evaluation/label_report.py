@@ -79,7 +79,7 @@ def label_scores(counts: NDArray[np.int64], labels: Sequence[str]) -> tuple[Labe
 
 
 def best_threshold(probabilities: NDArray[np.float64], is_label: NDArray[np.bool_], label: str) -> Threshold | None:
-    """Return the threshold with the best F1, given the probability of the label for each text. None without texts."""
+    """Return the threshold with the best F1, from the probability of the label for each text; None without texts."""
     order = np.argsort(-probabilities, kind="stable")
     sorted_probabilities, n_right = probabilities[order], np.cumsum(is_label[order])
     lower = np.append(sorted_probabilities[1:], 0.0)

@@ -219,7 +219,7 @@ class Run(CheckpointFolder):
                 raise PenwrightError(f"{self.folder / name} could not be written: {error}") from None
 
     def clear(self) -> None:
-        """Delete all records and checkpoints, before training starts again with other settings."""
+        """Delete all records and checkpoints, so that training can start again with different settings."""
         first = self.first()
         if first is not None:
             remove_folder(first.folder)

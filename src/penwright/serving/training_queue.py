@@ -129,7 +129,7 @@ class TrainingQueue:
         ]
 
     def advance(self) -> None:
-        """Start the first waiting run, unless one is being trained."""
+        """Start the first waiting run, unless another run is in training."""
         with self._mutex:
             self._processes = [each for each in self._processes if each.poll() is None]
             jobs = self._jobs()

@@ -138,7 +138,7 @@ def _with_precision(recipe: Recipe, machine: Machine) -> Recipe:
 
 
 def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer]) -> Tokenizer:
-    """Load the tokenizer of the base or of the teachers. Without a base or teachers, train a tokenizer."""
+    """Load the tokenizer of the base model or of the teachers. If there is neither, train a tokenizer."""
     if recipe.finetuning:
         return open_base(recipe).tokenizer
     if recipe.distillation:

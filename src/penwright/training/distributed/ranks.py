@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 TIMEOUT = timedelta(minutes=30)  # of a collective. Ranks wait for longer work of rank 0 in the store instead
-POLL = 0.02  # seconds between two looks at the store
+POLL = 0.02  # seconds between two checks of the store
 BEAT = 5.0  # seconds between two heartbeats
 SILENT_BEATS = 18  # heartbeats without a sign of life after which a rank counts as stopped
 GRACE = 3.0  # seconds in which torchrun's agent ends the other ranks after one has died
@@ -208,7 +208,7 @@ class Ranks:
 
 
 class Heartbeat:
-    """The sign of life of a rank, and its look at the next rank's. Time is counted in beats.
+    """The heartbeat of a rank, and its check of the next rank's heartbeat. Time is counted in beats.
 
     If the machine sleeps, the ranks therefore do not seem stopped.
     """
