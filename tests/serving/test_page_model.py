@@ -35,6 +35,7 @@ def test_the_overview_on_the_page_has_the_numbers_of_the_model(visit: Any, serve
         assert abs(float(text_shown.replace("<", "").rstrip(" %")) / 100 - probability) <= 0.0051
     rows = page.locator(".shown details.pw-twin").first
     rows.locator("summary").click()
+    rows.locator("tbody td").first.wait_for()  # the table is built after the click
     cells = rows.locator("tbody tr").first.locator("td").all_inner_texts()
     first = expected.stacks[0].sublayers[0]
     assert float(cells[0]) == pytest.approx(first.added[expected.stacks[0].position], abs=6e-4)
