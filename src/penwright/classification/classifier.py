@@ -41,7 +41,7 @@ NOTHING = Classification(None, {}, ("the text is empty, so it has no label",))
 
 
 def is_blank(text: str) -> bool:
-    """Return whether a text has no visible character."""
+    """Return whether a text has no visible characters."""
     return all(character.isspace() or not character.isprintable() for character in text)
 
 
@@ -49,7 +49,7 @@ class Classifier:
     """A classifier that assigns a label to each text.
 
     A text longer than the context is read in windows of similar size. The log-probabilities of all windows are
-    averaged, then renormalized. The result can be mixed with the result of a linear classifier of n-grams.
+    averaged, then renormalized. A linear n-gram classifier, if there is one, is mixed in.
     """
 
     kind: Literal["classifier"] = "classifier"
@@ -57,9 +57,9 @@ class Classifier:
     def __init__(
         self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str], linear: LinearClassifier | None = None
     ):
-        """Create a classifier. `labels` are in the order of the model's outputs. An imported encoder may have none."""
+        """Create a classifier. `labels` are in the order of the model's outputs. Without labels, it can only embed."""
         self.model, self.tokenizer, self.labels = model, tokenizer, tuple(labels)
-        self.linear = linear  # None: only the encoder is used
+        self.linear = linear  # if None, only the encoder classifies
         self._room = model.settings.context_length - 2  # maximum number of tokens between the start and end tokens
         if self._room < 1:
             raise PenwrightError("a classifier needs a context_length of 3 or more, to have room for a text")

@@ -1,4 +1,4 @@
-"""A linear classifier of n-grams: a baseline for the neural classifier, and an optional part of it."""
+"""A linear n-gram classifier: a baseline for the neural classifier, and an optional part of it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,15 +20,15 @@ from penwright.storage import let_others_read, require_plain
 
 MOST_WEIGHTS = 1 << 22  # maximum number of weights (n-grams x labels)
 FEW_TEXTS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
-STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0)  # strengths to try: inverse weights of the penalty (C in scikit-learn)
-MANY_LABELS = 1000  # with this many labels or more, only the second strength is used, to save time
+STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0)  # inverse regularization strengths to try (C in scikit-learn)
+MANY_LABELS = 1000  # with at least this many labels, only one regularization strength is tried, to save time
 N_FOLDS = 5
 MOST_WORK = 1e11  # maximum number of multiplications per fit, which limits the iterations
 MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
 MEMORY = 6  # number of past updates that L-BFGS remembers
 TOLERANCE = 1e-5  # a fit ends when no entry of the gradient of the mean loss exceeds this value
 
-# The names of the tensors in a file, and the prefix of the names for the classifier of all texts.
+# The names of the tensors in a file. The prefix marks the classifier that was fitted on all texts.
 NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"
 
 Labels = Int64[Tensor, " texts"]
@@ -46,22 +46,22 @@ class Coefficients(NamedTuple):
 
 
 class LinearClassifier(NamedTuple):
-    """Logistic regression on TF-IDF of n-grams."""
+    """A logistic-regression classifier on TF-IDF features of n-grams."""
 
     vectorizer: NgramVectorizer
     coefficients: Coefficients
-    strength: float | None = None  # strength of the penalty; None if the classifier was loaded
+    strength: float | None = None  # inverse regularization strength; None if the classifier was loaded
 
     @classmethod
     def fit(cls, texts: Sequence[str], labels: Labels, n_labels: int, seed: int = 0) -> "LinearClassifier":
-        """Fit the classifier. The strength of the penalty is chosen on a fifth of the texts."""
+        """Fit the classifier. The regularization strength is tuned on a fifth of the texts."""
         vectorizer, rows = _vectorize(texts, n_labels)
         n_ngrams, folds = len(vectorizer.keys), _folds(len(texts), seed)
         strength, start = _choose_strength(rows, labels, n_labels, n_ngrams, folds)
         return cls(vectorizer, fit_coefficients(rows, labels, n_labels, n_ngrams, strength, start), strength)
 
     def refit(self, texts: Sequence[str], labels: Labels) -> "LinearClassifier":
-        """Fit a new classifier with the same strength on these texts. To save time, it starts from this one."""
+        """Fit a new classifier on these texts, with the same regularization. Its weights start from this one's."""
         assert self.strength is not None
         vectorizer, rows = _vectorize(texts, n_labels := len(self.coefficients.bias))
         places = np.searchsorted(vectorizer.keys, self.vectorizer.keys)
@@ -79,9 +79,9 @@ class LinearClassifier(NamedTuple):
         return self.coefficients.logits(self.vectorizer.rows(texts)).double().log_softmax(-1)
 
     def save(self, path: Path, whole: "LinearClassifier | None" = None) -> None:
-        """Save the classifier as safetensors, together with `whole`, one that was also fitted on the held-out texts.
+        """Save the classifier as safetensors. `whole`, also fitted on the held-out texts, goes into the same file.
 
-        Raises PenwrightError if they cannot be written.
+        Raises PenwrightError if the file cannot be written.
         """
         tensors = self._tensors("") | (whole._tensors(WHOLE) if whole else {})
         temporary = path.with_name(f"{path.name}.tmp")
@@ -100,7 +100,7 @@ class LinearClassifier(NamedTuple):
 
     @classmethod
     def load(cls, path: Path, n_labels: int, *, whole: bool = False) -> "LinearClassifier":
-        """Load a classifier; with `whole`, the one that was also fitted on the held-out texts, if there is one.
+        """Load a classifier. With `whole`, prefer the one in the file that was also fitted on the held-out texts.
 
         Raises PenwrightError unless the file holds a classifier with this number of labels.
         """
@@ -148,10 +148,13 @@ def _folds(n_texts: int, seed: int) -> NDArray[np.int64]:
 def _choose_strength(
     rows: SparseRows, labels: Labels, n_labels: int, n_ngrams: int, folds: NDArray[np.int64]
 ) -> tuple[float, Coefficients]:
-    """Return the strength with the lowest loss on the first fold, and the coefficients fitted on the other folds."""
+    """Return the regularization strength with the lowest loss on the first fold, and the coefficients fitted with it.
+
+    The coefficients are fitted on the other folds.
+    """
     others, own = np.flatnonzero(folds != 0), np.flatnonzero(folds == 0)
     train, check = rows.take(others), rows.take(own)
-    found: list[tuple[float, float, Coefficients]] = []  # results as (loss, strength, coefficients)
+    found: list[tuple[float, float, Coefficients]] = []  # (loss, regularization strength, coefficients)
     for strength in STRENGTHS if n_labels < MANY_LABELS else STRENGTHS[1:2]:
         start = found[-1][2] if found else None
         fitted = fit_coefficients(train, labels[others], n_labels, n_ngrams, strength, start)

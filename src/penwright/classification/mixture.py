@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 LINEAR_ALONE = (0.0, 1.0)  # initial weights of the encoder and of the linear classifier
-PRIOR = 5.0  # penalty in nats for moving a weight by sqrt(2) from its initial value; matters if there are few texts
+PRIOR = 5.0  # penalty in nats for a weight that is sqrt(2) from its initial value; important if there are few texts
 MOST_WEIGHT = 5.0
 ITERATIONS, HALVINGS = 20, 20
 
@@ -20,7 +20,7 @@ def mixed(encoder: LogProbs, linear: LogProbs, weights: Float[Tensor, "2"]) -> L
 
 
 def fit_mixture(encoder: LogProbs, linear: LogProbs, labels: Int64[Tensor, " texts"]) -> Float[Tensor, "2"]:
-    """Return the weights with the lowest loss on these texts, by Newton's method.
+    """Return the mixture weights with the lowest loss on these texts, found by Newton's method.
 
     The sum of the weights calibrates the probabilities, like a temperature (Guo et al. 2017).
     """

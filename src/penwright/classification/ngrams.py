@@ -1,6 +1,6 @@
 """TF-IDF values of word and character n-grams. They depend only on the text and a stored vocabulary of hashes.
 
-N-grams are hashed to 48 bits, so that NumPy can count them without a Python loop. Collisions are negligible.
+N-grams are hashed to 48 bits, so that NumPy can count them without a Python loop. Collisions are rare enough to ignore.
 """
 
 import re
@@ -22,7 +22,7 @@ MOST_CHARACTERS = 50_000  # maximum number of characters to read from a text; th
 CHUNK_CHARACTERS, CHUNK_TEXTS = 400_000, 1 << 14  # maximum numbers of characters and texts to count at once
 HASH_BITS = 48  # number of bits in an n-gram's hash; the highest bit distinguishes word n-grams from character n-grams
 HASH_MASK, WORD_BIT = (1 << HASH_BITS) - 1, 1 << (HASH_BITS - 1)
-MERGE_AT = 1 << 23  # number of stored counts at which the counts of equal n-grams are added up
+MERGE_AT = 1 << 23  # the counts of equal n-grams are added up when this many entries have accumulated
 _ODD = 0x9E3779B97F4A7C15  # base of the polynomial hash; _INVERSE is the inverse of _ODD modulo 2**64
 _INVERSE = pow(_ODD, -1, 1 << 64)
 
@@ -49,7 +49,7 @@ def count_ngrams(texts: Sequence[str]) -> Counts:
 
 
 class _Spans:
-    """A hasher of substrings of a text, which stores prefix sums of a polynomial of mixed code points."""
+    """A polynomial hash of any substring of a text, computed from prefix sums over the text's code points."""
 
     def __init__(self, text: str):
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
@@ -98,7 +98,7 @@ def _word_ngrams(spans: _Spans, rows: Indices, text: str) -> Iterator[tuple[Indi
 
 
 def chunks(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Divide texts into lists of bounded size."""
+    """Yield the texts in lists of bounded size."""
     chunk: list[str] = []
     size = 0
     for text in texts:
@@ -135,9 +135,9 @@ class NgramVectorizer(NamedTuple):
         return cls(keys[kept], idf.astype(np.float32))
 
     def rows(self, texts: Sequence[str]) -> SparseRows:
-        """Return the TF-IDF values of texts, without unknown n-grams.
+        """Return a row of TF-IDF values for each text. N-grams outside the vocabulary are ignored.
 
-        In each row, the values of word n-grams have unit length, and so do the values of character n-grams.
+        In each row, word n-grams and character n-grams are normalized separately to unit length.
         """
         return stacked([self._rows(chunk) for chunk in chunks(texts)])
 

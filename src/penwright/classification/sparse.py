@@ -26,8 +26,8 @@ class SparseRows(NamedTuple):
     def dot(self, matrix: Float[Tensor, "columns width"]) -> Float[Tensor, "rows width"]:
         """Return the product with a dense matrix.
 
-        The product is computed by a weighted embedding bag, which uses all cores on every platform. Torch's sparse
-        matrices do so only with MKL.
+        The product is computed by a weighted embedding bag, which uses all cores on every platform. PyTorch's sparse
+        matrices use several cores only with MKL.
         """
         return F.embedding_bag(
             self.columns,
@@ -46,7 +46,7 @@ class SparseRows(NamedTuple):
         return SparseRows(rows[order], self.values[order], _offsets(counts))
 
     def take(self, rows: NDArray[np.int64]) -> "SparseRows":
-        """Return a matrix of these rows."""
+        """Return a matrix with only these rows."""
         begins, lengths = self.offsets[:-1].long()[rows], self.offsets.diff().long()[rows]
         offsets = _offsets(lengths)
         places = torch.arange(int(offsets[-1])) + torch.repeat_interleave(begins - offsets[:-1], lengths)
@@ -58,7 +58,7 @@ def _offsets(counts: Tensor) -> Int32[Tensor, " rows_and_one"]:
 
 
 def stacked(parts: Sequence[SparseRows]) -> SparseRows:
-    """Return the rows of all parts as one matrix."""
+    """Stack the rows of several sparse matrices into one matrix."""
     counts = torch.cat([part.offsets.diff() for part in parts])
     return SparseRows(
         torch.cat([part.columns for part in parts]), torch.cat([part.values for part in parts]), _offsets(counts)
