@@ -1,7 +1,7 @@
 """Inspection of a Transformer's computation on a text: functions that return arrays, and an `Inspector` for texts.
 
 Results are frozen dataclasses of NumPy arrays and strings. `as_record` converts a result to JSON values, `view` makes a
-view of it, `overview` yields the views of a whole page, and `whole_model` is the picture of a whole model.
+view of it, `overview` yields the views of a whole page, and `whole_model` returns the picture of a whole model.
 """
 
 from penwright.inspection.inspector import Inspector

@@ -1,4 +1,4 @@
-"""Ablation: the change in a model's loss and predictions without some heads, or without a token.
+"""Ablation: the change in a model's loss and predictions when some heads, or a token, are removed.
 
 An ablated head outputs zero; all other computations are unchanged (Michel et al. 2019, section 2.2). Unlike attention
 weights, this shows the contribution of a head to the outcome. But other heads may compensate: a head whose ablation
@@ -27,7 +27,7 @@ from penwright.model.mask import KernelMask
 
 @dataclass(frozen=True)
 class Ablation:
-    """Losses and predictions with all heads ("before") and without some ("after").
+    """Losses and predictions with all heads ("before") and with some heads ablated ("after").
 
     Losses are means over the tokens, in nats.
     """
@@ -39,13 +39,13 @@ class Ablation:
     changes: Float64[np.ndarray, " answers"]  # change of the loss of each token, after - before
     next_ids: Int[np.ndarray, " outcomes"]  # the most likely outcomes at the last position, with or without the heads
     next_texts: tuple[str, ...]
-    next_before: Float64[np.ndarray, " outcomes"]  # probabilities of these outcomes
+    next_before: Float64[np.ndarray, " outcomes"]  # probabilities of the outcomes in `next_ids`
     next_after: Float64[np.ndarray, " outcomes"]
 
 
 @dataclass(frozen=True)
 class HeadImportance:
-    """The increase of the loss without each head of a part, one head at a time, in nats."""
+    """The increase in loss, in nats, when the heads of a part are ablated one at a time."""
 
     name: PartName
     layers: tuple[int, ...]
@@ -111,7 +111,7 @@ def ablate(
 
 @torch.inference_mode()
 def head_importance(model: Model, reading: ForwardPass, label: int | None = None) -> tuple[HeadImportance, ...]:
-    """Measure the increase of the loss without each head, with one forward pass per head."""
+    """Measure the increase in loss when each head is ablated, with one forward pass per head."""
     with evaluating(model):
         whole = scores(model, reading)[0].log_softmax(-1)
         answers = _answers(model, reading, whole, label)
@@ -147,7 +147,7 @@ ROWS = 32  # texts per batch
 
 @dataclass(frozen=True)
 class Occlusion:
-    """The effect of each token: a label's log-probability with the token minus that without it, in nats."""
+    """The effect of each token: a label's log-probability with the token minus the one without it, in nats."""
 
     target: str  # the label
     log_prob: float  # log-probability of the label with all tokens

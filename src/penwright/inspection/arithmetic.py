@@ -24,10 +24,10 @@ from penwright.model.mask import KernelMask
 
 @dataclass(frozen=True)
 class HeadArithmetic:
-    """Every step of the computation of one head on one text.
+    """Every step of one head's computation on one text.
 
-    Queries and keys include QK-norm and rotary positions, if the model uses these. If heads share keys and values
-    (n_kv_heads < n_heads), each head has the shared keys and values.
+    Queries and keys include QK-norm and rotary positions, if the model uses these. If several heads share keys and
+    values (n_kv_heads < n_heads), the shared ones are repeated for each head.
     """
 
     name: PartName
@@ -45,7 +45,7 @@ class HeadArithmetic:
     output: Float64[np.ndarray, "targets d_head"]  # output before the output projection, which mixes all heads
 
     def row(self, position: int) -> "HeadArithmetic":
-        """Return the computation for one target."""
+        """Return the computation for a single target position."""
         if position >= len(self.target_tokens):
             raise UsageError(f"there is no position {position}: positions are 0 to {len(self.target_tokens) - 1}")
         one = slice(position, position + 1)

@@ -76,7 +76,7 @@ class AttentionMaps:
 
 
 def attention_maps(model: Model, reading: ForwardPass, layers: Sequence[int] | None = None) -> AttentionMaps:
-    """Return the attention of all layers or of `layers`. 96 heads over 512 tokens take 100 MB."""
+    """Return the attention weights of all layers, or only of `layers`. For 512 tokens, 96 heads take 100 MB."""
     kept = _recorded(model, reading, layers, lambda weights: weights[0].float().cpu())
     parts = [AttentionPart(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items()]
     return AttentionMaps(tuple(parts), reading.answers)
@@ -117,7 +117,10 @@ def _packed(weights: Float[Tensor, "*shape"]) -> Tensor:
 def _recorded(
     model: Model, reading: ForwardPass, layers: Sequence[int] | None, keep: Callable[[Tensor], Tensor]
 ) -> dict[PartName, dict[int, Tensor]]:
-    """Record one pass; return the weights by part and layer. Layers outside `layers` use the fast kernel."""
+    """Run the model once, and return the attention weights by part and layer.
+
+    Layers that are not recorded use the fast kernel.
+    """
     wanted = {place: name for place, name in attentions(model).items() if layers is None or place[1] in layers}
     if not wanted:
         deepest = max(layer for _, layer in attentions(model))
@@ -165,7 +168,7 @@ def rollouts(maps: AttentionMaps) -> tuple[Rollout, ...]:
 
 
 def rollout(weights: Float[np.ndarray, "n_layers n_heads length length"]) -> Float64[np.ndarray, "length length"]:
-    """Return A_L ... A_1, where A_l is half the mean attention of layer l and half the identity (the residual)."""
+    """Return the product A_L ... A_1, where A_l averages the identity (the residual) and layer l's mean attention."""
     total = np.eye(weights.shape[-1])
     for layer in _mean_over_heads(weights):
         total = (layer + np.eye(len(layer))) / 2 @ total

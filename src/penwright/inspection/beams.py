@@ -11,13 +11,13 @@ from penwright.translation.translator import Translator
 
 
 class Node(NamedTuple):
-    """A token among the best continuations at one step."""
+    """A token among the best continuations at one step of a beam search."""
 
     id: int
     parent: int | None
     token: str
     log_prob: float  # cumulative log-probability up to this token, in nats
-    step: int  # step of the search, counted from 0
+    step: int  # number of the search step, counted from 0
     kept: bool  # whether the node was extended or ended a translation
     final: bool  # whether the node ended a translation
 
@@ -32,15 +32,15 @@ class BeamTree:
         self._steps: list[Extension] = []
 
     def __call__(self, source: int, extension: Extension) -> None:
-        """Record a step; `source` is always the same."""
+        """Record a step of the search. `source` is ignored, since there is only one source."""
         if extension.length == 1:
             self._steps.clear()
         self._steps.append(extension)
 
     def nodes(self, tokenizer: Tokenizer) -> list[Node]:
-        """Return the nodes, step by step; final nodes have no text."""
+        """Return the nodes in the order of the search steps. The text of an end token is empty."""
         found: list[Node] = []
-        before: dict[int, int] = {}  # the node of each beam of the previous step
+        before: dict[int, int] = {}  # the previous step's nodes, by beam
         for step, extension in enumerate(self._steps):
             beams: dict[int, int] = {}
             rows = zip(extension.parents, extension.tokens, extension.log_probs, strict=True)

@@ -53,7 +53,10 @@ class CircuitInspector:
     def place_detail(
         self, text: str, place: str, target: str | None = None, *, position: int | None = None, k: int = 10
     ) -> PlaceDetail:
-        """Return the vectors at one position of a place: "decoder.embedding", a block ("decoder.2") or "output"."""
+        """Return the vectors at a place of the model, for one position.
+
+        Places are "decoder.embedding", blocks such as "decoder.2", and "output".
+        """
         reading = self.read(text, target)
         return place_detail(self.model, reading, self.outcome.names, place, self._position(reading, position), k)
 
@@ -68,8 +71,8 @@ class CircuitInspector:
     ) -> LogitAttribution:
         """Split the logit of an outcome into what each head, feed-forward network and embedding adds to it directly.
 
-        `position` and the default `outcome` are those of `attribution`. `against` is an outcome to compare with; the
-        default is the mean of all outcomes.
+        `position` and `outcome` have the same defaults as in `attribution`. `against` is an outcome to compare with;
+        the default is the mean of all outcomes.
         """
         reading = self.read(text, target)
         aim = self.outcome.aim(reading, target, position, outcome, against)
@@ -111,7 +114,7 @@ class CircuitInspector:
     ) -> Paths:
         """Return the strongest paths between parts, with the effect of each path on an outcome.
 
-        `position` and the default `outcome` are those of `attribution`. Only the `n_edges` edges with the largest
+        `position` and `outcome` have the same defaults as in `attribution`. Only the `n_edges` edges with the largest
         estimates are measured.
         """
         reading = self.read(text, target)

@@ -50,8 +50,7 @@ def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
     """Align the surprisals of two texts.
 
     Equal texts are divided wherever a piece ends in both texts. Different texts are aligned by their longest common
-    sequences.
-    Raises UsageError if the differences are too long to align.
+    sequences. Raises UsageError if the differences are too long to align.
     """
     same = "".join(first.texts) == "".join(second.texts)
     spans = list(_same_ends(first.texts, second.texts) if same else _shared(first.texts, second.texts))
@@ -79,7 +78,7 @@ def _same_ends(first: Sequence[str], second: Sequence[str]) -> Spans:
         at = [at[0] + 1, at[1] + 1]
         yield slice(starts[0], at[0]), slice(starts[1], at[1])
         starts = list(at)
-    if at != [len(first), len(second)]:  # pieces without text remain
+    if at != [len(first), len(second)]:  # the remaining pieces have no text
         yield slice(starts[0], len(first)), slice(starts[1], len(second))
 
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from penwright.errors import UsageError
 from penwright.inspection.recording import StackRecord, SublayerRecord
 
-BIASES, TOKENS, POSITIONS = range(3)  # the first contributions of each stack
-MOST_NUMBERS = 250_000_000  # maximum number of values in the contributions (1 GB in float32)
+BIASES, TOKENS, POSITIONS = range(3)  # indices of each stack's first three contributions
+MOST_NUMBERS = 250_000_000  # maximum number of values in the contributions' vectors (1 GB in float32)
 
 
 class Contributions(NamedTuple):
@@ -33,7 +33,7 @@ class Contributions(NamedTuple):
 def walk(stack: StackRecord, at: Sequence[int] | None = None) -> Iterator[tuple[SublayerRecord | None, Contributions]]:
     """Yield each sublayer with the contributions to the residual stream before it, then None with all contributions.
 
-    The next step overwrites the vectors. `at` selects positions; the default is all.
+    The vectors are overwritten when the iteration continues. `at` selects positions; the default is all.
     """
     places = torch.arange(len(stack.embedded)) if at is None else torch.tensor(at)
     n_heads = sum(len(each.heads.outputs) if each.kind == "attention" else 1 for each in stack.sublayers)

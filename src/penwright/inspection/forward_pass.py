@@ -33,7 +33,7 @@ class ForwardPass:
 
     @property
     def answer_ids(self) -> Int[np.ndarray, " answers"]:
-        """The token ids of the answers."""
+        """The ids of the tokens to predict."""
         return np.array([token.id for token in self.answers], dtype=np.int64)
 
     def sides(self, part: PartName) -> tuple[tuple[Token, ...], tuple[Token, ...]]:
@@ -51,11 +51,11 @@ class TopPredictions:
 
     ids: Int[np.ndarray, "*places k"]
     probabilities: Float[np.ndarray, "*places k"]
-    texts: list[object]  # nested like `ids`
+    texts: list[object]  # names of the outcomes, nested like `ids`
 
 
 def scores(model: Model, reading: ForwardPass, rows: int = 1) -> Float[Tensor, "rows positions outcomes"]:
-    """Return the float64 logits after each target token, or the label logits as a single position.
+    """Return the float64 logits after each target token; a classifier's label logits count as one position.
 
     All rows read the same tokens. Rows differ only if the caller changes the output of an embedding.
     """
@@ -72,7 +72,7 @@ def scores(model: Model, reading: ForwardPass, rows: int = 1) -> Float[Tensor, "
 
 
 def _all_real(tokens: Int[Tensor, "rows length"]) -> Bool[Tensor, "rows length"]:
-    """Return a padding mask for tokens without padding."""
+    """Return the padding mask of a batch that contains no padding."""
     return torch.ones_like(tokens, dtype=torch.bool)
 
 
@@ -106,7 +106,7 @@ def last_stack(model: Model) -> Stack:
 
 
 def residual_stream(model: Model, run: Callable[[], object]) -> list[Float[Tensor, "rows positions d_model"]]:
-    """Call `run`; return the last stack's residual stream: the first block's input and each block's output."""
+    """Call `run` and return the last stack's residual stream: the first block's input and each block's output."""
     kept: list[Tensor] = []
     blocks = last_stack(model).blocks
     hooks = [blocks[0].register_forward_pre_hook(lambda block, given: kept.append(given[0]))]
@@ -129,12 +129,14 @@ def top_predictions(probabilities: Float[Tensor, "*places outcomes"], names: Seq
     """Return the k most likely outcomes; ties go to the lower id. `names` has the names of all outcomes."""
     order = probabilities.argsort(dim=-1, descending=True, stable=True)[..., : max(1, k)]
     ids = order.cpu().numpy()
-    texts = np.array(names, dtype=object)[ids].tolist()  # objects, since NumPy strings lose a trailing NUL
+    texts = np.array(names, dtype=object)[
+        ids
+    ].tolist()  # an object array, since NumPy's string arrays drop trailing NULs
     return TopPredictions(ids, probabilities.gather(-1, order).cpu().numpy(), texts)
 
 
 def ranks(log_probs: Float[Tensor, "*places outcomes"], answers: Int[Tensor, "*places"]) -> Int[np.ndarray, "*places"]:
-    """Return the rank of each answer, counted from 1; among equals, the lower id comes first."""
+    """Return the rank of each true token, counted from 1; ties go to the lower id."""
     own = log_probs.gather(-1, answers[..., None])
     earlier = torch.arange(log_probs.shape[-1], device=log_probs.device) < answers[..., None]
     ahead = (log_probs > own) | ((log_probs == own) & earlier)

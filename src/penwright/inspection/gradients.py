@@ -28,8 +28,8 @@ from penwright.model import Model
 from penwright.model.embedding import Embedding
 
 Method = Literal["integrated_gradients", "gradient_x_input"]
-N_STEPS = 256  # points on the line from baseline to input
-ROWS = 16  # points per batch
+N_STEPS = 256  # default number of points on the line from the baseline to the input
+ROWS = 16  # number of points per batch
 
 Vectors = Float[Tensor, "rows _ d_model"]  # token vectors of one side (source or target)
 
@@ -166,7 +166,7 @@ class _FixedVectors(nn.Module):
 
 @contextmanager
 def _with_vectors(embedding: Embedding, vectors: Vectors) -> Iterator[None]:
-    """Make an embedding return these vectors inside the `with` block, but not the embeddings that share its table."""
+    """Make one embedding return these vectors inside the `with` block, but no embedding that shares its table."""
     table = embedding.tokens
     embedding.tokens = _FixedVectors(vectors)  # type: ignore[assignment]  # the model only calls the table
     try:

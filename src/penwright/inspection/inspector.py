@@ -111,7 +111,7 @@ class Inspector(CircuitInspector):
         return token_scores(self.model, self._scored(text, target), self.words, k)
 
     def token_scores_in_steps(self, text: str, target: str | None = None, k: int = 5) -> Steps[None, None, TokenScores]:
-        """Return the result of `token_scores`; yield after each short step, to let other work run in between."""
+        """Compute `token_scores` as a generator that yields after each short step, so that other work can run."""
         return token_scores_in_steps(self.model, self._scored(text, target), self.words, k)
 
     def surprises(self, text: str, target: str | None = None) -> TokenNlls:
@@ -162,7 +162,7 @@ class Inspector(CircuitInspector):
         return occlusion(self.model, reading, label, self.outcomes[label])
 
     def leaving_out(self, text: str, target: str | None = None) -> Occlusion:
-        """Return `occlusion()`. Deprecated: call `occlusion()` instead."""
+        """Call `occlusion`. Deprecated alias, kept for older scripts."""
         warn("Inspector.leaving_out is deprecated: use Inspector.occlusion", PenwrightWarning, stacklevel=2)
         return self.occlusion(text, target)
 
@@ -172,7 +172,7 @@ class Inspector(CircuitInspector):
         return ablate(self.model, self.read(text, target), chosen, self.outcome.names, k, self.outcome.label(target))
 
     def head_importance(self, text: str, target: str | None = None) -> tuple[HeadImportance, ...]:
-        """Return the increase of the loss without each head."""
+        """Return the increase in loss when each head is ablated, one at a time."""
         return head_importance(self.model, self.read(text, target), self.outcome.label(target))
 
     def arithmetic(self, text: str, head: str, target: str | None = None) -> HeadArithmetic:

@@ -3,7 +3,7 @@
 This is softmax(output(norm(h_l))), where h_0 is the embedding and h_l is the output of block l. `norm` is the final
 norm of a pre-norm model. It does nothing in a post-norm model, since block outputs are already normalized. The last row
 is the model's own prediction. Early layers may use a different representation from the last one, so their predictions
-can mislead; Belrose et al. (2023) train a translation for each layer instead. For a translator, the lens reads the
+can mislead; Belrose et al. (2023) train an affine map for each layer instead. For a translator, the lens reads the
 decoder; for a classifier, it predicts labels.
 """
 

@@ -23,7 +23,7 @@ from penwright.inspection.recording import record
 from penwright.model import Model
 from penwright.model.encoder_only import EncoderOnly
 
-STRONGEST = 3  # parts that the explanation names
+STRONGEST = 3  # number of parts that the explanation names
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class LogitAttribution:
     """
 
     target: str  # the outcome
-    against: str | None  # the outcome to compare with; None: the mean of all outcomes
+    against: str | None  # the outcome to compare with; None for the mean of all outcomes
     position: int  # position of the token before the outcome; 0 for a label
     logit: float  # logit of the outcome, minus that of `against` or the mean logit
     names: tuple[str, ...]
@@ -49,7 +49,7 @@ class LogitAttribution:
 
     @property
     def explanation(self) -> str:
-        """One sentence that says which parts count most."""
+        """A sentence that names the parts that contribute most."""
         order = np.argsort(-np.abs(self.values), kind="stable")[:STRONGEST]
         most = [f"{readable_part(self.names[at])} ({self.values[at]:+.2f})" for at in order]
         other = "the mean logit" if self.against is None else f"that of “{self.against}”"

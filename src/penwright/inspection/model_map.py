@@ -53,7 +53,7 @@ class ModelMap:
 
     stacks: tuple[StackMap, ...]
     answers: tuple[Token, ...]  # the next token at each decoder position, up to the end of the text
-    position: int  # in the last stack
+    position: int  # a position in the last stack
     d_model: int
     layer_texts: tuple[str, ...]  # the likeliest outcome after the embedding and after each layer (logit lens)
     layer_probabilities: Float64[np.ndarray, " n_layers_and_one"]
@@ -74,8 +74,8 @@ class SublayerDetail:
     output: Float32[np.ndarray, " d_model"]
     after: Float32[np.ndarray, " d_model"]  # the residual stream after the sublayer
     head_added: Float32[np.ndarray, " n_heads"]
-    head_sources: tuple[int, ...]  # the source with the largest weight, by head
-    head_weights: Float32[np.ndarray, " n_heads"]  # the largest weight, by head
+    head_sources: tuple[int, ...]  # the source with the largest weight, for each head
+    head_weights: Float32[np.ndarray, " n_heads"]  # the largest weight, for each head
     sources: tuple[Token, ...]  # the tokens that heads attend to
 
 
@@ -234,7 +234,7 @@ def _output(
 
 
 def _most_attended(recording: Recording, position: int) -> int:
-    """Return the source that gets the most cross-attention from a position, as a mean over all heads and layers."""
+    """Return the source position with the most cross-attention from a target position, averaged over all heads."""
     total = torch.stack([_weights(each, position).mean(0) for each in recording.sublayers("cross")]).mean(0)
     return int(total.argmax())
 

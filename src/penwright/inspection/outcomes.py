@@ -44,7 +44,7 @@ class Outcomes:
         outcome: str | None = None,
         against: str | None = None,
     ) -> AttributionTarget:
-        """Return the outcome to explain: by default, the next token or the label; without one, the likeliest outcome.
+        """Return the outcome to explain: by default, the next token or the label or, if there is none, the likeliest.
 
         The default position is the last for a writer, and the first for a translator.
         """

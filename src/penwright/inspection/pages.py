@@ -16,7 +16,7 @@ from penwright.views import View
 def as_record(found: object) -> object:
     """Convert dataclasses to dicts and arrays to lists; NaN and infinity, which JSON lacks, become None."""
     if isinstance(found, np.ndarray | np.generic):
-        found = _without_infinite(np.asarray(found)).tolist()  # converts to Python numbers
+        found = _without_infinite(np.asarray(found)).tolist()  # `tolist` converts NumPy scalars to Python numbers
     elif isinstance(found, Mapping):
         found = {str(key): as_record(value) for key, value in found.items()}
     elif is_dataclass(found) and not isinstance(found, type):
@@ -54,17 +54,19 @@ def heads(look: Inspector, text: str, target: str | None = None, sort: str = "la
     return every_head(look.packed_attention(text, target), look.head_statistics(text, target), answers, sort)
 
 
-MOST_PIECES = 3_000_000  # maximum number of values in the picture of a whole model
+MOST_PIECES = 3_000_000  # maximum number of values in a picture of a whole model
 
 
 def whole_model(look: Inspector, text: str, target: str | None = None, position: int | None = None) -> View:
-    """Return the picture of a whole model, with as many pieces as fit in a file of moderate size."""
+    """Return the picture of a whole model, with the details of as many places as fit in a file of moderate size."""
     found = look.model_map(text, target, position=position)
     last, start = found.stacks[-1], found.position
     pieces, room = dict[str, object](), MOST_PIECES
     wanted: list[tuple[str, Callable[[], object]]] = []
     for here in [start, *(each for each in range(len(last.tokens)) if each != start)]:
-        stacks = found.stacks if here == start else found.stacks[-1:]  # the encoder only once, with all its positions
+        stacks = (
+            found.stacks if here == start else found.stacks[-1:]
+        )  # include the encoder only once, with all its positions
         spots = [
             (stack, where) for stack in stacks for where in ([here] if stack is last else range(len(stack.tokens)))
         ]
@@ -102,7 +104,7 @@ def _places(stack: StackMap, *, last: bool) -> list[str]:
 
 
 def _size(found: object) -> int:
-    """Return how many numbers a piece has."""
+    """Return the number of values in a result."""
     if isinstance(found, np.ndarray):
         return found.size
     if is_dataclass(found):

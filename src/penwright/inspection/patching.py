@@ -29,13 +29,13 @@ from penwright.model.mask import KernelMask
 
 PatchKind = Literal["residual", "attention", "feed_forward", "heads"]
 PATCH_KINDS: tuple[PatchKind, ...] = ("residual", "attention", "feed_forward", "heads")
-BATCH_TOKENS = 2048  # tokens per batch
+BATCH_TOKENS = 2048  # maximum number of tokens per batch
 SMALLEST = 1e-9  # a smaller difference between the texts is a rounding error
 
 
 @dataclass(frozen=True)
 class Patching:
-    """The share of the difference between two texts that each patch restores: 0 is none of it, 1 is all.
+    """The share of the difference between two texts that each patch restores, from 0 (nothing) to 1 (everything).
 
     Each text has a preference: the logit of `target` minus that of `against`. Rows are layers. Columns are the
     patched positions, or the heads, which are patched at all of these positions at once.
@@ -45,17 +45,17 @@ class Patching:
     part: PartName
     layers: tuple[int, ...]
     positions: tuple[int, ...]
-    tokens: tuple[Token, ...]  # tokens of the first text at these positions
-    other_tokens: tuple[Token, ...]  # tokens of the other text
+    tokens: tuple[Token, ...]  # tokens of the first text at `positions`
+    other_tokens: tuple[Token, ...]  # tokens of the other text at `positions`
     target: str
     against: str
-    difference: float  # preference of the first text
-    other_difference: float  # preference of the other text
+    difference: float  # the first text's logit of `target` minus its logit of `against`
+    other_difference: float  # the other text's logit of `target` minus its logit of `against`
     restored: Float64[np.ndarray, "n_layers columns"]
 
     @property
     def explanation(self) -> str:
-        """One sentence about the patch that restores most."""
+        """A sentence about the patch that restores the most."""
         layer, column = np.unravel_index(int(self.restored.argmax()), self.restored.shape)
         share = f"{self.restored[layer, column]:.0%} of the preference for “{self.target}” over “{self.against}”"
         if self.kind == "heads":
@@ -76,7 +76,7 @@ class Patching:
 
 
 class _Patch(NamedTuple):
-    """A place whose activation is replaced, at these positions."""
+    """A place in the model whose activation is replaced, and the positions at which it is replaced."""
 
     place: SublayerRecord
     head: int | None

@@ -31,7 +31,7 @@ from penwright.model.attention import Attention, Kernel, repeat_kv, swap_kernels
 from penwright.model.mask import KernelMask
 
 INPUTS = ("query", "key", "value")
-BATCH_TOKENS = 2048  # tokens per batch of cut edges
+BATCH_TOKENS = 2048  # maximum number of tokens per batch, in which each row has one edge cut
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Paths:
 
     @property
     def explanation(self) -> str:
-        """One sentence about the strongest edge."""
+        """A sentence about the strongest edge."""
         return self.sentence(self.edges[0]) if self.edges else "No path was measured."
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ def _percent(probability: float) -> str:
 class _Site(NamedTuple):
     """An input of a part that reads the residual stream of a stack."""
 
-    place: SublayerRecord | None  # None: the output layer
+    place: SublayerRecord | None  # None for the output layer
     via: str
     head: int = 0
 
@@ -134,7 +134,7 @@ def paths(model: Model, reading: ForwardPass, aim: AttributionTarget, names: Seq
 def _sites(
     model: Model, recording: Recording, stack: StackRecord
 ) -> Iterator[tuple[list[_Site], list[str], Float[Tensor, "contributions positions d_model"]]]:
-    """Yield the sites that read the same point of the residual stream, with the contributions to it."""
+    """Yield groups of sites that read the same point of the residual stream, with the contributions to it."""
     for place, (names, vectors) in walk(stack):
         if place is None:
             cross = recording.sublayers("cross") if stack is not recording.stacks[-1] else []
@@ -155,7 +155,7 @@ def _inputs(site: _Site, stack: StackRecord, x: Float[Tensor, "rows positions d_
     if place is None:
         return read_out(model, x)
     if place.part == "cross" and site.via != "query":
-        x = stack.stack.norm(x)  # the final norm of the encoder
+        x = stack.stack.norm(x)  # cross-attention reads the encoder's output after its final norm
     elif place.residual.norm_first:
         x = place.residual.norm(x)
     if not isinstance(place.module, Attention):
@@ -229,7 +229,7 @@ def _pulled(
 def _measured(
     model: Model, recording: Recording, aim: AttributionTarget, log_prob: float, edges: Sequence[tuple[str, _Site]]
 ) -> list[float]:
-    """Return the effect of each edge: log p(outcome) minus that with the edge cut."""
+    """Return the effect of each edge: log p(outcome) with the edge minus log p(outcome) without it."""
     cuts: list[_Cut | None] = [None] * len(edges)
     with evaluating(model), torch.no_grad():
         for stack in recording.stacks:

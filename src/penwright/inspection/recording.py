@@ -49,13 +49,13 @@ class SublayerRecord:
     read: Float[Tensor, "positions d_model"] = field(init=False)  # the sublayer's input; normalized in a pre-norm model
     output: Float[Tensor, "positions d_model"] = field(init=False)
     after: Float[Tensor, "positions d_model"] = field(init=False)  # the residual stream after the sublayer
-    heads: HeadsRecord = field(init=False)  # only in an attention
+    heads: HeadsRecord = field(init=False)  # set only for an attention
     rotation: Rotation | None = None
-    hidden: Float[Tensor, "positions d_ff"] = field(init=False)  # only in a feed-forward network
+    hidden: Float[Tensor, "positions d_ff"] = field(init=False)  # set only for a feed-forward network
 
     @property
     def kind(self) -> Kind:
-        """The kind of sublayer."""
+        """The kind of sublayer: "attention" or "feed_forward"."""
         return "attention" if isinstance(self.module, Attention) else "feed_forward"
 
     def head_outputs(self, position: int | None = None) -> Float[Tensor, "n_heads positions d_model"]:
@@ -88,7 +88,7 @@ class Recording:
     """A forward pass over one text."""
 
     reading: ForwardPass
-    stacks: tuple[StackRecord, ...]  # the last one leads to the logits
+    stacks: tuple[StackRecord, ...]  # the output of the last stack leads to the logits
     logits: Float[Tensor, "positions outcomes"]
 
     def sublayers(self, part: PartName, kind: Kind = "attention") -> list[SublayerRecord]:

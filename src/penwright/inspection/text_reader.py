@@ -20,7 +20,7 @@ class TextReader:
 
     def __init__(self, application: Inspected):
         self.application, self.tokenizer = application, application.tokenizer
-        self._translate = lru_cache(maxsize=16)(self._translation)  # for repeated calls with the same text
+        self._translate = lru_cache(maxsize=16)(self._translation)  # a cache, since several views show the same text
 
     @property
     def room(self) -> int:

@@ -34,7 +34,7 @@ class TokenScores:
     ranks: Int[np.ndarray, " positions"]  # 1: the model's first choice
     entropies: Float64[np.ndarray, " positions"]  # -sum p log p over the vocabulary, in nats
     alternatives: TopPredictions  # the k most likely tokens at each position
-    next: TopPredictions  # the most likely tokens after the last one
+    next: TopPredictions  # the most likely tokens after the end of the text
 
     @property
     def loss(self) -> float:
@@ -46,7 +46,7 @@ class TokenScores:
 class LossByPosition:
     """The mean loss at each position of the context in nats, and the number of tokens in each mean."""
 
-    nats: Float64[np.ndarray, " positions"]  # NaN without tokens
+    nats: Float64[np.ndarray, " positions"]  # NaN at positions without tokens
     counts: Int64[np.ndarray, " positions"]
 
 
@@ -67,7 +67,7 @@ def token_scores(model: Model, reading: ForwardPass, names: Sequence[str], k: in
 def token_scores_in_steps(
     model: Model, reading: ForwardPass, names: Sequence[str], k: int = 5
 ) -> Generator[None, None, TokenScores]:
-    """Return the result of `token_scores`; yield after each short step, to let other work run in between."""
+    """Compute `token_scores` as a generator that yields after each short step, so that other work can run."""
     require_token_model(model)
     answers = torch.tensor(reading.answer_ids)
     parts: list[_Part] = []
@@ -101,7 +101,7 @@ def _part(
     return _Part(
         log_probs.gather(-1, answers[:, None])[:, 0].cpu(),
         ranks(log_probs, answers),
-        -(probabilities * log_probs.clamp(min=-1e9)).sum(-1).cpu(),  # 0 log 0 = 0
+        -(probabilities * log_probs.clamp(min=-1e9)).sum(-1).cpu(),  # 0 log 0 counts as 0
         top_predictions(probabilities, names, k),
     )
 
@@ -117,7 +117,10 @@ class _Part(NamedTuple):
 
 @torch.inference_mode()
 def loss_by_position(model: Model, readings: Iterable[ForwardPass]) -> LossByPosition:
-    """Compute the loss by position over many readings that fit the context; raises UsageError for a classifier."""
+    """Compute the mean loss at each position over many token sequences that fit the context.
+
+    Raises UsageError for a classifier.
+    """
     require_token_model(model)
     context = model.settings.context_length
     nats, counts = np.zeros(context), np.zeros(context, dtype=np.int64)

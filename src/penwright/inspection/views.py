@@ -1,6 +1,6 @@
 """Inspection results as views, in the formats of `views/modules/*.js`, with one byte per weight.
 
-A row of cross-attention is labeled with the token that is chosen at its position, for comparison with the source.
+A row of cross-attention is labelled with the token that is chosen at its position, for comparison with the source.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ from penwright.views.packing import as_table
 
 WEAKEST = 0.1  # smallest weight of a drawn link; the strongest link of each token is always drawn
 MODEL = "The whole model"
-WITHOUT_TOKENS = ("(label)",)  # the only position of a classifier
+WITHOUT_TOKENS = ("(label)",)  # label of a classifier's only position
 
 
 @singledispatch
@@ -64,7 +64,7 @@ def every_head(
         "parts": [_with_answers(_packed(part), answers) for part, _ in pairs],
         "statistics": [_known(numbers) for _, numbers in pairs],
     }
-    return View("attention", data, {"sort": sort}, "Where each head looks")
+    return View("attention", data, {"sort": sort}, "Where each head attends")
 
 
 def one_head(maps: AttentionMaps, head: Head) -> View:
@@ -73,7 +73,7 @@ def one_head(maps: AttentionMaps, head: Head) -> View:
     return View(
         "head",
         {**_sides(part), "layer": head.layer, "head": head.number, "weights": _head_weights(part, head)},
-        heading=f"Where head {head} looks",
+        heading=f"Where head {head} attends",
     )
 
 
@@ -86,7 +86,7 @@ def _alignment(found: Alignment) -> View:
         if weight >= WEAKEST or source == strongest[target]
     ]
     data = {"source": found.source_tokens, "target": found.tokens, "links": links}
-    return View("alignment", data, {"threshold": 0}, "Where the model looks in the source for each token")
+    return View("alignment", data, {"threshold": 0}, "Where in the source the model attends for each token")
 
 
 @view.register
@@ -118,7 +118,7 @@ def _text(found: TokenScores) -> View:
     others = found.alternatives
     places = map(_choices, others.texts, others.ids, others.probabilities)
     data = {**as_table(found), "alternatives": list(places)}
-    del data["next"]  # the next token has its own view
+    del data["next"]  # the next token is shown in its own view
     return View("text", data, heading="How likely each token was")
 
 
@@ -237,7 +237,7 @@ def _paths(found: Paths) -> View:
 
 
 def importance(found: Sequence[HeadImportance]) -> View:
-    """Show the increase of the loss without each head, part by part."""
+    """Show the increase in loss when each head is ablated, part by part."""
     parts = [{**as_table(part), "n_heads": part.changes.shape[1]} for part in found]
     return View("importance", {"parts": parts}, heading="How much the loss grows without each head")
 

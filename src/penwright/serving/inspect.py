@@ -83,7 +83,7 @@ def _one_head(insp: Inspector, body: InspectRequest) -> View:
     part = maps.part(head.part)
     data = one_head(maps, head).data
     weights = part.weights[0, head.number][: len(data["weights"])]  # exact weights, not rounded to bytes
-    return View("head", {**data, "weights": weights}, heading=f"Where head {head} looks")
+    return View("head", {**data, "weights": weights}, heading=f"Where head {head} attends")
 
 
 def _rollout(insp: Inspector, body: InspectRequest) -> View:

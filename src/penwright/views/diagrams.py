@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDE, HIGH = 0.85, 0.24  # inches per step and per node of a tree
+WIDE, HIGH = 0.85, 0.24  # width of a step and height of a node of the tree, in inches
 QUIET = "#9a9ca5"
 WIDEST = 12  # maximum number of dimensions drawn per vector: the first ones and the last
-CELL = 0.44, 0.2  # inches per number: width and height
+CELL = 0.44, 0.2  # width and height of a table cell, in inches
 
 
 def beam(figure: "Figure", data: Mapping[str, Any]) -> None:
     """Draw the tree of a beam search.
 
-    Kept nodes are black, dropped nodes pale, and finished nodes framed. The log-probability in nats is below each node.
+    Kept nodes are black, dropped nodes pale, and finished nodes framed. Below each node is its log-probability in nats.
     """
     nodes = {node["id"]: node for node in data["nodes"]}
     rows = _rows(nodes)
@@ -46,7 +46,7 @@ def beam(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 
 def _rows(nodes: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
-    """Return the row of each node. A node shares the row of its best child, as in `modules/beam.js`."""
+    """Return the row in which each node is drawn. A node shares its best child's row, as in `modules/beam.js`."""
     children: dict[int | None, list[Mapping[str, Any]]] = {}
     for node in nodes.values():
         children.setdefault(node["parent"] if node["parent"] in nodes else None, []).append(node)
@@ -93,7 +93,7 @@ def arithmetic(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 
 def _places(width: int) -> list[str]:
-    """Return the labels of the dimensions in the picture."""
+    """Return the column labels of a vector with this many dimensions; a long vector is shortened."""
     places = [str(place) for place in range(width)]
     return places if width <= WIDEST else [*places[: WIDEST - 1], f"… {width - 1}"]
 
@@ -120,7 +120,7 @@ def _numbers(
     else:
         most = max(np.abs(finite).max(initial=0), 1e-12)
         shown = axes.imshow(finite, cmap=colours(SIGNED), vmin=-most, vmax=most, aspect="auto")
-    axes.set(xlim=(-0.5, width - 0.5))  # the same cell width in all steps
+    axes.set(xlim=(-0.5, width - 0.5))  # cells are equally wide in all steps
     axes.set_xticks(range(len(columns)), columns, fontsize=5.5)
     axes.set_yticks(range(len(rows)), rows, fontsize=6.5)
     axes.xaxis.tick_top()
@@ -134,7 +134,7 @@ def _numbers(
 
 
 def comparison(figure: "Figure", data: Mapping[str, Any]) -> None:
-    """Draw two bars for each piece of text: its surprisal on each side of the comparison."""
+    """Draw two bars for each pair of aligned tokens: their surprisals in the first and in the second text."""
     pairs = zip(data["first_texts"], data["second_texts"], strict=True)
     names = [label(one) if one == other else f"{label(one)} | {label(other)}" for one, other in pairs]
     figure.set_size_inches(5, 0.9 + 0.28 * len(names))

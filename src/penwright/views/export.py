@@ -44,11 +44,11 @@ $style</style>
 
 @dataclass(frozen=True)
 class View:
-    """A view with its data, which a notebook displays and which can be saved as HTML, SVG or PNG.
+    """A view with its data. A notebook displays it, and `save` writes it as HTML, SVG or PNG.
 
-    `name` is a file in `modules/` with a function `draw`; the comment above it describes `data` and `options`. Tables
-    may also be dataclasses or named tuples, and arrays are NumPy arrays. In a notebook, some heads of `attention` are
-    left out if the output would otherwise be too large (see `notebook.smaller`).
+    `name` is a file in `modules/` with a function `draw`; the comment above it describes `data` and `options`. In
+    `data`, a dataclass or named tuple can replace a dictionary, and arrays are NumPy arrays. In a notebook, some heads
+    of `attention` are left out if the output would otherwise be too large (see `notebook.smaller`).
     """
 
     name: str
@@ -78,7 +78,7 @@ class View:
         return {"text/plain": repr(self), "text/html": notebook.cell(self._small_page())}
 
     def _small_page(self) -> str:
-        """Return the page for an output cell of at most `notebook.LIMIT` bytes."""
+        """Return a page that fits a notebook's output cell of at most `notebook.LIMIT` bytes."""
         for data, note in notebook.smaller(self.name, as_table(self.data)):
             page = html([View(self.name, data, {**self.options, **note}, self.heading)])
             if len(notebook.cell(page).encode()) <= notebook.LIMIT:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
-DEFAULT_FONT = "DejaVu Sans"  # included in matplotlib; Latin, Greek, Cyrillic, Arabic, Hebrew ...
+DEFAULT_FONT = "DejaVu Sans"  # a font included in matplotlib; it covers Latin, Greek, Cyrillic, Arabic, Hebrew ...
 NOTE = "No font on this machine has {missing}. Save as .svg instead, which uses the reader's fonts"
 
 
 def choose_fonts(figure: "Figure", stays_text: bool) -> None:
-    """Choose fonts that together have all characters in the figure's texts.
+    """Choose fonts that together cover all characters in the figure's texts.
 
-    If no font has a character and the picture consists of pixels (not `stays_text`), add a note to the picture and
+    If some characters are in no font, and text is drawn as pixels (not `stays_text`), add a note to the picture and
     warn.
     """
     from matplotlib.text import Text  # noqa: PLC0415 (an extra)
@@ -41,7 +41,7 @@ def choose_fonts(figure: "Figure", stays_text: bool) -> None:
 
 
 def find_fonts(characters: Iterable[str]) -> tuple[list[str], set[str]]:
-    """Return the names of a few fonts that together have the characters, and the characters that no font has."""
+    """Return the names of a few fonts that together cover the characters, and the characters that no font has."""
     from matplotlib import font_manager  # noqa: PLC0415 (an extra)
 
     missing = {c for c in characters if ord(c) not in _code_points(font_manager.findfont(DEFAULT_FONT))}
@@ -88,7 +88,7 @@ def label(token: Any, longest: int = 24) -> str:
 
 
 def probabilities(weights: Any) -> Float[ndarray, "*shape"]:
-    """Return weights as probabilities. Bytes hold 255 times the square root (see `packing.roots`)."""
+    """Return weights as probabilities. A byte stores 255 times a probability's root (see `packing.to_root_bytes`)."""
     weights = np.asarray(weights)
     return (weights / 255.0) ** 2 if weights.dtype == np.uint8 else weights.astype(float)
 

@@ -10,9 +10,9 @@ from numpy import ndarray
 
 from penwright.views.packing import as_table, to_root_bytes
 
-LIMIT = 1_000_000  # bytes of HTML per output
-THUMBNAIL = 64  # pixels per side, as in modules/heads.js
-HEIGHT = 520  # height in pixels if the notebook runs no scripts
+LIMIT = 1_000_000  # maximum size of a cell's output, in bytes of HTML
+THUMBNAIL = 64  # maximum width and height of a thumbnail in pixels, as in modules/heads.js
+HEIGHT = 520  # height of a frame in pixels if the notebook runs no scripts
 
 # This script runs in the notebook. It sets the height of every frame, and sends the theme (light or dark) at the start
 # and after each change. It is installed once, even if cells run again, and does not keep removed frames alive. Since a
@@ -52,11 +52,11 @@ def cell(page: str) -> str:
 
 
 def smaller(name: str, data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, str]]]:
-    """Yield the complete data, then smaller and smaller parts, each with options that say what is missing.
+    """Yield the complete data, then smaller and smaller versions, each with options that say what is missing.
 
-    Heads of `attention` can be left out, and the last pieces of a `model`. All heads keep their thumbnails; in each
-    part, the first 32, 16, ... 0 heads keep their weights, ordered by layer and head. The [layer, head] pairs in
-    `data["first"]` come first.
+    For a `model`, the last pieces are left out. For `attention`, all heads keep their thumbnails, but only the first
+    32, 16, ... 0 heads of each part keep their weights. Heads are ordered by layer and number, except that the
+    [layer, head] pairs in `data["first"]` come first.
     """
     yield data, {}
     if name == "model":

@@ -23,7 +23,7 @@ def to_root_bytes(probabilities: Float[ndarray, "*shape"]) -> UInt8[ndarray, "*s
 
 
 def pack(data: Any) -> bytes:
-    """Pack nested tables, lists, texts, numbers, arrays, named tuples and dataclasses into bytes.
+    """Pack nested dictionaries, lists, strings, numbers, arrays, named tuples and dataclasses into bytes.
 
     Arrays of bytes hold probabilities (see `to_root_bytes`); all others become 32-bit floats or integers. Outside of
     arrays, a number that is not finite becomes null, since JSON cannot express it.
@@ -35,7 +35,7 @@ def pack(data: Any) -> bytes:
 
 
 def as_table(record: Any) -> Any:
-    """Return a dataclass or named tuple as a table of fields; return other values unchanged."""
+    """Return a dataclass or named tuple as a dictionary of its fields; return other values unchanged."""
     if is_dataclass(record) and not isinstance(record, type):
         return {field.name: getattr(record, field.name) for field in fields(record)}
     return record._asdict() if isinstance(record, tuple) and hasattr(record, "_asdict") else record

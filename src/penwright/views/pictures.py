@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ENDINGS = (".svg", ".png")
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "svg.hashsalt": "penwright",  # equal pictures give equal files
+    "svg.hashsalt": "penwright",  # a fixed salt, so that equal pictures are saved as equal files
     "text.parse_math": False,  # a dollar sign in a text does not start a formula
     "font.size": 9,
     "axes.spines.top": False,
@@ -53,7 +53,7 @@ def render(name: str, data: Mapping[str, Any], ending: str) -> bytes:
         raise PenwrightError("pictures need matplotlib. Install it: pip install 'penwright[pictures]'") from missing
     out = io.BytesIO()
     with rc_context(dict(STYLE)), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # ink.choose_fonts warns once, with advice
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # ink.choose_fonts warns about missing glyphs itself
         figure = Figure(layout="constrained")
         DRAWINGS[name](figure, data)
         ink.choose_fonts(figure, stays_text=ending == ".svg")
@@ -166,7 +166,7 @@ def _confusion(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 
 def _lens(figure: "Figure", data: Mapping[str, Any]) -> None:
-    probability = np.asarray(data["top_probabilities"])[:, :24, 0][::-1]  # the last layer on top
+    probability = np.asarray(data["top_probabilities"])[:, :24, 0][::-1]  # draws the last layer at the top
     texts = [[label(position[0], 9) for position in layer[:24]] for layer in data["top_tokens"]][::-1]
     n_layers, positions = probability.shape
     figure.set_size_inches(1.2 + 0.62 * positions, 0.9 + 0.28 * n_layers)
