@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import penwright
 from penwright.run.folder import Run
 from penwright.run.stop_file import is_stop_requested, mark_stopped
 
@@ -208,18 +210,65 @@ def test_training_is_stopped_from_the_page_after_a_question(visit: Any, runs: Pa
         folder.rmdir()
 
 
-def test_then_and_now_stand_side_by_side(visit: Any, runs: Path) -> None:
+@pytest.fixture
+def early(runs: Path) -> Iterator[Run]:
+    """The writer's run with early weights of step 2."""
     run = Run(runs / "writer")
     weights = {name: tensor * 0.5 for name, tensor in run.newest()[0].weights().items()}
     run.save_early(2, weights, {"step": 2, "seconds": 1.25})
-    try:
-        page = visit("#/runs?runs=%5B%22writer%22%5D")
-        page.fill("section[aria-label='Then and now'] input", "It was")
+    yield run
+    shutil.rmtree(run.folder / "checkpoints" / "early-00000002")
+
+
+THEN = "section[aria-label='Then and now']"
+
+
+@pytest.mark.parametrize(("scheme", "width", "height"), SIZES)
+def test_one_slider_goes_through_the_early_answers_and_heads(
+    visit: Any, early: Run, scheme: str, width: int, height: int
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    page = visit("#/runs?runs=%5B%22writer%22%5D", scheme, width, height)
+    page.fill(f"{THEN} input", "It was")
+    with page.expect_response("**/inspect/heads") as asked:
         page.keyboard.press("Enter")
-        page.wait_for_selector("section[aria-label='Then and now'] article")
-        shown = page.locator("section[aria-label='Then and now'] article .hint").all_inner_texts()
-        assert shown == ["After 1 second · step 2", "Now · step 6"]
-        texts = page.locator("section[aria-label='Then and now'] .written").all_inner_texts()
-        assert texts[0] != texts[1]
-    finally:
-        shutil.rmtree(run.folder / "checkpoints" / "early-00000002")
+    assert "step" not in asked.value.request.post_data_json, "the served weights"
+    page.wait_for_selector(f"{THEN} .pw-attention canvas")
+    assert page.locator(f"{THEN} article .hint").all_text_contents() == ["After 1 second · step 2", "Now · step 6"]
+    texts = page.locator(f"{THEN} .written").all_text_contents()
+    assert texts[0] != texts[1]
+    page.focus(f"{THEN} input[type=range]")
+    with page.expect_response("**/inspect/heads") as asked:
+        page.keyboard.press("ArrowLeft")
+    assert asked.value.ok and asked.value.request.post_data_json["step"] == early.early()[0].step
+    assert page.inner_text(f"{THEN} output") == "After 1 second · step 2"
+    assert page.inner_text(f"{THEN} [aria-current] .hint") == "After 1 second · step 2"
+    assert page.locator(f"{THEN} article:visible").count() == (2 if width > 900 else 1)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    found = axe.Axe().run(page, options={"runOnly": ["color-contrast"]} if scheme == "dark" else {})
+    assert not found.response["violations"]
+
+
+def test_an_opened_head_stays_open_when_the_slider_moves(visit: Any, early: Run) -> None:
+    page = visit("#/runs?runs=%5B%22writer%22%5D")
+    page.fill(f"{THEN} input", "It was")
+    page.keyboard.press("Enter")
+    page.locator(f"{THEN} .pw-attention .pw-grid button").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(f"{THEN} .pw-head")
+    page.focus(f"{THEN} input[type=range]")
+    with page.expect_response("**/inspect/head") as asked:
+        page.keyboard.press("Home")
+    assert asked.value.request.post_data_json["step"] == 2
+    page.wait_for_selector(f"{THEN} .pw-head")
+    assert page.evaluate("document.activeElement.type") == "range", "the keyboard stays on the slider"
+
+
+def test_pictures_of_early_weights_are_those_of_their_model(asked: Any, early: Run) -> None:
+    body = {"model": "writer", "text": "It was", "head": "decoder.0.1"}
+    status, found = asked("inspect/head?format=json", {**body, "step": 2})
+    inspector = penwright.inspect(penwright.load(early.early()[0].folder))
+    expected = inspector.attention("It was").part("decoder").weights[0, 1]
+    assert status == 200 and found["views"][0]["data"]["weights"] == pytest.approx(expected, abs=1e-6)
+    status, refused = asked("inspect/head", {**body, "step": 3})
+    assert status == 400 and "The steps that it kept: 2" in refused["error"]["message"]

@@ -1,14 +1,16 @@
-"""The route that compares the answers of a run's early weights with those of the served weights."""
+"""The early weights of a run: running a function on them, and the route that compares their answers with today's."""
 
 import asyncio
 import warnings
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from penwright.application import Application
 from penwright.classification.classifier import Classifier
+from penwright.errors import UsageError
 from penwright.generation.generator import Generator
 from penwright.run.checkpoints import Checkpoint
 from penwright.serving.errors import ERROR_RESPONSES
@@ -19,6 +21,7 @@ from penwright.translation.translator import Translator
 from penwright.workflows.load import load
 
 router = APIRouter(prefix="/early", responses=ERROR_RESPONSES)
+T = TypeVar("T")
 MAX_TOKENS = 200
 _loading = asyncio.Lock()  # keeps at most one early model in memory
 
@@ -51,20 +54,37 @@ async def early(body: EarlyRequest, registry: Registry, limits: Limits) -> Early
     """Return the answers of the weights after 1, 10, 100, ... seconds of training, and of the served weights."""
     served = registry.get(body.model)
     check_texts([body.text], limits)
-    found = []
-    for checkpoint in served.opened.run.early():
-        async with _loading, asyncio.timeout(limits.deadline_seconds):
-            found.append(await asyncio.to_thread(_early_answer, served, checkpoint, body))
+    answers = [await _early_answer(served, checkpoint, body) for checkpoint in served.opened.run.early()]
     now = await served.run(lambda: _answer(served.application, body))
-    return EarlyAnswers(answers=[*found, EarlyAnswer(step=served.step, seconds=None, text=now, is_served=True)])
+    return EarlyAnswers(answers=[*answers, EarlyAnswer(step=served.step, seconds=None, text=now, is_served=True)])
 
 
-def _early_answer(served: ModelWorker, checkpoint: Checkpoint, body: EarlyRequest) -> EarlyAnswer:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ignores the warning that the model is not optimized
-        application = load(checkpoint.folder, served.limits.device)
+async def run_early(served: ModelWorker, checkpoint: Checkpoint, function: Callable[[Application], T]) -> T:
+    """Load early weights, call a function with them, and return its result."""
+
+    def work() -> T:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # ignores the warning that the model is not optimized
+            application = load(checkpoint.folder, served.limits.device)
+        return function(application)
+
+    async with _loading, asyncio.timeout(served.limits.deadline_seconds):
+        return await asyncio.to_thread(work)
+
+
+def early_checkpoint(served: ModelWorker, step: int) -> Checkpoint:
+    """Return the early weights of a step. Raises UsageError if the run did not keep them."""
+    kept = {each.step: each for each in served.opened.run.early()}
+    if step not in kept:
+        steps = ", ".join(map(str, kept)) or "none"
+        raise UsageError(f"{served.name} kept no early weights of step {step}. The steps that it kept: {steps}")
+    return kept[step]
+
+
+async def _early_answer(served: ModelWorker, checkpoint: Checkpoint, body: EarlyRequest) -> EarlyAnswer:
     seconds = finite_or_none(checkpoint.state().get("seconds"))
-    return EarlyAnswer(step=checkpoint.step, seconds=seconds, text=_answer(application, body))
+    text = await run_early(served, checkpoint, lambda application: _answer(application, body))
+    return EarlyAnswer(step=checkpoint.step, seconds=seconds, text=text)
 
 
 def _answer(application: Application, body: EarlyRequest) -> str:

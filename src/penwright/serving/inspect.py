@@ -23,8 +23,9 @@ from penwright.inspection.heads import parse_head
 from penwright.inspection.pages import circuit, heads
 from penwright.inspection.patching import PatchKind
 from penwright.inspection.views import importance, labels, one_head
+from penwright.serving.early import early_checkpoint, run_early
 from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge
-from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, check_lengths
+from penwright.serving.fields import MAX_INT, Limits, ModelRequest, Name, Registry, Text, check_lengths
 from penwright.views import View, pack
 from penwright.views.notebook import thumbnails
 from penwright.views.packing import as_table
@@ -54,6 +55,7 @@ class InspectRequest(ModelRequest):
     """A request for a picture. Each picture uses the fields that apply to it."""
 
     model: Name | None = None
+    step: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None  # step of early weights; None: the served weights
     text: Text = ""
     target: Text | None = None  # a translation or a label; None: the output of the model
     head: Annotated[Text, Field(max_length=40)] = "0.0"  # LAYER.HEAD or PART.LAYER.HEAD, for example "cross.3.2"
@@ -178,12 +180,15 @@ async def inspect(
             f"k is {body.k}, which is too large for a text of this length. Use a smaller k, or a shorter text"
         )
 
-    def answer() -> tuple[View, tuple[str, ...]]:
-        insp = served.inspector
+    def answer(insp: Inspector) -> tuple[View, tuple[str, ...]]:
         warnings = insp.warnings(body.text, body.target) if picture in ABOUT_A_TEXT else ()
         return PICTURES[picture](insp, body), warnings
 
-    found, warnings = await served.run(answer)
+    if body.step is None:
+        found, warnings = await served.run(lambda: answer(served.inspector))
+    else:
+        checkpoint = early_checkpoint(served, body.step)
+        found, warnings = await run_early(served, checkpoint, lambda application: answer(Inspector(application)))
     return await asyncio.to_thread(answer_in, format, found, warnings)
 
 

@@ -263,6 +263,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
     stop() {
       clearTimeout(page.timer);
       loading.end();
+      early.stop();
       page.handle?.destroy();
     },
   };
