@@ -27,7 +27,7 @@ Application: TypeAlias = Union[
 
 @dataclass(frozen=True)
 class ModelCard:
-    """Facts about training that the model needs for inference."""
+    """What a model needs to know about its training data for inference."""
 
     labels: tuple[str, ...] = ()
     max_source_tokens: int | None = None  # length of the longest training source, end token included
@@ -35,7 +35,7 @@ class ModelCard:
 
 
 def languages_of(recipe: Recipe, card: ModelCard) -> Languages | None:
-    """Return the languages of a translator, from the corpus or from the recipe; None if unknown."""
+    """Return the source and target language of a translator, from the corpus or the recipe; None if unknown."""
     return card.languages or requested_languages(recipe.data)
 
 

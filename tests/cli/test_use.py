@@ -274,7 +274,7 @@ def test_each_search_follows_the_settings_of_beam_search(
         (["--alternatives", 2, "--n-best", 2], "--n-best has no effect with --alternatives"),
         (["--alternatives", 2, "--align"], "--align has no effect with --alternatives"),
         (["--document", "one.txt", "--n-best", 2], "--n-best has no effect with --document"),
-        (["--document", "one.txt"], "Leave out the other texts"),
+        (["--document", "one.txt"], "Leave out the texts on the command line"),
         (["--document", "one.txt", "--sample"], "--document and --sample cannot be combined"),
         (["--bias", 2], "--bias has no effect without --glossary"),
     ],

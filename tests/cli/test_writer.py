@@ -77,7 +77,7 @@ def test_a_copied_text_is_found_and_placed(penwright: Command, runs: Path, corpo
     run = report["texts"][0]["longest"]
     assert run["text"] == "\n".join(lines[100:104]) and run["line"] == 101
     said = penwright("novelty", runs / "writer", tmp_path / "copy.txt").stdout
-    assert "line 101, longer than in any held-out passage" in said
+    assert "line 101, longer than any copy in held-out text" in said
 
 
 def test_continuations_can_be_piped_into_the_report(penwright: Command, runs: Path) -> None:

@@ -1,4 +1,4 @@
-"""The answers of `penwright inspect`, drawn in a terminal."""
+"""Terminal drawings of the results of `penwright inspect`."""
 
 from collections.abc import Iterator, Sequence
 from math import isnan
@@ -23,7 +23,7 @@ from penwright.inspection.lens import Lens
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import Token
 
-MAX_SURPRISE = 8  # nats at the darkest shade (a probability of about 1 in 3,000); higher surprisal gets this shade, too
+MAX_SURPRISE = 8  # surprisal, in nats, from which the shade is darkest (a probability of about 1 in 3,000)
 MAX_ROWS = 20  # maximum number of rows in a list of tokens or heads
 
 Drawn = Iterator[RenderableType]
@@ -41,8 +41,8 @@ def surprise(found: TokenScores, console: Console) -> Drawn:
     ]
     yield from shaded_text(pieces, console.width)
     yield Text(
-        f"surprisal (-log p): ▁ below 1 nat, one step per nat, █ from {MAX_SURPRISE - 1} nats; "
-        f"mean {found.loss:.3f} nats per token, {counted(len(found.tokens), 'token')}"
+        f"surprisal (-log p): ▁ below 1 nat, one step higher per nat, █ at {MAX_SURPRISE - 1} nats or more; "
+        f"mean {found.loss:.3f} nats per token over {counted(len(found.tokens), 'token')}"
     )
 
 
@@ -76,7 +76,7 @@ def heads(found: Sequence[HeadStatistics], statistic: str, shown: int | None) ->
     chosen = STATISTICS.index(statistic)
     rows = sorted((row for row in rows if not isnan(row[1][chosen])), key=lambda row: -row[1][chosen])
     if not rows:
-        yield Text(f"no head has a value of '{statistic}' for this text")
+        yield Text(f"the statistic '{statistic}' is undefined for all heads on this text")
         return
     table = [[name, *("" if isnan(value) else f"{value:.2f}" for value in values)] for name, values in rows[:shown]]
     yield Text(f"heads by {statistic}" + (f", top {shown} of {len(rows)}" if len(table) < len(rows) else ""))
@@ -91,7 +91,7 @@ def head(found: AttentionMaps, which: Head, console: Console) -> Drawn:
 
 
 def compared(found: Comparison, names: tuple[str, str]) -> Drawn:
-    """Draw two texts or models side by side: the surprisal of each token and the difference."""
+    """Draw a table that compares two texts or models: the surprisal of each token in both, and the difference."""
     one, other = found.sums
     yield Text(f"surprisal in nats: {names[0]} {one:.3f}, {names[1]} {other:.3f}, difference {other - one:+.3f}")
     rows = [
@@ -168,7 +168,7 @@ def beams(found: Beams, console: Console) -> Drawn:
 
 
 def rollout(found: Sequence[Rollout], console: Console) -> Drawn:
-    """Draw the attention rollout of each part as a heat map."""
+    """Draw the attention rollout of each part of the model, such as the encoder, as a heat map."""
     for part in found:
         yield Text(f"attention rollout of the {part.name}: how much of each token (row) comes from each token (column)")
         yield from heat_map(part.weights, _texts(part.target_tokens), _texts(part.source_tokens), console)
@@ -194,7 +194,9 @@ def lens(found: Lens, console: Console) -> Drawn:
 
 def attribution(found: Attribution, console: Console) -> Drawn:
     """Draw the tokens that contribute most to a prediction, with their contributions."""
-    values = found.values[: found.n_source + found.position + 1]  # later tokens cannot contribute
+    values = found.values[
+        : found.n_source + found.position + 1
+    ]  # tokens after this position cannot affect the prediction
     strongest = max(np.abs(values).max(initial=0), 1e-12)
     order = np.argsort(-np.abs(values), kind="stable")[:MAX_ROWS]
     rows = [
@@ -210,7 +212,7 @@ def attribution(found: Attribution, console: Console) -> Drawn:
 
 
 def ablation(found: Ablation, console: Console) -> Drawn:
-    """Draw the effect of removing heads on the loss, the tokens and the next prediction."""
+    """Draw how the removal of attention heads changes the loss, each token and the next prediction."""
     yield Text(
         f"without {', '.join(found.heads)}: loss {found.loss_before:.3f} before, {found.loss_after:.3f} after, in nats"
     )
@@ -244,7 +246,7 @@ def importance(found: Sequence[HeadImportance], console: Console) -> Drawn:
 
 
 def neighbours(found: Neighbours, console: Console) -> Drawn:
-    """Draw the tokens nearest to a word."""
+    """Draw a table of the tokens whose embeddings are nearest to that of a word."""
     yield Text(f"nearest to {' + '.join(map(label, found.pieces))}, by cosine similarity")
     rows = [[label(text), f"{cosine:.3f}"] for text, cosine in zip(found.texts, found.cosines, strict=True)]
     yield table_of(["token", "cosine"], rows)

@@ -39,7 +39,7 @@ def command(
     precision: InPrecision = None,
     device: Device = "cpu",
 ) -> None:
-    """Talk with a model that was trained on prompts and answers.
+    """Chat with a model that was trained on prompts and answers.
 
     Answers appear as they are generated. Each answer takes all earlier messages into account. An empty line or
     Ctrl+D ends the conversation.

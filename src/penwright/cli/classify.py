@@ -85,7 +85,7 @@ class _Choice(NamedTuple):
             raise UsageError(f"there is no label '{self.positive}'. The labels are {', '.join(labels[:20])}")
 
     def limited(self, result: "Classification") -> "Classification":
-        """Return the classification with the chosen label first, and only the `top` most likely labels."""
+        """Return the classification with only its `top` labels; the one that --positive selects comes first."""
         scores, label = result.scores, result.label
         if label is not None and self.positive is not None:
             others = [each for each in scores if each != self.positive]
@@ -117,7 +117,10 @@ def _classify_table(run: Path, path: str, names: Sequence[str], choice: "_Choice
     top, results = choice.top, [choice.limited(each) for each in classifier.classify(sources)]
     if n_warned := sum(bool(result.warnings) for result in results):
         first = next(result.warnings[0] for result in results if result.warnings)
-        warn(f"{n_warned:,} of {len(results):,} rows: {first}" + (" (first of these warnings)" if n_warned > 1 else ""))
+        warn(
+            f"warnings for {n_warned:,} of {len(results):,} rows: {first}"
+            + (" (first warning)" if n_warned > 1 else "")
+        )
     suffixes = ["", *(f"_{place}" for place in range(2, top + 1))]
     columns = [f"{name}{suffix}" for suffix in suffixes for name in ("predicted", "probability")]
     cells = [_cells(result, top) for result in results]
@@ -125,7 +128,7 @@ def _classify_table(run: Path, path: str, names: Sequence[str], choice: "_Choice
 
 
 def _cells(result: "Classification", top: int) -> list[str]:
-    """Return the cells of a text: the label ("" if there is none) and the next labels, each with the probability."""
+    """Return the new cells of a row: label ("" if there is none), probability, and the same for the next labels."""
     found = [(label, f"{probability:.3f}") for label, probability in islice(result.scores.items(), top)]
     if found and result.label is None:
         found[0] = ("", found[0][1])

@@ -1,4 +1,4 @@
-"""A rich console that works on every terminal."""
+"""A console of the `rich` library that works on every terminal."""
 
 from collections.abc import Iterable
 
@@ -12,13 +12,13 @@ ASCII_STAND_INS = str.maketrans("━▁▂▃▄▅▆▇█░▒▓…→←�
 
 
 class SafeConsole(Console):
-    """A rich console that sends its own escape sequences, but escapes control characters in the text."""
+    """A `rich.console.Console` that sends its own escape sequences, but escapes control characters in the text."""
 
     def __init__(self, stream: Stream):
         super().__init__(file=without_escaping(stream), markup=False, highlight=False, emoji=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render like rich, but escape control characters, and replace drawing characters that the encoding lacks."""
+        """Render as usual, but escape control characters, and replace drawing characters that the encoding lacks."""
         has_drawings = self.encoding.startswith("utf")
         for segment in super().render(renderable, options):
             if segment.control:

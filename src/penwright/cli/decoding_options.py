@@ -13,7 +13,7 @@ from penwright.config.descriptions import field_comments
 from penwright.config.recipe import LARGEST, off
 from penwright.errors import UsageError
 
-FLAG_OF = {name: flag for flag, name in FLAGS.items()}  # setting to flag; only for flags with a different name
+FLAG_OF = {name: flag for flag, name in FLAGS.items()}  # the flags whose name differs from the setting, by setting
 
 Command = Callable[..., None]
 
@@ -33,8 +33,8 @@ def flag_of(name: str) -> str:
 def with_settings(names: Sequence[str], *, before: str, note: str = "") -> Callable[[Command], Command]:
     """Return a decorator that adds an option for each of these settings to a command with the parameter `**settings`.
 
-    An option that is not given is None; `given_settings` drops it. The options are listed before the parameter
-    `before`. `note` is added to each help text.
+    An option that is not given is None; `given_settings` drops it. In the help, the options are listed before the
+    option of the parameter `before`, and `note` is added to the text of each.
     """
 
     def decorate(command: Command) -> Command:
@@ -102,7 +102,7 @@ def _limits(kind: _Kind) -> Iterator[tuple[str, float]]:
     """Yield the limits that typer checks and shows in the help. The settings class checks all limits again."""
     flat = [each for given in kind.metadata for each in (given, *getattr(given, "metadata", ()))]
     bounds = {name: getattr(each, name) for each in flat for name in ("ge", "gt", "le") if hasattr(each, name)}
-    may_be_off = any(getattr(each, "func", None) is off for each in flat)  # then 0 and -1 are also allowed
+    may_be_off = any(getattr(each, "func", None) is off for each in flat)  # settings with `off` also allow 0 and -1
     low = bounds.get("ge", bounds["gt"] + 1 if kind.type is int and "gt" in bounds else None)
     if low is not None and not may_be_off:
         yield "min", low

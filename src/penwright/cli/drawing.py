@@ -40,7 +40,7 @@ def label(text: str) -> str:
 
 
 def shaded_text(pieces: Iterable[ShadedToken], width: int) -> Iterator[Text]:
-    """Yield the lines of a text, wrapped to the width. Below each line, yield a line of bars that shows the levels."""
+    """Yield the lines of a text, wrapped to `width`; after each, yield a line of bars for the levels of its tokens."""
     line, bars = Text(), Text()
     for text, level in pieces:
         style = _style(level)
@@ -94,7 +94,7 @@ def numbers(title: str, matrix: np.ndarray, rows: Sequence[str], columns: Sequen
 def table_of(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, last: Literal["left", "right"] = "right"
 ) -> Table:
-    """Return a table. `last` aligns the last column. The first is left-aligned, and the others are right-aligned."""
+    """Return a table. The first column is left-aligned, and `last` aligns the last one. The others are right-aligned."""
     table = Table(box=None, padding=(0, 1, 0, 0))
     for place, name in enumerate(columns):
         justify = "left" if place == 0 else last if place == len(columns) - 1 else "right"

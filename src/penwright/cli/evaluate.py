@@ -53,9 +53,7 @@ def command(
     changes = merge(*(parse_override(text) for text in set_ or []))
     kept = precision or api.kept_precision(run, device)
     if kept not in (precision, "float32"):
-        warn(
-            f"evaluating in {kept}, like decoding with this run. To evaluate the model as trained: --precision float32"
-        )
+        warn(f"evaluating in {kept}, the precision for decoding. To evaluate the model as trained: --precision float32")
     scores = api.evaluate(
         run, data or [], changes, device, output=output, precision=kept, say=print_message, **given_settings(settings)
     )

@@ -117,7 +117,7 @@ def doctor(json: Json = False) -> None:
     compiled, reason = choose_compilation(machine.device, "generate", 600.0)
     reasons = (
         *machine.reasons,
-        f"a ten-minute training run of a writer would {'' if compiled else 'not '}be compiled: {reason}",
+        f"ten minutes of training on running text would {'' if compiled else 'not '}be compiled: {reason}",
     )
     facts: dict[str, object] = {
         "penwright": __version__,
@@ -127,7 +127,8 @@ def doctor(json: Json = False) -> None:
         "precision": str(machine.precision).removeprefix("torch."),
         "compile": compiled,
         "matrix products": f"{measure_speed(machine.device, machine.precision) / 1e9:.0f} GFLOP/s",
-        "C++ compiler": shutil.which(os.environ.get("CXX", "g++")) or "none: torch.compile needs one on the CPU",
+        "C++ compiler": shutil.which(os.environ.get("CXX", "g++"))
+        or "none: torch.compile needs a C++ compiler on the CPU",
         "free disk": f"{shutil.disk_usage(Path.cwd()).free / 1e9:.1f} GB",
         **{name: _installed(name, extra) for name, extra in EXTRAS.items()},
     }

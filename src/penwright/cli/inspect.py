@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 ENDINGS = (".html", ".svg", ".png")
 
 
-TargetText = Annotated[str | None, typer.Option(help="Translation or label to explain. Default: the model's own.")]
+TargetText = Annotated[
+    str | None, typer.Option(help="Translation or label to explain. Default: the model's own prediction.")
+]
 NTop = Annotated[int | None, typer.Option(help="Number of most likely tokens to show at each position.", min=1)]
 Statistic = Annotated[
     str | None,
@@ -48,7 +50,11 @@ TokenPosition = Annotated[
     ),
 ]
 ShowParts = Annotated[
-    bool, typer.Option("--parts", help="Show what each head and feed-forward network adds directly to the logit.")
+    bool,
+    typer.Option(
+        "--parts",
+        help="Show what each head and feed-forward network adds directly to the logit of the next token or label.",
+    ),
 ]
 ShowPaths = Annotated[
     bool,
@@ -58,7 +64,7 @@ PatchedText = Annotated[
     str | None,
     typer.Option(
         "--patch",
-        help="Copy activations from TEXT into a pass over this text of the same length; show which restore the output.",
+        help="Show which activations restore the prediction if copied into a pass over this text of the same length.",
     ),
 ]
 PatchedKind = Annotated[
@@ -72,7 +78,10 @@ AblatedHeads = Annotated[
     typer.Option(help="Remove heads, such as 0.1,2.3, and show what changes; `each` removes every head in turn."),
 ]
 Words = Annotated[list[str] | None, typer.Option(help="Show the tokens nearest to a word. Needs no text. Repeatable.")]
-OtherText = Annotated[str | None, typer.Option(help="Compare with this text: surprisal of each token, and heads.")]
+OtherText = Annotated[
+    str | None,
+    typer.Option(help="Compare the surprisal of each token and the statistics of the heads with those for this text."),
+]
 OtherRun = Annotated[
     Path | None, typer.Option(help="Compare with this run, or with a checkpoint such as RUN/checkpoints/first.")
 ]
@@ -130,7 +139,7 @@ def command(
 
 
 def _questions(run: Path, text: str | None, target: str | None, device: str, *, needs_text: bool) -> "Questions":
-    """Load the model and return the questions about the text. Read the text from standard input if it is needed."""
+    """Load the model and return its `Questions` about the text, which is read from standard input if needed."""
     from penwright.cli.questions import Questions
     from penwright.inspection import Inspector
     from penwright.workflows.load import load

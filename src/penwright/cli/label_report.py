@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from penwright.evaluation.label_report import LabelReport, Mistake
 
-MOST_LABELS, MOST_COLUMNS = 50, 12  # maximum numbers of rows in the score table and of columns in the confusion matrix
-LONGEST = 80  # maximum number of characters to print of a text
+MOST_LABELS, MOST_COLUMNS = 50, 12  # maximum number of rows in the score table, and of columns in the confusion matrix
+LONGEST = 80  # maximum number of characters of a text to print
 
 
 def report_lines(report: LabelReport) -> Iterator[str]:

@@ -31,7 +31,7 @@ from penwright.cli import (
 from penwright.cli.streams import discard, standard_streams
 from penwright.errors import PenwrightError, PenwrightWarning
 
-COMMANDS: Mapping[str, Callable[..., None]] = {  # in the order in which the help lists them
+COMMANDS: Mapping[str, Callable[..., None]] = {  # the commands, in the order of the help
     "train": train.command,
     "plan": plan.command,
     "import": import_model.command,
@@ -62,7 +62,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help does not import rich, which is slow
+    rich_markup_mode=None,  # plain help, because rich is slow to import
 )
 for name, command in COMMANDS.items():
     app.command(name)(command)
@@ -132,5 +132,5 @@ def _show_warning(
 
 def _on_interrupt(number: int, frame: FrameType | None) -> NoReturn:
     """Handle SIGINT: print a message and exit with 130."""
-    print("\npenwright: interrupted", file=sys.stderr)  # first end the current line, which may be unfinished
+    print("\npenwright: interrupted", file=sys.stderr)  # end the current line, which may be incomplete
     sys.exit(130)

@@ -61,7 +61,7 @@ def in_words(report: "NoveltyReport") -> "Iterator[str]":
             yield f"{number}: no passage of 8 bytes or more is copied"
             continue
         passage = run.text if len(run.text) <= SHOWN else f"{run.text[:SHOWN]}..."
-        remark = ", longer than in any held-out passage" if _length(novelty) > held_out_longest else ""
+        remark = ", longer than any copy in held-out text" if _length(novelty) > held_out_longest else ""
         yield (
             f"{number}: copies {len(run.text)} characters ({counted(run.n_words, 'word')}) in a row "
             f"from {run.document}, line {run.line}{remark}: {json_format.dumps(passage, ensure_ascii=False)}"

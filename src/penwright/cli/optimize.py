@@ -28,7 +28,7 @@ def optimize(
         return
     for name, value in nats.items():
         print(f"{name}\t{value:.4f} nats per token on held-out text")
-    print(f"{run} now uses compiled steps. For its original accuracy, use --precision float32")
+    print(f"{run} now decodes with compiled steps. To use the weights as trained, add --precision float32")
 
 
 def quicken(run: RunFolder, precision: InPrecision = None, json: Json = False) -> None:

@@ -26,7 +26,7 @@ InPrecision = Annotated[
     Literal["float32", "bfloat16", "int8"] | None,
     typer.Option(
         "--precision",
-        help="Precision of the weights. float32 is exact. Default: the fastest that is as accurate on held-out text.",
+        help="Precision of the weights. float32 is exact. Default: the fastest one that is as good on held-out text.",
         show_default=False,
     ),
 ]
@@ -61,7 +61,7 @@ TokenizerSource = Annotated[
 Dictionary = Annotated[
     str | None,
     typer.Option(
-        help="Translators: file of terms and their translations to learn; the model then uses glossaries as hints."
+        help="Translators: dictionary file to learn from, with a term, a tab and its translation on each line."
     ),
 ]
 Validation = Annotated[

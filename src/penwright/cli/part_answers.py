@@ -1,4 +1,4 @@
-"""The answers of `penwright inspect` about the parts of a model, drawn in a terminal."""
+"""Terminal drawings of what `penwright inspect` finds about the parts of a model."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from penwright.inspection.paths import Paths
 
 
 def parts(found: LogitAttribution, console: Console) -> Drawn:
-    """Draw what the strongest parts add to the logit of the outcome."""
+    """Draw what the parts with the largest effect add to the logit of the predicted token or label."""
     order = np.argsort(-np.abs(found.values), kind="stable")[:MAX_ROWS]
     largest = float(np.abs(found.values).max()) or 1.0
     yield Text(str(found))
@@ -30,7 +30,7 @@ def parts(found: LogitAttribution, console: Console) -> Drawn:
 
 
 def paths(found: Paths, console: Console) -> Drawn:
-    """Draw the strongest paths, with a sentence about the first one."""
+    """Draw the strongest paths through the model, with a sentence about the strongest of all."""
     yield Text(str(found))
     rows = [
         [
@@ -47,7 +47,7 @@ def paths(found: Paths, console: Console) -> Drawn:
 
 
 def patching(found: Sequence[Patching], console: Console) -> Drawn:
-    """Draw the share of the difference that each patch restores, as a table for each part."""
+    """Draw the share of the original preference that each activation patch restores: one table for each part."""
     for part in found:
         yield Text(str(part))
         heads = [f"head {number}" for number in range(part.restored.shape[1])]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penwright.workflows.api import Prepared
 
 NGpus = Annotated[int | None, typer.Option(help="Also estimate training on this many GPUs.", min=1)]
-GpuName = Annotated[str, typer.Option(help="Their kind: a100, h100, h200, b200, l40s or rtx4090.")]
+GpuName = Annotated[str, typer.Option(help="Kind of GPU for --gpus: a100, h100, h200, b200, l40s or rtx4090.")]
 
 
 def command(
@@ -63,7 +63,7 @@ def command(
     from penwright.workflows import api
 
     if gpu not in GPUS:
-        raise UsageError(f"--gpu: there is no data sheet of '{gpu}'. Known: {', '.join(GPUS)}")
+        raise UsageError(f"--gpu: there is no data sheet for '{gpu}'. Choose one of {', '.join(GPUS)}")
     flags = training_flags(
         data, validation, task, size, tokenizer, dictionary, minutes=minutes, steps=steps, epochs=epochs
     )
@@ -91,7 +91,7 @@ def command(
 
 
 def _estimate_in_words(estimate: "ClusterEstimate", tokens: float, gpus: str) -> "Iterator[str]":
-    """Yield the lines of an estimate of training for this many tokens on GPUs."""
+    """Yield lines that estimate the memory, speed and duration of training on these GPUs."""
     from penwright.training.auto.choices import in_words
 
     hours = tokens / estimate.tokens_per_second / 3600
@@ -102,7 +102,7 @@ def _estimate_in_words(estimate: "ClusterEstimate", tokens: float, gpus: str) ->
     )
     if estimate.is_underused:
         yield (
-            f"on {gpus}: only {estimate.tokens_per_gpu:,.0f} tokens of a step for each GPU, so it will be slower. "
+            f"on {gpus}: with only {estimate.tokens_per_gpu:,.0f} tokens per GPU and step, training will be slower. "
             "Raise training.batch_tokens"
         )
 

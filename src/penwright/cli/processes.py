@@ -20,7 +20,7 @@ Restarts = Annotated[
 
 
 def run_in_processes(processes: int | None, max_restarts: int, work: Callable[[], None]) -> None:
-    """Do the work in this process, start the training processes if several are requested, or be one of them."""
+    """Call `work`, or start `processes` training processes that do. In such a process, follow rank 0 or be rank 0."""
     from penwright.training.distributed.launcher import is_launched, launch, leave_rank
     from penwright.training.signals import treat_as_ctrl_c
     from penwright.workflows import api
@@ -43,7 +43,7 @@ def run_in_processes(processes: int | None, max_restarts: int, work: Callable[[]
 
 
 def run_before_restart(run: Path | None) -> Path | None:
-    """Return the run to resume if torchrun has restarted this process, which has begun a run before."""
+    """Return the run to resume if torchrun restarted this process after it had begun a run, otherwise None."""
     from penwright.training.distributed.launcher import run_to_restart
     from penwright.workflows.load import CORPUS
 

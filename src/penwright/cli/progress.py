@@ -42,10 +42,12 @@ class _Progress(Observer):
     def __init__(self) -> None:
         self.losses: list[float] = []
         self.mean_loss: float | None = None
-        self.began: tuple[float, int] | None = None  # seconds and targets at the first reported step
+        self.began: tuple[float, int] | None = (
+            None  # elapsed seconds and number of target tokens at the first reported step
+        )
 
     def note(self, trainer: Trainer, report: StepReport) -> None:
-        """Update the figures with the report on a step."""
+        """Update the displayed figures with the report on a step."""
         if self.began is None:
             self.began = (trainer.state.seconds, trainer.state.targets)
         if isfinite(report.loss):  # skipped steps have no finite loss

@@ -18,7 +18,7 @@ def command(
         list[str], typer.Argument(help="Run folders, or NAME=FOLDER. The first is the default model.", metavar="RUN...")
     ],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.", min=0, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free port.", min=0, max=65535)] = 8000,
     api_key: Annotated[
         str | None,
         typer.Option(

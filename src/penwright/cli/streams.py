@@ -61,7 +61,7 @@ class EscapingStream(_Layer):
 
 
 class LossyStream(_Layer):
-    """A stream for messages. If writing fails, for example because the reader is gone, messages are dropped."""
+    """A stream for messages. If writing fails, for example on a closed pipe, messages are dropped."""
 
     def write(self, text: str) -> int:
         """Write the text. If writing fails, drop the text."""

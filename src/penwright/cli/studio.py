@@ -16,7 +16,7 @@ def command(
         Path, typer.Argument(help="Folder for the texts and the runs. It is created if it does not exist.")
     ] = Path(),
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.", min=0, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free port.", min=0, max=65535)] = 8000,
     api_key: Annotated[
         str | None,
         typer.Option(help="Key that requests must send. Required if other machines can connect.", envvar=KEY),

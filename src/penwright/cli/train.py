@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penwright.training.observers import Observer
     from penwright.workflows.api import Prepared
 
-Form = Literal["plan", "json", "recipe"]  # what to print instead of training
+Form = Literal["plan", "json", "recipe"]  # what to print in a dry run, which does not train
 LONGEST_EXAMPLE = 80  # maximum number of characters of an example prompt; the command should fit on a line
 NewRun = Annotated[Path | None, typer.Option(help="Folder for the new run. Default: runs/NAME, named after the data.")]
 Balance = Annotated[
@@ -47,7 +47,10 @@ Balance = Annotated[
 ]
 Group = Annotated[
     str | None,
-    typer.Option(help="Classifiers: column of groups, such as authors, that must not be split.", metavar="COLUMN"),
+    typer.Option(
+        help="Classifiers: column of groups, such as authors. Each group is held out as a whole, or not at all.",
+        metavar="COLUMN",
+    ),
 ]
 Seed = Annotated[int | None, typer.Option(help="Random seed. Default: 1.")]
 NMembers = Annotated[int | None, typer.Option(help="Train this many models, and distill them into one.", min=2, max=64)]
@@ -129,7 +132,7 @@ def command(
 def _finetuning_flags(
     base: Path | None, keep_old: float | None, trim_vocabulary: bool, add_tokens: str | None
 ) -> dict[str, object]:
-    """Return the options of --from as settings."""
+    """Return --from, and the options that change how it is used, as [finetuning] settings."""
     tokens = int(add_tokens) if add_tokens and add_tokens.isdecimal() else add_tokens
     trim = trim_vocabulary or None
     return without_none(
@@ -289,5 +292,5 @@ def _example(folder: Path) -> str:
 
     prompts = [record["prompt"].strip() for record in Run.open(folder).records("samples.jsonl")]
     short = [prompt for prompt in prompts if 0 < len(prompt) <= LONGEST_EXAMPLE and "\n" not in prompt]
-    plain = [prompt for prompt in short if "'" not in prompt] or short  # an apostrophe makes the quoting hard to read
+    plain = [prompt for prompt in short if "'" not in prompt] or short  # a shell-quoted apostrophe is hard to read
     return shlex.quote(plain[-1] if plain else "...")

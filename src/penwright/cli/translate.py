@@ -114,7 +114,7 @@ def translate(
     if document is None:
         sources = given_texts(texts)
     elif texts:
-        raise UsageError("--document names the text to translate. Leave out the other texts")
+        raise UsageError("--document names the text to translate. Leave out the texts on the command line")
     translator = _translator(run, device, precision, language)
     if document is not None:
         _print_document(translator, document, constraints, settings, json=json)
@@ -164,7 +164,7 @@ def _translator(run: Path, device: str, precision: InPrecision, language: str | 
 
 
 def _links(found: "Sequence[Translation]", run: Path, device: str) -> list[str]:
-    """Return the word alignment of each candidate."""
+    """Return the word alignment of each candidate translation with its source."""
     from penwright.translation.alignment import pharaoh
     from penwright.workflows.optimize import load_aligner
 
@@ -173,7 +173,7 @@ def _links(found: "Sequence[Translation]", run: Path, device: str) -> list[str]:
 
 
 def _print(translations: "Sequence[Translation]", links: Sequence[str] | None, *, json: bool) -> None:
-    """Print the translations as text or as JSON. If `links` are given, add the alignments."""
+    """Print the translations as text or as JSON. `links` holds their word alignments, if these are to be printed."""
     remaining = iter(links or ())
     for translation in translations:
         own_links = ["" if links is None else next(remaining) for _ in translation.candidates]
