@@ -104,7 +104,7 @@ def test_what_is_written_is_the_same_by_graphs(made: Made, by: Callable[[Record]
 def test_graphs_that_do_not_work_are_done_without(made: Made, by: Callable[[Record], None], record: Record) -> None:
     expected = made()
     by(record)
-    with pytest.warns(PenwrightWarning, match="CUDA graphs do not work here"):
+    with pytest.warns(PenwrightWarning, match="CUDA graphs do not work on this GPU"):
         assert made() == expected
 
 

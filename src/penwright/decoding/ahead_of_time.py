@@ -30,7 +30,7 @@ OPERATORS = {  # custom C++ operators
 }
 HEADER = toolchain.SOURCES / "vectors.h"
 Input = Tensor | Sequence[Tensor] | None
-Compiled = Callable[..., list[Tensor]]  # takes contiguous inputs of the module; returns a list of tensors
+Compiled = Callable[..., list[Tensor]]  # a compiled part, which takes only contiguous tensors and returns a list
 
 _WARNED: set[str] = set()
 
@@ -56,7 +56,7 @@ def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.expor
     sources = {operator: [_source(path)] for operator, path in OPERATORS.items() if operator in used}
     options = {
         "aot_inductor.package_constants_in_so": False,
-        # Torch asks for declarations. With full definitions, the operators are compiled into the package.
+        # Torch expects declarations here. Full definitions make it compile the operators into the package.
         "aot_inductor.custom_ops_to_c_shims": sources,
     }
     with torch.no_grad(), with_threads(n_threads), warnings.catch_warnings():
@@ -73,7 +73,7 @@ def _checksum(path: Path) -> Path:
 
 
 def _why_not_loaded(path: Path) -> str:
-    """Return why the compiled file is unsafe to run (others could write to it, or it has changed); "" if it is safe."""
+    """Return why running the compiled file is unsafe, such as that other users may write to it; "" if it is safe."""
     danger = toolchain.why_not_trusted(path)
     if danger:
         return danger
@@ -93,7 +93,7 @@ def _source(path: Path) -> str:
 
 
 def is_kept(part: ModelPart, name: str, n_threads: int) -> bool:
-    """Return whether the part is compiled for this code and this version of torch."""
+    """Return whether a compiled file exists for this part, the current code and the installed version of torch."""
     return _path(part, name, n_threads).exists()
 
 
@@ -113,13 +113,13 @@ def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
     if not path.exists():
         return None
     if danger := _why_not_loaded(path):
-        if danger not in _WARNED:  # the reason is usually the same for all parts of a model
+        if danger not in _WARNED:  # warn only once, since the reason is usually the same for all parts of a model
             _WARNED.add(danger)
             warnings.warn(f"compiled steps are not used: {danger}", PenwrightWarning, stacklevel=2)
         return None
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
-    except RuntimeError:  # for example, because the disk was full; decoding without the file is slower
+    except RuntimeError:  # an incomplete file, perhaps because the disk was full; decode without it, more slowly
         damaged = f"{path} is damaged: delete it and run `penwright optimize` again"
         warnings.warn(damaged, PenwrightWarning, stacklevel=2)
         return None

@@ -52,7 +52,7 @@ def diverged() -> PenwrightError:
 def evaluating(model: nn.Module) -> Iterator[torch.device]:
     """Put the model in evaluation mode inside the context, then restore its mode; yield the model's device."""
     device = next(model.parameters()).device
-    if not model.training:  # saves time: setting the mode takes longer than a step of a small model
+    if not model.training:  # leave the mode alone: setting it takes longer than a step of a small model
         yield device
         return
     model.eval()
@@ -63,21 +63,21 @@ def evaluating(model: nn.Module) -> Iterator[torch.device]:
 
 
 def newest_half(context_length: int) -> int:
-    """Return how many tokens stay in view when a text exceeds context_length."""
+    """Return how many of the newest tokens stay in the context when a text exceeds context_length."""
     return context_length - context_length // 2
 
 
 def in_view(prompt: Sequence[int], context_length: int) -> Sequence[int]:
-    """Return the part of a prompt that is read: all of it if it fits, otherwise its last newest_half() tokens."""
+    """Return the tokens of a prompt that the model reads: all if they fit, otherwise the last newest_half()."""
     return prompt if len(prompt) <= context_length else prompt[-newest_half(context_length) :]
 
 
 class _DecoderRows:
-    """Rows of a decoder-only model: the tokens in view, their number in each row, and the cache.
+    """Rows of a decoder-only model: the tokens in the context, their number in each row, and the cache.
 
-    When a row exceeds context_length tokens, its newest_half() tokens are read again from position 0, and older tokens
-    drop out of view. So positions never exceed those of training, and the text depends only on the tokens, not on the
-    batch.
+    When a row exceeds context_length tokens, the model reads its newest_half() tokens again from position 0, and
+    forgets the older ones. So positions never exceed those of training, and the text depends only on the row's tokens,
+    not on the rest of the batch.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class _DecoderRows:
     ):
         self._model, self._stepper = model, stepper
         self._context = model.settings.context_length
-        self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths on the CPU avoid waiting for a GPU
+        self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths stay on the CPU to avoid GPU syncs
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; return the logits of the next one."""
@@ -109,7 +109,7 @@ class _DecoderRows:
         self._update_cache()
 
     def _make_room(self) -> None:
-        """Read the newest tokens of full rows again: newest_half() minus one, since a token is about to be added."""
+        """Reread only the newest newest_half() - 1 tokens of each full row; the next token is about to be added."""
         full, n_kept = np.flatnonzero(self._lengths == self._context), newest_half(self._context) - 1
         rows = torch.from_numpy(full).to(self._tokens.device)
         if n_kept and len(self._lengths) == 1 and self._stepper.reads_quickly(self._tokens.device):
@@ -145,7 +145,7 @@ class PromptBatch(_DecoderRows):
         stepper: DecodeEngine | None = None,
         known: Sequence[KeysValues] = (),
     ):
-        """Take prompts of at least one token each; in_view() cuts a prompt that does not fit.
+        """Take prompts of at least one token each; in_view() shortens a prompt that does not fit.
 
         `known` holds the keys and values of a common prefix, one item per layer. The prefix is shorter than any prompt.
         """
@@ -189,7 +189,7 @@ class LiveBatch(_DecoderRows):
         self._open.take_in(others._cache)
 
     def seen(self, row: int) -> Int64[np.ndarray, " tokens"]:
-        """Return the tokens of a row that are in view."""
+        """Return the tokens of a row that are in the context."""
         return self._tokens[row, : self._lengths[row]].cpu().numpy()
 
     def known(self, row: int, n_tokens: int) -> list[KeysValues]:

@@ -36,7 +36,7 @@ MIN_PATIENCE = 4  # the search lets beams grow by at least this many tokens befo
 
 
 def _unmasked(best: MaskedTopK, n: int) -> list[list[int]]:
-    """List the first n tokens of each row, without masked ones."""
+    """List the first n tokens of each row, omitting masked ones."""
     pairs = zip(best.values.tolist(), best.places.tolist(), strict=True)
     return [[token for value, token in zip(*row, strict=True) if value > NEG_INF][:n] for row in pairs]
 
@@ -65,14 +65,14 @@ def beam_search(
     """Return the n best hypotheses of each row of the model, best first.
 
     Each step keeps the beam_size best continuations of a sentence. Continuations that end with the end token are
-    finished; the others are extended. A sentence is done when no open beam can still rank among the n best, within the
-    growth that `settings.beam_patience` allows. A hypothesis that was cut off at its limit ranks below all hypotheses
-    with an end token. With beam_size 1 this is greedy search.
+    finished; the others are extended. A sentence is done when no unfinished beam can still rank among the n best, even
+    if it grows as far as `settings.beam_patience` allows. A hypothesis without an end token, cut off at its limit,
+    ranks below all hypotheses with one. With beam_size 1 this is greedy search.
 
-    `limits` are the maximum lengths, end token included. A row with a guide must satisfy the constraints of the guide,
-    and its hypotheses are ranked by merit; other rows are not affected. `watch` is called with every step of every
-    row, and may raise an exception to end the search. A sentence for which `wanted` returns False ends at the next
-    step with the hypotheses found so far.
+    `limits` are the maximum lengths, end token included. `guides` holds a constraint automaton, or None, for each row.
+    Constrained rows rank their hypotheses by log-probability plus the bonuses of the automaton; the other rows are not
+    affected. `watch` is called with every step of every row, and may raise an exception to end the search. If `wanted`
+    returns False for a sentence, its search ends at the next step with the best hypotheses so far.
     """
     results: list[list[Hypothesis]] = [[] for _ in limits]
     logits = model.first().repeat_interleave(settings.beam_size, 0)
@@ -111,13 +111,13 @@ class _Search:
     numbers: Int[np.ndarray, " sentences"]
     limits: Int[np.ndarray, " sentences"]
     log_probs: Reals  # log-probabilities of the beams; -inf marks a missing beam
-    merits: Reals  # log-probabilities plus the credits of a guide
+    merits: Reals  # ranking scores: log-probabilities plus the bonuses of constraints
     states: States  # UTF-8 states of the beams
     finished: Ends
     spelling: Utf8Rules
     choose: Choose
     history: list[SearchStep] = field(default_factory=list)
-    guided: dict[int, ConstrainedBeams] = field(default_factory=dict)  # keys: indices of sentences in the arrays
+    guided: dict[int, ConstrainedBeams] = field(default_factory=dict)  # constrained sentences by index
 
     @classmethod
     def start(
@@ -164,7 +164,7 @@ class _Search:
         return parents + np.arange(len(parents))[:, None] * self.settings.beam_size
 
     def _ends(self, which: Bool[np.ndarray, "sentences n"]) -> Ends:
-        """Return the hypotheses that would be finished if these beams ended now."""
+        """Return these beams as hypotheses that end after the current step."""
         lengths = np.full_like(self.history[-1].tokens, self.length)
         log_probs, merits = (np.where(which, x, NEG_INF) for x in (self.log_probs, self.merits))
         places = np.broadcast_to(np.arange(self.settings.beam_size), lengths.shape)
@@ -173,7 +173,7 @@ class _Search:
     def best_continuations(self, logits: Float[Tensor, "rows vocab_size"], end_id: int) -> _Continuations:
         """Return the best continuations of the beams, given the logits of their next tokens."""
         n_sentences, beam_size = self.log_probs.shape
-        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # more continuations per beam are not needed
+        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # no beam contributes more than beam_size
         situations = self._situations()
         if self.guided:
             best = self._allowed_top_k(logits, situations, n_best, end_id)
@@ -190,7 +190,7 @@ class _Search:
         return found
 
     def _apply_guides(self, found: _Continuations, logits: Tensor, best: MaskedTopK) -> None:
-        """Replace the continuations of constrained sentences with the choices of their guides."""
+        """Replace the continuations of constrained sentences with those that satisfy their constraints best."""
         beam_size, likely, places = self.settings.beam_size, _unmasked(best, self.settings.beam_size), list(self.guided)
         options = [
             guided.candidates(likely[place * beam_size : (place + 1) * beam_size], self.length)
@@ -201,7 +201,7 @@ class _Search:
         which = torch.from_numpy(np.repeat(rows, counts)).to(logits.device)
         option_tokens = [token for beams in options for each in beams for token in each]
         tokens = torch.tensor(option_tokens, device=logits.device, dtype=torch.long)  # empty if all logits are NaN
-        gains = iter((logits[which, tokens] - best.normalisers[which]).tolist())  # one transfer for all sentences
+        gains = iter((logits[which, tokens] - best.normalisers[which]).tolist())  # one GPU transfer for all sentences
         before = np.stack([self.log_probs[places], self.merits[places]], axis=2).tolist()
         chosen = [
             guided.choose(beams, gains, each, self.length)
@@ -211,16 +211,16 @@ class _Search:
             values[places] = column
 
     def _situations(self) -> Int64[np.ndarray, " rows"]:
-        """Return the UTF-8 situation of each beam; beams forced by a guide may split a character."""
+        """Return the UTF-8 situation of each beam (see utf8.py); FREE if a constraint forces the beam's next token."""
         situations = self.spelling.situations(self.states, (self.limits - self.length - 1)[:, None])
         for place, guided in self.guided.items():
             situations[place, guided.must_follow(self.length)] = FREE
         return situations.ravel()
 
     def _allowed_top_k(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> MaskedTopK:
-        """Return the likeliest tokens of each row, without tokens that the guide of the row forbids."""
+        """Return the likeliest tokens of each row, omitting tokens that the constraints of the row forbid."""
         best = self.choose(logits, self.spelling, situations, max(n_best, min(MAX_K, logits.shape[1])))
-        self.spelling.forbid(logits, situations)  # masks all logits: a guide may need tokens that are not likely
+        self.spelling.forbid(logits, situations)  # mask all logits: a constraint may need unlikely tokens
         rows, tokens = list[int](), list[int]()
         for place, guided in self.guided.items():
             for beam, banned in guided.banned(self.length, end_id):
@@ -234,10 +234,10 @@ class _Search:
             logits[rows, tokens] = NEG_INF
         values, found = logits.gather(1, best.places), best.places
         short = ((values > NEG_INF).sum(1) < n_best).nonzero()[:, 0]
-        if len(short):  # rows in which too few of the best tokens are allowed
+        if len(short):  # rows where too few of the top tokens are allowed
             others = self.choose(logits[short], self.spelling, situations[short.cpu().numpy()], values.shape[1])
             values[short], found[short] = others.values, others.places
-        return MaskedTopK(values, found, best.normalisers)  # the normalizers include banned tokens
+        return MaskedTopK(values, found, best.normalisers)  # the softmax normalizers include banned tokens
 
     def tell(self, watch: Watch, parents: Whole) -> None:
         """Pass the last step of extend() to `watch`; `parents` are the rows that extend() returned."""
@@ -249,9 +249,10 @@ class _Search:
     def done(self) -> Bool[np.ndarray, " sentences"]:
         """Return which sentences are at their limit, or have no beam that can soon score among the n best.
 
-        Merits only fall, except for the bonus of soft terms. So a beam scores best with its present merit, at the next
-        length or at the greatest length that `beam_patience` allows. Without this bound, a third of the time is spent
-        on beams that ramble on to several times the length of the finished hypotheses.
+        A beam's merit (its log-probability plus bonuses) never rises, except by the bonuses of soft terms. So the upper
+        bound on its score assumes its present merit, at either the next length or the greatest length that
+        `beam_patience` allows. Without this bound, a third of the time is spent on beams that ramble on to several
+        times the length of the finished hypotheses.
         """
         penalty = self.settings.length_penalty
         best = self.merits.max(axis=1)
@@ -264,7 +265,7 @@ class _Search:
         return (self.limits <= self.length) | (self.finished.scores[:, -1] >= reach)
 
     def given_up(self, wanted: Wanted) -> Bool[np.ndarray, " sentences"]:
-        """Return which sentences are no longer needed."""
+        """Return the sentences that, according to `wanted`, are no longer needed."""
         return np.array([not wanted(number) for number in self.numbers.tolist()])
 
     def finish(self, done: Bool[np.ndarray, " sentences"]) -> list[tuple[int, list[Hypothesis]]]:

@@ -14,7 +14,7 @@ from penwright.errors import UsageError
 from penwright.tokenizers import TextStream, Tokenizer
 from penwright.tokenizers.tokenizer import never_generated
 
-Finish = Literal["end", "stop", "length"]  # ended by the end token, a stop string or the maximum length
+Finish = Literal["end", "stop", "length"]  # why a completion ended: end token, stop string or maximum length
 
 
 class StopFilter:
@@ -28,8 +28,8 @@ class StopFilter:
     def push(self, text: str) -> str:
         """Return the text that can be shown; return "" after a stop string.
 
-        If several stop strings occur, the first to be complete counts; if several are complete at once, the longest.
-        So the result does not depend on how the text is divided into pieces.
+        If several stop strings occur, the one that is complete first counts; of those that end together, the longest
+        counts. So the result does not depend on how the text is divided into pieces.
         """
         if self.stopped:
             return ""
@@ -43,7 +43,7 @@ class StopFilter:
         return text[: len(text) - n_held]
 
     def finish(self) -> str:
-        """Return the text that is still held back; it did not become a stop string."""
+        """Return the text that was held back as the possible beginning of a stop string."""
         held, self._held = self._held, ""
         return held
 
@@ -78,8 +78,8 @@ def plan_of(
 ) -> DecodingPlan:
     """Return the plan for completing these prompts with these settings; `biases` apply to single tokens.
 
-    `check` is called often while constraints are built, and may raise an exception to end the work. Raises UsageError
-    if no completion of one of the prompts can satisfy the settings.
+    `check` is called repeatedly while constraints are built, and may raise an exception to abort. Raises UsageError if
+    no completion of one of the prompts can satisfy the settings.
     """
     n_new = settings.max_new_tokens or MAX_NEW_TOKENS
     text_biases = [_bias(tokenizer, text, value) for text, value in settings.logit_bias.items()]
@@ -123,7 +123,7 @@ class CompletionDraft:
         return self.stop_filter.stopped
 
     def close(self, finish: Finish) -> None:
-        """End the completion; unless a stop string ended it, add the text that is still held back."""
+        """Finish the completion; unless a stop string ended it, add the text that is still held back."""
         self.finish = finish
         if finish != "stop":
             self._show(self.stop_filter.push(self.stream.finish()) + self.stop_filter.finish())
@@ -134,7 +134,7 @@ class CompletionDraft:
 
 
 def _bias(tokenizer: Tokenizer, text: str, value: float) -> Bias:
-    """Build the bias of a text: for its tokens alone and, if these differ, for its tokens after a space."""
+    """Build the bias for a text, as tokenized by itself and, if that differs, as tokenized after a space."""
     unknown = tokenizer.unknown_characters(text)
     if not text or unknown:
         what = f"characters the model does not know ({' '.join(unknown)})" if unknown else "no characters"

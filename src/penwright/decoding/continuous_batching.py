@@ -34,7 +34,7 @@ WORTH = 32  # minimum number of common tokens for which reusing a prefix pays of
 
 
 class Prefix(NamedTuple):
-    """Tokens from position 0 on, with their keys and values in each layer."""
+    """The first tokens of a text, with their keys and values in each layer."""
 
     tokens: Tokens
     layers: Sequence[KeysValues]
@@ -45,19 +45,19 @@ class Prefix(NamedTuple):
 
     @property
     def n_bytes(self) -> int:
-        """The size of the keys and values."""
+        """The size of the keys and values in bytes."""
         return sum(x.numel() * x.element_size() for layer in self.layers for x in layer)
 
 
 @dataclass
 class Prefixes:
-    """A cache of texts that were read or generated recently, up to `max_bytes`."""
+    """A cache of recently read or generated texts with their keys and values; it holds at most `max_bytes`."""
 
     max_bytes: int = 128 * 2**20
-    kept: list[Prefix] = field(default_factory=list)  # most recent last
+    kept: list[Prefix] = field(default_factory=list)  # the most recent text comes last
 
     def keep(self, tokens: Tokens, layers: Sequence[KeysValues]) -> None:
-        """Keep a copy of this text, and drop kept texts that are prefixes of it."""
+        """Cache a copy of this text, and drop cached texts that are prefixes of it."""
         if len(tokens) < WORTH or any(n_common(each.tokens, tokens) == len(tokens) for each in self.kept):
             return
         self.kept = [each for each in self.kept if n_common(each.tokens, tokens) < len(each.tokens)]
@@ -67,14 +67,14 @@ class Prefixes:
 
 
 def n_common(one: Tokens, other: Tokens) -> int:
-    """Return the length of the common prefix."""
+    """Return the length of the longest common prefix of two token sequences."""
     n = min(len(one), len(other))
     different = np.flatnonzero(one[:n] != other[:n])
     return int(different[0]) if len(different) else n
 
 
 Known = Callable[[int], list[KeysValues]]  # returns the keys and values of the first n tokens of a text
-READ_TOKENS = 1024  # prompt tokens per pass, padding included; more would delay running rows
+READ_TOKENS = 1024  # maximum number of prompt tokens per pass, padding included; more would delay running rows
 
 
 class ContinuousBatch:
@@ -142,7 +142,7 @@ class ContinuousBatch:
         return found
 
     def _read(self, requests: Sequence[Request]) -> Iterator[Logits]:
-        """Read the prompts of new rows: each distinct prompt once, without a prefix that is already known."""
+        """Read the prompts of new rows: each distinct prompt once, except for a prefix that is already cached."""
         if not requests:
             return
         groups: dict[tuple[int, int], list[Request]] = {}
@@ -164,7 +164,7 @@ class ContinuousBatch:
             yield logits
 
     def _known(self) -> "list[tuple[Tokens, Known]]":
-        """Return the running and recent texts; their keys and values can be reused."""
+        """Return the texts whose keys and values can be reused: those of running rows and those in the cache."""
         running = [(self._batch.seen(row), partial(self._batch.known, row)) for row in range(len(self._rows))]
         return running + [(prefix.tokens, prefix.cut) for prefix in self._prefixes.kept]
 
@@ -193,7 +193,7 @@ class ContinuousBatch:
         return torch.cat([row.possible(scores) if row.is_bound else scores for row, scores in rows])
 
     def _situations(self) -> Situations:
-        """Return the UTF-8 situation of each row; FREE for rows with a guide, which keeps the UTF-8 valid itself."""
+        """Return the UTF-8 situation of each row; FREE for constrained rows, whose constraint ensures valid UTF-8."""
         states = np.array([row.state for row in self._rows], dtype=np.uint8)
         found = self._spelling.situations(states, np.array([row.n_left - 1 for row in self._rows]))
         return np.where([row.guided is None for row in self._rows], found, FREE)
@@ -214,7 +214,7 @@ class ContinuousBatch:
         return tokens, reshaped
 
     def _keep(self, stays: Sequence[bool]) -> None:
-        """Drop finished rows and cache their prefixes. The last rows fill the gaps, so few rows are copied."""
+        """Drop finished rows, and cache their texts. The last rows move into the gaps, so few rows are copied."""
         if all(stays):
             return
         for row, here in enumerate(stays):
@@ -229,7 +229,7 @@ class ContinuousBatch:
 
 
 def _longest_prefix(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:
-    """Find the known text with the longest common prefix; return its index and the prefix length (0: too short).
+    """Return the index of the known text that shares the longest prefix, and the prefix length (0 if too short).
 
     The prefix excludes the last token of the prompt, because reading this token gives the logits.
     """
@@ -238,7 +238,7 @@ def _longest_prefix(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:
 
 
 def _sample(rows: Sequence[RunningCompletion], possible: Logits) -> tuple[Int[Tensor, " rows"], Logits]:
-    """Sample the next tokens of rows with the same settings; also return the reshaped logits."""
+    """Sample the next tokens of rows with the same settings; also return the logits after penalties and filters."""
     histories = [row.history for row in rows if row.history is not None]
     reshaped = rows[0].sampling.reshape(possible, History.joined(histories) if histories else None)
     return rows[0].sampling.pick(reshaped, JoinedRng([row.chances for row in rows])), reshaped
@@ -251,7 +251,7 @@ def log_probs_of(tokens: Int[Tensor, " rows"], logits: Logits) -> list[float]:
 
 
 def not_nan(log_prob: float) -> float:
-    """Return the log-probability; raise the error of diverged() if it is NaN."""
+    """Return the log-probability unchanged; raise an error if it is NaN, since then training has diverged."""
     if isnan(log_prob):
         raise diverged()
     return log_prob

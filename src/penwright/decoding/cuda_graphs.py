@@ -20,10 +20,10 @@ from penwright.errors import PenwrightWarning
 
 DEVICES = ("cuda",)
 STEPS_BEFORE = 2  # consecutive steps with the same key before a capture (a capture takes longer than a step)
-MOST_GRAPHS = 4  # maximum number of graphs in memory
+MOST_GRAPHS = 4  # maximum number of graphs kept in memory
 
 Replay = Callable[[], None]
-ChangingInputs = tuple[Tensor, Tensor, Tensor | None]  # tokens, lengths and origins
+ChangingInputs = tuple[Tensor, Tensor, Tensor | None]  # the tokens, the cache lengths and the cache rows of beams
 Key = tuple[object, ...]
 
 
@@ -35,22 +35,22 @@ def record_cuda_graph(step: Callable[[], Tensor], device: torch.device) -> tuple
         with torch.cuda.graph(graph, stream=_stream(device, get_ident()), capture_error_mode="thread_local"):
             logits = step()
     finally:
-        torch.cuda.set_stream(before)  # even if the capture fails
+        torch.cuda.set_stream(before)  # restore the stream even if the capture fails
     return graph.replay, logits
 
 
 @cache
 def _stream(device: torch.device, thread: int) -> "torch.cuda.Stream":
-    """Return the capture stream of a thread. Threads share no streams, since matrix products keep workspaces there."""
+    """Return the capture stream of a thread; matrix products keep one workspace per stream, so threads share none."""
     return torch.cuda.Stream(device)
 
 
 class _Graph(NamedTuple):
-    """A captured step."""
+    """A decoding step captured in a CUDA graph."""
 
-    moving: ChangingInputs  # the tensors from which the graph reads the changing inputs
+    moving: ChangingInputs  # the tensors from which the graph reads the inputs that change at each step
     replay: Replay
-    logits: Tensor  # the tensor that the graph writes
+    logits: Tensor  # the tensor to which the graph writes its result
 
 
 class StepGraphs:
@@ -84,7 +84,7 @@ class StepGraphs:
     def _capture(self, key: Key, inputs: Inputs) -> Tensor:
         """Run the step without a graph; capture a graph, and keep it if its replay gives the same logits.
 
-        A step may run twice, since it only writes the same keys and values again.
+        It is safe to run a step twice: it only writes the same keys and values again.
         """
         logits: Tensor = self._step(*inputs)
         tokens, lengths, kept, origins, source, padding = inputs
@@ -92,7 +92,7 @@ class StepGraphs:
         own: Inputs = (moving[0], moving[1], kept, moving[2], source, padding)
         try:
             graph = _Graph(moving, *record_cuda_graph(lambda: self._step(*own), tokens.device))
-            graph.logits.fill_(nan)  # an empty graph would leave NaN
+            graph.logits.fill_(nan)  # detects an empty graph, which would not overwrite the NaN
             graph.replay()
             self._works = torch.allclose(graph.logits, logits, rtol=1e-3, atol=1e-3, equal_nan=True)
         except RuntimeError:  # any error that torch raises
@@ -104,7 +104,7 @@ class StepGraphs:
         else:
             self._graphs.clear()
             warnings.warn(
-                "CUDA graphs do not work here, so decoding is slower: kernels are launched one by one",
+                "CUDA graphs do not work on this GPU, so decoding is slower: kernels are launched one by one",
                 PenwrightWarning,
                 stacklevel=2,
             )

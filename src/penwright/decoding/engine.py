@@ -36,16 +36,16 @@ from penwright.model.quantised import Int8Linear
 from penwright.native import toolchain
 
 READ_TOGETHER = 2  # minimum number of sources per call; torch.export would specialize on a batch of 1
-LOOK_EVERY = 5.0  # seconds between two looks for parts that another process compiles
+LOOK_EVERY = 5.0  # seconds between two checks for parts that another process has compiled
 NEAR = 0.05  # tolerated relative error of logits: with int8, the order of operations changes the rounding
-WORTH_THREADS: dict[Part, float] = {  # fewest parameters for several threads; in smaller models, threads mostly wait
+WORTH_THREADS: dict[Part, float] = {  # minimum number of parameters for multithreading; fewer leave threads idle
     "one": 5_000_000,
     "many": 2_000_000,
     "prompt": 5_000_000,
     "sources": 2_000_000,
     "best": inf,
 }
-WORTH_THREADS_INT8 = 100_000_000  # the same for one row in int8 without compiled code; packed copies count, too
+WORTH_THREADS_INT8 = 100_000_000  # minimum for one row in int8 without compiled code, counting packed copies of weights
 
 KINDS: dict[Part, type[ModelPart]] = {  # the module of each part, except for DecodeStep
     "prompt": PromptStep,
@@ -63,7 +63,7 @@ class DecodeEngine:
         self._loaded: dict[Part, Compiled | None] = {}
         self._threads: dict[Part, int] = {}
         self._looked = monotonic()
-        self.watch: Callable[[], None] = _do_nothing  # called before each step; may raise an exception to end the work
+        self.watch: Callable[[], None] = _do_nothing  # called before each step; may raise an exception to stop decoding
 
     @contextmanager
     def watched(self, watch: Callable[[], None]) -> Iterator[None]:
@@ -102,7 +102,7 @@ class DecodeEngine:
     def __call__(
         self, tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None = None
     ) -> Float[Tensor, "rows vocab_size"]:
-        """Append these tokens to the cache; return the logits of the next ones."""
+        """Append a token to each row of the cache; return the logits of the next tokens."""
         self.watch()
         cache.make_room(1)
         part: Part = "one" if len(tokens) == 1 else "many"
@@ -225,20 +225,20 @@ def _check(part_module: ModelPart, part: Part, n_threads: int, graph: nn.Module)
 
 def _is_close(compiled: Compiled, graph: nn.Module, inputs: Sequence[Input]) -> bool:
     with torch.no_grad():
-        found, plain = compiled(*deepcopy(inputs)), graph(*inputs)  # steps change their inputs
+        found, plain = compiled(*deepcopy(inputs)), graph(*inputs)  # deep copies, since a step modifies its inputs
     plain = plain if isinstance(plain, Tensor) else plain[0]
     return bool((found[0] - plain).float().norm() <= NEAR * plain.float().norm())
 
 
 def are_steps_kept(model: nn.Module) -> bool:
-    """Return whether all steps are compiled for this code, this version of torch and this number of threads."""
+    """Return whether all steps are compiled for the current code, version of torch and number of threads."""
     if not isinstance(model, DecoderOnly | EncoderDecoder):
         return False
     return all(is_kept(_module(model, part), part, _threads(_module(model, part), part)) for part in _parts(model))
 
 
 def shape_key(model: DecoderOnly | EncoderDecoder) -> str:
-    """Return a key of the model's shape and precision, of the code and of the machine."""
+    """Return a key that identifies the model's shape and precision, the code and the machine."""
     return key_of(_module(model, "one"), torch.get_num_threads())
 
 
@@ -257,7 +257,7 @@ def _threads(part_module: ModelPart, part: Part) -> int:
 
 
 def n_decoder_parameters(model: DecoderOnly | EncoderDecoder) -> int:
-    """Return the number of parameters that each decoding step reads, without embeddings and output layer."""
+    """Return the number of parameters that each decoding step reads, excluding embeddings and the output layer."""
     return sum(x.numel() for x in model.decoder.state_dict().values())
 
 

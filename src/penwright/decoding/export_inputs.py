@@ -32,13 +32,13 @@ class Example(NamedTuple):
         generator = torch.Generator().manual_seed(0)
         for each in self.inputs:
             for tensor in [each] if isinstance(each, Tensor) else each or []:
-                if tensor.is_floating_point() and tensor.dim() > 1:  # excludes temperatures and random numbers
+                if tensor.is_floating_point() and tensor.dim() > 1:  # excludes temperatures and other vectors
                     tensor.normal_(generator=generator)
         return self.inputs
 
 
 def example_of(model: DecoderOnly | EncoderDecoder, part: Part) -> Example:
-    """Return example inputs of a part. The numbers of rows (if not 1), cached tokens and source tokens may vary."""
+    """Return example inputs of a part. The number of rows (if not 1), cached tokens and source tokens may vary."""
     if part == "sources":
         return _sources_example(model)
     if part == "best":

@@ -26,7 +26,7 @@ class DecodeStep(ModelPart):
         source: list[Float[Tensor, "sources n_kv_heads length d_head"]],
         padding: Bool[Tensor, "sources length"] | None,
     ) -> Float[Tensor, "all_rows vocab_size"]:
-        """Append the tokens; return the logits of the next ones.
+        """Append a token to each row; return the logits of the next tokens.
 
         `kept` alternates keys and values, layer by layer, and is updated in place. With sources, `*rows` has one
         dimension for sources and one for beams. The logits are never bfloat16, which is too coarse to rank the best
@@ -77,12 +77,12 @@ class PromptStep(ModelPart):
 
 
 def _kernel_of(name: str, origins: Int[Tensor, "rows room"] | None) -> Kernel:
-    """Return the kernel for the attention with this name; cross-attention needs no `origins`."""
+    """Return the kernel of self-attention or cross-attention, by name; cross-attention needs no `origins`."""
     return stepping_attention(None if name.endswith("cross_attention") else origins)
 
 
 class EncodeStep(ModelPart):
-    """The encoder of a translator, including the keys and values for cross-attention."""
+    """The encoder of a translator, which also computes the keys and values for cross-attention."""
 
     def forward(
         self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]
@@ -94,7 +94,7 @@ class EncodeStep(ModelPart):
 
 
 class TopKStep(ModelPart):
-    """The selection of the likeliest next tokens of each row."""
+    """A module that selects the likeliest next tokens of each row."""
 
     def forward(
         self,

@@ -26,7 +26,7 @@ class BeamSettings:
     coverage_penalty: float = (
         0.0  # weight of the coverage penalty in the final ranking (translation/cross_attention.py)
     )
-    beam_patience: float = 0.25  # allowed further growth, as a share of the length (at least 4 tokens); inf: no limit
+    beam_patience: float = 0.25  # how much longer beams may grow, relative to their length (at least 4 tokens)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def hypothesis_of(
 
 
 class SearchStep(NamedTuple):
-    """A search step of all unfinished sentences: the extensions of their beams."""
+    """A search step of all unfinished sentences: the tokens by which their beams are extended."""
 
     numbers: Int[np.ndarray, " sentences"]
     parents: Whole
@@ -72,21 +72,21 @@ class SearchStep(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The ends of each sentence's hypotheses, best first; a log-probability of -inf marks an empty entry."""
+    """The final positions of each sentence's hypotheses, best first; a log-probability of -inf marks an empty entry."""
 
     lengths: Whole
-    places: Whole  # indices of the beams in the last step
+    places: Whole  # indices of the hypotheses' beams in the last step
     log_probs: Reals
     scores: Reals  # the values by which hypotheses are ranked
 
     def best_with(self, others: "Ends") -> "Ends":
-        """Merge with other ends; keep only the best, as many as `self` has."""
+        """Merge two sets of hypotheses. Keep only the best of each sentence, as many as `self` has."""
         both = self.beside(others)
         best = best_places(both.scores, self.scores.shape[1])
         return Ends(*(gather(values, best) for values in both))
 
     def beside(self, others: "Ends") -> "Ends":
-        """Concatenate with other ends."""
+        """Concatenate two sets of hypotheses, sentence by sentence."""
         return Ends(*(np.concatenate(pair, axis=1) for pair in zip(self, others, strict=True)))
 
     def select(self, sentences: Bool[np.ndarray, " sentences"]) -> "Ends":
@@ -100,7 +100,7 @@ def best_places(values: Reals, n: int) -> Int[np.ndarray, "sentences best"]:
 
 
 def gather(values: np.ndarray, places: Int[np.ndarray, "sentences m"]) -> np.ndarray:
-    """Return the values at these indices of each sentence."""
+    """Return, for each sentence, the values at these indices."""
     return values[np.arange(len(values))[:, None], places]
 
 

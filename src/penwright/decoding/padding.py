@@ -17,7 +17,7 @@ class Padded(NamedTuple):
 
 
 def right_padded(rows: Sequence[Sequence[int]], device: torch.device, width: int = 0) -> Padded:
-    """Pad rows on the right with token 0, which masks hide, to the length of the longest row or to `width`."""
+    """Pad rows on the right with token 0 to the length of the longest row or to `width`. The mask excludes padding."""
     lengths = np.array([len(row) for row in rows])
     padding = np.arange(max(width, lengths.max())) < lengths[:, None]
     tokens = np.zeros(padding.shape, dtype=np.int64)

@@ -21,14 +21,14 @@ class TokenCandidate(NamedTuple):
     """A candidate for the next token."""
 
     token: int
-    log_prob: float  # log-probability in nats, before the settings are applied
-    chance: float  # probability of being drawn under the settings, without XTC (which is random)
+    log_prob: float  # log-probability in nats, before sampling settings are applied
+    chance: float  # probability of being drawn after sampling settings are applied, except XTC, which is random
 
 
 class CandidateReport(NamedTuple):
     """The candidates among which a token was chosen."""
 
-    rank: int  # rank of the chosen token, before the settings are applied; 1 is the likeliest
+    rank: int  # rank of the chosen token, before sampling settings are applied; 1 is the likeliest
     entropy: float  # entropy of the model's distribution, in nats
     likely: tuple[TokenCandidate, ...]  # likely candidates, likeliest first
 
@@ -37,7 +37,7 @@ class TokenUpdate(NamedTuple):
     """A new token of a completion, and the text that it adds."""
 
     token: int
-    log_prob: float  # log-probability in nats, before the settings are applied
+    log_prob: float  # log-probability in nats, before sampling settings are applied
     text: str  # text that can be shown now: whole characters, no part of a stop string
     finish: Finish | None = None  # the reason if the completion ends with this token
     look: CandidateReport | None = None
@@ -79,7 +79,7 @@ class RunningCompletion:
 
     @property
     def is_bound(self) -> bool:
-        """Whether anything besides UTF-8 validity limits the next token."""
+        """Whether the next token is restricted by anything other than UTF-8 validity."""
         return self.guided is not None or not self._may_end
 
     @property

@@ -29,7 +29,7 @@ def split(tokens: Sequence[int], room: int) -> list[list[int]]:
 def read_windows(
     model: Model, texts: Sequence[Sequence[Sequence[int]]], read: Callable[[Padded], Tensor]
 ) -> list[Float[Tensor, "_ width"]]:
-    """Apply `read` to batches of windows of similar length. Return the results for the windows of each text."""
+    """Apply `read` to batches of windows of similar length. Return the results, grouped by text."""
     windows = [window for text in texts for window in text]
     found: list[Tensor] = [torch.empty(0)] * len(windows)
     with evaluating(model) as device:
@@ -42,11 +42,11 @@ def read_windows(
 
 
 def unit_vectors(vectors: Sequence[Float[Tensor, "_ width"]], width: int) -> Float[Tensor, "texts width"]:
-    """Average the vectors of each text's windows, and scale the averages to length 1."""
+    """Average the vectors of each text's windows, and normalize the averages to unit length."""
     return normalize(torch.stack([each.mean(0) for each in vectors]), dim=-1) if vectors else torch.zeros(0, width)
 
 
 def mean_pooled(hidden: Float[Tensor, "rows length width"], batch: Padded) -> Float[Tensor, "rows width"]:
-    """Return the mean hidden state of the real tokens of each row."""
+    """Return the mean hidden state of each row, excluding padding."""
     weights = batch.padding[..., None].to(hidden.dtype)
     return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)

@@ -1,4 +1,4 @@
-"""The automaton of an expression: a table of the next state for each state and class of characters."""
+"""A finite automaton for regular expressions: a table of the next state for each state and character class."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from penwright.decoding.constraints.expressions import Classes, Expression, Expressions, TooLarge
 from penwright.errors import UsageError
 
-MOST_STATES, MOST_CELLS = 10_000, 4_000_000  # limits of the table (a cell for each state and class)
+MOST_STATES, MOST_CELLS = 10_000, 4_000_000  # limits of the table, with a cell for each state and character class
 TOO_MUCH = "the pattern and the words together are too complex: use smaller numbers in braces, or fewer words"
 DEAD = 0  # the state from which no text is accepted
 
@@ -17,11 +17,11 @@ DEAD = 0  # the state from which no text is accepted
 class Automaton:
     """An automaton that reads texts character by character.
 
-    Its states are expressions. The first matches nothing; the next are the start states.
+    Each state is a regular expression for the rest of the text. State 0 matches nothing; the start states follow.
     """
 
     def __init__(self, expressions: Expressions, starts: Sequence[Expression]):
-        """Compute the states; raise UsageError for more than 10,000 states or too much work."""
+        """Compute the states; raise UsageError if there are more than 10,000 or if this takes too much work."""
         self.classes: Classes = expressions.classes()
         self._most = min(MOST_STATES, MOST_CELLS // self.classes.count)
         self._numbers: dict[Expression, int] = {}
@@ -47,12 +47,12 @@ class Automaton:
         return number
 
     def distances(self, costs: NDArray[np.float64]) -> Float64[np.ndarray, " states"]:
-        """Return the lowest cost of completing an accepted text from each state; inf if no text is accepted.
+        """Return the lowest cost of completing a text from each state; inf if no text can be completed.
 
         `costs` gives the cost of a character of each class.
         """
         n_states, n_classes = self.table.shape
-        edges = np.argsort(self.table, axis=None, kind="stable")  # sorted by target state
+        edges = np.argsort(self.table, axis=None, kind="stable")  # transitions, sorted by target state
         first = np.searchsorted(self.table.ravel()[edges], np.arange(n_states + 1))
         found = np.where(self.accepts, 0.0, np.inf)
         settled = np.zeros(n_states, dtype=np.bool_)

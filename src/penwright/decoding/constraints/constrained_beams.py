@@ -24,10 +24,10 @@ MERIT = attrgetter("merit")
 
 
 class BeamState(NamedTuple):
-    """The state of a beam: its progress through the terms, and the credit that it may have to pay back."""
+    """The state of a beam: which terms it contains so far, and the bonus that it loses if a begun term breaks off."""
 
     stage: Stage
-    open_credit: float = 0.0  # nats of merit from a term in progress; paid back if the term breaks off
+    open_credit: float = 0.0  # bonus in nats for the term in progress; taken back if the term breaks off
 
     @property
     def bank(self) -> int:
@@ -39,14 +39,14 @@ class BeamTransition(NamedTuple):
     """The effect of a token on a beam."""
 
     standing: BeamState
-    credit: float  # nats of merit in addition to the log-probability of the token
+    credit: float  # bonus in nats, in addition to the log-probability of the token
 
 
 class Continuation(NamedTuple):
     """A beam extended by a token."""
 
     log_prob: float
-    merit: float  # ranks the beams: the log-probability plus the credits of the guide
+    merit: float  # the value by which beams are ranked: log-probability plus bonuses
     parent: int
     token: int
     transition: BeamTransition
@@ -54,10 +54,11 @@ class Continuation(NamedTuple):
 
 @dataclass
 class ConstrainedBeams:
-    """The beams of one sentence with a guide.
+    """The beams of one constrained sentence.
 
-    The merit counts only the first token of a hard term, since every hypothesis must contain it. Otherwise, a beam
-    that has just begun an unlikely term would always outrank a beam that has nearly completed it.
+    Beams are ranked by merit: log-probability plus bonuses. Only the first token of a hard term lowers the merit, since
+    every hypothesis must contain the term. Otherwise, a beam that has just begun an unlikely term would always outrank
+    a beam that has nearly completed it.
     """
 
     guide: ConstraintAutomaton
@@ -70,13 +71,13 @@ class ConstrainedBeams:
         return cls(guide, limit, [BeamState(guide.start())] * beam_size)
 
     def must_follow(self, length: int) -> list[bool]:
-        """Return, for each beam, whether the guide forces its next token, even if that splits a character."""
+        """Return, for each beam, whether the constraints force its next token, even if that splits a character."""
         if length < len(self.guide.prefix):
             return [True] * len(self.standings)
         return [self._is_forced(standing.stage.prospects, length) for standing in self.standings]
 
     def banned(self, length: int, end_id: int) -> Iterator[tuple[int, Sequence[int] | Bool[Tensor, " vocab_size"]]]:
-        """Yield beams with tokens that must not follow them: a few ids, or a mask over the vocabulary."""
+        """Yield each restricted beam with its forbidden next tokens: a few ids, or a mask over the vocabulary."""
         prefix, ends = self.guide.prefix, self.guide.borders.ends
         for beam, (stage, _) in enumerate(self.standings):
             prospects = stage.prospects
@@ -96,12 +97,12 @@ class ConstrainedBeams:
             if stage.state.closed or (self.guide.whole_prefix and length == len(prefix)):
                 yield beam, self.guide.borders.goes_on
             elif prospects.needed < prospects.needed_anew and not self._fits(prospects.needed_anew, length + 1):
-                broken = self.guide.borders.goes_on.clone()  # tokens that make the term part of a longer word
+                broken = self.guide.borders.goes_on.clone()  # tokens that would make the term part of a longer word
                 broken[list(prospects.wanted)] = False
                 yield beam, broken
 
     def candidates(self, best: Sequence[Sequence[int]], length: int) -> list[Sequence[int]]:
-        """Return the tokens to consider after each beam, given the likeliest tokens."""
+        """Return the candidate next tokens of each beam: likely tokens, and tokens that begin or continue terms."""
         return [self._candidates(beam, likely, length) for beam, likely in enumerate(best)]
 
     def choose(
@@ -111,19 +112,19 @@ class ConstrainedBeams:
         before: Sequence[Sequence[float]],
         length: int,
     ) -> list[Continuation]:
-        """Choose the best continuations from these tokens after each beam.
+        """Choose the best continuations, given the candidate next tokens of each beam.
 
-        `gains` are the log-probabilities of all tokens, in order. `before` holds the present log-probability and merit
-        of each beam.
+        `gains` yields the log-probabilities of all candidates, in order. `before` holds the present log-probability and
+        merit of each beam.
         """
         found = []
         discouraged = self.guide.discouraged[length] if length < len(self.guide.discouraged) else {}
         is_opening, idle = self.guide.borders.is_opening, defaultdict[int, dict[bool, BeamTransition]](dict)
         for beam, (likely, (log_prob, merit), standing) in enumerate(zip(tokens, before, self.standings, strict=True)):
             busy = self.guide.busy(standing.stage.state)
-            turns = idle[self.standings.index(standing)]  # shared by all beams with equal standing
+            turns = idle[self.standings.index(standing)]  # transitions are shared by all beams in the same state
             for token, gain in zip(likely, list(islice(gains, len(likely))), strict=True):
-                if not (gain > NEG_INF and log_prob > NEG_INF):  # false for NaN
+                if not (gain > NEG_INF and log_prob > NEG_INF):  # also skips NaN, since comparisons with NaN are false
                     continue
                 if busy is None or token in busy:
                     turn = self._transition(standing, token, gain, length)
@@ -147,16 +148,16 @@ class ConstrainedBeams:
         if not prospects.needed_anew:
             return tokens
         if self._fits(prospects.needed_anew, length + 1):
-            return tokens  # the terms still fit after any token
+            return tokens  # the missing terms still fit, whichever token comes next
         in_time = [t for t in tokens if self._fits(self._needed_after(stage, t), length + 1)]
-        return in_time or tokens  # if no token fits, the term breaks off and begins again
+        return in_time or tokens  # if no candidate leaves enough room, the term breaks off and begins again
 
     def _fits(self, needed: int, length: int) -> bool:
-        """Return whether `needed` more tokens and the end token fit after the first `length`."""
+        """Return whether `needed` more tokens and the end token fit after the first `length` tokens."""
         return length + needed + 1 <= self.limit
 
     def _is_forced(self, prospects: Prospects, length: int) -> bool:
-        """Return whether the remaining terms need all remaining tokens."""
+        """Return whether the missing terms take up all the tokens that remain."""
         return prospects.needed > 0 and length + prospects.needed + 1 >= self.limit
 
     def _needed_after(self, stage: Stage, token: int) -> int:

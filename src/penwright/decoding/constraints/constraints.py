@@ -1,4 +1,4 @@
-"""Constraints on completions: all settings as one expression, and the tokens that can still lead to a match."""
+"""Constraints on completions: all settings as one regular expression, and the tokens that can still lead to a match."""
 
 import codecs
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from penwright.errors import UsageError
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import never_generated
 
-REMEMBERED = 256  # entries in each cache of token transitions
+REMEMBERED = 256  # maximum number of entries in each cache of token transitions
 
 
 class ConstrainedWord(NamedTuple):
@@ -43,10 +43,13 @@ class ConstrainedWord(NamedTuple):
 
 
 class Rules:
-    """The settings as one expression: the pattern, the words, and the stop strings that end a text."""
+    """The constraints of the settings as one regular expression: the pattern, the words and the stop strings."""
 
     def __init__(self, settings: DecodingSettings, check: Callable[[], None] = never_end):
-        """Read the settings. Raises UsageError for an unsupported pattern. An exception from `check` ends the work."""
+        """Build the expression of the settings; `check` may raise an exception to abort.
+
+        Raises UsageError for an unsupported pattern.
+        """
         self.expressions = make = Expressions(check=check)
         self._stops = [stop for stop in settings.stop if stop]
         self._banned = [ConstrainedWord.read(word) for word in settings.banned_words]
@@ -56,7 +59,7 @@ class Rules:
         self._separator = make.one_of(characters(r"\W"))
 
     def after(self, prompt: str) -> Expression:
-        """Match the allowed completions of this prompt, each alone or with the stop string that ends it."""
+        """Return an expression for the allowed completions of this prompt, with or without a final stop string."""
         make, inside = self.expressions, bool(prompt) and _joins_word(prompt[-1])
         required = [self._containing([word], inside) for word in self._required]
         begun = [rest for word in self._banned for rest in self._remainders(word, prompt)]
@@ -64,7 +67,7 @@ class Rules:
         return self._with_stops(make.both(self._pattern, *required, make.unlike(banned)))
 
     def _containing(self, words: Sequence[ConstrainedWord], inside: bool) -> Expression:
-        """Match texts that contain one of these words; `inside` means that the text begins inside another word."""
+        """Return an expression for texts that contain one of the words. `inside`: the text begins inside a word."""
         make = self.expressions
         apart = make.then(make.anything, self._separator)
         before = apart if inside else make.either(make.empty, apart)
@@ -73,13 +76,13 @@ class Rules:
         return make.either(make.then(make.anything, joined), make.then(before, alone))
 
     def _word_from(self, word: ConstrainedWord, place: int) -> Expression:
-        """Match the word from the character at `place` on, and any text that may follow the word."""
+        """Return an expression for the word from index `place` onward, followed by any text that may come after it."""
         make = self.expressions
         apart = make.either(make.empty, make.then(self._separator, make.anything))
         return make.then(self._any_case(word.text[place:]), make.anything if word.open_after else apart)
 
     def _remainders(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
-        """Return the rest of the word for each prefix of the word with which the prompt ends."""
+        """Return expressions for the rest of the word: one for each prefix of the word with which the prompt ends."""
         found, folded = [], prompt.casefold()
         for place in range(1, len(word.text)):
             before = prompt[:-place][-1:]
@@ -88,11 +91,11 @@ class Rules:
         return found
 
     def _any_case(self, text: str) -> Expression:
-        """Match the text in upper or lower case."""
+        """Return an expression that matches the text regardless of case."""
         return self.expressions.then(*(self.expressions.one_of(_case_variants(character)) for character in text))
 
     def _with_stops(self, allowed: Expression) -> Expression:
-        """Match allowed texts without stop strings, alone or followed by a stop string."""
+        """Return an expression for allowed texts without stop strings, alone or followed by a stop string."""
         make = self.expressions
         if not self._stops:
             return allowed
@@ -110,12 +113,12 @@ class Rules:
 
 
 class TokenText(NamedTuple):
-    """The text that each token adds after an unfinished character with given bytes."""
+    """The text that each token adds to a text that ends with given bytes of an incomplete character."""
 
     tokens: Int64[np.ndarray, " tokens"]  # tokens that keep the UTF-8 valid, longest text first
     classes: Int64[np.ndarray, "tokens longest"]  # classes of the added characters
     n_longer: list[int]  # numbers of tokens that add more than 0, 1, 2, ... characters
-    tails: Int64[np.ndarray, " tokens"]  # index of the unfinished character after each token
+    tails: Int64[np.ndarray, " tokens"]  # index of the incomplete character at the end of each token
 
 
 class CompletionConstraint:
@@ -155,7 +158,7 @@ class CompletionConstraint:
             self.reach(start, b"")
 
     def _class_costs(self) -> Float64[np.ndarray, " classes"]:
-        """Return how many tokens a character of each class takes: one, or one per byte; inf without such tokens."""
+        """Return how many tokens a character of each class takes: one, or one per byte; inf if it has no tokens."""
         costs = np.array(self.automaton.classes.cheapest() if self._bytewise else [inf] * self.automaton.classes.count)
         costs = costs.astype(np.float64)
         for spelled in self.bytes:
@@ -179,14 +182,14 @@ class CompletionConstraint:
                 )
 
     def follow(self, state: int, tail: bytes, token: int) -> tuple[int, bytes]:
-        """Return the state and the unfinished character after a token."""
+        """Return the state after a token, and the bytes of an incomplete character at its end."""
         text, rest = _decode(tail + self.bytes[token])
         for of_class in self.automaton.classes.of(text or ""):
             state = int(self.automaton.table[state, of_class])
         return state, rest
 
     def _reach(self, state: int, tail: bytes) -> Float32[np.ndarray, " vocab_size"]:
-        """Return an upper bound on the number of tokens needed after each token; inf if the token is forbidden."""
+        """Return, for each next token, how many further tokens suffice to complete the text; inf if forbidden."""
         texts = self._token_texts(tail)
         states = np.full(len(texts.tokens), state, dtype=np.int32)
         for place, n_longer in enumerate(texts.n_longer):
@@ -200,7 +203,7 @@ class CompletionConstraint:
         return found
 
     def _find_distances_after_tail(self, tail: bytes) -> Float64[np.ndarray, " states"]:
-        """Return the distance from each state after the first bytes of an unfinished character."""
+        """Return, for each state, how many tokens suffice to finish the incomplete character and the text."""
         if not tail:
             return self.distances
         first, last, n_missing = _completions(tail)
@@ -238,11 +241,11 @@ class ConstrainedRows:
         self._places: list[tuple[int, bytes]] = [(guide.starts[prompt], b"") for prompt in prompts]
 
     def possible(self, logits: Logits, n_left: int) -> Logits:
-        """Mask tokens after which n_left more tokens cannot satisfy the constraint, but leave at least one token."""
+        """Mask each token after which n_left more tokens are too few to satisfy the constraint."""
         return logits.masked_fill(~self.allowed(n_left).to(logits.device), NEG_INF)
 
     def allowed(self, n_left: int) -> Bool[Tensor, "rows vocab_size"]:
-        """Return, for each row, the tokens after which n_left more tokens can complete the text."""
+        """Return, for each row, a mask of the tokens after which n_left more tokens are enough to complete the text."""
         return torch.from_numpy(np.stack([self._guide.reach(*place) for place in self._places]) <= n_left)
 
     def push(self, tokens: Int[Tensor, " rows"]) -> None:
@@ -270,7 +273,7 @@ def _case_variants(character: str) -> list[Span]:
 
 
 def _decode(spelled: bytes) -> tuple[str | None, bytes]:
-    """Return the whole characters (None for invalid UTF-8) and the bytes of an unfinished character."""
+    """Return the complete characters (None for invalid UTF-8), and the bytes of an incomplete character at the end."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         text, rest = decoder.decode(spelled), decoder.getstate()[0]
@@ -278,7 +281,7 @@ def _decode(spelled: bytes) -> tuple[str | None, bytes]:
         return None, b""
     if rest:
         first, last, _ = _completions(rest)
-        if first > last:  # invalid, but the decoder notices only at the next byte
+        if first > last:  # already invalid, but Python's decoder notices this only at the next byte
             return None, b""
     return text, rest
 

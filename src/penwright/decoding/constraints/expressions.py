@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-Span = tuple[int, int]  # code points from the first number up to, but not including, the second
-Expression = int  # an index in the Expressions that made it; equal expressions have equal indices
+Span = tuple[int, int]  # a range of code points: the first, and the one after the last
+Expression = int  # an index into the Expressions object that made it; equal expressions have equal indices
 N_CODE_POINTS = 0x110000
-OFTEN = 200  # number of parts visited between two calls of `check`
+OFTEN = 200  # number of subexpressions visited between two calls of `check`
 
 
 class TooLarge(Exception):
@@ -21,13 +21,13 @@ class TooLarge(Exception):
 
 
 def never_end() -> None:
-    """Do nothing: the default `check`, which never ends the work."""
+    """Do nothing: the default `check`, which never aborts."""
 
 
 class Expressions:
-    """A factory of expressions and their derivatives; `limit` bounds the work, counted in parts visited.
+    """A factory of regular expressions and their derivatives; `limit` is the maximum number of subexpressions visited.
 
-    `check` is called every few hundred parts, and may raise an exception to end the work.
+    `check` is called every few hundred subexpressions, and may raise an exception to abort.
     """
 
     def __init__(self, limit: int = 3_000_000, check: Callable[[], None] = never_end):
@@ -105,7 +105,7 @@ class Expressions:
         return self._make("repeat", part, least, most, nullable=least == 0)
 
     def classes(self) -> "Classes":
-        """Return the classes of characters that no expression distinguishes. Call this after making all expressions."""
+        """Divide the characters into classes that no expression tells apart. Call this after making all expressions."""
         ones = {number: node[1] for number, node in enumerate(self._nodes) if node[0] == "one"}
         classes = Classes(list(ones.values()))
         self._members = {number: classes.within(spans) for number, spans in ones.items()}
@@ -121,7 +121,7 @@ class Expressions:
         return known
 
     def _derive(self, number: Expression, of_class: int) -> Expression:
-        derived = self.nothing  # the derivative of the empty text
+        derived = self.nothing  # the derivative of an expression that matches only the empty text
         match self._nodes[number]:
             case ("one", _) if of_class in self._members[number]:
                 derived = self.empty
@@ -171,7 +171,7 @@ SURROGATES = 0xD800, 0xE000  # code points that no text contains
 
 
 class Classes:
-    """Classes of code points: each of the given sets contains either all of a class or none of it."""
+    """A partition of the code points into classes: each given set contains either all of a class or none of it."""
 
     def __init__(self, sets: Sequence[Sequence[Span]]):
         edges = {0, N_CODE_POINTS, *(edge for spans in sets for span in spans for edge in span)}
@@ -190,7 +190,7 @@ class Classes:
         return change.cumsum()[:-1] > 0
 
     def within(self, spans: Sequence[Span]) -> frozenset[int]:
-        """Return the classes that together form one of the sets."""
+        """Return the classes that together make up one of the given sets."""
         return frozenset(self._numbers[self._inside(spans)].tolist())
 
     def of(self, text: str) -> list[int]:
@@ -204,7 +204,7 @@ class Classes:
         return sorted(set(self._numbers[begin - 1 : end].tolist()))
 
     def cheapest(self) -> list[float]:
-        """Return the length in UTF-8 of the shortest character of each class, in bytes; inf for surrogates only."""
+        """Return the UTF-8 length in bytes of the shortest character of each class; inf for a class of surrogates."""
         begins, ends = self._borders[:-1], self._borders[1:]
         begins = np.where((begins >= SURROGATES[0]) & (begins < SURROGATES[1]), SURROGATES[1], begins)
         sizes = 1.0 + (begins >= 0x80) + (begins >= 0x800) + (begins >= 0x10000)

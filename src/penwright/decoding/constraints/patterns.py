@@ -1,4 +1,4 @@
-"""Translation of Python's `re` patterns into expressions; features that are not regular are rejected."""
+"""A translator of Python's `re` patterns into expressions; it rejects features that are not regular."""
 
 import re
 import sys
@@ -134,7 +134,7 @@ def _set_code_points(items: tuple[tuple[str, Any], ...], flags: int) -> tuple[Sp
                     mask[begin:end] = True
     if items[0][0] == "NEGATE":
         mask = ~mask
-    if flags & re.IGNORECASE:  # affects only characters with another case
+    if flags & re.IGNORECASE:  # IGNORECASE affects only characters that also exist in another case
         mask[list(map(ord, _cased_characters()))] = False
         mask[_cased_matches(f"[{''.join(_in_brackets(*item) for item in items)}]", flags)] = True
     edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
@@ -142,7 +142,7 @@ def _set_code_points(items: tuple[tuple[str, Any], ...], flags: int) -> tuple[Sp
 
 
 def _in_brackets(name: str, value: Any) -> str:
-    """Return an item of a character set in the notation used inside brackets."""
+    """Return an item of a character set in the notation of a pattern's square brackets."""
     match name:
         case "NEGATE":
             return "^"
@@ -165,11 +165,11 @@ def _every_character() -> str:
 
 
 def _cased_matches(pattern: str, flags: int) -> list[int]:
-    """Return the characters that match a set and have another case."""
+    """Return the characters that match a set and also exist in another case."""
     return [ord(character) for character in re.compile(pattern, flags).findall(_cased_characters())]
 
 
 @cache
 def _cased_characters() -> str:
-    """Return every character that has another case."""
+    """Return every character that also exists in another case."""
     return "".join(c for c in _every_character() if c.lower() != c or c.upper() != c)

@@ -13,8 +13,8 @@ from penwright.text import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 
 Tokens = tuple[int, ...]
-After = Literal["nothing", "opening", "anything"]  # the last token: none, an opening token (Borders.opens) or another
-SLACK, SLOPE = 1, 5.0  # up to SLACK tokens early or late are free; each further token costs SLOPE nats
+After = Literal["nothing", "opening", "anything"]  # last token: none, one that needs no space after it, or another
+SLACK, SLOPE = 1, 5.0  # terms may be up to SLACK tokens early or late; each further token costs SLOPE nats
 
 
 class Borders:
@@ -22,9 +22,11 @@ class Borders:
 
     def __init__(self, tokenizer: Tokenizer):
         texts = [tokenizer.token_bytes(token).decode("utf-8", "replace") for token in range(tokenizer.vocab_size)]
-        self.ends = torch.tensor([_ends_word(text) for text in texts])  # whether the word before the token ends
+        self.ends = torch.tensor([_ends_word(text) for text in texts])  # whether each token ends the word before it
         self.ends[tokenizer.end_id] = True
-        self.opens = torch.tensor([_opens_word(text) for text in texts])  # whether a word may follow without a space
+        self.opens = torch.tensor(
+            [_opens_word(text) for text in texts]
+        )  # whether a word can follow each without a space
         self.is_end: list[bool] = self.ends.tolist()
         self.is_opening: list[bool] = self.opens.tolist()
 
@@ -58,9 +60,9 @@ class RequiredTerm:
     bare: tuple[Tokens, ...]  # the forms, tokenized after an opening bracket
     first: tuple[Tokens, ...]  # the forms, tokenized at the beginning of a text
     times: int = 1
-    bias: float = inf  # inf: the term is required; otherwise it is optional, and each token adds this many nats
+    bias: float = inf  # inf: a required term; otherwise, an optional term, each token of which earns this many nats
     place: int | None = None  # expected number of tokens before the term
-    verbatim: bool = False  # whether the term counts as soon as it is complete, and a new word must follow
+    verbatim: bool = False  # whether the term counts as soon as its last token is generated, and a new word must follow
 
     @property
     def is_hard(self) -> bool:
@@ -73,7 +75,7 @@ class RequiredTerm:
         return min(map(len, self.forms))
 
     def too_early(self, start: int) -> float:
-        """Return the cost in nats of beginning at `start`; 0 unless `start` is before the expected position."""
+        """Return the cost in nats of beginning the term at token `start`; 0 unless this is too early."""
         return 0.0 if self.place is None else SLOPE * max(0, self.place - SLACK - start)
 
     def is_late(self, length: int) -> bool:
@@ -82,7 +84,7 @@ class RequiredTerm:
 
 
 class Match(NamedTuple):
-    """The beginning of a term, matched at the end of the target."""
+    """A match between the beginning of a term and the end of the target so far."""
 
     term: int
     form: Tokens
@@ -90,28 +92,28 @@ class Match(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the whole form is matched."""
+        """Whether the match covers the whole form of the term."""
         return self.length == len(self.form)
 
 
 class State(NamedTuple):
-    """The progress of a target through its terms."""
+    """The state of a target: the terms that it has completed and begun."""
 
-    left: tuple[int, ...]  # how many more times each term must occur (or may occur, if it is soft)
+    left: tuple[int, ...]  # number of times that each term must still occur (or may still occur, if it is soft)
     matches: tuple[Match, ...] = ()
-    after: After = "nothing"  # type of the last token
+    after: After = "nothing"  # kind of the last token
     closed: bool = False  # whether a verbatim term has just been completed
 
 
 class Prospects(NamedTuple):
-    """The consequences of a state for the search."""
+    """What a state of the automaton permits, forbids and requires next."""
 
-    wanted: Tokens  # tokens that continue or begin missing terms
-    barred: list[int]  # one-token terms that are forbidden or must not occur again
-    may_end: bool  # whether all required terms are present if the last word is complete
-    may_end_word: bool  # False if the end of the word would complete a hard term once too often
-    progress: int  # number of hard terms present or begun; hypotheses with the same number compete
-    needed: int  # fewest tokens that complete all hard terms, not counting the end token
+    wanted: Tokens  # tokens that begin or continue a missing term
+    barred: list[int]  # single-token terms that must not occur, or not again
+    may_end: bool  # whether all required terms are present, assuming that the last word is complete
+    may_end_word: bool  # False if ending the word here would complete a hard term one time too many
+    progress: int  # number of hard terms present or begun; only hypotheses with equal numbers compete
+    needed: int  # minimum number of tokens that complete all hard terms, excluding the end token
     needed_anew: int  # like `needed`, if the term in progress breaks off or its last word continues
     hard: Match | None  # the longest match of a missing hard term
     soft: Match | None  # the longest match of a soft term that may still occur
@@ -120,7 +122,7 @@ class Prospects(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Stage:
-    """A state, its prospects and its known successors; an automaton has one stage for each state."""
+    """A state of the automaton, with what it permits and requires next, and the successors computed so far."""
 
     state: State
     prospects: Prospects
@@ -135,11 +137,11 @@ class ConstraintAutomaton:
     borders: Borders
     prefix: Tokens = ()
     whole_prefix: bool = False  # whether the last word of the prefix is complete
-    discouraged: Sequence[Mapping[int, float]] = ()  # penalties of tokens in nats, for each step
+    discouraged: Sequence[Mapping[int, float]] = ()  # for each step, the penalties of discouraged tokens, in nats
     _stages: dict[State, Stage] = field(default_factory=dict)
 
     def start(self) -> Stage:
-        """Return the stage of an empty target."""
+        """Return the initial stage, that of an empty target."""
         return self._stage_of(State(tuple(term.times for term in self.terms)))
 
     def after(self, stage: Stage, token: int) -> Stage:
@@ -162,7 +164,7 @@ class ConstraintAutomaton:
         return self._count_verbatim(State(left, tuple(longer + begun), kind))
 
     def busy(self, state: State) -> Set[int] | None:
-        """Return the tokens that begin terms; None inside a term, since every token continues or ends the term."""
+        """Return the tokens that can begin a term; None if a term has begun, since then every token matters."""
         return None if state.matches else self._first_tokens[state.after]
 
     def _count_verbatim(self, state: State) -> State:
@@ -175,12 +177,12 @@ class ConstraintAutomaton:
 
     @property
     def most_bias(self) -> float:
-        """The maximum number of nats that soft terms can add."""
+        """The maximum total bonus of all soft terms, in nats."""
         soft = [term for term in self.terms if not term.is_hard]
         return fsum(term.bias * term.times * max(map(len, term.forms + term.first)) for term in soft)
 
     def _find_prospects(self, state: State) -> Prospects:
-        """Return the consequences of a state for the search."""
+        """Return what a state permits, forbids and requires next."""
         settled, beginnings = self._left_after_word(state), self._beginnings[state.after]
         whole = [match.term for match in state.matches if match.is_whole]
         alive = [match for match in state.matches if state.left[match.term] > 0]
@@ -209,7 +211,7 @@ class ConstraintAutomaton:
         )
 
     def _left_after_word(self, state: State) -> tuple[int, ...]:
-        """Return `left` if the last word is complete: the longest term that ends with it counts as present."""
+        """Return `state.left` updated as if the last word were complete; this may complete a term."""
         whole = [match for match in state.matches if match.is_whole and state.left[match.term] > 0]
         if not whole:
             return state.left
@@ -218,7 +220,7 @@ class ConstraintAutomaton:
 
     @cached_property
     def _beginnings(self) -> dict[After, list[tuple[int, Tokens]]]:
-        """The terms that can begin after each value of After: the index of each term, with each of its forms."""
+        """For each kind of last token, the terms that can begin: pairs of a term's index and one of its forms."""
         found: dict[After, list[tuple[int, Tokens]]] = {"nothing": [], "opening": [], "anything": []}
         for number, term in enumerate(self.terms):
             found["nothing"] += [(number, form) for form in dict.fromkeys(term.first + term.forms)]
@@ -228,12 +230,12 @@ class ConstraintAutomaton:
 
     @cached_property
     def _first_tokens(self) -> dict[After, set[int]]:
-        """The first tokens of the terms that can begin after each value of After."""
+        """For each kind of last token, the first tokens of all terms that can begin."""
         return {after: {form[0] for _, form in beginnings} for after, beginnings in self._beginnings.items()}
 
 
 def overdue(waiting: Sequence[RequiredTerm], length: int) -> float:
-    """Return the cost in nats of terms that should have begun by now."""
+    """Return the cost in nats of the terms that are overdue when the target has `length` tokens."""
     return SLOPE * sum(term.is_late(length) for term in waiting)
 
 

@@ -65,7 +65,7 @@ def keep_eta(logits: Logits, epsilon: float) -> Logits:
 
 
 def exclude_top_choices(logits: Logits, threshold: float, rows: Bool[Tensor, " rows"]) -> Logits:
-    """Drop all tokens with at least `threshold` probability except the least likely of them, in these rows.
+    """In these rows, drop all tokens whose probability is at least `threshold`, except the least likely of them.
 
     This is XTC (Weidmann 2024). It makes the text less predictable wherever several continuations are good.
     """
@@ -97,11 +97,11 @@ def _log_probs_and_entropy(logits: Logits) -> tuple[Float[Tensor, "rows vocab_si
 
 
 def _keep_until(ordered: Logits, places: Tensor, logits: Logits, p: float) -> Logits:
-    """Keep the first tokens of this order whose probabilities add up to p; `places` are their ids in `logits`."""
+    """Keep the first tokens of `ordered` whose probabilities add up to p; `places` holds their token ids."""
     if p >= 1:
         return logits
     probabilities = ordered.double().softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities  # total probability of the earlier tokens
+    before = probabilities.cumsum(-1) - probabilities  # total probability of the tokens before each token
     kept = ordered.masked_fill(before >= p, NEG_INF)
     return torch.empty_like(logits).scatter(-1, places, kept)
 

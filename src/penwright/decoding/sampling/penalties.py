@@ -10,7 +10,7 @@ from torch import Tensor
 
 from penwright.decoding.sampling.filters import NEG_INF, Logits
 
-MOST_LOST = 1e4  # maximum penalty, however long the repetition is
+MOST_LOST = 1e4  # maximum penalty on a logit, however long the repetition is
 
 
 class RowHistory:
@@ -25,23 +25,23 @@ class RowHistory:
 
     @property
     def tokens(self) -> Int64[np.ndarray, " length"]:
-        """The tokens so far."""
+        """The tokens of the row so far."""
         return self._tokens[: self.length]
 
     def push(self, token: int) -> None:
-        """Append a token. A position matches the new end if it holds this token and the position before it matched."""
+        """Append a token, and update the match length at each earlier position: it grows by one or becomes 0."""
         n = self.length
         if n == len(self._tokens):
             self._tokens = np.concatenate([self._tokens, np.zeros_like(self._tokens)])
             self._overlaps = np.concatenate([self._overlaps, np.zeros_like(self._overlaps)])
         before = np.concatenate([[0], self._overlaps[: max(0, n - 1)]])[:n]
         self._overlaps[:n] = np.where(self._tokens[:n] == token, before + 1, 0)
-        self._overlaps[n] = 0  # the end itself does not count
+        self._overlaps[n] = 0  # a match of the end with itself does not count
         self._tokens[n] = token
         self.length += 1
 
     def repetitions(self) -> tuple[Int64[np.ndarray, " places"], Int64[np.ndarray, " places"]]:
-        """Return all tokens but the first and, for each, how many tokens before it match the end of the text."""
+        """Return all tokens except the first and, for each, how many tokens before it match the end of the text."""
         n = max(0, self.length - 1)
         return self._tokens[1 : n + 1], self._overlaps[:n]
 
@@ -85,7 +85,7 @@ class History:
 
     @classmethod
     def joined(cls, histories: Sequence["History"]) -> "History":
-        """Join the histories of several batches for reading; new tokens are appended to the individual histories."""
+        """Join the histories of several batches into a read-only copy; new tokens go to the individual histories."""
         one = cls.__new__(cls)
         one.pasts = [past for history in histories for past in history.pasts]
         one.seen = torch.cat([history.seen for history in histories])

@@ -1,4 +1,4 @@
-"""Sampling of the next token: rules that reshape the logits, then a draw that does not depend on other rows.
+"""Sampling of the next token: rules that change the logits, then a draw that does not depend on other rows.
 
 The order is fixed: banned tokens, penalties, temperature, the filters in the order of FILTERS, XTC, the draw. The order
 of the penalties is bias, repetition, presence, frequency, DRY, repeated n-grams.
@@ -51,7 +51,7 @@ def with_temperature(logits: Logits, temperature: float | Float[Tensor, "rows 1"
 
 @dataclass(frozen=True)
 class Sampling:
-    """The rules for choosing tokens from logits; at temperature 0, the best token is chosen."""
+    """The rules for choosing a token from logits; at temperature 0, the likeliest token is chosen."""
 
     banned: tuple[int, ...] = ()  # tokens that are never generated
     settings: DecodingSettings = GREEDY

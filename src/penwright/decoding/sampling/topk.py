@@ -14,8 +14,8 @@ from penwright.native.toolchain import SOURCES
 
 MAX_K = 8  # number of tokens per row that the compiled operator returns
 SOURCE = SOURCES / "likeliest.cpp"
-COMPILES = torch.cpu._is_avx512_supported()  # without AVX-512 the compiled operator does not pay off
-BLOCK = 64  # number of scores in a block
+COMPILES = torch.cpu._is_avx512_supported()  # without AVX-512, the compiled operator is not faster
+BLOCK = 64  # number of scores per block
 WORTH_IT = 30_000  # minimum number of scores for which blocks are faster
 
 
@@ -44,7 +44,7 @@ def largest(scores: Float[Tensor, "rows columns"], n: int) -> TopK:
 
 
 def _after_blocks(scores: Float[Tensor, "rows columns"], n_blocks: int) -> Int[Tensor, "rows rest"]:
-    """Return the indices after the last whole block."""
+    """Return the indices of the scores after the last whole block."""
     return torch.arange(n_blocks * BLOCK, scores.shape[1], device=scores.device).expand(len(scores), -1)
 
 
@@ -53,7 +53,7 @@ class MaskedTopK(NamedTuple):
 
     values: Float[Tensor, "rows n"]
     places: Int[Tensor, "rows n"]
-    normalisers: Float[Tensor, " rows"]  # the logsumexp of all logits, to subtract
+    normalisers: Float[Tensor, " rows"]  # the logsumexp of all logits; subtract it to get log-probabilities
 
 
 Choose = Callable[[Tensor, Utf8Rules, Situations, int], MaskedTopK]  # a function with the signature of likeliest()
@@ -75,15 +75,15 @@ def _keep_all(rows: Sequence[int]) -> None:
 class TokenSelector(NamedTuple):
     """The UTF-8 rules and the function with which a search selects the next tokens."""
 
-    spelling: Utf8Rules  # the rules for tokens that may come next
+    spelling: Utf8Rules  # the tokens that keep the UTF-8 valid
     choose: Choose = likeliest
-    select: Callable[[Sequence[int]], None] = _keep_all  # called with the remaining sentences when others finish
+    select: Callable[[Sequence[int]], None] = _keep_all  # called with the indices of the unfinished sentences
 
 
 def may_come(
     allowed: Int64[Tensor, "all_situations words"], situations: Int64[Tensor, " rows"], vocab_size: int
 ) -> Bool[Tensor, "rows vocab_size"]:
-    """Unpack the bits of Utf8Rules for the situation of each row into Booleans."""
+    """Return a Boolean mask of the tokens allowed in each row, unpacked from the bit mask of its UTF-8 situation."""
     bits = np.unpackbits(allowed.numpy().view(np.uint8), axis=1, count=vocab_size, bitorder="little")
     return torch.from_numpy(bits).bool()[situations]
 
@@ -92,7 +92,7 @@ def may_come(
 def _likeliest(
     logits: torch.Tensor, allowed: torch.Tensor, situations: torch.Tensor, n_best: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the same tokens as likeliest.cpp; `allowed` are the bits of Utf8Rules."""
+    """Return the same tokens as the C++ operator; `allowed` holds a bit mask for each UTF-8 situation."""
     best = largest(logits.masked_fill(~may_come(allowed, situations, logits.shape[1]), NEG_INF), n_best)
     return best.values, best.places, logits.logsumexp(-1)
 

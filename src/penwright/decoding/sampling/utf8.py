@@ -11,9 +11,9 @@ from torch import Tensor
 from penwright.decoding.sampling.filters import NEG_INF
 from penwright.tokenizers import Tokenizer
 
-WORD = 64  # bits per word
+WORD = 64  # bits per integer of a bit mask
 # The states of a text: whole (0), one to three bytes missing (1 to 3), and after a byte that limits the next (4 to 7),
-# as in table 3-7 of the Unicode standard. A step has a state, the first and last byte of a range, and the next state.
+# as in table 3-7 of the Unicode standard. Each step is a state, the first and last byte of a range, and the next state.
 STEPS = (
     (0, 0x00, 0x7F, 0), (0, 0xC2, 0xDF, 1), (0, 0xE0, 0xE0, 4), (0, 0xE1, 0xEC, 2), (0, 0xED, 0xED, 5),
     (0, 0xEE, 0xEF, 2), (0, 0xF0, 0xF0, 6), (0, 0xF1, 0xF3, 3), (0, 0xF4, 0xF4, 7),
@@ -23,19 +23,23 @@ STEPS = (
 MISSING = np.array([0, 1, 2, 3, 2, 2, 3, 3, 255])  # bytes missing in each state
 BROKEN = N_STATES = 8  # the state of invalid UTF-8
 MOST_LEFT = 3  # with this many tokens left, any character can be completed
-FREE = N_STATES * (MOST_LEFT + 1)  # the situation of a text with a constraint: no UTF-8 rule applies
+FREE = N_STATES * (MOST_LEFT + 1)  # the situation of a constrained text, to which no UTF-8 rule applies
 
 States = UInt8[np.ndarray, "*texts"]
-Situations = Int64[np.ndarray, "*texts"]  # a state, combined with the number of tokens that may come after the next one
+Situations = Int64[np.ndarray, "*texts"]  # UTF-8 states, combined with the number of tokens left after the next one
 
 
 class Utf8Rules:
-    """The UTF-8 rules of a vocabulary: the state after each token, and the tokens allowed in each situation."""
+    """The UTF-8 rules of a vocabulary.
+
+    They give the state after each token, and the tokens allowed in each situation: a state and a number of remaining
+    tokens.
+    """
 
     def __init__(self, tokens: Sequence[bytes], banned: Sequence[int] = (), end_id: int | None = None):
         """Make the rules from the bytes that each token adds. The end token is allowed only after whole characters."""
         after = _states_after(tokens)[:N_STATES]
-        self.after = np.where(after == BROKEN, 0, after)  # the next state; invalid text counts as whole
+        self.after = np.where(after == BROKEN, 0, after)  # the next state; whole (0) after invalid bytes
         missing = MISSING[after]
         if end_id is not None:
             missing[1:, end_id] = MISSING[BROKEN]
@@ -60,7 +64,7 @@ class Utf8Rules:
 
     @cached_property
     def bits(self) -> Int64[Tensor, "situations words"]:
-        """A bit for each token and situation, set if the token may come next."""
+        """A bit mask of the vocabulary for each situation; a bit is set if the token may come next."""
         n_situations, vocab_size = self.may_come.shape
         bits = np.zeros((n_situations, -(-vocab_size // WORD) * WORD), dtype=np.uint8)
         bits[:, :vocab_size] = self.may_come
@@ -68,17 +72,17 @@ class Utf8Rules:
 
     @cached_property
     def states_after(self) -> UInt8[Tensor, "states vocab_size"]:
-        """The table `after` as a tensor, for compiled code."""
+        """The table of the state after each token, as a tensor for compiled code."""
         return torch.from_numpy(self.after)
 
     def situations(self, states: States, n_left: Int[np.ndarray, "*#texts"]) -> Situations:
-        """Return the situations of texts in these states, with `n_left` more tokens after the next one."""
+        """Return the situations of texts in these states, if `n_left` more tokens may come after the next one."""
         return states + N_STATES * np.minimum(np.maximum(n_left, 0), MOST_LEFT)  # faster than np.clip
 
     def forbid(self, logits: Float[Tensor, "rows vocab_size"], situations: Int64[np.ndarray, " rows"]) -> None:
         """Mask the forbidden tokens in place."""
         first = int(situations[0])
-        if (situations == first).all():  # nearly always true
+        if (situations == first).all():  # nearly always, all rows are in the same situation
             logits.index_fill_(1, self._forbidden_in(first, logits.device), NEG_INF)
             return
         for situation in np.unique(situations).tolist():
