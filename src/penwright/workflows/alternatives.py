@@ -11,13 +11,13 @@ from penwright.training.auto.capacity import LADDER
 from penwright.training.auto.forecast import forecast_bits
 from penwright.workflows.plan import Prepared, forecast
 
-MINUTES = (1 / 3, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0)  # budgets to choose from
+MINUTES = (1 / 3, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0)  # budgets to choose from, in minutes
 DIMENSIONS = {"size", "d_model", "n_layers", "n_decoder_layers", "n_heads", "n_kv_heads", "d_head", "d_ff"}
 SHOWN_COLUMNS = 100
 
 
 class SizeOption(NamedTuple):
-    """A model size, and how often such a model would read the text in the same time."""
+    """A model size, and the number of epochs that such a model completes within the planned budget."""
 
     size: str
     parameters: int
@@ -26,7 +26,7 @@ class SizeOption(NamedTuple):
 
 
 class BudgetOption(NamedTuple):
-    """A budget, and the forecast for the planned model with it."""
+    """A budget in minutes, and a forecast of the result that the planned model reaches with this budget."""
 
     minutes: float
     epochs: float
@@ -64,9 +64,9 @@ def budget_options(prepared: Prepared) -> Iterator[BudgetOption]:
 
 
 def columns_of(prepared: Prepared) -> list[str]:
-    """Return the names of the columns of the first file, in order. Return none for running text."""
+    """Return the column names of the first file, in order. The list is empty for running text."""
     try:
         table = find_table(prepared.corpus.files[0])
-    except (PenwrightError, OSError):  # a data set of the hub, or a file that has just been deleted
+    except (PenwrightError, OSError):  # a data set on the Hugging Face Hub, or a file that has just been deleted
         return []
     return list(table.columns)[:SHOWN_COLUMNS] if table else []

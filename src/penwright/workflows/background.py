@@ -1,4 +1,4 @@
-"""Compilation of decoding steps by a process in the background, so that texts are written fast without `optimize`."""
+"""Background compilation of decoding steps, which makes generation fast even without `optimize`."""
 
 import os
 import subprocess
@@ -24,12 +24,12 @@ from penwright.tokenizers import Tokenizer
 
 try:
     import fcntl
-except ImportError:  # Windows, where nothing is compiled
+except ImportError:  # on Windows, decoding steps are not compiled
     fcntl = None  # type: ignore[assignment]
 
 SWITCH = "PENWRIGHT_COMPILE"  # environment variable; "off": compile only if `penwright optimize` is called
-FEWEST_PARAMETERS = 500_000  # smaller models write fast enough, and are often toys
-MOST_PARAMETERS = 300_000_000  # the process needs memory for random weights
+FEWEST_PARAMETERS = 500_000  # smaller models are fast enough without compilation, and are often toys
+MOST_PARAMETERS = 300_000_000  # the compiling process needs memory for random weights of this size
 NICENESS = 10  # other programs, training included, get ten times as much processor time
 LOCK, FAILED = "background.lock", "background-failed"
 INITIAL_STD = 0.02  # standard deviation of the random weights, for the check of the compiled code
@@ -51,7 +51,7 @@ def compile_in_background(run: Run, precision: Precision) -> bool:
     with suppress(PenwrightError, OSError):  # the cache cannot be written, or another process holds the lock
         if not _failure_of(model).exists():
             with (toolchain.trusted_folder() / LOCK).open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the new process inherits the lock
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the compiling process inherits the lock
                 _start(run.folder.absolute(), precision, lock.fileno())
                 return True
     return False
@@ -70,7 +70,7 @@ def is_compiling() -> bool:
 
 
 def _start(folder: Path, precision: Precision, lock: int) -> None:
-    """Start the process in another folder. With `-P`, Python imports nothing from there."""
+    """Start the compiling process. With `-P`, Python imports no modules from its working folder."""
     here = [str(folder), precision, str(torch.get_num_threads())]
     subprocess.Popen(
         [sys.executable, "-P", "-m", __name__, *here],
@@ -84,7 +84,7 @@ def _start(folder: Path, precision: Precision, lock: int) -> None:
 
 
 def compile_now(run: Run, precision: Precision) -> None:
-    """Compile the steps for the shape of a run, which may have no checkpoint yet. If this fails, record the failure."""
+    """Compile decoding steps for the model shape of a run. Needs no checkpoint. Record a failure in a file."""
     model = _model_of(run, precision)
     try:
         engine.compile_steps(model)
@@ -94,11 +94,11 @@ def compile_now(run: Run, precision: Precision) -> None:
 
 
 def _model_of(run: Run, precision: Precision) -> DecoderOnly | EncoderDecoder:
-    """Return a model with the shape of the run and random weights."""
+    """Return a model of the run's shape with random weights."""
     model = make_model(run.recipe.task, Tokenizer.load(run.tokenizer_path).vocab_size, run.recipe.model).eval()
     assert isinstance(model, DecoderOnly | EncoderDecoder)
     for parameter in model.parameters():
-        if parameter.dim() > 1:  # matrices of zeros would make every result equal
+        if parameter.dim() > 1:  # with matrices of zeros, a wrong result could not be detected
             torch.nn.init.normal_(parameter, std=INITIAL_STD)
     to_precision(model, precision)
     return model

@@ -27,17 +27,17 @@ MAY_CHANGE = {  # [model] settings that may change when a run is resumed
 
 
 def made_with(run: Run, recipe: Recipe) -> Record:
-    """Return everything that the weights of this run depend on: hashes of files, and settings."""
+    """Return everything that the weights of this run depend on: the hashes of its files, and its settings."""
     names = [name for name in FILES if name != LINEAR or (recipe.task == "classify" and recipe.model.ngrams)]
     files = {name: sha256_of(run.folder / name) for name in names}
     return {"files": files, "settings": _settings(recipe)}
 
 
 def _settings(recipe: Recipe) -> Record:
-    """Return all settings that determine the meaning of the weights, by their full names."""
+    """Return the settings that the weights depend on, by their dotted names, such as `model.n_heads`."""
     model = recipe.model.model_dump(mode="json", exclude=MAY_CHANGE)
     tables = {"tokenizer": recipe.tokenizer.model_dump(mode="json"), "model": model}
-    if recipe.finetuning and recipe.lora:  # adapters fit only the weights that they were trained on
+    if recipe.finetuning and recipe.lora:  # an adapter fits only the base weights that it was trained with
         tables |= {"lora": recipe.lora.model_dump(mode="json"), "base": {"sha256": recipe.finetuning.base_sha256}}
     return {"task": recipe.task, **flatten(tables)}
 
@@ -62,7 +62,7 @@ def require_made_with(checkpoint: Checkpoint, run: Run, recipe: Recipe) -> None:
         if name in now and now[name] != value:
             raise PenwrightError(
                 f"{run.folder / RECIPE}: {name} is {now[name]}, but {checkpoint.folder.name} was trained with {value}. "
-                "Restore the old value, or train a new run with the new one"
+                "Restore the old value, or train a new run with the new value"
             )
 
 
@@ -85,7 +85,7 @@ def require_shapes(checkpoint: Checkpoint, recipe: Recipe, vocab_size: int, n_la
     try:
         with shapes_only():
             built = weights_of(make_model(recipe.task, vocab_size, model, n_labels, recipe.lora))
-    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # a tensor would have an impossible size
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # for example, a tensor of impossible size
         raise PenwrightError(f"{RECIPE} describes a model that cannot be built: {error}") from None
     _compare({name: tuple(tensor.shape) for name, tensor in built.items()}, saved, checkpoint)
 

@@ -43,13 +43,13 @@ def train_ensemble(given: Table, n_members: int, folder: Path, watch: Watch) -> 
 
 
 def member_settings(given: Table, n_members: int, number: int) -> Table:
-    """Return the settings of member `number`, counted from 1. Members have different seeds and share held-out texts."""
+    """Return the settings of member `number`, from 1. Members have different seeds but the same held-out texts."""
     seed = given.get("seed", 1)
     return merge(_with_shared_split(given), {"seed": seed + number}, _minutes(given, MEMBERS_SHARE / n_members))
 
 
 def _like_first_member(settings: Table, first: Path) -> Table:
-    """Add the tokenizer and the size of the first member. Choosing a size again might give a different result."""
+    """Add the tokenizer and the size of the first member. A new choice of the size might differ."""
     if not _is_begun(first):
         return settings
     recipe = Run.open(first).recipe
@@ -63,7 +63,7 @@ def minutes_for(n_members: int, each: float) -> float:
 
 
 def student_settings(given: Table, members: Sequence[Path]) -> Table:
-    """Return the settings of the student. The context may not be longer than the context of the members."""
+    """Return the settings of the student, whose context must not be longer than that of the members."""
     context = {"model": {"context_length": Run.open(members[0]).recipe.model.context_length}}
     teachers = {"distillation": {"teachers": [str(member) for member in members]}}
     return merge(context, _student_base(given), teachers)
@@ -106,7 +106,7 @@ def _teacher_names(folder: Path) -> list[str]:
 
 
 def _is_begun(folder: Path) -> bool:
-    return (folder / CORPUS).exists()  # this file is the last one written before the first step
+    return (folder / CORPUS).exists()  # corpus.json is the last file written before the first step
 
 
 def _train_or_resume(settings: Table, folder: Path, watch: Watch) -> Application:

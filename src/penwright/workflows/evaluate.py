@@ -50,14 +50,14 @@ def evaluation_context(
 
 
 def columns_of_training(run: Run) -> Roles:
-    """Return the columns that a run was trained on, by role. The result is empty if they were not recorded."""
+    """Return the columns that a run was trained on, by role. The table is empty for runs that do not record them."""
     return corpus_record(run).columns
 
 
 def recipe_here(run: Run, recipe: Recipe) -> Recipe:
     """Return the recipe of a run, with paths resolved from the folder in which the run was trained."""
     origin = corpus_record(run).trained_from
-    if origin is None:  # older runs do not record the folder
+    if origin is None:  # older runs do not record the folder in which they were trained
         return recipe
 
     def here(paths: Sequence[str]) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
     if changed and not names & {Path(path).name for path in changed}:
         named = ", ".join(file.path for file in before.files)
         raise PenwrightError(f"{run.folder} was trained on {named}, not on {', '.join(changed)}. {advice}")
-    what = ", ".join(changed) if changed else "how the data is read (a [data] setting, or a newer Penwright)"
+    what = ", ".join(changed) if changed else "how the data is read (by a [data] setting, or by a newer Penwright)"
     raise PenwrightError(f"{run.folder} was trained on different data: {what} changed since then. {advice}")
 
 
@@ -171,7 +171,7 @@ def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]
 
 
 def _with_baselines(baselines: Sequence[Score], scores: Sequence[Score]) -> list[Score]:
-    """Attach to each score the baselines with the same name."""
+    """Return the scores, each with the baselines of the same name."""
     return [
         score._replace(baselines=tuple(Baseline(b.note, b.value) for b in baselines if b.name == score.name))
         for score in scores
@@ -181,7 +181,10 @@ def _with_baselines(baselines: Sequence[Score], scores: Sequence[Score]) -> list
 def _in_trained_direction(
     opened_run: OpenedRun, corpus: AnyCorpus, paths: Sequence[str]
 ) -> tuple[OpenedRun, AnyCorpus]:
-    """If the pairs have the opposite direction, swap source and target, and warn. Also warn if the languages differ."""
+    """Swap source and target, with a warning, if the translator was trained in the opposite direction.
+
+    Also warn if the pairs are in languages that the translator was not trained on.
+    """
     trained, found = languages_of(opened_run.recipe, opened_run.card), languages_between(corpus.names)
     if opened_run.recipe.task != "translate" or trained is None or found is None or _same_languages(trained, found):
         return opened_run, corpus
@@ -203,7 +206,7 @@ def _in_trained_direction(
 
 
 def _same_languages(first: Languages, second: Languages) -> bool:
-    """Return whether two language pairs are the same, regardless of region."""
+    """Return whether two language pairs are the same if regions are ignored: en-GB equals en-US."""
     return [code.split("-")[0] for code in first] == [code.split("-")[0] for code in second]
 
 

@@ -44,7 +44,7 @@ def export(
 
 
 def _metadata(run: OpenedRun) -> ModelMetadata:
-    """Return the labels of a run, and the origin and the licence of its imported model or base."""
+    """Return the labels of a run and, if the run or its base was imported, the model's origin and licence."""
     record = corpus_record(run.run)
     origin, card = record.imported, ""
     if origin is not None:
@@ -67,7 +67,7 @@ def _save_adapter(run: OpenedRun, output: Path) -> None:
 
 
 def _save_run(run: OpenedRun, weights: Tensors, folder: Path) -> None:
-    """Write the weights as a finished run that needs no base."""
+    """Write the weights as a finished run that does not depend on a base."""
     made = Run.create(folder)
     recipe = run.recipe.model_copy(update={"lora": None, "finetuning": None})
     run.tokenizer.save(made.tokenizer_path)

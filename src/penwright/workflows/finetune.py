@@ -23,12 +23,12 @@ from penwright.workflows.consistency import MAY_CHANGE
 from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
 from penwright.workflows.load import base_weights, corpus_record, open_base, open_run
 
-SAMPLE = 1_000_000  # number of characters to check against the tokenizer of the base
+SAMPLE = 1_000_000  # number of characters of the new text to check against the base's tokenizer
 MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base does not know
 
 
 def with_base(given: Table) -> Table:
-    """Add the tokenizer, the model and the task of the base, if there is one, to the settings of a new run.
+    """Return the settings of a new run with the tokenizer, the model and the task of its base, if there is one.
 
     Raises UsageError for a setting that would change the model.
     """
@@ -58,7 +58,7 @@ def with_base(given: Table) -> Table:
 
 
 def require_suitable(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer | None, say: Say) -> None:
-    """Raise PenwrightError if the base or the given tokenizer does not suit this corpus, or old text is unusable."""
+    """Raise PenwrightError if the base or the tokenizer does not suit this corpus, or --keep-old cannot be used."""
     base = open_base(recipe) if recipe.finetuning else None
     for existing in filter(None, [tokenizer or (base and base.tokenizer)]):
         for note in _unknown_text(existing, TASKS[recipe.task].texts(corpus)):
@@ -127,7 +127,7 @@ def changed_tokenizer(recipe: Recipe, corpus: AnyCorpus, say: Say) -> Tokenizer 
 
 
 def _used_tokens(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer) -> set[int]:
-    """Return the tokens in the new text and, with `keep_old`, in the text of the base, held-out parts included."""
+    """Return the ids of all tokens in the new text and, with `keep_old`, in the base's training and held-out text."""
     assert recipe.finetuning is not None
     used = set[int]()
     for each in [corpus, *([_old_corpus(recipe)] if recipe.finetuning.keep_old else [])]:
@@ -138,7 +138,7 @@ def _used_tokens(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer) -> set
 
 
 def _words_in(path: Path) -> list[str]:
-    """Return the words of a file with one word on each line."""
+    """Read a file of words, one on each line, and return the words."""
     try:
         text, _ = decode(path.read_bytes())
     except OSError as error:
@@ -162,13 +162,13 @@ def start_from_base(model: Model, recipe: Recipe, tokenizer: Tokenizer, labels: 
 
 
 def origin_of_base(recipe: Recipe) -> dict[str, object]:
-    """Return the entry of corpus.json for the origin of an imported base, or an empty table for any other base."""
+    """Return the entry of corpus.json that records the origin of an imported base; empty for any other base."""
     origin = corpus_record(open_base(recipe).run).imported if recipe.finetuning else None
     return {} if origin is None else {"imported": origin.model_dump()}
 
 
 def with_old_text(context: RunContext, batches: AnyBatches) -> AnyBatches:
-    """Mix in batches of the base's own text, if the recipe asks for them."""
+    """Mix batches of the base's own training text into these, if the recipe sets `finetuning.keep_old`."""
     recipe = context.recipe
     if recipe.finetuning is None or not recipe.finetuning.keep_old:
         return batches

@@ -92,7 +92,7 @@ def with_imported_base(given: Table, run: Path | None, say: Say = say_nothing, *
 
 
 def _is_importable(source: str) -> bool:
-    """Return whether `import_model` accepts the source, and the source is not a run already."""
+    """Return whether `import_model` accepts the source. A run folder needs no import, so it is not accepted."""
     path = Path(source)
     is_run = (path / RECIPE).is_file()
     return not is_run and (source.startswith(PREFIX) or path.suffix == GGUF or (path / "config.json").is_file())
@@ -109,7 +109,7 @@ def _is_import_of(source: str, folder: Path) -> bool:
 
 
 def _write(model: Pretrained, source: str, folder: Path) -> None:
-    """Write the run folder."""
+    """Write the imported model as a run folder."""
     run = Run.create(folder)
     outline, languages = model.outline, model.languages
     table = {
@@ -117,7 +117,7 @@ def _write(model: Pretrained, source: str, folder: Path) -> None:
         "data": {"train": [source]},
         "tokenizer": {"type": "imported"},
         "model": outline.settings.model_dump(),
-        "training": {"steps": 1},  # a recipe must have a budget; the import trains nothing
+        "training": {"steps": 1},  # the import trains nothing, but a recipe must have a budget
         **({"chat": model.chat.model_dump()} if model.chat else {}),
     }
     recipe = validate(Recipe, table, source)

@@ -39,7 +39,7 @@ OPTIMIZED = "quickened.json"  # file in a run folder: the precision for decoding
 
 
 class OptimizeRecord(BaseModel):
-    """The content of quickened.json."""
+    """The content of quickened.json: the precision in which a run decodes."""
 
     precision: Precision
 
@@ -51,7 +51,7 @@ class OpenedRun(NamedTuple):
     recipe: Recipe
     tokenizer: Tokenizer
     card: ModelCard
-    checkpoint: Checkpoint | None = None  # the requested checkpoint; None: the best one
+    checkpoint: Checkpoint | None = None  # the checkpoint to load; None: the best one
 
     @property
     def best(self) -> Checkpoint:
@@ -79,7 +79,7 @@ class OpenedRun(NamedTuple):
         return weights
 
     def linear(self, *, whole: bool = False) -> "penwright.classification.linear.LinearClassifier | None":
-        """Load the linear classifier that belongs to a classifier; with `whole`, the one fitted on all texts.
+        """Load the linear classifier of a classifier's run; with `whole`, the one fitted on all texts.
 
         Return None if the run has none.
         """
@@ -102,14 +102,14 @@ class OpenedRun(NamedTuple):
 
 
 class CorpusFile(BaseModel):
-    """A file that a run was trained on, in corpus.json."""
+    """The entry in corpus.json of a file that a run was trained on."""
 
     path: str
     sha256: str
 
 
 class CardRecord(BaseModel):
-    """A ModelCard as stored in corpus.json."""
+    """The entry in corpus.json of a ModelCard."""
 
     labels: list[str] = []
     max_source_tokens: PositiveInt | None = None
@@ -117,7 +117,7 @@ class CardRecord(BaseModel):
 
 
 class Origin(BaseModel):
-    """The origin of an imported model, in corpus.json."""
+    """The entry in corpus.json of an imported model's origin."""
 
     source: str
     architecture: str
@@ -245,14 +245,14 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
 def load_generator(
     folder: Path, device: str = "cpu", precision: Precision | None = None, verb: str = "generate"
 ) -> "penwright.generation.generator.Generator":
-    """Load a run that generates text. Raise UsageError, which names the command `verb`, for any other run."""
+    """Load a run that generates text. For any other run, raise UsageError with a message about the command `verb`."""
     return _of_kind(load(folder, device, precision), folder, verb, "a writer", "writer")
 
 
 def load_translator(
     folder: Path, device: str = "cpu", precision: Precision | None = None, verb: str = "translate"
 ) -> "penwright.translation.translator.Translator":
-    """Load a run that translates. Raise UsageError, which names the command `verb`, for any other run."""
+    """Load a run that translates. For any other run, raise UsageError with a message about the command `verb`."""
     return _of_kind(load(folder, device, precision), folder, verb, "a translator", "translator")
 
 
@@ -264,7 +264,7 @@ def load_classifier(folder: Path, device: str = "cpu") -> "penwright.classificat
 def load_embedder(
     folder: Path, device: str = "cpu", verb: str = "embed"
 ) -> "penwright.classification.classifier.Classifier | penwright.generation.generator.Generator":
-    """Load a run that turns texts into vectors. Raise UsageError, which names the command `verb`, for a translator."""
+    """Load a run that can embed texts. For a translator, raise UsageError with a message about the command `verb`."""
     need = "an encoder, a classifier or a writer"
     return _of_kind(load(folder, device), folder, verb, need, "classifier", "writer")
 
@@ -291,7 +291,7 @@ def best_precision(run: Run, device: torch.device) -> Precision | None:
 
 
 def _why_slow(run: Run, kept: Precision | None, model: Model) -> str:
-    """Return why an optimized run is slower than possible. Return "" at full speed, or if it was never optimized."""
+    """Return why an optimized run decodes slowly; "" if it decodes at full speed or was never optimized."""
     if not (run.folder / OPTIMIZED).is_file() or is_compiling() or toolchain.missing_requirement():
         return ""
     if kept is None:

@@ -30,7 +30,7 @@ from penwright.workflows.load import OPTIMIZED, OpenedRun, corpus_record, load_t
 
 MAX_LOSS_INCREASE = 0.005  # maximum increase of the loss compared with float32, in nats per token
 MEASURED_BATCHES = 100
-MEASURED_TARGETS = 4096  # number of targets to measure when the precision is chosen after training
+MEASURED_TARGETS = 4096  # minimum number of target tokens on which a precision is measured after training
 INT8_FROM = 2_000_000  # minimum number of decoder parameters for int8 by default; smaller models are as fast in float32
 ALIGNMENT = "alignment.json"  # file in a run folder: the attention head that aligns best
 CALIBRATION = "calibration.json"  # file in a run folder: the calibration of a classifier
@@ -55,7 +55,7 @@ class CalibrationRecord(BaseModel):
 
 
 def optimize(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
-    """Choose the fastest precision that is as good as float32, and compile the decoding steps, for use by load().
+    """Choose the fastest precision that is as good as float32, and compile the decoding steps; load() uses both.
 
     "As good" means that the nats per token rise by at most MAX_LOSS_INCREASE on at most MEASURED_BATCHES batches of
     held-out text. Return the nats per token of each precision. A given `precision` is used even if its loss is higher.
@@ -87,14 +87,14 @@ def _nats_by_precision(opened_run: OpenedRun, say: Say) -> dict[Precision, float
 
 
 def expected_precision(model: Model, device: torch.device) -> Precision:
-    """Return the precision that a model decodes in after training, unless it makes the held-out loss too high."""
+    """Return the precision to try for decoding after training. It is used unless the held-out loss rises too much."""
     if device.type != "cpu" or isinstance(model, EncoderOnly) or n_decoder_parameters(model) < INT8_FROM:
         return "float32"
     return "int8" if "int8" in fastest_first() else "float32"
 
 
 def choose_precision(run: Run, context: RunContext) -> str:
-    """Choose and save the precision that a trained run decodes in. Return the choice in words, or "".
+    """Choose and save the precision that a trained run decodes in. Return a description, or "" without a choice.
 
     Int8 is chosen if the nats per token on a part of the held-out text rise by at most MAX_LOSS_INCREASE.
     """
@@ -116,7 +116,7 @@ def choose_precision(run: Run, context: RunContext) -> str:
 
 
 def _first_targets(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yield batches until they have MEASURED_TARGETS targets."""
+    """Yield batches until they contain MEASURED_TARGETS target tokens."""
     n_targets = 0
     for batch in batches:
         yield batch
@@ -132,7 +132,7 @@ def quicken(folder: Path, precision: Precision | None = None, say: Say = say_not
 
 
 def fastest_first() -> list[Precision]:
-    """Return the precisions that this processor has instructions for, fastest first. Other precisions are slow."""
+    """Return the precisions for which this processor has instructions, fastest first. All others are slow on it."""
     has_int8, has_bfloat16 = torch.cpu._is_vnni_supported(), torch.cpu._is_avx512_bf16_supported()
     possible: list[tuple[Precision, bool]] = [("int8", has_int8), ("bfloat16", has_bfloat16), ("float32", True)]
     return [precision for precision, has in possible if has]
@@ -163,7 +163,7 @@ def tune_decoding(
     tuning = tune(translator, [pair.source for pair in pairs], [pair.target for pair in pairs], say)
     if tuning.is_better:
         decoding = apply_trial(opened_run.recipe.decoding, tuning.trials[0])
-        # use the run's stored recipe: its paths are not resolved
+        # change the stored recipe, whose relative paths must stay relative
         opened_run.run.save_recipe(opened_run.run.recipe.model_copy(update={"decoding": decoding}))
     return tuning
 
@@ -199,7 +199,7 @@ def _kept_head(run: Run) -> AlignmentHead | None:
 
 
 def calibrate(folder: Path, device: str = "cpu") -> Calibration:
-    """Return how often a classifier is right at each level of confidence. This is measured once, on held-out texts."""
+    """Return how often a classifier is right at each level of confidence, measured once on held-out texts."""
     here, opened_run = usable_device(device), open_run(folder)
     if opened_run.recipe.task != "classify":
         raise UsageError(f"{folder} is not a classifier, so there is no confidence to calibrate")

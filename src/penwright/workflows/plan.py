@@ -40,14 +40,14 @@ SEEN_FOR_FACTS = 2_000_000  # maximum number of characters to read for counting 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan with its corpus and machine. Nothing has been written yet."""
+    """A plan with its corpus and its machine, before training. Nothing has been written yet."""
 
     plan: Plan
     corpus: AnyCorpus
     machine: Machine
     reason: str  # why this task was chosen
-    tokenizer: Tokenizer | None = None  # named in the settings, or the base's with a changed vocabulary
-    replan: Callable[[float], Plan] | None = None  # plans again, with new timings, for a budget in minutes
+    tokenizer: Tokenizer | None = None  # the one in the settings, or the base's with a changed vocabulary
+    replan: Callable[[float], Plan] | None = None  # makes a new plan, with new timings, for a budget in minutes
 
     @property
     def is_too_large(self) -> bool:
@@ -60,12 +60,12 @@ class Prepared:
 
 
 def read_recipe(path: Path, above: Table) -> Table:
-    """Read the tables of a recipe. Drop its budget if `above`, which overrides the recipe, has a budget."""
+    """Read a recipe as a table. Drop its budget if `above`, the settings that override the recipe, has a budget."""
     return _without_replaced_budget(read_toml(path), above)
 
 
 def _without_replaced_budget(table: Table, above: Table) -> Table:
-    """Return the table of a recipe, without its budget if `above` has a budget."""
+    """Remove the budget from the table of a recipe if `above`, the settings that override it, has a budget."""
     if "training" not in table or not any(name in above.get("training", {}) for name in BUDGETS):
         return table
     return {**table, "training": {key: value for key, value in table["training"].items() if key not in BUDGETS}}
@@ -159,11 +159,11 @@ def _first_bytes(texts: Iterable[str], n_bytes: int) -> bytes:
 
 
 def _without_open_choices(given: Table) -> Table:
-    """Return the settings that can be checked before planning, without settings that depend on open choices."""
+    """Return the settings that can be checked before planning. Drop those that depend on choices not yet made."""
     budget: Table = {} if any(name in given.get("training", {}) for name in BUDGETS) else {"steps": 1}
     table = merge({"model": {}, "training": budget}, given)
     for name in ("optimizer", "schedule"):
-        if isinstance(table.get(name), dict) and "type" not in table[name]:  # planning chooses the type
+        if isinstance(table.get(name), dict) and "type" not in table[name]:  # the planner will choose the type
             del table[name]
     model = table["model"]
     if isinstance(model, dict) and not {"size", "d_model"} & set(model):
@@ -194,7 +194,7 @@ def _with_existing_tokenizer(given: Table) -> tuple[Table, Tokenizer | None]:
 
 
 def _with_teacher_tokenizer(given: Table) -> Table:
-    """Add the tokenizer settings of the teachers, if there are any. A student must use the same tokens."""
+    """Add the tokenizer settings of the teachers, if there are any: a student must use the same tokens."""
     match given.get("distillation"):
         case {"teachers": [str(teacher), *_]}:
             tokenizer = Run.open(Path(teacher)).recipe.tokenizer
@@ -220,7 +220,7 @@ def new_run_folder(recipe: Recipe) -> Path:
     text = recipe.data.train[0].removeprefix("hub:")
     text = "stdin" if is_pipe_name(text) else text
     parts = Path(text).parts
-    if is_pattern(text):  # name the run after the folder before the pattern
+    if is_pattern(text):  # name the run after the last folder before the first wildcard
         parts = tuple(takewhile(lambda part: not WILDCARD.search(part), parts))
     name = "".join(parts[-1:]).strip("/").split(".")[0] or "run"
     folders = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000))
@@ -234,9 +234,9 @@ def apply_changes(recipe: Recipe, changes: Table, folder: Path) -> Recipe:
 
 
 def require_settings(folder: Path, given: Table) -> None:
-    """Raise PenwrightError, naming a setting that differs, if a run was started with other settings."""
+    """Raise PenwrightError, naming the setting, if the run in this folder was started with other settings."""
     run = Run.open(folder).recipe
-    # the stored recipe holds the choice instead of "auto"
+    # instead of "auto", the stored recipe holds the value that was chosen
     training = {key: value for key, value in given.get("training", {}).items() if value != "auto"}
     asked, begun = (
         flatten(each.model_dump()) for each in (apply_changes(run, {**given, "training": training}, folder), run)

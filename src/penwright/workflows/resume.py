@@ -1,4 +1,4 @@
-"""Resume a run from disk: in this process, or as a rank that follows rank 0."""
+"""Ways to continue a run: resume it from disk, or join its training as a rank that follows rank 0."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -50,12 +50,12 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
 
 def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Application:
     require_writable_cache()  # fail before the text is read
-    clear_stop_files(run)  # stop requests from now on take effect after the first step
+    clear_stop_files(run)  # a stop request that arrives after this takes effect at the first step
     recipe = apply_changes(run.recipe, _as_stored(changes, run), run.folder)
     here = apply_changes(recipe_here(run, run.recipe), changes, run.folder)
     run.warn_of_edits()
     machine = choose_machine(recipe.training)
-    newest, warnings = run.newest() if run.checkpoints() else (None, [])  # None: start again with the same seed
+    newest, warnings = run.newest() if run.checkpoints() else (None, [])  # no checkpoint: start over with the same seed
     context = _reopen(run, here, machine, newest)
     trainer = make_trainer(context, machine, run, observers)
     for warning in warnings:
@@ -103,7 +103,7 @@ def _changed_processes(before: int | None, now: int) -> Iterator[str]:
 
 
 def _reopen(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint | None) -> RunContext:
-    """Open the corpus and the files of the run. Raise PenwrightError if the text has changed, or files do not match."""
+    """Open the corpus and the files of the run. Raise PenwrightError if they have changed since training."""
     if checkpoint:
         require_made_with(checkpoint, run, recipe)
     context = _reopen_text(run, recipe, machine, checkpoint, is_new=checkpoint is None)
@@ -126,19 +126,19 @@ def _reopen_text(
 
 
 def follow() -> bool:
-    """Train along with rank 0 until it has finished, then return True. In rank 0 itself, return False at once."""
+    """Join the ranks. In rank 0, return False at once; in any other rank, train as rank 0 directs and return True."""
     ranks = join()
     enter_rank()
     if ranks.leads:
         return False
     while (work := ranks.receive()) is not None:
-        with suppress(Interrupted):  # rank 0 reports it
+        with suppress(Interrupted):  # rank 0 reports the interruption
             _follow_run(work)
     return True
 
 
 def _follow_run(work: Record) -> None:
-    """Train one run as a rank that follows rank 0. It reads the text itself, and gets all else from rank 0."""
+    """Train one run as a rank that follows rank 0. It reads the text itself, and gets everything else from rank 0."""
     recipe = validate(Recipe, work["recipe"], "the settings")
     with TemporaryDirectory() as folder:
         run = Run(Path(folder))

@@ -1,4 +1,4 @@
-"""Search the lines of a text file by meaning. The vectors of the lines are kept in the cache."""
+"""A search by meaning in the lines of a text file, whose vectors are cached."""
 
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
@@ -16,7 +16,7 @@ from penwright.workflows.load import load_embedder, open_run
 
 CHUNK = 512  # number of lines to embed at once
 MOST_LINES = 2_000_000
-VECTORS = "vectors.npy"  # file in a folder of the cache
+VECTORS = "vectors.npy"  # name of the file with the vectors, in a folder of the cache
 
 
 class Hit(NamedTuple):
@@ -54,7 +54,7 @@ class SearchIndex:
         self.vectors = vectors
 
     def search(self, query: str, top: int = 10) -> list[Hit]:
-        """Return the lines most similar to the query, the most similar first."""
+        """Return the lines that are most similar to the query, in descending order of similarity."""
         similarities = self.vectors @ self.embedder.embed([query])[0].numpy()
         order = np.argsort(-similarities, kind="stable")[:top].tolist()
         return [Hit(float(similarities[each]), self.places[each] + 1, self.lines[each]) for each in order]

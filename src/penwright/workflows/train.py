@@ -38,13 +38,13 @@ from penwright.workflows.plan import Prepared
 from penwright.workflows.trainers import evaluates_first, make_trainer
 
 WORTH_COMPILING = 2.0  # minimum budget in minutes for compiling the decoding steps during training
-WATCHED, FIRST_STEPS = 0.1, 8  # the pace is checked after this share of the budget, without the first steps
-FASTER = 2.0  # ratio of the real pace to the planned one that makes a new plan worthwhile
-BASELINES = "baselines.json"  # file in a run folder: the scores of simple methods
+WATCHED, FIRST_STEPS = 0.1, 8  # share of the budget after which the throughput is checked; first steps to ignore
+FASTER = 2.0  # minimum ratio of real to planned throughput for which a new plan is made
+BASELINES = "baselines.json"  # file in a run folder: the scores of the baselines
 
 
 class _LargerModelFits(Exception):
-    """A signal that the machine is much faster than planned, so a larger model fits into the rest of the budget."""
+    """An exception for a machine much faster than planned: a larger model fits into the rest of the budget."""
 
     def __init__(self, plan: Plan):
         super().__init__()
@@ -52,7 +52,7 @@ class _LargerModelFits(Exception):
 
 
 class _PaceWatch(Observer):
-    """An observer that plans again if the machine proves to be much faster than planned.
+    """An observer that makes a new plan if the machine proves to be much faster than planned.
 
     Other programs may have slowed down the machine while it was timed for the plan. Raises _LargerModelFits if a larger
     model fits into the rest of the budget.
@@ -62,9 +62,9 @@ class _PaceWatch(Observer):
         self._prepared, self._start = prepared, (0, 0.0)
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
-        """Compare the pace with the plan once, after WATCHED of the budget."""
+        """Compare the real throughput with the planned one, once, after the share WATCHED of the budget."""
         minutes, state, replan = trainer.settings.minutes, trainer.state, self._prepared.replan
-        if report.step == FIRST_STEPS:  # these steps include compilation
+        if report.step == FIRST_STEPS:  # the first steps include compilation, so measure from here
             self._start = (state.targets, state.seconds)
         if replan is None or minutes is None or report.step <= FIRST_STEPS or state.seconds < WATCHED * 60 * minutes:
             return
@@ -102,7 +102,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
 
 
 def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Application:
-    """Train according to this plan."""
+    """Train the prepared run until its budget is spent, and return the best model."""
     context = _begin(prepared, run, observers)
     begin = monotonic()
     if context.recipe.task == "classify":
@@ -112,7 +112,7 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
     for note in _skipped_text(trainer, context.recipe):
         notify(observers, "said", note)
     baselines = TASKS[context.recipe.task].baselines(context, False)
-    trainer.state.seconds = monotonic() - begin  # the baselines use part of the budget
+    trainer.state.seconds = monotonic() - begin  # computing the baselines counts towards the budget
     run.write_json(BASELINES, {"scores": [score._asdict() for score in baselines]})
     for score in baselines:
         notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({score.note})")
@@ -132,7 +132,7 @@ def _begin(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> RunCo
 
 
 def _with_precision(recipe: Recipe, machine: Machine) -> Recipe:
-    """Record the precision that was chosen for this machine. A resumed run will use the same precision."""
+    """Return the recipe with the precision chosen for this machine, which a resumed run then also uses."""
     training = recipe.training.model_copy(update={"precision": str(machine.precision).removeprefix("torch.")})
     return recipe.model_copy(update={"training": training})
 
@@ -198,7 +198,7 @@ def _save_corpus_record(run: Run, context: RunContext) -> None:
 
 
 def _skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
-    """Yield a notice about text that the model does not see, or not in every epoch."""
+    """Yield notices about texts that training leaves out, or reads only in part."""
     batches, reach = trainer.batches, recipe.model.context_length
     if n := batches.n_left_out:
         yield f"left out: {count(n, 'pair')} of more than {reach} tokens, the limit of the model's learned positions"
@@ -219,7 +219,7 @@ def fit(
     if context.recipe.finetuning and evaluates_first(context, resumes=bool(run.checkpoints())):
         start = session.evaluate_now()  # saves the checkpoint of step 0, which is the best so far
         note = f"{context.recipe.finetuning.base}, before fine-tuning"
-        for score in dict.fromkeys([start[0], start[-1]]):  # the score that ranks checkpoints, and nats per token
+        for score in dict.fromkeys([start[0], start[-1]]):  # the score that ranks checkpoints, and the nats per token
             to_beat = [*to_beat, score._replace(note=note)]
             notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({note})")
     is_long = (context.recipe.training.minutes or 0) >= WORTH_COMPILING and context.recipe.task != "classify"
@@ -241,11 +241,11 @@ def fit(
         notify(observers, "said", note)
     with catch_warnings():
         simplefilter("ignore")  # loading would repeat the warnings above
-        return load(run.folder, str(context.device))  # a model compiled for training would decode slowly
+        return load(run.folder, str(context.device))  # reload: a model compiled for training would decode slowly
 
 
 def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[Score]:
-    """Yield the baselines that are at least as good as the model of this step."""
+    """Yield the baselines that are at least as good as the checkpoint of this step."""
     scores = next((record for record in run.records(METRICS) if record["step"] == step), {})
     for baseline in baselines:
         if baseline.name in scores and not baseline._replace(value=scores[baseline.name]).beats(baseline.value):
@@ -253,7 +253,7 @@ def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[Score
 
 
 def is_over_fitted(run: Run, best_step: int) -> bool:
-    """Return whether the last model has clearly higher held-out nats than the best model."""
+    """Return whether the held-out nats of the last checkpoint are clearly higher than those of the best."""
     records = run.records(METRICS)
     nats = {record["step"]: value for record in records for name, value in record.items() if name.startswith("nats")}
     return bool(nats.get(run.last_step(), 0.0) > nats.get(best_step, inf) * (1 + OVER_FITTED))

@@ -17,13 +17,13 @@ from penwright.training.trainer import Trainer
 from penwright.workflows.finetune import with_old_text
 from penwright.workflows.load import CORPUS, corpus_record, load
 
-FILES_OF_RANKS = ("tokenizer.json", CORPUS)  # files of the run folder that the other ranks get from rank 0
+FILES_OF_RANKS = ("tokenizer.json", CORPUS)  # files of the run folder that rank 0 sends to the other ranks
 
 
 def make_trainer(context: RunContext, machine: Machine, run: Run, observers: Sequence[Observer] = ()) -> Trainer:
     """Return a trainer for the model and the training part of the context.
 
-    If there are other ranks, rank 0 tells them what to train, and all wait until everyone is ready.
+    If there are other ranks, rank 0 sends them the work, and all wait until every rank is ready.
     """
     assert context.training is not None
     recipe, ranks, work = context.recipe, machine.ranks, None
@@ -58,7 +58,7 @@ def _with_parallelism(context: RunContext, machine: Machine) -> tuple[Recipe, st
 
 
 def evaluates_first(context: RunContext, *, resumes: bool) -> bool:
-    """Return whether a new run begins with the evaluation of its base."""
+    """Return whether to evaluate the base before the first step of a fine-tuned run."""
     return context.recipe.finetuning is not None and not context.has_new_head and not resumes
 
 
