@@ -1,4 +1,4 @@
-"""Training losses. They are sums over the targets of a batch, not means: every target has the same weight."""
+"""Training losses. They are sums over the targets of a batch, not means, so every target has the same weight."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ class Teachers(NamedTuple):
     """Teacher models for distillation: their averaged probabilities are soft targets (Hinton et al. 2015)."""
 
     models: Sequence[Model]
-    weight: float  # weight of the soft targets in the loss; the true tokens get the rest
+    weight: float  # weight of the soft targets in the loss, between 0 and 1; true targets have the remaining weight
 
 
 class _SoftTargets(NamedTuple):
@@ -37,7 +37,7 @@ class _SoftTargets(NamedTuple):
 
 
 class _TeacherOutputs(NamedTuple):
-    """The teachers' hidden states and output layers; the probabilities of all targets would not fit in memory."""
+    """The teachers' hidden states and output layers, stored because all probabilities would not fit in memory."""
 
     hidden: Sequence[tuple[Tensor, nn.Linear]]
     weight: float
@@ -95,7 +95,7 @@ def _label_loss(
 
 
 def _masked_loss(model: EncoderOnly, batch: MaskedBatch, label_smoothing: float) -> Float[Tensor, ""]:
-    """Return the loss of the hidden tokens. The embedding matrix is also the output layer."""
+    """Return the loss of the masked tokens. The embedding matrix also serves as the output layer."""
     is_target = batch.targets != IGNORED
     hidden = model.hidden(batch.tokens, batch.padding)[is_target]
     return vocabulary_loss(hidden, model.embedding.tokens, batch.targets[is_target], label_smoothing)
@@ -191,11 +191,11 @@ def _cross_entropy(
     """
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))  # bfloat16 is too coarse for sums
     log_probs = F.log_softmax(wide if bias is None else wide + bias, -1)
-    index = targets.clamp(min=0)[:, None]  # any index will do for ignored targets: their rows are masked out
+    index = targets.clamp(min=0)[:, None]  # ignored targets may have any valid index: their rows are masked out
     losses = (smoothing - 1) * log_probs.gather(1, index)
     if smoothing:
         losses -= smoothing * log_probs.mean(-1, keepdim=True)
-    if soft_targets is not None:  # loss and gradient are linear in the target distribution
+    if soft_targets is not None:  # the loss is linear in the targets, so the two losses can be mixed
         losses = losses.lerp(-(soft_targets * log_probs).sum(-1, keepdim=True), weight)
     gradient = log_probs.exp_()
     if smoothing:

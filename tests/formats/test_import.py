@@ -188,13 +188,13 @@ def test_a_truncated_shard_is_named(llama: Path, tmp_path: Path) -> None:
 def test_shards_outside_the_folder_are_refused(name: str, llama: Path, tmp_path: Path) -> None:
     (llama / "model.safetensors").rename(tmp_path / "outside.safetensors")
     write(llama / "model.safetensors.index.json", {"weight_map": {"lm_head.weight": name}})
-    refused(llama, tmp_path, "leads out of the folder")
+    refused(llama, tmp_path, "points outside the folder")
 
 
 def test_links_out_of_the_folder_are_refused(llama: Path, tmp_path: Path) -> None:
     (llama / "tokenizer.json").rename(tmp_path / "tokenizer.json")
     (llama / "tokenizer.json").symlink_to(tmp_path / "tokenizer.json")
-    refused(llama, tmp_path, "leads out of the folder")
+    refused(llama, tmp_path, "points outside the folder")
 
 
 def test_a_wrong_shape_is_named(llama: Path, tmp_path: Path) -> None:
@@ -465,7 +465,7 @@ def test_a_gguf_file_is_read_in_its_precision(llama: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda content: content[:-2000], "is cut off or damaged"),
+        (lambda content: content[:-2000], "is incomplete or damaged"),
         (lambda content: content[:300], "cannot be read as GGUF: it is cut off"),
         (lambda content: b"GGML" + content[4:], "it does not begin with GGUF"),
         (

@@ -10,7 +10,8 @@ from penwright.tokenizers.chat_template import Message, template_of
 def read_chat(template: Any, bos_token: str, eos_token: str, notes: list[str]) -> ChatSettings | None:
     """Return the settings of a model's chat template, or None.
 
-    The template is tried on one message, in a sandbox. If it is too long or fails, add a note and return None.
+    The template is tried on one message, in a sandbox. If it is too long or fails, append the reason to `notes` and
+    return None.
     """
     if template is None:
         return None

@@ -34,7 +34,7 @@ NAMES = {  # our name: the name in llama.cpp; names inside a block are relative 
     "feed_forward.up": "ffn_up",
     "feed_forward.down": "ffn_down",
 }
-KEYS = {  # our setting: the key, after the prefix with the name of the architecture
+KEYS = {  # our setting: the GGUF key, without the architecture's name as its prefix
     "context_length": "context_length",
     "d_model": "embedding_length",
     "n_layers": "block_count",
@@ -45,7 +45,7 @@ KEYS = {  # our setting: the key, after the prefix with the name of the architec
     "norm.eps": "attention.layer_norm_rms_epsilon",
     "positions.base": "rope.freq_base",
 }
-ROPE_FACTORS = "rope_freqs.weight"  # RoPE frequency factors: each rotary frequency is divided by its factor
+ROPE_FACTORS = "rope_freqs.weight"  # RoPE frequency factors: each RoPE frequency is divided by its factor
 VARIANTS: dict[str, Table] = {"llama": {}, "qwen2": {"qkv_bias": True}, "qwen3": {"qk_norm": True}}
 LIMITS: dict[str, tuple[object, ...]] = {
     "positions.type": ("rotary",),
@@ -110,7 +110,7 @@ def _describe_model(writer: Any, settings: ModelSettings, vocab_size: int) -> No
 
 
 def _rope_factors(settings: ModelSettings) -> Tensor | None:
-    """Return the divisors of the frequencies of rotary positions; None without scaling."""
+    """Return the factors by which RoPE scaling divides the frequencies; None without scaling."""
     assert settings.positions.type == "rotary"
     scaling, base = settings.positions.scaling, settings.positions.base
     frequencies = rotary_frequencies(settings.d_head, base)
@@ -145,15 +145,16 @@ def their_name(name: str) -> str:
 
 
 def _interleaved(rows: Tensor, d_head: int) -> Tensor:
-    """Reorder the rows of each head for the rotary positions of "llama".
+    """Reorder the rows of each head for RoPE in the architecture "llama" of llama.cpp.
 
-    "llama" rotates neighbouring pairs of dimensions. Our models, and "qwen3", rotate pairs that are half a head apart.
+    It rotates adjacent pairs of dimensions. Our models, and the architecture "qwen3", rotate pairs that are half a head
+    apart.
     """
     return rows.unflatten(0, (-1, 2, d_head // 2)).transpose(1, 2).flatten(0, 2).contiguous()
 
 
 def _quantisation(gguf: Any, tensor: Tensor, precision: Precision) -> Any:
-    """Return the type to store a tensor in.
+    """Return the GGUF type in which to store a tensor.
 
     Norms stay in float32. With int8, so do matrices whose row length is not a multiple of 32: Q8_0 cannot store them.
     """

@@ -32,7 +32,7 @@ class GGUFFile:
     """An open GGUF file: its `metadata`, and its tensors (`stored`), which are read on demand."""
 
     def __init__(self, path: Path):
-        """Read the header; raises PenwrightError if the file is damaged or has absurd sizes."""
+        """Read the header; raises PenwrightError if the file is damaged or has implausible sizes."""
         try:
             self._content = np.memmap(path, mode="r")
             self._at = 0
@@ -54,7 +54,7 @@ class GGUFFile:
         shape = (*rows, width // block * size)
         end = stored.offset + prod(shape)
         if width % block or end > len(self._content):
-            raise PenwrightError(f"the tensor {name} is cut off or damaged. Download the file again")
+            raise PenwrightError(f"the tensor {name} is incomplete or damaged. Download the file again")
         content = np.array(self._content[stored.offset : end])
         if kind.name in ("F16", "BF16"):
             dtype = torch.float16 if kind.name == "F16" else torch.bfloat16

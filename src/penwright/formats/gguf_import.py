@@ -81,7 +81,7 @@ def _settings(file: GGUFFile, name: str) -> ModelSettings:
 
 
 def _scaling(file: GGUFFile, own: Mapping[str, Any], settings: ModelSettings) -> RotaryScaling | None:
-    """Return the scaling of the rotary positions. A Llama 3 file has a tensor of factors instead of parameters."""
+    """Return the RoPE scaling. For Llama 3, derive its parameters from the file's tensor of frequency factors."""
     kind = own.get("rope.scaling.type", "none")
     if kind not in ("none", "linear"):
         raise PenwrightError(f"rope.scaling.type = {kind!r} is not supported, only 'none' and 'linear' are")
@@ -120,5 +120,5 @@ def _weights(file: GGUFFile, model: Model) -> Tensors:
 
 
 def _halves(rows: Tensor, d_head: int) -> Tensor:
-    """Undo the reordering of gguf._interleaved(): rotate pairs that are half a head apart."""
+    """Undo the reordering of gguf._interleaved(), because our models rotate pairs that are half a head apart."""
     return rows.unflatten(0, (-1, d_head // 2, 2)).transpose(1, 2).flatten(0, 2).contiguous()

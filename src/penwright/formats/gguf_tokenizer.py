@@ -59,7 +59,7 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> ForeignTokenizer:
         return _with_conventions(metadata, file, begins)
     except PenwrightError:
         raise
-    except Exception as error:  # the library raises plain Exception
+    except Exception as error:  # the tokenizers library raises plain Exception
         raise PenwrightError(f"the tokenizer is damaged or not supported: {error}") from error
 
 
@@ -132,7 +132,7 @@ def words_of(tokenizer: Tokenizer) -> str | None:
 
 
 def _without_offsets(rule: Any) -> Any:
-    """Return a pre-tokenizer without keys that do not affect tokens."""
+    """Return the definition of a pre-tokenizer, omitting keys that do not affect the tokens."""
     if isinstance(rule, dict):
         return {key: _without_offsets(value) for key, value in rule.items() if key != "trim_offsets"}
     return [_without_offsets(each) for each in rule] if isinstance(rule, list) else rule

@@ -14,7 +14,7 @@ from penwright.formats.pretrained import Outline, listed, outlined, require_all
 from penwright.model import Model, make_model
 from penwright.model.weights import load_weights
 
-# Suffixes of redundant tensors that some versions save: computed values, or copies of another parameter.
+# Suffixes of redundant tensors that some versions of transformers save: computed values, or copies of a parameter.
 REDUNDANT = (
     ".attn.bias",
     ".attn.masked_bias",
@@ -27,7 +27,7 @@ REDUNDANT = (
     "model.embed_tokens.weight",
 )
 
-ROPE_KEYS = {  # type of scaling: {key of transformers: our key}
+ROPE_KEYS = {  # type of RoPE scaling: {key of transformers: our key}
     "linear": {"factor": "factor"},
     "llama3": {
         "factor": "factor",
@@ -42,7 +42,7 @@ class TensorSource(NamedTuple):
     """A tensor of a checkpoint: one or more of our parameters, concatenated along the first dimension."""
 
     name: str
-    parameters: dict[str, nn.Parameter]  # keys: our names
+    parameters: dict[str, nn.Parameter]  # by our names
     transposed: bool
 
 
@@ -65,7 +65,7 @@ def labels_in(config: Config) -> tuple[str, ...]:
     """Return the labels of a classifier, in the order of its outputs."""
     labels = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
     if not isinstance(labels, Mapping) or not all(str(key).isdecimal() for key in labels):
-        raise PenwrightError(f"config.json: id2label = {labels!r} does not number the labels")
+        raise PenwrightError(f"config.json: id2label = {labels!r} must number the labels from 0")
     kind = config.get("problem_type")
     if kind not in (None, "single_label_classification") or len(labels) < 2:
         raise PenwrightError(
@@ -76,7 +76,7 @@ def labels_in(config: Config) -> tuple[str, ...]:
 
 
 def weights_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> tuple[Outline, Tensors]:
-    """Return the outline of the model that config.json describes, and the weights under our names."""
+    """Return the arguments for building the model that config.json describes, and its weights under our names."""
     architecture, outline = architecture_of(config), settings_from_huggingface(config)
     if not architecture.has_head and not any(name.endswith("pooler.dense.weight") for name in tensors):
         outline = outline._replace(settings=outline.settings.model_copy(update={"pooler": False}))
@@ -97,7 +97,7 @@ def model_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> Mod
 
 
 def load_huggingface(folder: Path) -> Model:
-    """Load a model from a folder that was written by save_pretrained of transformers or downloaded from the hub."""
+    """Load a model from a folder that transformers' save_pretrained wrote or that comes from the Hugging Face Hub."""
     try:
         return model_from_huggingface(read_config(folder), read_tensors(folder))
     except PenwrightError as error:
@@ -114,7 +114,7 @@ def architecture_of(config: Config) -> Architecture:
 
 
 def _flat(config: Config) -> Config:
-    """Return the config with the keys of rotary positions at the top level, where the tables expect them.
+    """Return the config with the RoPE keys at the top level, where the tables expect them.
 
     Versions of transformers store these keys in different places. The scaling is converted to our settings.
     """

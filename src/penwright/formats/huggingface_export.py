@@ -37,7 +37,7 @@ IGNORED_SETTINGS = {
 }
 LANGUAGE = re.compile(r"__\w+__")  # language tokens of M2M100
 POOLING = {"pooling", "pooler", "pooler_activation"}
-UNUSED: dict[Task, set[str]] = {  # settings that have no effect on models for a task
+UNUSED: dict[Task, set[str]] = {  # settings that have no effect, by task
     "generate": {*POOLING, "n_decoder_layers"},
     "translate": POOLING,
     "classify": {"tie_embeddings", "n_decoder_layers"},
@@ -65,7 +65,7 @@ def save_huggingface(
     closest class lacks.
     """
     if precision == "int8":
-        raise PenwrightError("huggingface weights are float32 or bfloat16. For int8, export to ctranslate2 or gguf")
+        raise PenwrightError("huggingface supports only float32 and bfloat16. For int8, export to ctranslate2 or gguf")
     candidates = [_candidate(name, model, tokenizer, metadata.labels) for name in _classes_for(model, metadata.labels)]
     best = min(candidates, key=lambda candidate: len(candidate.lost))
     if best.lost:
@@ -109,7 +109,7 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
     architecture, task = ARCHITECTURES[name], _task_of(model)
     wanted = model.settings.model_dump()
     if task == "generate" and wanted["tie_embeddings"] == "all":
-        wanted["tie_embeddings"] = "output"  # equivalent for a writer, which has no source embedding
+        wanted["tie_embeddings"] = "output"  # same effect in a writer, which has only one embedding
     if wanted["qkv_bias"] == wanted["bias"]:
         wanted["qkv_bias"] = None
     if task == "translate":
@@ -151,7 +151,7 @@ def _lost_settings(wanted: dict[str, object], config: dict[str, object], unused:
     """Return the settings that an import of this config.json would not restore."""
     try:
         found = settings_from_huggingface(config).settings.model_dump()
-    except PenwrightError as error:  # a value that transformers has no name for
+    except PenwrightError as error:  # a value for which transformers has no name
         return [str(error)]
     return [
         f"model.{key} = {value!r}"
@@ -161,7 +161,7 @@ def _lost_settings(wanted: dict[str, object], config: dict[str, object], unused:
 
 
 def _their_value(key: str, wanted: dict[str, object]) -> object:
-    """Return the value of one of our settings as transformers writes it."""
+    """Return the value of one of our settings in the form that transformers uses."""
     value: object = wanted
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -217,8 +217,8 @@ def _save_tokenizer(
     settings["model_max_length"] = model.settings.context_length
     settings |= {"clean_up_tokenization_spaces": False}
     if chat is None:
-        settings["split_special_tokens"] = True  # in a text, "</s>" is not a special token
-    else:  # without splitting, since transformers cannot distinguish the template from the messages
+        settings["split_special_tokens"] = True  # encode "</s>" inside a text as plain text, not as a special token
+    else:  # special tokens stay whole: transformers cannot tell those of the template from those in messages
         settings["chat_template"] = chat.template
     _write(folder / "tokenizer_config.json", {**settings, **special})
 

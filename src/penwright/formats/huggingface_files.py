@@ -17,14 +17,14 @@ DTYPES = (float32, float16, bfloat16)
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the real path of a file in the folder. In the cache of the hub, the file may be a link to a blob.
+    """Return the real path of a file in the folder. In the Hugging Face cache, the file may be a link to a blob.
 
     Raises UnsafeFile if the name or a link leads elsewhere.
     """
     real, home = (folder / name).resolve(), folder.resolve()
     allowed = [home, *([home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [])]
     if Path(name).name != name or not any(real.is_relative_to(place) for place in allowed):
-        raise UnsafeFile(f"{folder / name} leads out of the folder. Replace the link with the file itself")
+        raise UnsafeFile(f"{folder / name} points outside the folder. Replace the link with the file itself")
     return real
 
 

@@ -1,4 +1,4 @@
-"""Import of a model in the layout of the Hugging Face hub."""
+"""Import of a model in the layout of the Hugging Face Hub."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def read_huggingface(folder: Path, languages: Languages | None = None) -> Pretra
 def _read(folder: Path, languages: Languages | None) -> Pretrained:
     config = read_config(folder)
     architecture = architecture_of(config)
-    settings_from_huggingface(config)  # checked before large files are read
+    settings_from_huggingface(config)  # check this before reading large files
     generation = read_optional(folder, "generation_config.json")
     tokenizer = read_tokenizer(folder, {**generation, **config}, architecture.task, languages)
     outline, weights = weights_from_huggingface(config, read_tensors(folder))
@@ -65,7 +65,7 @@ def _name_of(config: dict[str, Any]) -> str:
 
 
 def _pooled(outline: Outline, weights: Tensors, folder: Path) -> Outline:
-    """Return the outline of an encoder with the pooling of sentence-transformers, if the folder has its settings."""
+    """Return the arguments for building an encoder, with the folder's sentence-transformers pooling, if any."""
     place = folder / POOLING
     pooling = read_optional(place.parent, place.name) if place.is_file() else {}
     modes = [name for name, used in pooling.items() if name.startswith("pooling_mode_") and used is True]

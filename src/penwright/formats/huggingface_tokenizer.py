@@ -22,7 +22,7 @@ FILES = (
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"),
     *("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja"),
 )
-OWN_TOKENIZER = "penwright-tokenizer.json"  # file for exported translators that tokenizer.json cannot describe
+OWN_TOKENIZER = "penwright-tokenizer.json"  # tokenizer of an exported translator that fits no tokenizer.json
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 USUAL = {role: f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}  # special tokens of BERT
 ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # roles of the special tokens that begin and end a text
@@ -41,7 +41,7 @@ def read_tokenizer(folder: Path, config: Table, task: Task, languages: Languages
         return _with_conventions(folder, file, config, task, languages)
     except PenwrightError:
         raise
-    except Exception as error:  # the library raises plain Exception
+    except Exception as error:  # the tokenizers library raises plain Exception
         raise PenwrightError(f"the tokenizer cannot be used: {error}") from error
 
 
@@ -62,7 +62,7 @@ def tokenizer_json(folder: Path, config: Table) -> Table:
 
 
 def wordpiece(vocabulary: str, settings: Table) -> Table:
-    """Return the tokenizer.json of a vocab.txt with these settings of tokenizer_config.json."""
+    """Build a tokenizer.json from a vocab.txt and the settings in tokenizer_config.json."""
     pieces = vocabulary.removesuffix("\n").split("\n")
     ids = {piece.removesuffix("\r"): number for number, piece in enumerate(pieces)}
     unknown = _name(settings.get("unk_token", "[UNK]"))
@@ -138,7 +138,7 @@ def _with_conventions(
 
 
 def _model_ids(folder: Path, file: Table) -> tuple[tuple[int, ...] | None, Table]:
-    """Return the model's ids of the pieces (None unless vocab.json has different ids), and further conventions."""
+    """Return the model's id of each piece (None if equal to the tokenizer's), and tokens that only the model has."""
     names = {path.name for path in folder.iterdir()}
     if "tokenizer.json" in names or "vocab.json" not in names or file["decoder"]["type"] != "Metaspace":
         return None, {}

@@ -12,7 +12,7 @@ from penwright.errors import PenwrightError
 
 
 class ModelMetadata(NamedTuple):
-    """What the files of a model contain besides the weights and the tokenizer."""
+    """The contents of a model's files besides the weights and the tokenizer."""
 
     labels: tuple[str, ...] = ()
     licence: str | None = None

@@ -23,7 +23,7 @@ from penwright.tokenizers import Tokenizer
 
 CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-BASE = "base_sha256"  # metadata key of the checksum of the base weights
+BASE = "base_sha256"  # metadata key under which the checksum of the base weights is stored
 TASK_TYPES: Mapping[Task, str] = {
     "generate": "CAUSAL_LM",
     "chat": "CAUSAL_LM",
@@ -34,7 +34,7 @@ TASK_TYPES: Mapping[Task, str] = {
 
 
 class Adapter(NamedTuple):
-    """An adapter. Its tensors have our names."""
+    """A LoRA adapter whose tensors have our names."""
 
     settings: LoraSettings
     tensors: dict[str, Tensor]
@@ -55,7 +55,7 @@ class AdapterConfig(BaseModel):
 
     @property
     def unsupported(self) -> list[str]:
-        """The keys with values that Penwright does not support."""
+        """The keys whose values Penwright does not support."""
         wanted = {"peft_type": self.peft_type == "LORA", "bias": self.bias == "none", "use_dora": not self.use_dora}
         patterns = {"rank_pattern": not self.rank_pattern, "alpha_pattern": not self.alpha_pattern}
         return [name for name, is_fine in {**wanted, **patterns}.items() if not is_fine]

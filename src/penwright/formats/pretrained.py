@@ -17,7 +17,7 @@ from penwright.model.weights import VOCABULARY
 from penwright.tokenizers import Tokenizer
 
 Tensors = dict[str, Tensor]
-LEAST_NAMED = 0.9  # minimum share of the embeddings that have a token
+LEAST_NAMED = 0.9  # minimum fraction of the embeddings that must have a token
 
 
 class Outline(NamedTuple):
@@ -46,7 +46,7 @@ class Pretrained:
 
 
 def outlined(outline: Outline, n_tensors: int) -> Model:
-    """Return the model on the meta device, without memory for its weights.
+    """Build the model on the meta device, without allocating memory for its weights.
 
     Raises PenwrightError if the weights do not fit in the memory of this machine, or have impossible sizes.
     """
@@ -74,12 +74,12 @@ def require_memory(n_bytes: int) -> None:
 
 
 def memory_bytes() -> int:
-    """Return the size of the memory of this machine."""
+    """Return the memory size of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def fit_vocabulary(outline: Outline, weights: Tensors, tokenizer: Tokenizer) -> Outline:
-    """Remove embeddings without a token, which exist because many models round up the size of the vocabulary.
+    """Remove embeddings that have no token; they exist because many models round up the vocabulary size.
 
     Raises PenwrightError if the tokenizer belongs to a different model.
     """

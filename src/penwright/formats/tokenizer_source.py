@@ -1,4 +1,4 @@
-"""Existing tokenizers for new models: of a run, a folder in the layout of the hub, a tokenizer file or a GGUF file."""
+"""Existing tokenizers for new models: from a run, a folder in Hugging Face layout, a tokenizer file or a GGUF file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,7 +45,7 @@ def read_tokenizer_source(source: str) -> Tokenizer:
         return _with_special_tokens(file, special_names(folder))
     except PenwrightError as error:
         raise PenwrightError(f"the tokenizer of {source} cannot be used: {error}") from None
-    except Exception as error:  # the library raises plain Exception
+    except Exception as error:  # the tokenizers library raises plain Exception
         raise PenwrightError(f"the tokenizer of {source} cannot be used: {error}") from error
 
 

@@ -27,17 +27,17 @@ from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import ChatTemplate, Message
 from penwright.tokenizers.tokenizer import unknown_warnings
 
-BATCH_ROWS = 32  # number of completions that are generated together
+BATCH_ROWS = 32  # maximum number of completions that are generated together
 
 
 @dataclass(frozen=True)
 class Completion:
-    """The text that a model generated after a prompt, and why it stopped."""
+    """The text that a model generated after a prompt, and the reason why it ended."""
 
     prompt: str
     text: str  # the text, without the stop string
-    tokens: tuple[int, ...]  # all generated tokens, with the end token
-    log_probs: tuple[float, ...]  # log-probability of each token in nats, before the settings are applied
+    tokens: tuple[int, ...]  # all generated tokens, including an end token
+    log_probs: tuple[float, ...]  # log-probability of each token in nats, before sampling settings are applied
     finish: Finish
     warnings: tuple[str, ...] = ()
 
@@ -66,7 +66,7 @@ class Generator:
         defaults: DecodingSettings | None = None,
         template: ChatTemplate | None = None,
     ):
-        """Make a writer. `template` is the chat template of a model that was trained to answer."""
+        """Make a writer. `template` is its chat template, if it was trained to answer messages."""
         self.model, self.tokenizer, self.template = model, tokenizer, template
         self.defaults = defaults or DecodingSettings()
         self._stepper = DecodeEngine(model)
@@ -178,7 +178,7 @@ class Generator:
 
         The completions are the same as those of `generate` for the prompt repeated n times. The prompt may be a list of
         tokens. `biases` are added to the logits of single tokens. `check` is called while constraints are built, and
-        may raise an exception to stop. Raises UsageError as `each` does.
+        may raise an exception to abort. Raises UsageError if no completion of the prompt can satisfy the settings.
         """
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
         tokens = self._encode(prompt) if isinstance(prompt, str) else self.tokenizer.prompt(prompt)
@@ -211,7 +211,7 @@ class Generator:
     def bits_per_byte(self, completion: Completion) -> float | None:
         """Return the bits per byte of the generated text, stop strings included, or None if it is empty.
 
-        The probabilities are those of the model, before the settings are applied.
+        The probabilities are those of the model, before sampling settings are applied.
         """
         pairs = zip(completion.tokens, completion.log_probs, strict=True)
         nats = -sum(log_prob for token, log_prob in pairs if token != self.tokenizer.end_id)
@@ -219,7 +219,7 @@ class Generator:
         return nats / log(2) / n_bytes if n_bytes else None
 
     def warnings(self, prompt: str) -> tuple[str, ...]:
-        """Return warnings about parts of a prompt that the model does not read."""
+        """Return warnings about parts of a prompt that the model cannot read: unknown characters and excess tokens."""
         warnings = unknown_warnings(self.tokenizer, prompt)
         n_prompt, context_length = len(self._encode(prompt)), self.model.settings.context_length
         if n_prompt > context_length:

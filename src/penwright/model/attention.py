@@ -17,7 +17,7 @@ from penwright.model.positions import Rotation
 
 
 class KeysValues(NamedTuple):
-    """The keys and values that a layer attends to."""
+    """The keys and values to which an attention layer attends."""
 
     keys: Float[Tensor, "batch n_kv_heads sources d_head"]
     values: Float[Tensor, "batch n_kv_heads sources d_head"]
@@ -28,13 +28,13 @@ class KeysValues(NamedTuple):
 
 
 Kernel = Callable[[Tensor, Tensor, Tensor, KernelMask, float], Tensor]
-CAUSAL_BLOCK = 128  # number of targets per block in plain causal attention; sources after a block are skipped
+CAUSAL_BLOCK = 128  # number of targets per block in plain causal attention; each block skips later sources
 PLAIN_UP_TO = 512  # maximum number of sources for plain attention; a larger weight matrix costs time and memory
 CAUSAL_UP_TO = 1024  # maximum number of sources for causal attention in blocks
 
 
 def disable_cudnn_attention() -> None:
-    """Disable cuDNN's attention, because it makes a plan for each shape, and batches have hundreds of shapes."""
+    """Disable cuDNN's attention: it builds a plan for every shape, and batches come in hundreds of shapes."""
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
@@ -47,7 +47,7 @@ def fused_attention(
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
     """Compute softmax(Q K^T / sqrt(d_head)) V without storing the whole matrix of attention weights."""
     grouped = queries.shape[1] != keys.shape[1]
-    if grouped and mask.allowed is not None and queries.is_cuda:  # no fast GPU kernel supports both groups and a mask
+    if grouped and mask.allowed is not None and queries.is_cuda:  # no fast GPU kernel combines GQA with a mask
         keys, values = repeat_kv(keys, queries), repeat_kv(values, queries)
         grouped = False
     return F.scaled_dot_product_attention(
@@ -64,7 +64,7 @@ def plain_attention(
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
     """Compute attention step by step, with the matrix of attention weights.
 
-    Causal attention of many targets is computed in blocks of targets. Each block skips the sources after it.
+    Causal attention of many targets is computed in blocks of targets; each block skips the sources that come after it.
     """
     values = repeat_kv(values, queries)
     if not _in_blocks(queries, mask):
@@ -94,7 +94,7 @@ def attention_weights(
 ) -> Float[Tensor, "batch n_heads targets sources"]:
     """Return softmax(Q K^T / sqrt(d_head)), the weight of each source for each target; rows sum to 1.
 
-    With a causal mask, the targets are the last sources.
+    With a causal mask, the targets are assumed to be the last positions of the sources.
     """
     scores = (queries * queries.shape[-1] ** -0.5) @ repeat_kv(keys, queries).mT
     targets, sources = scores.shape[-2:]

@@ -20,14 +20,14 @@ from penwright.model.quantised import outputs_kept_like
 
 
 class ForwardContext(NamedTuple):
-    """The data that all layers share in one forward pass."""
+    """The inputs that all layers share in one forward pass: positions, masks and rotations."""
 
     positions: Int[Tensor, "rows targets"]
     end: int  # the sources are the tokens before this position
     mask: KernelMask
     rotation: Rotation | None
     source_mask: KernelMask = KernelMask()  # mask of the cross-attention
-    origins: Int[Tensor, "rows room"] | None = None  # the row that holds each cached token
+    origins: Int[Tensor, "rows room"] | None = None  # index of the cache row that holds each cached token
     start: int | None = None  # the position of the first target, if it is known to be the same in all rows
 
 
@@ -97,7 +97,7 @@ class Block(nn.Module):
         cross_attention = self.cross_attention
 
         def look(x: Tensor) -> Tensor:
-            by_source = x.reshape(encoded.keys.shape[0], -1, x.shape[-1])  # join the adjacent rows of each source
+            by_source = x.reshape(encoded.keys.shape[0], -1, x.shape[-1])  # concatenate the target rows of each source
             return cross_attention(by_source, encoded, here.source_mask).reshape(x.shape)
 
         return self.cross_residual(x, look)
@@ -106,11 +106,11 @@ class Block(nn.Module):
 class Encoded(NamedTuple):
     """Encoded sources: the keys and values for the cross-attention of each decoder layer.
 
-    All sources have the same number of adjacent target rows: one, or the number of beams.
+    Each source has the same number of target rows, one after another: one, or the number of beams.
     """
 
     layers: tuple[KeysValues, ...]
-    padding: Bool[Tensor, "batch sources"]  # True at real tokens
+    padding: Bool[Tensor, "batch sources"]  # False at padding, True at real tokens
 
     def select(self, rows: Int[Tensor, " selected"]) -> "Encoded":
         """Return the sources of these rows, in this order; a row may occur more than once."""
@@ -124,7 +124,7 @@ class Encoded(NamedTuple):
 class Stack(nn.Module):
     """A stack of blocks, with a final norm in the pre-norm variant."""
 
-    recomputes = False  # activation checkpointing: keep only the inputs of blocks, and run blocks again in the backward
+    recomputes = False  # activation checkpointing: store only block inputs, and recompute the rest in the backward pass
 
     def __init__(self, settings: ModelSettings, n_layers: int, *, cross_attention: bool = False):
         super().__init__()
@@ -163,7 +163,7 @@ class Stack(nn.Module):
         encoded: Encoded | None,
         rotary: Rotary | None,
     ) -> ForwardContext:
-        """Return the data that all layers share, and grow the cache if the new tokens do not fit."""
+        """Return the inputs that all layers share; grow the cache if the new tokens do not fit."""
         end = n_targets + (cache.longest if cache else 0)
         if cache:
             cache.make_room(n_targets)

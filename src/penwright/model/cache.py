@@ -11,12 +11,12 @@ from penwright.config import ModelSettings
 from penwright.errors import PenwrightError
 from penwright.model.attention import KeysValues
 
-ROOM = 64  # number of tokens per row; a ContinuousCache allocates multiples of this
+ROOM = 64  # a ContinuousCache allocates a multiple of this many tokens per row
 LEAST_ROOM = 32  # minimum number of tokens per row that caches other than ContinuousCache allocate
 
 
 def room_for(n_tokens: int) -> int:
-    """Return the row length to allocate for `n_tokens`: a power of two, because each growth copies all layers."""
+    """Return the row length to allocate for `n_tokens`: a power of two, so the cache seldom has to grow."""
     return max(LEAST_ROOM, 1 << max(0, n_tokens - 1).bit_length())
 
 
@@ -40,9 +40,10 @@ class LayerCache:
     ) -> KeysValues:
         """Write the new tokens at their positions; return all keys and values up to `end`.
 
-        `origins` is the row that holds each token; None: its own row. `start` is the first position, if it is
-        known to be the same in all rows. Shorter rows have stale entries after their end. The causal mask hides these
-        entries: a target sees nothing after its own position, and each entry is overwritten before it becomes visible.
+        `origins` holds the index of the row that stores each token; None: each row stores its own tokens. `start` is
+        the first position, if it is known to be the same in all rows. Shorter rows have stale entries after their end.
+        The causal mask hides them: a target sees nothing after its own position, and each entry is overwritten before
+        it becomes visible.
         """
         for kept, x in zip(self.kept, new, strict=True):
             if start is not None:
@@ -62,7 +63,7 @@ class LayerCache:
 
 
 class WholeLayerCache(LayerCache):
-    """A layer cache that returns its whole storage, for kernels that look up `origins` themselves."""
+    """A layer cache that returns its whole storage, for kernels that find the row of each token themselves."""
 
     def _visible(self, end: int, origins: Int[Tensor, "batch room"] | None, precision: torch.dtype) -> KeysValues:
         return self.kept
@@ -77,9 +78,9 @@ class Cache:
         self.capacity = capacity
         self.layers = [LayerCache(KeysValues(like.new_zeros(shape), like.new_zeros(shape))) for _ in range(n_layers)]
         self.lengths = torch.zeros(batch, dtype=torch.long, device=like.device)
-        self.longest = 0  # maximum of lengths, known without waiting for the device
-        self.ragged = False  # whether lengths differ
-        self.origins: Int[Tensor, "batch room"] | None = None  # the row that holds each token; None: its own row
+        self.longest = 0  # maximum of the lengths, kept here to avoid waiting for the GPU
+        self.ragged = False  # whether the rows have different lengths
+        self.origins: Int[Tensor, "batch room"] | None = None  # row that holds each token (None: its own row)
 
     @classmethod
     def over(
@@ -104,7 +105,7 @@ class Cache:
         return self.layers[0].kept.keys.shape[2]
 
     def make_room(self, n_tokens: int) -> None:
-        """Grow if `n_tokens` more tokens do not fit."""
+        """Grow the cache if `n_tokens` more tokens do not fit."""
         needed = self.longest + n_tokens
         if needed > self.room:
             room = min(self.capacity, room_for(needed))
@@ -141,7 +142,7 @@ class Cache:
         self.origins[:, self.longest :] = torch.arange(len(rows), device=rows.device)[:, None]
 
     def own_rows(self, n_tokens: int) -> Int[Tensor, "batch n_tokens"]:
-        """Return the origins of `n_tokens` tokens per row if each row holds its own tokens."""
+        """Return an `origins` tensor in which every row holds its own `n_tokens` tokens."""
         rows = torch.arange(len(self.lengths), device=self.lengths.device)
         return rows[:, None].repeat(1, n_tokens)
 
@@ -165,14 +166,14 @@ class Cache:
 
 
 class ContinuousCache(Cache):
-    """A cache for continuous batching. Thanks to spare rows, few rows are copied when rows are added or removed."""
+    """A cache for continuous batching, with spare rows, so that adding or removing rows copies little."""
 
     def __init__(self, settings: ModelSettings, n_layers: int, capacity: int, like: Tensor):
         super().__init__(settings, n_layers, 0, capacity, like)
-        self._storage = [layer.kept for layer in self.layers]  # keys and values with spare rows; the layers hold views
+        self._storage = [layer.kept for layer in self.layers]  # tensors with spare rows; the layers hold views of them
 
     def make_room(self, n_tokens: int) -> None:
-        """Grow if `n_tokens` more tokens do not fit."""
+        """Grow the cache if `n_tokens` more tokens do not fit."""
         self._fit(len(self.lengths), self.longest + n_tokens)
 
     def take_in(self, other: Cache) -> None:

@@ -1,4 +1,4 @@
-"""The attention kernel of compiled decoding steps: few targets attend to a cache."""
+"""The attention kernel of compiled decoding steps, in which a few targets attend to a cache."""
 
 from math import inf
 
@@ -11,11 +11,11 @@ from penwright.model.mask import KernelMask
 from penwright.native.toolchain import SOURCES
 
 SOURCE = SOURCES / "stepping_attention.cpp"
-COMPILES = torch.cpu._is_avx512_supported()  # the operator needs AVX-512
+COMPILES = torch.cpu._is_avx512_supported()  # the C++ operator needs AVX-512
 
 
 def stepping_attention(origins: Int[Tensor, "batch sources"] | None = None) -> Kernel:
-    """Return the kernel for a cache; `origins` is the row that holds each source (None: the row itself)."""
+    """Return the kernel for a cache; `origins` holds the row that stores each source (None: each row its own)."""
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
         allowed = None if mask.allowed is None else mask.allowed.contiguous()
@@ -41,7 +41,7 @@ def _attend(
     scores = scores if allowed is None else scores.masked_fill(~allowed, -inf)
     weights = (scores - scores.amax(-1, keepdim=True)).exp()
     sums = (weights[..., None] * values).sum(3)
-    return sums / weights.sum(-1, keepdim=True)  # one division per output number, not one per source
+    return sums / weights.sum(-1, keepdim=True)  # divide once per output, not once per source
 
 
 @torch.library.custom_op("penwright::stepping_attention", mutates_args=())
@@ -52,7 +52,7 @@ def _stepping_attention(
     allowed: torch.Tensor | None,
     origins: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Compute the same as stepping_attention.cpp, in PyTorch."""
+    """Compute in PyTorch what stepping_attention.cpp computes."""
     return _attend(queries, keys, values, allowed, origins)
 
 

@@ -42,7 +42,7 @@ class EncoderOnly(nn.Module):
     ) -> Float[Tensor, "batch n_labels"]:
         """Return the label logits of each text. `padding` is True at real tokens.
 
-        `positions` are needed only if tokens were left out of the texts.
+        `positions` are needed only if tokens were removed from the texts.
         """
         return self.label_logits(self.hidden(tokens, padding, positions), padding)
 

@@ -19,11 +19,11 @@ from penwright.model.norm import RMSNorm
 from penwright.model.positions import Rotary
 from penwright.model.quantised import Int8Linear, int8_rows
 
-Product = Callable[[Tensor], Tensor]  # multiplies rows by weights
+Product = Callable[[Tensor], Tensor]  # a function that multiplies rows by a weight matrix
 
 
 class FullRotation(NamedTuple):
-    """A rotation with a cosine and a signed sine for each dimension of a head."""
+    """A RoPE rotation, with a cosine and a signed sine for each dimension of a head."""
 
     cosines: Float[Tensor, "rows 1 d_head"]
     sines: Float[Tensor, "rows 1 d_head"]
@@ -40,12 +40,12 @@ class FullRotation(NamedTuple):
         return FullRotation(self.cosines[places], self.sines[places])
 
     def apply(self, x: Float[Tensor, "rows heads d_head"]) -> Float[Tensor, "rows heads d_head"]:
-        """Rotate `x` as Rotation.apply() does."""
+        """Rotate `x` with the same result as Rotation.apply()."""
         return torch.addcmul(x * self.cosines, x.roll(x.shape[-1] // 2, -1), self.sines)
 
 
 class FusedBlock:
-    """A block with one matrix product for queries, keys and values, and one for the feed-forward gate and input."""
+    """A Transformer block that needs one product for queries, keys and values, and one for the feed-forward input."""
 
     def __init__(self, block: Block):
         attention, feed_forward = block.attention, block.feed_forward
@@ -65,7 +65,7 @@ class FusedBlock:
         cache: LayerCache,
         encoded: KeysValues | None,
     ) -> Float[Tensor, "rows d_model"]:
-        """Run the block on one target of each row."""
+        """Run the block on one token of each row."""
         before, between = self._norms
         if self._norm_first:
             x = x + self._attend(before(x), here, rotation, cache)

@@ -12,7 +12,7 @@ from penwright.config import LoraSettings
 from penwright.model.attention import Attention
 from penwright.model.feed_forward import FeedForward
 
-A, B = "lora_A", "lora_B"  # names of the factors, as in PEFT
+A, B = "lora_A", "lora_B"  # names of the two low-rank factors, as in PEFT
 
 
 class LoraLinear(nn.Linear):
@@ -45,7 +45,7 @@ def add_lora(model: nn.Module, settings: LoraSettings, head: Sequence[str] = ())
 
 
 def adapted_layers(model: nn.Module, settings: LoraSettings) -> dict[str, nn.Linear]:
-    """Return the layers that get an adapter, by name."""
+    """Return, by name, the layers that get an adapter."""
     return {
         f"{place}.{name}": layer
         for place, module in model.named_modules()

@@ -1,4 +1,4 @@
-"""Attention masks: rules, which become a tensor only when a kernel needs one."""
+"""Attention masks as rules that become a tensor only when a kernel needs one."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,7 +12,7 @@ class KernelMask(NamedTuple):
     """A mask in the cheapest form that the attention kernel accepts."""
 
     allowed: Bool[Tensor, "rows 1 targets sources"] | None = None
-    is_causal: bool = False  # a flag, because a tensor would rule out the fastest kernels
+    is_causal: bool = False  # a flag instead of a tensor, which would rule out the fastest kernels
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Mask:
 
     causal: bool = False  # a target sees itself and the tokens before it
     window: int | None = None  # tokens that a target sees in each direction (backward only, if causal), itself included
-    padding: Bool[Tensor, "batch sources"] | None = None  # True at real tokens
-    segments: Int[Tensor, "batch sources"] | None = None  # document numbers; a target sees only its document
+    padding: Bool[Tensor, "batch sources"] | None = None  # False at padding, True at real tokens
+    segments: Int[Tensor, "batch sources"] | None = None  # document of each token; a target sees only its own
 
     def resolve(
         self, positions: Int[Tensor, "rows targets"], sources: int, *, whole: bool = True, last: bool = False
@@ -31,8 +31,8 @@ class Mask:
 
         `positions` are the positions of the targets among the sources. `whole` means that targets and sources are the
         same tokens. `last` means that each row has a single target: the last source, which sees all sources. A target
-        that may see no source is padding. It sees all sources instead: a softmax over no sources would give NaN, which
-        would spread.
+        without any allowed source is padding. It sees all sources instead, because a softmax over no sources would give
+        NaN, which would spread.
         """
         unmasked = self.padding is None and self.segments is None
         is_causal = self.causal and not last

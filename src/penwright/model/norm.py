@@ -8,7 +8,7 @@ from penwright.config import NormSettings
 
 
 class RMSNorm(nn.RMSNorm):
-    """RMSNorm that casts its weight to the dtype of its input, as fast kernels require; sums are in float32."""
+    """RMSNorm that casts its weight to the dtype of its input, as fast kernels require; it sums in float32."""
 
     def forward(self, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
         """Normalize the last dimension."""

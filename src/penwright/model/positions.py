@@ -25,11 +25,11 @@ class Sinusoidal(nn.Module):
         super().__init__()
         self.layout, self.offset = layout, offset
         last = d_model - 2 if layout == "tensor2tensor" else d_model
-        exponents = torch.arange(0, d_model, 2, device="cpu") / max(1, last)  # even in shapes_only()
+        exponents = torch.arange(0, d_model, 2, device="cpu") / max(1, last)  # on the CPU even inside shapes_only()
         self.register_buffer("frequencies", 10_000.0**-exponents, persistent=False)
 
     def forward(self, positions: Int[Tensor, "rows length"]) -> Float[Tensor, "rows length d_model"]:
-        """Return the vectors of these positions."""
+        """Return the encodings of these positions."""
         angles = (positions + self.offset)[..., None] * self.frequencies
         if self.layout == "interleaved":
             return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
@@ -41,7 +41,7 @@ class Learned(nn.Embedding):
 
 
 class Rotation(NamedTuple):
-    """The rotations of one forward pass, as cosines and sines."""
+    """The RoPE rotations of one forward pass, as cosines and sines."""
 
     cosines: Float[Tensor, "rows 1 length half_head"]
     sines: Float[Tensor, "rows 1 length half_head"]
@@ -64,18 +64,18 @@ class Rotary(nn.Module):
         self.register_buffer("frequencies", scaled(frequencies, scaling) if scaling else frequencies, persistent=False)
 
     def forward(self, positions: Int[Tensor, "rows length"]) -> Rotation:
-        """Return the rotations at these positions."""
+        """Return the RoPE rotations at these positions."""
         angles = positions[:, None, :, None] * self.frequencies
         return Rotation(angles.cos(), angles.sin())
 
 
 def rotary_frequencies(d_head: int, base: float) -> Float[Tensor, " half_head"]:
-    """Return the angle per position for each pair of dimensions, without scaling."""
-    return base ** -(torch.arange(0, d_head, 2, device="cpu") / d_head)  # even in shapes_only()
+    """Return the unscaled RoPE frequency of each pair of dimensions, in radians per position."""
+    return base ** -(torch.arange(0, d_head, 2, device="cpu") / d_head)  # on the CPU even inside shapes_only()
 
 
 def scaled(frequencies: Float[Tensor, " half_head"], scaling: RotaryScaling) -> Float[Tensor, " half_head"]:
-    """Divide the low frequencies by the factor, keep the high ones, and interpolate in between (Llama 3.1)."""
+    """Scale RoPE frequencies as in Llama 3.1: divide low ones by the factor, keep high ones, interpolate between."""
     if scaling.original_context is None:
         return frequencies / scaling.factor
     rotations = scaling.original_context * frequencies / (2 * pi)

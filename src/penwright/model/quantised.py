@@ -1,4 +1,4 @@
-"""Linear layers with int8 weights. They need a quarter of the memory traffic, the bottleneck of generation."""
+"""Linear layers with int8 weights. They need a quarter of the memory traffic, which is the bottleneck of generation."""
 
 from typing import NamedTuple
 
@@ -11,12 +11,12 @@ from penwright.config import Precision
 from penwright.native.toolchain import SOURCES
 
 LARGEST = 127  # largest value of symmetric int8
-TINY = 1e-8  # lower limit of a scale
-WHOLE_VECTORS = 32  # torch's product of one row reads past the end unless the width is a multiple of this
+TINY = 1e-8  # minimum value of a scale, to avoid division by zero
+WHOLE_VECTORS = 32  # torch's product for a single row reads past its end unless the width is a multiple of this
 BLOCK = 64  # int8_product.cpp needs a number of columns and a width that are multiples of this
 ZERO = 128  # zero point of the unsigned rows in int8_product.cpp
 SOURCE = SOURCES / "int8_product.cpp"
-COMPILES = torch.cpu._is_vnni_supported()  # the operator needs AVX-512 VNNI
+COMPILES = torch.cpu._is_vnni_supported()  # the C++ operator needs AVX-512 VNNI
 
 
 class Packed(NamedTuple):
@@ -31,13 +31,13 @@ class Int8Linear(nn.Module):
     """A linear layer with int8 weights and one scale per output (Dettmers et al. 2022, section 2.1).
 
     The input is also rounded to int8, with one scale per row, since int8 products are the fastest on a CPU. On a CPU
-    without instructions for them, a single row stays in bfloat16.
+    without int8 instructions, a single row is rounded to bfloat16 instead.
     """
 
     whole: Int8[Tensor, "out_features in_features"]
     scale: Float[Tensor, " out_features"]
     bias: Float[Tensor, " out_features"] | None
-    packed: Tensor  # this and the next two fields are those of a Packed; present if COMPILES
+    packed: Tensor  # packed, offsets and scales are the fields of Packed; present only if COMPILES
     offsets: Tensor
     scales: Tensor
 
@@ -45,7 +45,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         weight = layer.weight.detach().float()
         exact = weight.abs().amax(1).clamp(min=TINY) / LARGEST
-        scale = exact.to(torch.bfloat16)  # dtype of torch's kernel; cast before rounding weights, to lose no precision
+        scale = exact.to(torch.bfloat16)  # dtype of torch's kernel; rounding weights with the cast scale adds no error
         whole = (weight / scale.float()[:, None]).round().clamp(-LARGEST, LARGEST)
         self.register_buffer("whole", whole.to(torch.int8))
         self.register_buffer("scale", scale)
@@ -73,7 +73,7 @@ class Int8Linear(nn.Module):
 
 
 def torch_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
-    """Multiply with torch's operators. On a GPU, rows use float32, since torch has no int8 operator for a few rows."""
+    """Multiply with torch's operators. On a GPU, use float32, since torch has no int8 operator for a few rows."""
     if rows.is_cuda:
         return F.linear(rows.float(), layer.weight)
     return int8_rows(rows, layer.whole, layer.scale, layer.scale.float())
@@ -102,7 +102,7 @@ def int8_product(
     whole: Int8[Tensor, "out_features in_features"],
     scale: Float[Tensor, " out_features"],
 ) -> Float[Tensor, "rows out_features"]:
-    """Multiply with both sides in int8: round each row with its own scale."""
+    """Multiply int8 rows by int8 weights; each row is rounded with its own scale."""
     wide = rows.float()
     largest = wide.abs().amax(-1, keepdim=True).clamp_(min=TINY).div_(LARGEST)
     return torch._int_mm((wide * largest.reciprocal()).round_().to(torch.int8), whole.T) * (largest * scale)
@@ -118,7 +118,7 @@ def compiled_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"])
 def _int8_product(
     rows: torch.Tensor, packed: torch.Tensor, offsets: torch.Tensor, scales: torch.Tensor, n_columns: int
 ) -> torch.Tensor:
-    """Compute the same as int8_product.cpp, in PyTorch."""
+    """Compute in PyTorch what int8_product.cpp computes."""
     return int8_product(rows, _unpacked(packed)[:n_columns, : rows.shape[1]], scales[:n_columns])
 
 
@@ -130,7 +130,7 @@ def _(
 
 
 def packed_weights(whole: Int8[Tensor, "out_features in_features"], scale: Float[Tensor, " out_features"]) -> Packed:
-    """Pack weights into zero-padded blocks of 64 outputs: the first four weights of each output, the next four, etc."""
+    """Pack weights into zero-padded blocks of 64 outputs: four weights of each output, the next four of each, etc."""
     rows, width = whole.shape
     filled = F.pad(whole, (0, -width % BLOCK, 0, -rows % BLOCK))
     packed = filled.unflatten(0, (-1, BLOCK)).unflatten(2, (-1, 4)).transpose(1, 2).contiguous()
@@ -152,7 +152,7 @@ def quantise(module: nn.Module) -> None:
 
 
 def outputs_kept_like(layer: nn.Module) -> Tensor:
-    """Return a tensor with the device and dtype for storing a layer's outputs: bfloat16 if its weights are int8."""
+    """Return a tensor with the device and dtype in which to store a layer's outputs: bfloat16 for int8 weights."""
     like = layer.scale if isinstance(layer, Int8Linear) else layer.weight
     assert isinstance(like, Tensor)
     return like
@@ -161,7 +161,7 @@ def outputs_kept_like(layer: nn.Module) -> Tensor:
 def to_precision(module: nn.Module, precision: Precision) -> None:
     """Convert the weights in place; with int8, embeddings and norms stay in float32.
 
-    The frequencies of position encodings are not converted, because bfloat16 would be too coarse.
+    The frequencies of position encodings stay in float32, because bfloat16 would be too coarse.
     """
     if precision == "int8":
         quantise(module)

@@ -9,8 +9,8 @@ from penwright.config import ModelSettings, Task
 from penwright.model import make_model
 from penwright.model.init import shapes_only
 
-ADAMW_BYTES = 16  # bytes per float32 parameter: weight, gradient and two moments; Muon needs only one moment
-ACTIVATIONS_PER_LAYER = 20  # rough number of d_model vectors kept for the backward pass, with fused attention
+ADAMW_BYTES = 16  # bytes per float32 parameter with AdamW: weight, gradient, two moments (with Muon, one)
+ACTIVATIONS_PER_LAYER = 20  # approximate number of vectors per token stored for the backward pass, with fused attention
 
 
 class Size(NamedTuple):
@@ -33,7 +33,7 @@ def size_of(task: Task, vocab_size: int, settings: ModelSettings, batch_tokens: 
     return Size(parameters, matrices, 2 * matrices + attention, ADAMW_BYTES * parameters + activations)
 
 
-@lru_cache(maxsize=256)  # planning calls this repeatedly, and each call builds modules
+@lru_cache(maxsize=256)  # cached, because planning calls this repeatedly, and each call builds modules
 def _counted(task: Task, vocab_size: int, settings: ModelSettings, n_labels: int) -> tuple[int, int]:
     """Count the parameters of a model and, separately, the parameters of its embedding tables."""
     with shapes_only():

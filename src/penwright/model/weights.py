@@ -10,12 +10,12 @@ from penwright.errors import PenwrightError
 
 Convert = Callable[[Tensor, Tensor], Tensor]
 ADAPTER = ".lora_B"  # suffix of the names of adapter weights
-VOCABULARY = ("embedding.tokens", "source_embedding.tokens", "target_embedding.tokens")  # tables with a row per token
-FITTED = ("mixture", "log_prior")  # parameters of classifiers that are computed, not trained
+VOCABULARY = ("embedding.tokens", "source_embedding.tokens", "target_embedding.tokens")  # modules with a row per token
+FITTED = ("mixture", "log_prior")  # parameters of classifiers that are computed after training instead of trained
 _DECODER = {"embedding": "embedding", "decoder": "encoder"}
 _SOURCE = {"source_embedding": "embedding", "encoder": "encoder"}
 _ENCODER = {"embedding": "embedding", "encoder": "encoder", "pooler": "pooler"}
-CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules kept when the task changes: old name to new name
+CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules kept for the new task: old name to new name
     ("generate", "classify"): _DECODER,
     ("chat", "classify"): _DECODER,
     ("translate", "classify"): _SOURCE,
@@ -42,7 +42,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def weights_for(task: Task, before: Task, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a model under the names of a model for another task, without the head.
+    """Rename a model's weights for a model that is trained for another task; omit the head.
 
     Fitted parameters are left out, because they depend on the training texts.
 
@@ -59,7 +59,7 @@ def weights_for(task: Task, before: Task, weights: Mapping[str, Tensor]) -> dict
 
 
 def with_vocabulary(weights: Mapping[str, Tensor], pieces: Sequence[Sequence[int]], task: Task) -> dict[str, Tensor]:
-    """Return the weights for another vocabulary. Each new token gets the mean vector of the old tokens in `pieces`."""
+    """Adapt weights to another vocabulary. Each new token gets the mean vector of its old tokens (`pieces`)."""
     tables = {f"{module}.weight" for module in VOCABULARY}
     tables |= {"output.weight", "output.bias"} if task != "classify" else set()
     first = torch.tensor([old[0] for old in pieces])
@@ -99,7 +99,7 @@ def load_weights(
 ) -> None:
     """Copy weights into the model; raise PenwrightError if names or shapes do not match.
 
-    `convert` prepares each tensor for its parameter, for example for a sharded one.
+    `convert` adapts each tensor to its parameter, for example to a sharded parameter.
     """
     _copy(weights_of(model), weights, origin, convert)
 

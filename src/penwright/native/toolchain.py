@@ -1,4 +1,4 @@
-"""The requirements of compilation, and the folder for compiled code.
+"""Checks of the requirements for compilation, and of the folder for compiled code.
 
 Later processes run the machine code in this folder, so a folder that other users can write to is not used.
 """
@@ -23,8 +23,8 @@ SOURCES = Path(__file__).parent  # folder of the C++ operators
 def set_inductor_cache() -> None:
     """Set the cache folder of torch's compiler to Penwright's cache, since /tmp may be emptied at any time.
 
-    A folder chosen by the user is kept, but torch's default, /tmp/torchinductor_USER, is replaced. If other users can
-    write to the folder, this process compiles again in a temporary one.
+    This keeps a folder that the user chose, but replaces torch's default, /tmp/torchinductor_USER. If other users can
+    write to the folder, this process compiles again in a temporary folder.
     """
     chosen = os.environ.get(INDUCTOR_CACHE_VARIABLE)
     if chosen is None or Path(chosen).name.startswith("torchinductor_"):
@@ -71,7 +71,7 @@ def why_not_trusted(path: Path) -> str:
 def _danger_of(place: Path, *, is_above: bool) -> str:
     """Return how other users could change this file or folder, and what to do; "" if they cannot."""
     try:
-        target, link = place.stat(), place.lstat()  # equal unless the path is a link
+        target, link = place.stat(), place.lstat()  # different only if the path is a symbolic link
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -89,7 +89,7 @@ def _danger_of(place: Path, *, is_above: bool) -> str:
 
 
 def _is_own_group(gid: int) -> bool:
-    """Return whether this is the user's private group, which has no other members."""
+    """Return whether this group is the user's private group, without other members."""
     import grp  # noqa: PLC0415 - not available on Windows
     import pwd  # noqa: PLC0415
 

@@ -19,7 +19,7 @@ PLAIN = (
     "{% for message in messages %}{{ '\\n' if not loop.first }}{{ message.role | capitalize }}:\n{{ message.content }}"
     "{% endfor %}{{ '\\nAssistant:\\n' if add_generation_prompt }}"
 )
-OPEN, CLOSE = "\ue000", "\ue001"  # enclose the number of a message, a placeholder for its content
+OPEN, CLOSE = "\ue000", "\ue001"  # delimiters around a message's number, which stands for its content
 PLACE = re.compile(f"{OPEN}(\\d+){CLOSE}")
 ASSISTANT = "assistant"
 MOST_SECONDS = 10
@@ -104,7 +104,7 @@ def _rendered(template: ChatTemplate, roles: tuple[str, ...]) -> str:
             check=False,
         )
         answer = json.loads(done.stdout)
-    except (subprocess.TimeoutExpired, ValueError):  # the process was ended by a limit
+    except (subprocess.TimeoutExpired, ValueError):  # the process exceeded a limit
         limit = f"{MOST_SECONDS} s or {LIMITS['RLIMIT_AS'] >> 20} MiB of memory"
         raise PenwrightError(f"the chat template cannot be used: it needs more than {limit}") from None
     if "invalid" in answer:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-MOST_CHARACTERS = 10_000_000  # maximum length of the text
+MOST_CHARACTERS = 10_000_000  # maximum length of the rendered text
 
 
 def render(source: str, messages: Sequence[dict[str, str]], tokens: dict[str, str]) -> str:
@@ -21,7 +21,7 @@ def render(source: str, messages: Sequence[dict[str, str]], tokens: dict[str, st
     from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
 
     class Generation(Extension):
-        """The tag `generation`, with which other trainers mark answers."""
+        """The Jinja tag `generation`, which marks the assistant's answers in templates of other projects."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -54,7 +54,7 @@ def main(limits: dict[str, int], paths: list[str]) -> None:
     sys.path[:] = paths
     try:
         text = render(**json.load(sys.stdin))
-        answer = {"text": text} if len(text) <= MOST_CHARACTERS else {"error": "its text is too long"}
+        answer = {"text": text} if len(text) <= MOST_CHARACTERS else {"error": "the rendered text is too long"}
     except Exception as error:  # a template may raise any exception
         name = type(error).__name__
         answer = {"error": str(error) or name}

@@ -38,17 +38,18 @@ def lengths_of(texts: Sequence[str] | Sequence[bytes]) -> Counts:
     return np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
 
 
-# A word with the white space before it. BPE and unigram never join a visible character to the white space after
-# it, so the ids of a text are the ids of its words. U+001C to U+001F are white space in Python, not in the library.
+# A word with the white space before it. BPE and unigram never join a visible character to the white space after it, so
+# the ids of a text are the ids of its words. U+001C to U+001F are white space in Python, but not in the tokenizers
+# library.
 WORD = re.compile(r"[^\S\x1c-\x1f]*[\S\x1c-\x1f]+|\s+")
 
-_WHITE = np.zeros(1 << 16, dtype=bool)  # whether a UTF-16 code unit is white space: each such character has one unit
+_WHITE = np.zeros(1 << 16, dtype=bool)  # whether a UTF-16 code unit is white space; every such character is one unit
 _WHITE[[*b"\t\n\v\f\r ", 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]] = True
 
-_COLUMNS = 3  # integers per key; each holds four code units, and together they hold a short word
+_COLUMNS = 3  # integers per key; each packs four UTF-16 code units, so a key holds a word of up to 12
 _UNITS = 4 * _COLUMNS
-_MASKS = np.array([(1 << 16 * n) - 1 for n in range(5)], dtype=np.uint64)  # masks for the first n of four units
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing (Knuth 1973)
+_MASKS = np.array([(1 << 16 * n) - 1 for n in range(5)], dtype=np.uint64)  # masks that keep the first n of four units
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # multiplier of Fibonacci hashing (Knuth 1973)
 _SLOT_BITS = 19
 _CHUNK = 1 << 15  # words per chunk; later chunks find words that earlier ones added
 
@@ -71,7 +72,7 @@ class Words(NamedTuple):
         return [self.text[start:end].decode("utf-16-le") for start, end in places]
 
     def keys(self) -> Keys:
-        """Return the first code units of each word as integers, padded with zeros."""
+        """Return the first code units of each word, zero-padded and packed into integers, as keys of the hash table."""
         padded = self.text + bytes(2 * _UNITS)
         fours = np.ndarray(len(padded) // 2 - 3, "<u8", padded, strides=(2,))
         return np.stack([fours[self.starts + n] & _MASKS[np.clip(self.lengths - n, 0, 4)] for n in range(0, _UNITS, 4)])
@@ -115,7 +116,7 @@ class WordTable:
         hits = self._lengths[slots] == lengths
         for column, key in zip(self._keys, keys, strict=True):
             hits &= column[slots] == key
-        numbers, known = self._numbers[slots], self._ids  # read in this order: see _add()
+        numbers, known = self._numbers[slots], self._ids  # read after the lengths, which _add() writes last
         others = np.flatnonzero(~hits)
         encoded = encode(words.spelled(begin + others))
         numbers[others] = len(known.lengths) + np.arange(len(others))
@@ -127,7 +128,7 @@ class WordTable:
             return  # another thread is adding words, or was when this process was forked
         try:
             fitting = np.flatnonzero((lengths <= _UNITS) & (self._lengths[slots] == 0))
-            fitting = fitting[np.unique(slots[fitting], return_index=True)[1]]  # one word per slot
+            fitting = fitting[np.unique(slots[fitting], return_index=True)[1]]  # keep one word per slot
             slots = slots[fitting]
             self._numbers[slots] = len(self._ids.lengths) + np.arange(len(fitting))
             self._ids = _concatenated([self._ids, encoded.select(fitting)])
@@ -208,19 +209,19 @@ class WordEncoder:
         return Ragged(tokens, lengths_of(encoded) // tokens.itemsize)
 
     def _lookup_with(self, words_of_texts: Iterable[list[str]]) -> Callable[[str], bytes]:
-        """Return a function that looks up these words, rather than the dictionary, which other threads may change."""
+        """Return a function that looks up the ids of these words, even after another thread has cleared the cache."""
         if self._n_characters > self.max_characters:
             self._clear()
         known = self._known
         words = set[str]().union(*words_of_texts)
-        new = [word for word in words if word not in known]  # difference() may iterate a dict that other threads change
+        new = [word for word in words if word not in known]  # set difference fails if another thread adds words
         encodings = self._library.encode_batch_fast(new, add_special_tokens=False)
         known.update((word, np.array(e.ids, self._dtype).tobytes()) for word, e in zip(new, encodings, strict=True))
         self._n_characters += sum(map(len, new))
         return known.__getitem__
 
     def _clear(self) -> None:
-        """Start with new tables: another thread may still be reading the old ones."""
+        """Replace the tables instead of emptying them: another thread may still be reading the old ones."""
         self._known: dict[str, bytes] = {}
         self._table = WordTable(self._dtype)
         self._n_characters = 0

@@ -13,8 +13,8 @@ from penwright.tokenizers.checks import FOREIGN, MOST_PIECES, Table, check_forei
 from penwright.tokenizers.encoders import BYTE_OF, Ragged, ids_type
 from penwright.tokenizers.tokenizer import Tokenizer, well_formed
 
-SPACE = "\u2581"  # represents a space in the pieces of SentencePiece
-HIDDEN = "\uffff"  # put before the names of special tokens that no text may be encoded to; never part of a text
+SPACE = "\u2581"  # stands for a space in the pieces of SentencePiece
+HIDDEN = "\uffff"  # prefix that hides the names of special tokens, so no text is encoded as one; no text contains it
 SPECIAL = re.compile(r"__\w+__|>>.+<<|<.+>|madeupword\d+")  # tokens that represent no text
 TokenId = Annotated[int, Field(ge=0, lt=MOST_PIECES)]
 TokenIds = tuple[TokenId, ...]
@@ -31,9 +31,9 @@ class Conventions(BaseModel):
     begins: bool = True  # whether a prompt begins with the start token
     source_prefix: TokenIds = ()  # tokens before each source of a translator, for example the language token
     target_prefix: TokenIds = ()  # tokens between the start token and each target of a translator
-    ids: TokenIds | None = None  # the model's id for each id of the library; None: the same ids
+    ids: TokenIds | None = None  # the model's id for each id of the tokenizers library; None: the same ids
     extra: dict[str, TokenId] = {}  # ids of tokens that only the model has, by name
-    target: dict[str, Any] | None = None  # tokenizer.json of the target, with ids and extra; None: use the source's
+    target: dict[str, Any] | None = None  # tokenizer.json for targets, with its own ids and extra; None: as for sources
 
 
 class ForeignTokenizer(Tokenizer):
@@ -78,7 +78,7 @@ class ForeignTokenizer(Tokenizer):
         self._pieces = [names.get(token, f"<unused {token}>") for token in range(self.vocab_size)]
         unknown = self._unknown_piece
         self.unknown_id = int(self._ids[numbers[unknown]]) if unknown in numbers else None
-        if unknown is not None and self.unknown_id is not None:  # all pieces that the model lacks have this id
+        if unknown is not None and self.unknown_id is not None:  # all pieces that the model lacks share this id
             self._pieces[self.unknown_id] = unknown
         spell, silent = self._speller(), self._specials.keys() | (set(range(self.vocab_size)) - names.keys())
         self._bytes = [
@@ -152,7 +152,7 @@ class ForeignTokenizer(Tokenizer):
         return self._plain
 
     def has(self, token: int) -> bool:
-        """Return whether the tokenizer has a name for this token of the model."""
+        """Return whether this token id of the model has a name in the tokenizer."""
         return self._pieces[token] != f"<unused {token}>"
 
     @property
@@ -208,7 +208,7 @@ def _clean(text: str) -> str:
 
 
 def _with_hidden_specials(file: Table) -> Table:
-    """Return a tokenizer.json that never encodes text to special tokens, even to those in a unigram model."""
+    """Return a tokenizer.json that never encodes text as special tokens, not even those of a unigram model."""
     added = file["added_tokens"]
     special = {token["content"] for token in added if token["special"]}
     if file["model"]["type"] != "Unigram":

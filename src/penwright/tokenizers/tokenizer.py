@@ -34,16 +34,16 @@ CONTROLS = {*map(chr, [*range(0x20), *range(0x7F, 0xA0)]), "\u2028", "\u2029"} -
 class Tokenizer:
     """A tokenizer with decode(encode(text)) == text, except for characters that a character tokenizer does not know.
 
-    Special tokens are at the end of the vocabulary. No text encodes to them, not even "</s>", and they decode to
+    Special tokens are at the end of the vocabulary. No text is encoded as one, not even "</s>", and they decode to
     nothing. (`transformers` needs `split_special_tokens=True` for this; the file cannot express it.)
     """
 
     def __init__(self, library: LibraryTokenizer, notes: tuple[str, ...] = ()) -> None:
-        """Wrap a tokenizer of the library; `notes` lists requests that training could not satisfy."""
+        """Wrap a tokenizer of the tokenizers library; `notes` lists requests that training could not satisfy."""
         library.encode_special_tokens = True
         self.kind: str = kind_of(library)
-        self.joins_marks = isinstance(library.pre_tokenizer, pre_tokenizers.Sequence)  # marks are part of a word
-        self.prefix_space = isinstance(library.normalizer, normalizers.Prepend)  # adds a space before each text
+        self.joins_marks = isinstance(library.pre_tokenizer, pre_tokenizers.Sequence)  # combining marks extend words
+        self.prefix_space = isinstance(library.normalizer, normalizers.Prepend)  # a space is added before each text
         self.notes, self.vocab_size = notes, library.get_vocab_size(with_added_tokens=True)
         self.dtype = ids_type(self.vocab_size)
         self._library = library
@@ -97,7 +97,7 @@ class Tokenizer:
 
     def sizes(self, text: str) -> list[int]:
         """Return the number of UTF-8 bytes of the text that each token covers."""
-        if self.kind == "characters":  # <unk> does not contain the bytes of the unknown character
+        if self.kind == "characters":  # <unk> lacks the bytes of the unknown character
             return [len(character.encode()) for character in well_formed(text)]
         sizes = [len(self._bytes[token_id]) for token_id in self.encode(text)]
         return [sizes[0] - 1, *sizes[1:]] if self.prefix_space and sizes else sizes
@@ -212,7 +212,7 @@ class Tokenizer:
                 return ForeignTokenizer(file)
             check_file(file)
             return cls(LibraryTokenizer.from_str(content.decode()))
-        except Exception as error:  # the library raises plain Exception
+        except Exception as error:  # the tokenizers library raises plain Exception
             raise PenwrightError(
                 f"{path} is damaged or was not made by Penwright: {error}. Restore the file that training wrote"
             ) from error
@@ -289,7 +289,7 @@ def controls(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def unknown_warnings(tokenizer: Tokenizer, text: str) -> list[str]:
-    """Return a warning that lists the characters unknown to the model, in a list; [] if all are known."""
+    """Return a list with a warning that names the characters unknown to the model; [] if all are known."""
     unknown = tokenizer.unknown_characters(text)
     return [f"characters the model does not know: {' '.join(map(_readable, unknown))}"] if unknown else []
 

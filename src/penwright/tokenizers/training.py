@@ -12,7 +12,7 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.tokenizers.kinds import KINDS, SPECIALS, Kind
 from penwright.tokenizers.tokenizer import Tokenizer, well_formed, with_space
 
-_SAMPLE_BYTES: dict[Kind, int] = {"bpe": 50_000_000, "unigram": 10_000_000}  # unigram is ten times slower
+_SAMPLE_BYTES: dict[Kind, int] = {"bpe": 50_000_000, "unigram": 10_000_000}  # the unigram trainer is ten times slower
 _PIECE_LENGTH = 1 << 16
 
 # Very long spans without white space, or of white space only, are useless for training. BPE takes time that is
@@ -64,7 +64,7 @@ def _sample(pieces: Iterable[str], max_bytes: int) -> list[str]:
     """Draw a random sample in one pass and in bounded memory.
 
     Each piece draws a number, and stays while this number is below a threshold. The threshold is halved whenever the
-    sample is too large. If lines alternated between two languages, every n-th line could miss one of them.
+    sample is too large. Taking every n-th line instead could miss a language if lines alternate between two.
     """
     rng = random.Random(0)
     sample: list[tuple[float, str]] = []

@@ -16,8 +16,8 @@ from penwright.tokenizers.foreign import SPACE, ForeignTokenizer
 from penwright.tokenizers.tokenizer import Tokenizer
 
 File = dict[str, Any]  # the content of a tokenizer.json
-NEVER = -1e6  # score of special tokens among the pieces of a unigram model, so that no text is encoded to them
-SAMPLE = 5_000_000  # maximum number of characters of text that new tokens are learned from
+NEVER = -1e6  # score of special tokens in a unigram model, so low that no text is encoded as one
+SAMPLE = 5_000_000  # maximum number of characters from which new tokens are learned
 ROLES = ("pad", "start", "end")
 
 
@@ -38,7 +38,7 @@ def trimmed(tokenizer: Tokenizer, used: Collection[int]) -> Tokenizer:
         kept.add(tokenizer.unknown_id)
     if model["type"] == "BPE":
         kept = _with_parts(kept, names, tokenizer.merges)
-    if model["type"] == "Unigram":  # the lowest score decides when a character is unknown
+    if model["type"] == "Unigram":  # keep the lowest score: it sets the penalty of unknown characters
         kept.add(min(range(len(model["vocab"])), key=lambda token: model["vocab"][token][1]))
     is_gap = {token for token in range(len(names)) if names[token] == f"<unused {token}>"}
     order = sorted(kept - is_gap)
@@ -73,7 +73,7 @@ def extended(tokenizer: Tokenizer, new: int | Sequence[str], texts: Iterable[str
     if isinstance(new, int):
         for text in _sample(texts):
             units.update(_units(library, text))
-    else:  # in most tokenizers, a word after a space is a different token
+    else:  # most tokenizers have separate tokens for a word after a space
         units.update(unit for word in new for form in (f" {word}", word) for unit in _units(library, form))
     growing = _Growing(file, tokenizer.pieces)
     growing.add_characters(units, new if isinstance(new, int) else MOST_PIECES)
@@ -103,15 +103,13 @@ def _changeable(tokenizer: Tokenizer) -> File:
     file: File = json.loads(tokenizer.content)
     model = file["model"]
     if tokenizer.kind in ("characters", "bytes"):
-        raise PenwrightError(f"a vocabulary of {tokenizer.kind} cannot be changed: it has no pieces of words")
+        raise PenwrightError(f"a vocabulary of {tokenizer.kind} cannot be changed: it has no subwords")
     if not tokenizer.is_plain or tokenizer.target is not tokenizer:
-        raise PenwrightError(
-            "a vocabulary with ids that differ from those in its SentencePiece model cannot be changed"
-        )
+        raise PenwrightError("a vocabulary whose ids differ from those of its SentencePiece model cannot be changed")
     if model["type"] == "BPE" and (model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")):
         raise PenwrightError("a BPE vocabulary with word prefixes or suffixes cannot be changed")
     if model["type"] == "BPE":
-        model["merges"] = [list(pair) for pair in tokenizer.merges]  # in older files, a merge is a string
+        model["merges"] = [list(pair) for pair in tokenizer.merges]  # older files store a merge as a string
     return file
 
 
@@ -148,7 +146,7 @@ def _checked(file: File, names: Sequence[str]) -> Tokenizer:
     try:
         library = LibraryTokenizer.from_str(json.dumps({name: part for name, part in file.items() if name != FOREIGN}))
         made = ForeignTokenizer(file) if FOREIGN in file else Tokenizer(library)
-    except Exception as error:  # the library raises plain Exception
+    except Exception as error:  # the tokenizers library raises plain Exception
         raise PenwrightError(f"the vocabulary of this tokenizer cannot be changed: {error}") from error
     if made.pieces != list(names):
         raise PenwrightError("the vocabulary of this tokenizer cannot be changed: its tokens would get different ids")
@@ -165,27 +163,29 @@ def _sample(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _units(library: LibraryTokenizer, text: str) -> list[str]:
-    """Split a text into the words that the model encodes one by one."""
+    """Split a text into the words that the tokenizer's model encodes one by one."""
     text = library.normalizer.normalize_str(text) if library.normalizer else text
     parts = [part for part, _ in library.pre_tokenizer.pre_tokenize_str(text)] if library.pre_tokenizer else [text]
     return [unit for part in parts for unit in re.split(rf"(?<!{SPACE})(?={SPACE})", part) if unit.strip(SPACE)]
 
 
 class _Growing:
-    """A tokenizer.json that gets new tokens."""
+    """A tokenizer.json to which tokens are added."""
 
     def __init__(self, file: File, names: Sequence[str]) -> None:
         self.file, self.names = file, list(names)
         self._model = file["model"]
         if isinstance(self._model["vocab"], list):
             listed = len(self._model["vocab"])
-            self._model["vocab"] += [[name, NEVER] for name in self.names[listed:]]  # new tokens follow special ones
+            self._model["vocab"] += [
+                [name, NEVER] for name in self.names[listed:]
+            ]  # special tokens come before new ones
         else:
             self._model["vocab"] |= {token["content"]: token["id"] for token in file["added_tokens"]}
         self._known = set(self.names)
         self._is_wordpiece, self._is_list = self._model["type"] == "WordPiece", isinstance(self._model["vocab"], list)
         self._read()
-        self._ranks: dict[tuple[str, str], int] = {}  # new merges, which all come after the old ones
+        self._ranks: dict[tuple[str, str], int] = {}  # priorities of the new merges, which all come after the old ones
 
     def _read(self) -> None:
         plain = {name: part for name, part in self.file.items() if name != FOREIGN}
@@ -220,7 +220,7 @@ class _Growing:
         self._read()
 
     def split(self, unit: str) -> list[str]:
-        """Return the pieces of a unit, with the new merges applied."""
+        """Split a word into pieces by the old and the new merges."""
         pieces = [token.value for token in self._library.tokenize(unit)]
         while len(pieces) > 1 and self._ranks:
             pairs = list(pairwise(pieces))
@@ -231,7 +231,7 @@ class _Growing:
         return pieces
 
     def add_unit(self, unit: str) -> None:
-        """Add a token for a whole unit. With BPE, also add the intermediate tokens."""
+        """Add a token for a whole word. With BPE, also add the intermediate tokens."""
         pieces = self.split(unit)
         if self._model["type"] != "BPE":
             self._add(unit, 0.99 * sum(self._scores.get(piece, 0.0) for piece in pieces))
@@ -241,7 +241,7 @@ class _Growing:
             pieces = [pieces[0] + pieces[1], *pieces[2:]]
 
     def learn_merges(self, units: Mapping[str, int], size: int) -> None:
-        """Continue BPE on these units until the vocabulary has this size: join the most frequent pair, repeatedly."""
+        """Continue BPE training on these words until the vocabulary has this size."""
         words = [(self.split(unit), count) for unit, count in units.items()]
         pairs, places = Counter[tuple[str, str]](), dict[tuple[str, str], set[int]]()
         for number, (pieces, count) in enumerate(words):
@@ -277,7 +277,7 @@ class _Growing:
 
 
 def _merged(pieces: Sequence[str], pair: tuple[str, str]) -> list[str]:
-    """Join each occurrence of the pair."""
+    """Merge each occurrence of the pair in a list of pieces."""
     joined: list[str] = []
     for piece in pieces:
         if joined and (joined[-1], piece) == pair:

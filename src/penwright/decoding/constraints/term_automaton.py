@@ -24,9 +24,7 @@ class Borders:
         texts = [tokenizer.token_bytes(token).decode("utf-8", "replace") for token in range(tokenizer.vocab_size)]
         self.ends = torch.tensor([_ends_word(text) for text in texts])  # whether each token ends the word before it
         self.ends[tokenizer.end_id] = True
-        self.opens = torch.tensor(
-            [_opens_word(text) for text in texts]
-        )  # whether a word can follow each without a space
+        self.opens = torch.tensor([_opens_word(text) for text in texts])  # whether the next word needs no space
         self.is_end: list[bool] = self.ends.tolist()
         self.is_opening: list[bool] = self.opens.tolist()
 

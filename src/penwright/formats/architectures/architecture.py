@@ -30,14 +30,14 @@ class Architecture:
 
     task: Task
     model_type: str  # model_type in config.json
-    keys: tuple[tuple[str, str], ...]  # (key of config.json, our setting); keys with the same setting must agree
+    keys: tuple[tuple[str, str], ...]  # (key of config.json, our setting); keys of one setting must have equal values
     modules: tuple[Rename, ...]
-    block: Table  # our settings that reproduce the blocks
-    supported: Mapping[str, tuple[object, ...]]  # supported values of other keys, the default first
+    block: Table  # our model settings that reproduce the blocks of this class
+    supported: Mapping[str, tuple[object, ...]]  # supported values of further keys, the default first
     defaults: Config = field(default_factory=dict)  # defaults of optional keys of config.json; None: our default
     prepare: Callable[[Tensors], Tensors] = _unchanged  # changes the tensors on import, before they are renamed
     restore: Callable[[Tensors], Tensors] = _unchanged  # inverse of `prepare`, used on export
-    offset: int = 0  # number of unused learned positions, which max_position_embeddings includes
+    offset: int = 0  # number of unused learned positions that max_position_embeddings counts
     has_head: bool = True  # whether an encoder has a classification head
     ignored: tuple[str, ...] = ()  # prefixes of the names of tensors that we do not need
 
@@ -56,7 +56,7 @@ VALUE_NAMES: dict[str, dict[object, object]] = {  # our setting: {value in trans
 
 
 def first_of(*names: str) -> Callable[[Tensors], Tensors]:
-    """Return a `prepare` function that stores a shared tensor under the first of its names. Files may use any name."""
+    """Return a `prepare` function that renames a shared tensor to the first of its names; files use any of them."""
 
     def prepare(tensors: Tensors) -> Tensors:
         found = next((name for name in names if name in tensors), None)

@@ -92,7 +92,7 @@ def _reading(prefix: str, offset: int = 0, *, types: bool = True) -> Callable[[T
 
 
 def _writing(prefix: str, offset: int = 0) -> Callable[[Tensors], Tensors]:
-    """Return a `restore` function that adds zero token types, since the positions already include token type 0."""
+    """Return a `restore` function that adds zero token type embeddings, since the positions include type 0."""
 
     def restore(tensors: Tensors) -> Tensors:
         name, types = (f"{prefix}embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type"))
@@ -104,7 +104,7 @@ def _writing(prefix: str, offset: int = 0) -> Callable[[Tensors], Tensors]:
 
 
 def _without_head(architecture: Architecture, prefix: str, modules: tuple[Rename, ...]) -> Architecture:
-    """Return the table of the same encoder without a classification head. The tensors of all heads are ignored."""
+    """Return the table of the same encoder without a classification head; it ignores the tensors of any head."""
     return replace(
         architecture, modules=modules, has_head=False, ignored=("pooler.", f"{prefix}pooler.", *_OTHER_HEADS)
     )
