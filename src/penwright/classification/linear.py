@@ -1,7 +1,9 @@
 """A linear n-gram classifier: a baseline for the neural classifier, and an optional part of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +29,9 @@ MOST_WORK = 1e11  # maximum number of multiplications per fit, which limits the 
 MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
 MEMORY = 6  # number of past updates that L-BFGS remembers
 TOLERANCE = 1e-5  # a fit ends when no entry of the gradient of the mean loss exceeds this value
+PILOT_CHARACTERS = 100_000  # size of the sample on which the time of a fit is estimated
+ENOUGH_EVALUATIONS = 60  # evaluations of the loss for a useful fit; if there is no time for them, texts are left out
+SEARCH_SHARE = 0.6  # share of the time after vectorizing for tuning the regularization strength
 
 # The names of the tensors in a file. The prefix marks the classifier that was fitted on all texts.
 NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"
@@ -39,6 +44,7 @@ class Coefficients(NamedTuple):
 
     weights: Float[Tensor, "ngrams n_labels"]
     bias: Float[Tensor, " n_labels"]
+    is_complete: bool = True  # False if the fit ran out of time
 
     def logits(self, rows: SparseRows) -> Float[Tensor, "texts n_labels"]:
         """Return the logits of each row."""
@@ -51,25 +57,47 @@ class LinearClassifier(NamedTuple):
     vectorizer: NgramVectorizer
     coefficients: Coefficients
     strength: float | None = None  # inverse regularization strength; None if the classifier was loaded
+    notes: tuple[str, ...] = ()  # what was left out to save time
 
     @classmethod
-    def fit(cls, texts: Sequence[str], labels: Labels, n_labels: int, seed: int = 0) -> "LinearClassifier":
-        """Fit the classifier. The regularization strength is tuned on a fifth of the texts."""
+    def fit(
+        cls, texts: Sequence[str], labels: Labels, n_labels: int, seed: int = 0, until: float = inf
+    ) -> "LinearClassifier":
+        """Fit the classifier. The regularization strength is tuned on a fifth of the texts.
+
+        To be done by the time `until` (as counted by `monotonic`), it uses fewer texts or iterations if necessary.
+        """
+        notes = list[str]()
+        n = _affordable(texts, labels, n_labels, until, seed)
+        if n < len(texts):
+            notes.append(f"fitted on {n:,} of {len(texts):,} texts to save time")
+            chosen = np.sort(np.random.default_rng(seed).permutation(len(texts))[:n])
+            texts, labels = [texts[place] for place in chosen.tolist()], labels[chosen]
         vectorizer, rows = _vectorize(texts, n_labels)
         n_ngrams, folds = len(vectorizer.keys), _folds(len(texts), seed)
-        strength, start = _choose_strength(rows, labels, n_labels, n_ngrams, folds)
-        return cls(vectorizer, fit_coefficients(rows, labels, n_labels, n_ngrams, strength, start), strength)
+        strength, start = _choose_strength(rows, labels, n_labels, n_ngrams, folds, _share_of_time(until, SEARCH_SHARE))
+        found = fit_coefficients(rows, labels, n_labels, n_ngrams, strength, start, until)
+        if not found.is_complete:
+            notes.append("stopped before it converged to save time")
+        return cls(vectorizer, found, strength, tuple(notes))
 
-    def refit(self, texts: Sequence[str], labels: Labels) -> "LinearClassifier":
-        """Fit a new classifier on these texts, with the same regularization. Its weights start from this one's."""
+    def refit(self, texts: Sequence[str], labels: Labels, until: float = inf) -> "LinearClassifier | None":
+        """Fit a new classifier on these texts, with the same regularization. Its weights start from this one's.
+
+        Return None if there is no time for this before `until`.
+        """
         assert self.strength is not None
-        vectorizer, rows = _vectorize(texts, n_labels := len(self.coefficients.bias))
+        n_labels = len(self.coefficients.bias)
+        if _affordable(texts, labels, n_labels, until) < len(texts):
+            return None
+        vectorizer, rows = _vectorize(texts, n_labels)
         places = np.searchsorted(vectorizer.keys, self.vectorizer.keys)
         kept = np.append(vectorizer.keys, -1)[places] == self.vectorizer.keys
         weights = torch.zeros(len(vectorizer.keys), n_labels)
         weights[places[kept]] = self.coefficients.weights[torch.from_numpy(kept)]
         start = Coefficients(weights, self.coefficients.bias)
-        found = fit_coefficients(rows, labels, n_labels, len(vectorizer.keys), self.strength, start)
+        n_ngrams = len(vectorizer.keys)
+        found = fit_coefficients(rows, labels, n_labels, n_ngrams, self.strength, start, until)
         return LinearClassifier(vectorizer, found, self.strength)
 
     def log_probabilities(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"]:
@@ -94,7 +122,7 @@ class LinearClassifier(NamedTuple):
             raise PenwrightError(f"{path} could not be written: {error}") from None
 
     def _tensors(self, prefix: str) -> dict[str, Tensor]:
-        (keys, idf), (weights, bias) = self.vectorizer, self.coefficients
+        (keys, idf), (weights, bias, _) = self.vectorizer, self.coefficients
         parts = zip(NAMES, (torch.from_numpy(keys), torch.from_numpy(idf), weights, bias), strict=True)
         return {f"{prefix}{name}": tensor for name, tensor in parts}
 
@@ -140,13 +168,48 @@ def _vectorize(texts: Sequence[str], n_labels: int) -> tuple[NgramVectorizer, Sp
     return vectorizer, vectorizer.rows(texts)
 
 
+def _affordable(texts: Sequence[str], labels: Labels, n_labels: int, until: float, seed: int = 0) -> int:
+    """Return how many of these texts a fit has time for until `until`, estimated on a small random sample."""
+    if until == inf:
+        return len(texts)
+    begin, order = monotonic(), np.random.default_rng(seed).permutation(len(texts))
+    sizes = np.cumsum([len(texts[place]) for place in order.tolist()])
+    sample = order[: 1 + int(np.searchsorted(sizes, PILOT_CHARACTERS))]
+    vectorizer, rows = _vectorize([texts[place] for place in sample.tolist()], n_labels)
+    vectorized = monotonic()
+    fit_coefficients(rows, labels[sample], n_labels, len(vectorizer.keys), STRENGTHS[0], None, begin)
+    evaluated = monotonic()  # after FEWEST_ITERATIONS evaluations, since the deadline has passed
+    seconds = (vectorized - begin) + ENOUGH_EVALUATIONS / FEWEST_ITERATIONS * (evaluated - vectorized)
+    share = (until - evaluated) / seconds * float(sizes[len(sample) - 1] / sizes[-1])
+    return min(len(texts), max(len(sample), int(share * len(texts))))
+
+
+def _affordable_evaluations(evaluate: Callable[[], float], until: float) -> int:
+    """Return how many evaluations of a loss there is time for, but at least FEWEST_ITERATIONS."""
+    begin = monotonic()
+    evaluate()
+    end = monotonic()
+    return max(FEWEST_ITERATIONS, int((until - end) / max(1e-6, end - begin)))
+
+
+def _share_of_time(until: float, share: float) -> float:
+    """Return the time at which this share of the time until `until` has passed."""
+    now = monotonic()
+    return now + share * (until - now)
+
+
 def _folds(n_texts: int, seed: int) -> NDArray[np.int64]:
     """Assign each text to one of N_FOLDS folds at random."""
     return np.random.default_rng(seed).permutation(n_texts) % N_FOLDS
 
 
 def _choose_strength(
-    rows: SparseRows, labels: Labels, n_labels: int, n_ngrams: int, folds: NDArray[np.int64]
+    rows: SparseRows,
+    labels: Labels,
+    n_labels: int,
+    n_ngrams: int,
+    folds: NDArray[np.int64],
+    until: float = inf,
 ) -> tuple[float, Coefficients]:
     """Return the regularization strength with the lowest loss on the first fold, and the coefficients fitted with it.
 
@@ -155,9 +218,10 @@ def _choose_strength(
     others, own = np.flatnonzero(folds != 0), np.flatnonzero(folds == 0)
     train, check = rows.take(others), rows.take(own)
     found: list[tuple[float, float, Coefficients]] = []  # (loss, regularization strength, coefficients)
-    for strength in STRENGTHS if n_labels < MANY_LABELS else STRENGTHS[1:2]:
-        start = found[-1][2] if found else None
-        fitted = fit_coefficients(train, labels[others], n_labels, n_ngrams, strength, start)
+    strengths = STRENGTHS if n_labels < MANY_LABELS else STRENGTHS[1:2]
+    for number, strength in enumerate(strengths):
+        start, own_end = found[-1][2] if found else None, _share_of_time(until, 1 / (len(strengths) - number))
+        fitted = fit_coefficients(train, labels[others], n_labels, n_ngrams, strength, start, own_end)
         loss = float(F.cross_entropy(fitted.logits(check), labels[own]))
         found.append((loss, strength, fitted))
         if loss > min(each[0] for each in found):
@@ -167,11 +231,19 @@ def _choose_strength(
 
 
 def fit_coefficients(
-    rows: SparseRows, labels: Labels, n_labels: int, n_ngrams: int, strength: float, start: Coefficients | None = None
+    rows: SparseRows,
+    labels: Labels,
+    n_labels: int,
+    n_ngrams: int,
+    strength: float,
+    start: Coefficients | None = None,
+    until: float = inf,
 ) -> Coefficients:
     """Fit multinomial logistic regression with an L2 penalty, using L-BFGS."""
     n, transposed = max(1, rows.n_rows), rows.transpose(n_ngrams)
-    weights, bias = (t.clone() for t in start) if start else (torch.zeros(n_ngrams, n_labels), torch.zeros(n_labels))
+    weights, bias = (
+        (t.clone() for t in start[:2]) if start else (torch.zeros(n_ngrams, n_labels), torch.zeros(n_labels))
+    )
     everyone = torch.arange(rows.n_rows)
     iterations = MOST_WORK / (4.0 * max(1, len(rows.columns)) * n_labels)
     optimizer = torch.optim.LBFGS(
@@ -192,5 +264,9 @@ def fit_coefficients(
         return float(F.nll_loss(log_probs, labels)) + float(weights.square().sum()) / (2 * strength * n)
 
     with torch.no_grad():
+        limit = inf if until == inf else _affordable_evaluations(loss_and_gradient, until)
+        group = optimizer.param_groups[0]
+        group["max_eval"] = min(limit, group["max_eval"])
         optimizer.step(loss_and_gradient)
-    return Coefficients(weights, bias)
+    is_complete = optimizer.state[weights]["func_evals"] < limit
+    return Coefficients(weights, bias, is_complete)

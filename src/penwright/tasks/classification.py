@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import compress, islice
-from math import log
+from math import inf, log
 from typing import NamedTuple
 
 import numpy as np
@@ -95,21 +95,25 @@ def batches(context: RunContext, store: TokenStore) -> LabelledBatches:
     )
 
 
-def fit_linear(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> LinearClassifier:
+def fit_linear(corpus: AnyCorpus, labels: Sequence[str], seed: int, until: float = inf) -> LinearClassifier:
     """Fit a linear classifier of n-grams on the training texts. If there are many texts, use a random sample."""
     texts, numbers = _some_texts(corpus.training, labels, seed)
-    return LinearClassifier.fit(texts, numbers, len(labels), seed)
+    return LinearClassifier.fit(texts, numbers, len(labels), seed, until)
 
 
-def refit_linear(linear: LinearClassifier, corpus: AnyCorpus, labels: Sequence[str]) -> LinearClassifier | None:
-    """Fit a linear classifier on all texts, held-out ones included. Return None if there are too many for it to help.
+def refit_linear(
+    linear: LinearClassifier, corpus: AnyCorpus, labels: Sequence[str], until: float = inf
+) -> LinearClassifier | None:
+    """Fit a linear classifier on all texts, held-out ones included.
+
+    Return None if there are too many texts for it to help, or for the time until `until`.
 
     The result is for texts outside of the corpus: on the held-out texts, its scores would be too good.
     """
     if len(corpus.training) + len(corpus.held_out) > MOST_REFITTED:
         return None
     (texts, numbers), (more, others) = (_some_texts(part, labels, 0) for part in (corpus.training, corpus.held_out))
-    return linear.refit([*texts, *more], torch.cat([numbers, others]))
+    return linear.refit([*texts, *more], torch.cat([numbers, others]), until)
 
 
 def doubtful_labels(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> list[Mistake]:

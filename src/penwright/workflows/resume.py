@@ -56,7 +56,7 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     run.warn_of_edits()
     machine = choose_machine(recipe.training)
     newest, warnings = run.newest() if run.checkpoints() else (None, [])  # no checkpoint: start over with the same seed
-    context = _reopen(run, here, machine, newest)
+    context = _reopen(run, here, machine, newest, observers)
     trainer = make_trainer(context, machine, run, observers)
     for warning in warnings:
         notify(observers, "said", warning)
@@ -102,13 +102,15 @@ def _changed_processes(before: int | None, now: int) -> Iterator[str]:
         )
 
 
-def _reopen(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint | None) -> RunContext:
+def _reopen(
+    run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint | None, observers: Sequence[Observer]
+) -> RunContext:
     """Open the corpus and the files of the run. Raise PenwrightError if they have changed since training."""
     if checkpoint:
         require_made_with(checkpoint, run, recipe)
     context = _reopen_text(run, recipe, machine, checkpoint, is_new=checkpoint is None)
     if recipe.task == "classify" and recipe.model.ngrams:
-        add_linear(context, run)
+        add_linear(context, run, observers)
     return context
 
 

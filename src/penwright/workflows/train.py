@@ -40,6 +40,8 @@ from penwright.workflows.trainers import evaluates_first, make_trainer
 WORTH_COMPILING = 2.0  # minimum budget in minutes for compiling the decoding steps during training
 WATCHED, FIRST_STEPS = 0.1, 8  # share of the budget after which the throughput is checked; first steps to ignore
 FASTER = 2.0  # minimum ratio of real to planned throughput for which a new plan is made
+LINEAR_SHARE = 0.25  # maximum share of a budget in minutes for fitting linear classifiers of n-grams
+FIRST_SHARE = 0.6  # share of this time for the one that has not seen the held-out texts
 BASELINES = "baselines.json"  # file in a run folder: the scores of the baselines
 
 
@@ -107,7 +109,7 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
     begin = monotonic()
     if context.recipe.task == "classify":
         notify(observers, "said", "fitting a linear classifier of n-grams, for comparison")
-        add_linear(context, run, is_new=True)
+        add_linear(context, run, observers, is_new=True)
     trainer = make_trainer(context, prepared.machine, run, observers)
     for note in _skipped_text(trainer, context.recipe):
         notify(observers, "said", note)
@@ -172,18 +174,25 @@ def make_context(
     )
 
 
-def add_linear(context: RunContext, run: Run, is_new: bool = False) -> None:
+def add_linear(context: RunContext, run: Run, observers: Sequence[Observer], is_new: bool = False) -> None:
     """Add the linear classifier of the run to the context. Fit and save a classifier if the run is new or has none.
+
+    The fits take at most LINEAR_SHARE of a budget in minutes.
 
     A run that stopped before its first checkpoint starts again, perhaps with other texts. The old classifier is then
     replaced.
     """
     path, labels = run.folder / LINEAR, context.card.labels
     if is_new or not os.path.lexists(path):
-        corpus, recipe = context.corpus, context.recipe
-        linear, whole = classification.fit_linear(corpus, labels, recipe.seed), None
-        if recipe.model.ngrams and not recipe.data.validation:
-            whole = classification.refit_linear(linear, corpus, labels)
+        corpus, recipe, begin, whole = context.corpus, context.recipe, monotonic(), None
+        seconds = LINEAR_SHARE * 60 * (recipe.training.minutes or inf)
+        has_second = recipe.model.ngrams and not recipe.data.validation
+        end_of_first = begin + (FIRST_SHARE if has_second else 1) * seconds
+        linear = classification.fit_linear(corpus, labels, recipe.seed, end_of_first)
+        if has_second:
+            whole = classification.refit_linear(linear, corpus, labels, begin + seconds)
+        for note in linear.notes:
+            notify(observers, "said", f"linear classifier of n-grams: {note}")
         linear.save(path, whole)
     context.linear = LinearClassifier.load(path, len(labels))
 
