@@ -466,7 +466,7 @@ def test_a_gguf_file_is_read_in_its_precision(llama: Path, tmp_path: Path) -> No
     ("damage", "message"),
     [
         (lambda content: content[:-2000], "is incomplete or damaged"),
-        (lambda content: content[:300], "cannot be read as GGUF: it is cut off"),
+        (lambda content: content[:300], "cannot be read as GGUF: it is incomplete"),
         (lambda content: b"GGML" + content[4:], "it does not begin with GGUF"),
         (
             lambda content: content[:8] + struct.pack("<QQ", 2**60, 2**60) + content[24:],

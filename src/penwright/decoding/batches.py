@@ -1,4 +1,4 @@
-"""Batches of unfinished texts. Decoding gets the next logits from a batch, whatever the type of the model."""
+"""Batches of unfinished texts: a common interface to the next-token logits of all types of models."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -52,7 +52,7 @@ def diverged() -> PenwrightError:
 def evaluating(model: nn.Module) -> Iterator[torch.device]:
     """Put the model in evaluation mode inside the context, then restore its mode; yield the model's device."""
     device = next(model.parameters()).device
-    if not model.training:  # leave the mode alone: setting it takes longer than a step of a small model
+    if not model.training:  # already set; setting the mode takes longer than a step of a small model
         yield device
         return
     model.eval()
@@ -135,7 +135,7 @@ class _DecoderRows:
 
 
 class PromptBatch(_DecoderRows):
-    """Prompts that a decoder-only model continues."""
+    """A batch of prompts that a decoder-only model continues."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class LiveBatch(_DecoderRows):
 
 
 class TargetBatch:
-    """Targets that an encoder-decoder generates, each with its source."""
+    """A batch of targets that an encoder-decoder generates, each with its source."""
 
     def __init__(
         self,

@@ -127,7 +127,7 @@ class _Search:
         guides: Sequence[ConstraintAutomaton | None],
         choosing: TokenSelector,
     ) -> "_Search":
-        """Return the search before its first step."""
+        """Create the search in its state before the first step."""
         n_sentences, beam_size = len(limits), settings.beam_size
         log_probs = np.full((n_sentences, beam_size), NEG_INF)
         log_probs[:, 0] = 0.0  # all beams begin alike, so only the first is extended
@@ -173,7 +173,7 @@ class _Search:
     def best_continuations(self, logits: Float[Tensor, "rows vocab_size"], end_id: int) -> _Continuations:
         """Return the best continuations of the beams, given the logits of their next tokens."""
         n_sentences, beam_size = self.log_probs.shape
-        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # no beam contributes more than beam_size
+        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # beams have at most beam_size continuations
         situations = self._situations()
         if self.guided:
             best = self._allowed_top_k(logits, situations, n_best, end_id)
@@ -265,7 +265,7 @@ class _Search:
         return (self.limits <= self.length) | (self.finished.scores[:, -1] >= reach)
 
     def given_up(self, wanted: Wanted) -> Bool[np.ndarray, " sentences"]:
-        """Return the sentences that, according to `wanted`, are no longer needed."""
+        """Return which sentences are no longer needed, according to `wanted`."""
         return np.array([not wanted(number) for number in self.numbers.tolist()])
 
     def finish(self, done: Bool[np.ndarray, " sentences"]) -> list[tuple[int, list[Hypothesis]]]:

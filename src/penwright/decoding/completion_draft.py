@@ -108,7 +108,7 @@ class CompletionDraft:
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)  # the text so far that can be shown
-    finish: Finish | None = None  # None until the completion is finished
+    finish: Finish | None = None  # None until the completion has ended
 
     @classmethod
     def begin(

@@ -73,7 +73,7 @@ def n_common(one: Tokens, other: Tokens) -> int:
     return int(different[0]) if len(different) else n
 
 
-Known = Callable[[int], list[KeysValues]]  # returns the keys and values of the first n tokens of a text
+Known = Callable[[int], list[KeysValues]]  # a function that returns the keys and values of a text's first n tokens
 READ_TOKENS = 1024  # maximum number of prompt tokens per pass, padding included; more would delay running rows
 
 
@@ -229,7 +229,7 @@ class ContinuousBatch:
 
 
 def _longest_prefix(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:
-    """Return the index of the known text that shares the longest prefix, and the prefix length (0 if too short).
+    """Return the index of the text in `known` that shares the longest prefix, and its length (0 if too short).
 
     The prefix excludes the last token of the prompt, because reading this token gives the logits.
     """

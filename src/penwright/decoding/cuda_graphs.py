@@ -19,7 +19,7 @@ from penwright.decoding.exported import DecodeStep
 from penwright.errors import PenwrightWarning
 
 DEVICES = ("cuda",)
-STEPS_BEFORE = 2  # consecutive steps with the same key before a capture (a capture takes longer than a step)
+STEPS_BEFORE = 2  # number of consecutive steps with the same key before a capture, which takes longer than a step
 MOST_GRAPHS = 4  # maximum number of graphs kept in memory
 
 Replay = Callable[[], None]

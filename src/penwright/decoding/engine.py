@@ -45,7 +45,7 @@ WORTH_THREADS: dict[Part, float] = {  # minimum number of parameters for multith
     "sources": 2_000_000,
     "best": inf,
 }
-WORTH_THREADS_INT8 = 100_000_000  # minimum for one row in int8 without compiled code, counting packed copies of weights
+WORTH_THREADS_INT8 = 100_000_000  # minimum number of parameters, packed copies included, for one row of uncompiled int8
 
 KINDS: dict[Part, type[ModelPart]] = {  # the module of each part, except for DecodeStep
     "prompt": PromptStep,
@@ -108,7 +108,7 @@ class DecodeEngine:
         part: Part = "one" if len(tokens) == 1 else "many"
         compiled, origins = self._compiled(part, tokens.device), cache.origins
         if compiled and encoded and len(tokens) > 1 and origins is None:
-            origins = cache.own_rows(cache.room)  # compiled steps always need origins
+            origins = cache.own_rows(cache.room)  # compiled steps always take `origins`
         if compiled:
             logits: Tensor = compiled(*_step_inputs(tokens, cache, encoded, origins))[0]
         elif tokens.device.type in cuda_graphs.DEVICES:

@@ -46,7 +46,7 @@ class Extension(NamedTuple):
     length: int  # length of the beams after this step
     parents: Sequence[int]
     tokens: Sequence[int]
-    log_probs: Sequence[float]  # cumulative, in nats; -inf marks a missing beam
+    log_probs: Sequence[float]  # cumulative log-probabilities in nats; -inf marks a missing beam
 
 
 Watch = Callable[[int, Extension], None]  # called with the index of a sentence and its extension

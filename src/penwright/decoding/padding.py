@@ -13,7 +13,7 @@ class Padded(NamedTuple):
     """Rows of different lengths, padded on the right."""
 
     tokens: Int[Tensor, "rows width"]
-    padding: Bool[Tensor, "rows width"]  # True at real tokens
+    padding: Bool[Tensor, "rows width"]  # False at padding, True at real tokens
 
 
 def right_padded(rows: Sequence[Sequence[int]], device: torch.device, width: int = 0) -> Padded:

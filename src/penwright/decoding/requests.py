@@ -39,7 +39,7 @@ class TokenUpdate(NamedTuple):
     token: int
     log_prob: float  # log-probability in nats, before sampling settings are applied
     text: str  # text that can be shown now: whole characters, no part of a stop string
-    finish: Finish | None = None  # the reason if the completion ends with this token
+    finish: Finish | None = None  # why the completion ended, if this is its last token
     look: CandidateReport | None = None
 
 
@@ -53,7 +53,7 @@ class Request:
     number: int = 0  # index among the completions of this prompt with this seed; each index gives a different text
     n_likely: int = 0  # number of candidates to report for each token; 0: no report
     left: bool = False  # set to cancel the request; any thread may set it
-    draft: CompletionDraft | None = None  # the text so far; None until its generation starts
+    draft: CompletionDraft | None = None  # the completion so far; None until its generation starts
 
     @property
     def is_finished(self) -> bool:

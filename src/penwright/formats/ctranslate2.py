@@ -63,7 +63,7 @@ def save_ctranslate2(
         spec.config.decoder_start_token = pieces[tokenizer.start_id]
         spec.config.add_source_eos = True
     unknown_id = tokenizer.pad_id if tokenizer.unknown_id is None else tokenizer.unknown_id
-    spec.config.unk_token = pieces[unknown_id]  # CTranslate2 would append an unknown token that is missing
+    spec.config.unk_token = pieces[unknown_id]  # must be in the vocabulary; otherwise, CTranslate2 appends one
     spec.config.bos_token, spec.config.eos_token = pieces[tokenizer.start_id], pieces[tokenizer.end_id]
     spec.config.layer_norm_epsilon = model.settings.norm.eps
     spec.validate()

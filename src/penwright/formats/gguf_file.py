@@ -85,7 +85,7 @@ class GGUFFile:
 
     def _take(self, n_bytes: int) -> bytes:
         if n_bytes > len(self._content) - self._at:
-            raise ValueError("it is cut off")
+            raise ValueError("it is incomplete")
         self._at += n_bytes
         return self._content[self._at - n_bytes : self._at].tobytes()
 

@@ -42,7 +42,7 @@ class TensorSource(NamedTuple):
     """A tensor of a checkpoint: one or more of our parameters, concatenated along the first dimension."""
 
     name: str
-    parameters: dict[str, nn.Parameter]  # by our names
+    parameters: dict[str, nn.Parameter]  # keys: names of our parameters
     transposed: bool
 
 
@@ -116,7 +116,7 @@ def architecture_of(config: Config) -> Architecture:
 def _flat(config: Config) -> Config:
     """Return the config with the RoPE keys at the top level, where the tables expect them.
 
-    Versions of transformers store these keys in different places. The scaling is converted to our settings.
+    Different versions of transformers store these keys in different places. The scaling is converted to our settings.
     """
     rope = config.get("rope_parameters") or config.get("rope_scaling")
     if not isinstance(rope, Mapping):

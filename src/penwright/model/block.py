@@ -106,7 +106,7 @@ class Block(nn.Module):
 class Encoded(NamedTuple):
     """Encoded sources: the keys and values for the cross-attention of each decoder layer.
 
-    Each source has the same number of target rows, one after another: one, or the number of beams.
+    Every source has the same number of adjacent target rows: one, or one per beam.
     """
 
     layers: tuple[KeysValues, ...]

@@ -101,7 +101,7 @@ class Cache:
 
     @property
     def room(self) -> int:
-        """The number of tokens per row that fit without growing."""
+        """The number of tokens per row that fit without growing the cache."""
         return self.layers[0].kept.keys.shape[2]
 
     def make_room(self, n_tokens: int) -> None:

@@ -45,7 +45,7 @@ class FullRotation(NamedTuple):
 
 
 class FusedBlock:
-    """A Transformer block that needs one product for queries, keys and values, and one for the feed-forward input."""
+    """A Transformer block with one matrix product for queries, keys and values, and one for the feed-forward input."""
 
     def __init__(self, block: Block):
         attention, feed_forward = block.attention, block.feed_forward

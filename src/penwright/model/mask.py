@@ -22,7 +22,7 @@ class Mask:
     causal: bool = False  # a target sees itself and the tokens before it
     window: int | None = None  # tokens that a target sees in each direction (backward only, if causal), itself included
     padding: Bool[Tensor, "batch sources"] | None = None  # False at padding, True at real tokens
-    segments: Int[Tensor, "batch sources"] | None = None  # document of each token; a target sees only its own
+    segments: Int[Tensor, "batch sources"] | None = None  # number of each token's document; targets see only their own
 
     def resolve(
         self, positions: Int[Tensor, "rows targets"], sources: int, *, whole: bool = True, last: bool = False

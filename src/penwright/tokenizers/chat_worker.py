@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-MOST_CHARACTERS = 10_000_000  # maximum length of the rendered text
+MOST_CHARACTERS = 10_000_000  # maximum length of the rendered text, in characters
 
 
 def render(source: str, messages: Sequence[dict[str, str]], tokens: dict[str, str]) -> str:

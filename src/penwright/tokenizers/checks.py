@@ -1,4 +1,4 @@
-"""Checks of a tokenizer.json before the library reads it: an untrusted file must not exhaust memory or time."""
+"""Checks of an untrusted tokenizer.json, which must not exhaust memory or time when the tokenizers library reads it."""
 
 from collections.abc import Mapping
 from typing import Any

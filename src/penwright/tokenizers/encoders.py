@@ -46,12 +46,12 @@ WORD = re.compile(r"[^\S\x1c-\x1f]*[\S\x1c-\x1f]+|\s+")
 _WHITE = np.zeros(1 << 16, dtype=bool)  # whether a UTF-16 code unit is white space; every such character is one unit
 _WHITE[[*b"\t\n\v\f\r ", 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]] = True
 
-_COLUMNS = 3  # integers per key; each packs four UTF-16 code units, so a key holds a word of up to 12
+_COLUMNS = 3  # integers per key; each packs four UTF-16 code units, so words have at most 12 units
 _UNITS = 4 * _COLUMNS
 _MASKS = np.array([(1 << 16 * n) - 1 for n in range(5)], dtype=np.uint64)  # masks that keep the first n of four units
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # multiplier of Fibonacci hashing (Knuth 1973)
 _SLOT_BITS = 19
-_CHUNK = 1 << 15  # words per chunk; later chunks find words that earlier ones added
+_CHUNK = 1 << 15  # number of words per chunk; later chunks find words that earlier ones added
 
 Numbers = Int64[np.ndarray, " words"]
 Keys = UInt64[np.ndarray, "columns words"]
@@ -99,14 +99,14 @@ class WordTable:
     """
 
     def __init__(self, dtype: IdType) -> None:
-        self._lengths = np.zeros(1 << _SLOT_BITS, dtype=np.int64)  # lengths of the words; 0 in free slots
+        self._lengths = np.zeros(1 << _SLOT_BITS, dtype=np.int64)  # lengths of the cached words; 0 in free slots
         self._keys = np.zeros((_COLUMNS, 1 << _SLOT_BITS), dtype=np.uint64)
         self._numbers = np.zeros(1 << _SLOT_BITS, dtype=np.int64)
-        self._ids = Ragged(np.empty(0, dtype), np.empty(0, np.int64))  # token ids by word number
+        self._ids = Ragged(np.empty(0, dtype), np.empty(0, np.int64))  # token ids of the cached words, by word number
         self._adding = Lock()
 
     def ids(self, words: Words, encode: Callable[[list[str]], Ragged]) -> Ragged:
-        """Return the ids of each word; encode unknown words, and cache those with a free slot."""
+        """Return the ids of each word; encode unknown words, and cache those whose slot is free."""
         keys, begins = words.keys(), range(0, max(1, len(words.starts)), _CHUNK)
         return _concatenated([self._ids_of_chunk(words, keys, begin, encode) for begin in begins])
 

@@ -33,7 +33,7 @@ class Conventions(BaseModel):
     target_prefix: TokenIds = ()  # tokens between the start token and each target of a translator
     ids: TokenIds | None = None  # the model's id for each id of the tokenizers library; None: the same ids
     extra: dict[str, TokenId] = {}  # ids of tokens that only the model has, by name
-    target: dict[str, Any] | None = None  # tokenizer.json for targets, with its own ids and extra; None: as for sources
+    target: dict[str, Any] | None = None  # tokenizer.json for targets, with ids and extra; None: same as for sources
 
 
 class ForeignTokenizer(Tokenizer):

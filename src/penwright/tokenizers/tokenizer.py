@@ -116,7 +116,7 @@ class Tokenizer:
 
     @property
     def begins(self) -> bool:
-        """Whether each text begins with the start token. Some imported writers do not use one."""
+        """Whether each text begins with the start token. Some imported writers do not use a start token."""
         return True
 
     @property

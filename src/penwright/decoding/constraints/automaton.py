@@ -21,7 +21,7 @@ class Automaton:
     """
 
     def __init__(self, expressions: Expressions, starts: Sequence[Expression]):
-        """Compute the states; raise UsageError if there are more than 10,000 or if this takes too much work."""
+        """Compute the states; raise UsageError if there are more than 10,000 or if they take too much work."""
         self.classes: Classes = expressions.classes()
         self._most = min(MOST_STATES, MOST_CELLS // self.classes.count)
         self._numbers: dict[Expression, int] = {}
@@ -57,7 +57,7 @@ class Automaton:
         found = np.where(self.accepts, 0.0, np.inf)
         settled = np.zeros(n_states, dtype=np.bool_)
         coming = {0.0} if self.accepts.any() else set()
-        while coming:  # nearest states first, equal distances together (Dijkstra 1959)
+        while coming:  # visit the nearest states first, those at equal distance together (Dijkstra 1959)
             distance = min(coming)
             coming.remove(distance)
             nearest = np.flatnonzero((found == distance) & ~settled)

@@ -31,7 +31,7 @@ class BeamState(NamedTuple):
 
     @property
     def bank(self) -> int:
-        """The number of hard terms that are present or begun; beams compete within the same bank."""
+        """The number of hard terms that are present or begun; only beams with equal numbers compete."""
         return self.stage.prospects.progress
 
 
@@ -67,7 +67,7 @@ class ConstrainedBeams:
 
     @classmethod
     def start(cls, guide: ConstraintAutomaton, limit: int, beam_size: int) -> "ConstrainedBeams":
-        """Return the beams before the first step."""
+        """Create the beams for the first step."""
         return cls(guide, limit, [BeamState(guide.start())] * beam_size)
 
     def must_follow(self, length: int) -> list[bool]:

@@ -46,7 +46,7 @@ class Rules:
     """The constraints of the settings as one regular expression: the pattern, the words and the stop strings."""
 
     def __init__(self, settings: DecodingSettings, check: Callable[[], None] = never_end):
-        """Build the expression of the settings; `check` may raise an exception to abort.
+        """Build the expression for the settings; `check` may raise an exception to abort.
 
         Raises UsageError for an unsupported pattern.
         """
@@ -103,7 +103,7 @@ class Rules:
         whole = [allowed]
         for stop in self._stops:
             longer = [exact[other] for other in self._stops if other != stop and other.endswith(stop)]
-            hidden = [make.unlike(make.then(make.anything, other)) for other in longer]  # the longest match counts
+            hidden = [make.unlike(make.then(make.anything, other)) for other in longer]  # the longest stop string wins
             whole.append(make.both(make.then(allowed, exact[stop]), *hidden))
         any_character = make.unlike(make.empty)
         early = [make.then(make.anything, stop, any_character) for stop in exact.values()]
@@ -113,7 +113,7 @@ class Rules:
 
 
 class TokenText(NamedTuple):
-    """The text that each token adds to a text that ends with given bytes of an incomplete character."""
+    """What each token adds to a text that ends with particular bytes of an incomplete character."""
 
     tokens: Int64[np.ndarray, " tokens"]  # tokens that keep the UTF-8 valid, longest text first
     classes: Int64[np.ndarray, "tokens longest"]  # classes of the added characters
@@ -158,7 +158,7 @@ class CompletionConstraint:
             self.reach(start, b"")
 
     def _class_costs(self) -> Float64[np.ndarray, " classes"]:
-        """Return how many tokens a character of each class takes: one, or one per byte; inf if it has no tokens."""
+        """Return how many tokens a character of each class takes: one, or one per byte; inf if no tokens spell it."""
         costs = np.array(self.automaton.classes.cheapest() if self._bytewise else [inf] * self.automaton.classes.count)
         costs = costs.astype(np.float64)
         for spelled in self.bytes:
@@ -287,7 +287,7 @@ def _decode(spelled: bytes) -> tuple[str | None, bytes]:
 
 
 def _completions(tail: bytes) -> tuple[int, int, int]:
-    """Return the first and last code points that begin with these bytes, and the number of missing bytes."""
+    """Return the first and last code points whose UTF-8 begins with these bytes, and the number of missing bytes."""
     length = 2 + (tail[0] >= 0xE0) + (tail[0] >= 0xF0)
     n_missing = length - len(tail)
     known = tail[0] & (0x7F >> length)

@@ -17,7 +17,7 @@ OFTEN = 200  # number of subexpressions visited between two calls of `check`
 
 
 class TooLarge(Exception):
-    """An error for an expression that takes too much work."""
+    """An error for an expression that takes too much work to process."""
 
 
 def never_end() -> None:
@@ -59,7 +59,7 @@ class Expressions:
         return whole
 
     def work(self, n_parts: int = 1) -> None:
-        """Count work and call `check`; raise TooLarge if the limit is exceeded."""
+        """Count the work, and call `check` occasionally; raise TooLarge if the limit is exceeded."""
         self._work_left -= n_parts
         self._until_check -= n_parts
         if self._work_left < 0:

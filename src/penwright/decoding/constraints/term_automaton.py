@@ -107,7 +107,7 @@ class Prospects(NamedTuple):
     """What a state of the automaton permits, forbids and requires next."""
 
     wanted: Tokens  # tokens that begin or continue a missing term
-    barred: list[int]  # single-token terms that must not occur, or not again
+    barred: list[int]  # single-token terms that are forbidden, or have occurred often enough
     may_end: bool  # whether all required terms are present, assuming that the last word is complete
     may_end_word: bool  # False if ending the word here would complete a hard term one time too many
     progress: int  # number of hard terms present or begun; only hypotheses with equal numbers compete

@@ -46,7 +46,7 @@ class RowHistory:
         return self._tokens[1 : n + 1], self._overlaps[:n]
 
     def since(self, breakers: NDArray[np.int64]) -> int:
-        """Return the number of tokens after the last breaker."""
+        """Return the number of tokens after the last sequence breaker."""
         found = np.flatnonzero(np.isin(self.tokens, breakers))
         return self.length - 1 - int(found[-1]) if len(found) else self.length
 
@@ -127,7 +127,7 @@ def dont_repeat_yourself(
 ) -> Logits:
     """Lower each logit that would prolong a repetition of n tokens by strength * base ** (n - allowed) ("DRY").
 
-    Weidmann 2024, github.com/oobabooga/text-generation-webui/pull/5677. Repetitions end at breakers.
+    Weidmann 2024, github.com/oobabooga/text-generation-webui/pull/5677. Sequence breakers end a repetition.
     """
     lost = np.zeros(tuple(logits.shape), dtype=np.float32)
     ends = np.array(breakers, dtype=np.int64)

@@ -137,7 +137,7 @@ class Draws(Protocol):
     """A source of random numbers from [0, 1)."""
 
     def next(self) -> Float[Tensor, " rows"]:
-        """Return the next number of each row."""
+        """Return the next random number of each row."""
 
 
 class RowRng:
@@ -153,7 +153,7 @@ class RowRng:
         self._used = 0
 
     def next(self) -> Float[Tensor, " rows"]:
-        """Return the next number of each row."""
+        """Return the next random number of each row."""
         if self._used == self._drawn.shape[1]:
             drawn = [torch.rand(self.block, generator=g, dtype=torch.float64) for g in self._generators]
             self._drawn, self._used = torch.stack(drawn), 0
@@ -173,5 +173,5 @@ class JoinedRng:
         self._rows = rows
 
     def next(self) -> Float[Tensor, " rows"]:
-        """Return the next number of each row."""
+        """Return the next random number of each row."""
         return torch.cat([row.next() for row in self._rows])

@@ -56,7 +56,7 @@ VALUE_NAMES: dict[str, dict[object, object]] = {  # our setting: {value in trans
 
 
 def first_of(*names: str) -> Callable[[Tensors], Tensors]:
-    """Return a `prepare` function that renames a shared tensor to the first of its names; files use any of them."""
+    """Return a `prepare` function that renames a shared tensor to the first of its names; files may use any of them."""
 
     def prepare(tensors: Tensors) -> Tensors:
         found = next((name for name in names if name in tensors), None)
