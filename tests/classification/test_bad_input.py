@@ -27,7 +27,10 @@ def alternating(*labels: str, n: int = 60) -> list[tuple[str, str]]:
 
 LONG = "word " * 20_000
 CASES = {
-    "a class with one text": ([*alternating("a", "b"), ("a lonely text", "c")], "no held-out texts for 1 label (c)"),
+    "a class with one text": (
+        [*alternating("a", "b"), ("a lonely text", "c")],
+        "no scores for 1 label without held-out texts: c",
+    ),
     "labels that differ in case or blanks": (alternating("Good", "good ", "bad"), "look alike"),
     "numbers as labels": (alternating("0.5", "1.0", "2"), "3 labels to learn: 0.5 (18), 1.0 (18), 2 (18)"),
     "names with commas and spaces": (alternating("very, good", "not so good"), "not so good (27), very, good (27)"),
@@ -36,7 +39,7 @@ CASES = {
         [(f"{text}\nmore, {n}", label) for n, (text, label) in enumerate(alternating("a", "b"))],
         "2 labels",
     ),
-    "missing labels": ([*alternating("a", "b"), ("a text without a label", "")], "1 dropped: blank on a side"),
+    "missing labels": ([*alternating("a", "b"), ("a text without a label", "")], "1 dropped: one side is blank"),
 }
 
 

@@ -124,5 +124,5 @@ def test_folders_named_after_two_languages_are_asked_about(tmp_path):
     for name in ("en", "de"):
         (tmp_path / name).mkdir()
         write(tmp_path / name, {"a.txt": PROSE})
-    with pytest.raises(Undecided, match="name the files in pairs"):
+    with pytest.raises(Undecided, match="pass the files in pairs"):
         detect_task([tmp_path / "en", tmp_path / "de"])

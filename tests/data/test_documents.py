@@ -315,5 +315,5 @@ def test_a_pipe_is_read_once_and_its_text_as_often_as_needed(tmp_path: Path, mon
 
 
 def test_a_pipe_that_has_ended_says_so() -> None:
-    with pytest.raises(PenwrightError, match="can be read only once"):
+    with pytest.raises(PenwrightError, match="has ended and cannot be read again"):
         examine("/dev/fd/917")

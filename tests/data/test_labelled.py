@@ -122,7 +122,7 @@ def test_a_text_taken_for_labels_is_refused(tmp_path):
 
 def test_rows_without_label_or_text_are_dropped(tmp_path):
     corpus = open_labelled([write_rows(tmp_path, [*ROWS, ("no label", " "), (" ", "1")])])
-    assert {each.reason: each.count for each in corpus.report.dropped} == {"blank on a side": 2}
+    assert {each.reason: each.count for each in corpus.report.dropped} == {"one side is blank": 2}
 
 
 def test_texts_with_two_labels_are_noted(tmp_path):
@@ -141,7 +141,7 @@ def test_labels_of_which_nothing_is_held_out_and_numbers_as_labels_are_remarked_
     path = tmp_path / "t.tsv"
     path.write_text("".join(f"text {i}\t{i % 20 + 0.5}\n" for i in range(400)) + "rare one\t99\nrare two\t99\n")
     notes = " ".join(open_labelled([path]).report.notes)
-    assert "no held-out texts for 1 label (99)" in notes and "not as numbers" in notes
+    assert "no scores for 1 label without held-out texts: 99" in notes and "not as numbers" in notes
 
 
 def by_author(folder, n_authors: int = 20):

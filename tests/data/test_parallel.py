@@ -129,7 +129,7 @@ def test_unclean_pairs_are_dropped_and_counted(tmp_path):
     ]
     corpus = open_pairs(write_aligned(tmp_path, PAIRS + unclean))
     assert dropped(corpus) == {
-        "blank on a side": 2,
+        "one side is blank": 2,
         "exact duplicates": 1,
         "longer than 5,000 characters": 1,
         "one side more than 9 times as long as the other": 1,
@@ -142,7 +142,7 @@ def test_cleaning_can_be_switched_off(tmp_path):
         write_aligned(tmp_path, [*PAIRS, ("word", "y" * 40), PAIRS[0]]),
         ReadingOptions(cleaning=Cleaning(5000, None, False)),
     )
-    assert dropped(corpus).keys() <= {"source or target also held out"}
+    assert dropped(corpus).keys() <= {"source or target is also held out"}
     assert corpus.report.n_read == 62
 
 
@@ -196,7 +196,7 @@ def test_held_out_files_are_kept_whole_and_their_sentences_not_learned(tmp_path)
     )
     assert list(corpus.held_out) == list(map(Pair._make, valid))
     assert set(corpus.training) == set(map(Pair._make, PAIRS)) - {PAIRS[3], PAIRS[5]}
-    assert dropped(corpus) == {"source or target also held out": 2}
+    assert dropped(corpus) == {"source or target is also held out": 2}
 
 
 def test_sizes_are_those_of_the_targets(tmp_path):
@@ -218,12 +218,12 @@ def test_five_pairs_can_be_learned_from(tmp_path):
 
 @pytest.mark.parametrize("pairs", [PAIRS[:1], [("same", "eins"), ("same", "zwei")]])
 def test_a_single_source_is_too_little(tmp_path, pairs):
-    with pytest.raises(PenwrightError, match="single source"):
+    with pytest.raises(PenwrightError, match="all source sentences are the same"):
         open_pairs(write_aligned(tmp_path, pairs))
 
 
 def test_when_nothing_is_left_the_reasons_are_given(tmp_path):
-    with pytest.raises(PenwrightError, match=r"no rows are left \(3 before cleaning\): 3 blank on a side"):
+    with pytest.raises(PenwrightError, match=r"no rows are left \(3 before cleaning\): 3 dropped: one side is blank"):
         open_pairs([write(tmp_path, "a.tsv", "a\t\nb\t\nc\t\n")])
 
 

@@ -59,7 +59,7 @@ class TextBatch(_Batch):
 
     tokens: Int[Tensor, "batch length"]
     targets: Int[Tensor, "batch length"]
-    segments: Int[Tensor, "batch length"] | None  # document number of each token; None: all in one document
+    segments: Int[Tensor, "batch length"] | None  # document number of each token; None: a single document
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class LabelledBatch(_Batch):
     tokens: Int[Tensor, "batch length"]
     padding: Bool[Tensor, "batch length"]  # True at real tokens
     targets: Int[Tensor, " batch"]  # label ids
-    positions: Int[Tensor, "batch length"] | None = None  # positions in the whole text; None: 0, 1, 2, ...
+    positions: Int[Tensor, "batch length"] | None = None  # positions of the tokens in the text; None: 0, 1, 2, ...
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ class Markers:
     pad: int
     start: int
     end: int
-    begins: bool = True  # whether each text of a writer begins with the start token
-    source_prefix: tuple[int, ...] = ()  # tokens before each source of a translator, for example the language token
-    target_prefix: tuple[int, ...] = ()  # tokens between the start token and each target of a translator
+    begins: bool = True  # whether a text to continue begins with the start token
+    source_prefix: tuple[int, ...] = ()  # tokens before each source sentence, for example the language token
+    target_prefix: tuple[int, ...] = ()  # tokens between the start token and each translation
 
 
 class Batches(ABC, Generic[AnyBatch]):
@@ -177,7 +177,7 @@ class TextBatches(Batches[TextBatch]):
         """Return the tokens at these positions as a batch. Positions past the last document wrap around."""
         places = places % self.total
         documents = np.searchsorted(self.begins, places, side="right") - 1
-        first = -int(self.markers.begins)  # `inside` is -1 at a start token, and the document's length at an end token
+        first = -int(self.markers.begins)  # a start token is at position -1 of its document
         inside = places - self.begins[documents] + first
         lengths = self.text.lengths[documents]
         at = np.clip(self.text.offsets[documents] + inside, 0, max(0, len(self.text.tokens) - 1))

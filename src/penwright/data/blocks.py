@@ -1,4 +1,4 @@
-"""A reader of files in blocks, as bytes or text. It unpacks .gz files, copies pipes, and counts corrections."""
+"""A reader of files in blocks, as bytes or text. It unpacks .gz files, copies pipes to disk, and counts repairs."""
 
 import atexit
 import codecs
@@ -61,13 +61,13 @@ def copy_once(key: object, name: str, blocks: Callable[[], Iterable[bytes]]) -> 
                 size += len(block)
                 if size > MOST_COPIED:
                     raise PenwrightError(
-                        f"{name} has more than {MOST_COPIED >> 30} GiB; save it as a file and name that file"
+                        f"{name} is larger than {MOST_COPIED >> 30} GiB; save it as a file, and pass that file"
                     )
                 file.write(block)
     except OSError as error:
         raise PenwrightError(
             f"{name} cannot be copied to {copy.parent}: {error.strerror or error}. "
-            "Set TMPDIR to a folder with enough space, or save it as a file and name that file"
+            "Set TMPDIR to a folder with enough space, or save it as a file, and pass that file"
         ) from None
     _copies[key] = copy
     return copy
@@ -103,7 +103,7 @@ def _is_pipe(path: Path) -> bool:
         return True
     try:
         mode = path.stat().st_mode
-    except OSError:  # existing_file() reports the problem
+    except OSError:  # existing_file() reports the error
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
 
@@ -201,7 +201,7 @@ def decoded(blocks: Iterable[bytes], encoding: str, tally: TextCounts, old_mac: 
 
 
 def _tidy(text: str, tally: TextCounts, old_mac: bool) -> tuple[str, str]:
-    """Normalize line endings and drop NULs. Return the text, and a final carriage return for the next block."""
+    """Normalize line endings and drop NULs. Return the text, and a carriage return held back from its end, or ""."""
     if "\0" in text:
         tally.nul += text.count("\0")
         text = text.replace("\0", "")

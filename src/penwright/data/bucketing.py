@@ -88,7 +88,7 @@ class Bucketed(Batches[AnyBatch]):
     def _epoch(self, epoch: int) -> tuple[Indices, Indices]:
         """Return the order of batches and the order of examples in this epoch."""
         random = np.random.default_rng((self.seed, epoch))
-        mixed = np.lexsort((random.random(len(self.order)), self.cells))  # shuffles within each cell only
+        mixed = np.lexsort((random.random(len(self.order)), self.cells))  # shuffles only examples of equal length
         return random.permutation(len(self.borders) - 1), self.order[mixed]
 
     @abstractmethod
@@ -131,9 +131,9 @@ class PairBatches(Bucketed[PairBatch]):
 class TokenDropout:
     """Token dropout with a random share for each text (word dropout, Iyyer et al. 2015).
 
-    The shares vary as widely around `mean` as possible: the model must also learn to read nearly whole texts. Hidden
-    tokens are removed instead of masked, to save time. The first word is never hidden: a text must keep more than its
-    start token.
+    The shares vary as widely around `mean` as possible, because the model must also learn to read nearly whole texts.
+    Hidden tokens are removed instead of masked, to save time. The first word is never hidden: a text must keep more
+    than its start token.
     """
 
     mean: float  # average share of hidden tokens, from 0 to 1
@@ -154,12 +154,12 @@ class TokenDropout:
     def shown(self, batch: LabelledBatch, numbers: NDArray[np.int64], random: Generator) -> LabelledBatch:
         """Return the batch with only `numbers[i]` random tokens of text i, in order and with their positions."""
         whole = batch.tokens.shape[1]
-        # Tokens with the smallest keys are kept.
+        # In each row, the tokens with the smallest random keys are kept.
         keys = np.where(batch.padding.numpy(), random.random(batch.tokens.shape), 2.0)
         keys[:, self._never_hidden] = -1.0
         width = min(whole, -(-int(numbers.max()) // LENGTH_STEP) * LENGTH_STEP)
         drawn = keys.argsort(1)[:, :width]
-        places = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)  # `whole` represents padding
+        places = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)  # `whole` marks padding
         padding = torch.from_numpy(places < whole)
         positions = torch.from_numpy(np.minimum(places, whole - 1))
         tokens = batch.tokens.gather(1, positions)
@@ -196,7 +196,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
     def batch(self, number: int) -> LabelledBatch:
         """Return the batch with this number, with random parts of long texts and with token dropout."""
         epoch, place = divmod(number, int(self.per_epoch))
-        random = np.random.default_rng((self.seed, epoch, 1 + place))  # a final 0 would repeat the epoch's generator
+        random = np.random.default_rng((self.seed, epoch, 1 + place))  # from 1: NumPy ignores a final 0 in a seed
         if self.token_dropout is None:
             batches, order = self._epoch(epoch)
             return self.examples(order[self._rows(int(batches[place]))], random)
@@ -228,7 +228,7 @@ AnyBatches = Batches[TextBatch] | Batches[PairBatch] | Batches[LabelledBatch] | 
 
 
 def _borders(lengths: Indices, batch_tokens: int) -> list[int]:
-    """Return the borders of batches of at most `batch_tokens`, counted as rows times the length of the longest row."""
+    """Return the boundaries of batches of at most `batch_tokens` (number of rows times length of the longest row)."""
     borders, longest = [0], 0
     for place, length in enumerate(lengths.tolist()):
         longest = max(longest, length)
@@ -239,7 +239,7 @@ def _borders(lengths: Indices, batch_tokens: int) -> list[int]:
 
 
 def _even_borders(lengths: Indices, batch_tokens: int) -> list[int]:
-    """Return the borders of batches that have the same number of examples, and `batch_tokens` tokens on average.
+    """Return the boundaries of batches that have the same number of examples, and `batch_tokens` tokens on average.
 
     Batches of more than _LONGEST_BATCH times `batch_tokens` are divided.
     """

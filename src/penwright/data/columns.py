@@ -1,4 +1,4 @@
-"""The choice of columns for source and target, or text and label: from settings, from training, or guessed."""
+"""The choice of the source, target, text and label columns: set by the user, known from training, or guessed."""
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -88,12 +88,12 @@ def pair_columns(table: Table, columns: Columns) -> ColumnChoice:
 
 
 def _other_side(table: Table, profiles: Sequence[Profile], source: int | None, target: int | None) -> Guess:
-    """Guess both sides, or the side that is not known."""
+    """Guess the source and target columns, or whichever of the two is unknown."""
     known = target if source is None else source
     if known is None:
         return guess_pair(table.name, profiles)
     others = [each for each in profiles if each.place != known]
-    guess = Guess((others[0].place,), "the only other column is used") if len(others) == 1 else None
+    guess = Guess((others[0].place,), "the other side is the only other column") if len(others) == 1 else None
     if guess is None:
         both = guess_pair(table.name, _possible_sides(profiles, known))
         guess = Guess(tuple(place for place in both.columns if place != known)[:1], both.reason)
@@ -101,7 +101,7 @@ def _other_side(table: Table, profiles: Sequence[Profile], source: int | None, t
 
 
 def _possible_sides(profiles: Sequence[Profile], known: int) -> list[Profile]:
-    """Return the text columns, and the column that is already known as one side."""
+    """Return the columns that could be source or target: the text columns, and the column `known`."""
     return [each for each in profiles if each.is_text or each.place == known]
 
 
@@ -132,7 +132,7 @@ def labelled_columns(table: Table, columns: Columns) -> ColumnChoice:
 def text_columns(table: Table, columns: Columns) -> ColumnChoice:
     """Choose the columns of running text."""
     if not table.columns:
-        raise PenwrightError(f"{table.name}: there are no rows")
+        raise PenwrightError(f"{table.name} has no rows")
     texts, reasons, profiles = _known(table, columns, "text"), [], profiles_of(table)
     if not texts:
         is_only = len(profiles) == 1 and profiles[0].kind != LISTS

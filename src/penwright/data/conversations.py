@@ -25,27 +25,27 @@ MOST_HELD_OUT = 500  # maximum number of held-out conversations, unless the sett
 MOST_CHARACTERS = 1_000_000  # maximum length of all messages of a conversation
 MESSAGES_NAMES = ("messages", "conversations", "conversation")
 ROLES = {"human": "user", "gpt": ASSISTANT, "chatgpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT}
-LIST = '[{"'  # the beginning of a list of messages
+LIST = '[{"'  # the beginning of a list of messages in JSON
 BAD_MESSAGES = Broken("not a list of messages with role and content")
 NO_ANSWER = Broken("no answer from the assistant")
 
 
 class Conversation(NamedTuple):
-    """Messages, and the turns into which the chat template splits them."""
+    """A conversation: its messages, and the turns into which the chat template splits them."""
 
     messages: tuple[Message, ...]
     turns: tuple[Turn, ...]
 
 
 def open_conversations(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Conversation]:
-    """Open conversations for training. No conversation with a held-out prompt is in the training part."""
+    """Open a corpus of conversations for training. No conversation with a held-out prompt is in the training part."""
     return open_rows(_kind(reading), paths, reading)
 
 
 def open_evaluation_conversations(
     paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING
 ) -> Corpus[Conversation]:
-    """Open conversations for evaluation. Only unreadable conversations are dropped."""
+    """Open a corpus of conversations for evaluation. Only unreadable conversations are dropped."""
     return open_evaluation_rows(_kind(reading), paths, reading)
 
 
@@ -157,7 +157,7 @@ def _content(message: dict[str, object]) -> str:
 
 
 def _rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
-    """Return the common rules, with a higher length limit."""
+    """Return the cleaning rules for conversations: the common rules with a higher length limit."""
     return common_rules(rows, Cleaning(MOST_CHARACTERS, None, cleaning.deduplicate))
 
 
@@ -166,7 +166,7 @@ def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
     kept, fraction = int(keep.sum()), reading.held_out
     if len(np.unique(rows.first_hashes[keep])) < 2:
         raise PenwrightError(
-            f"{rows.files[0].path} has {count(kept, 'conversation')} with a single prompt, so none can be held out; "
+            f"{rows.files[0].path}: all prompts are the same ({count(kept, 'conversation')}), so none can be held out; "
             "add other prompts, or pass held-out files to --validation"
         )
     wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
@@ -175,7 +175,7 @@ def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
 
 def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
     """Return the rule that drops training conversations with a held-out prompt."""
-    return "prompt also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
+    return "prompt is also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
 
 
 def _part(template: ChatTemplate, rows: Rows, chosen: Mask) -> CorpusPart[Conversation]:

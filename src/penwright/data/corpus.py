@@ -62,13 +62,13 @@ class Columns:
 class Cleaning:
     """Rules for dropping examples. Only `deduplicate` applies to documents."""
 
-    max_characters: int = 5000  # maximum length of a side of a pair, or of a labelled text
+    max_characters: int = 5000  # maximum characters in a side of a pair, or in a labelled text
     max_ratio: float | None = 9.0  # largest ratio of the lengths of the sides; checked if a side exceeds 30 characters
     deduplicate: bool = True
 
 
 ALL_COLUMNS, STANDARD = Columns(), Cleaning()
-KEEP_ALL = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # cleaning for evaluation
+KEEP_ALL = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # keeps all usable examples
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ class ReadingOptions:
     """Options for reading files as a corpus."""
 
     columns: Columns = ALL_COLUMNS
-    validation: Sequence[str | Path] = ()  # separate held-out files
+    validation: Sequence[str | Path] = ()  # files with the held-out examples
     held_out: float | None = None  # share to hold out if `validation` is empty; None: chosen by size
     seed: int = 0
     encoding: str | None = None  # encoding of text files; None: detect it
     cleaning: Cleaning = STANDARD
     template: ChatTemplate = PLAIN_TEMPLATE  # chat template of conversations
-    dictionary: str | None = None  # file of terms and translations, which a translator also learns
+    dictionary: str | None = None  # glossary file (terms and translations) to train on too
 
 
 DEFAULT_READING = ReadingOptions()
@@ -100,8 +100,8 @@ class CorpusPart(Generic[Example]):
 
     read: Callable[[], Iterator[Example]]
     n_examples: int
-    n_characters: int  # size of the documents, the targets of pairs, or the labelled texts
-    n_bytes: int  # size of the same texts in UTF-8
+    n_characters: int  # characters in all documents, labelled texts, or targets of pairs
+    n_bytes: int  # UTF-8 bytes in all documents, labelled texts, or targets of pairs
 
     def __iter__(self) -> Iterator[Example]:
         return self.read()
@@ -112,7 +112,7 @@ class CorpusPart(Generic[Example]):
 
 @dataclass(frozen=True)
 class Corpus(Generic[Example]):
-    """All examples, a report on reading them, and a fingerprint of the files and the reading options."""
+    """The examples of some files, a report on reading them, and a fingerprint of the files and the reading options."""
 
     training: CorpusPart[Example]
     held_out: CorpusPart[Example]
@@ -163,7 +163,7 @@ def only_held_out(
 ) -> Corpus[Example]:
     """Return a corpus for evaluation, without training examples. `choices` describes the columns of its sources."""
     nothing: CorpusPart[Example] = CorpusPart(lambda: iter(()), 0, 0, 0)
-    report = Report(unit, files, len(part), len(part), (), f"held out: everything, {count(len(part), unit)}", notes)
+    report = Report(unit, files, len(part), len(part), (), f"held out: everything ({count(len(part), unit)})", notes)
     return Corpus(nothing, part, files, fingerprint_of(files, task=unit, columns=choices), report)
 
 

@@ -38,7 +38,7 @@ LOPSIDED = 4  # maximum median ratio between the lengths of a text and its trans
 SHOWN = 10  # maximum number of class names in a message
 WRITE, TRANSLATE = (
     Option(("task=generate",), "learn to write like these texts"),
-    Option(("task=translate",), "learn to translate one into the other"),
+    Option(("task=translate",), "learn to translate one side into the other"),
 )
 
 
@@ -48,7 +48,7 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
     The first table decides for all files. Raises Undecided if a wrong guess could spoil the model.
     """
     if not paths:
-        raise PenwrightError("no files given; pass at least one file, folder or hub data set")
+        raise PenwrightError("no files given; pass at least one file, folder or Hub data set")
     first, *others = _single_files([str(path) for path in paths])
     if is_hub(first):
         return task_of_table(open_hub(first))
@@ -60,13 +60,13 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
 
 
 def _single_files(paths: list[str]) -> list[str]:
-    """Replace archives with their files, unless there are too many files for a table or a pair of texts."""
+    """Replace each archive with the files in it, unless these are too many to be one table or a pair of files."""
     files = expand_archives(paths)
     return files if len(files) <= max(2, len(paths)) else paths
 
 
 def _about_classes(folder: str) -> str:
-    """Return a hint on reading subfolders as classes. Raises Undecided if the names look like classes."""
+    """Return a hint on reading subfolders as classes. Raises Undecided if their names look like class names."""
     names, are_named = classes_in(folder)
     shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
     if are_named:
@@ -84,7 +84,7 @@ def _ask_about_sides(first: str, others: Sequence[str], what: str) -> None:
             f"{first} and {others[0]} are named like the two sides of a translation, "
             f"but a {what} is read as running text",
             [WRITE],
-            "To translate, name the files in pairs instead: en/a.txt de/a.txt en/b.txt de/b.txt",
+            "To translate, pass the files in pairs instead: en/a.txt de/a.txt en/b.txt de/b.txt",
         )
 
 
@@ -119,16 +119,16 @@ def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | Non
     if holds_segments(first) and holds_segments(second) and len(others) == 1:
         return (
             "translate",
-            f"{first.path} and {second.path} are {FORMATS[first.format].description}, one in each language",
+            f"{first.path} and {second.path} are two languages of {FORMATS[first.format].description}",
         )
     same = first.n_lines == second.n_lines
-    if are_sides and (same or len(others) == 1):  # unequal numbers of lines are reported when the files are read
+    if are_sides and (same or len(others) == 1):  # reading the files reports unequal numbers of lines
         return "translate", f"{first.path} and {second.path} are named like the two sides of a translation"
     if same and are_unlike:
         return "translate", f"{first.path} and {second.path} have the same number of lines, {first.n_lines:,}"
     if same and len(others) == 1 and look_like_translations(first, second):
         raise Undecided(
-            f"{first.path} and {second.path} have the same number of lines, {first.n_lines:,}, with similar lengths. "
+            f"{first.path} and {second.path} have the same number of lines, {first.n_lines:,}, of similar lengths. "
             "They may be translations, but their names do not say so",
             [TRANSLATE, WRITE],
         )
@@ -149,7 +149,7 @@ def task_of_table(table: Table) -> tuple[str, str]:
         raise Undecided(
             f"{table.name} has a label, {label.described()}, but also a source and a target, "
             f"'{pair[0].name}' and '{pair[1].name}'",
-            [TRANSLATE, Option(("task=classify",), f"learn the classes of '{label.name}'")],
+            [TRANSLATE, Option(("task=classify",), f"learn the classes in '{label.name}'")],
         )
     if label is not None:
         return "classify", f"{table.name} has a column '{label.name}'"
@@ -178,17 +178,17 @@ def _is_main_text(text: Profile, profiles: Sequence[Profile]) -> bool:
 
 
 def _task_of_named_text(table: Table, profiles: Sequence[Profile], text: Profile) -> tuple[str, str]:
-    """Return the task of a table with one named text column. Its other columns may be labels or metadata.
+    """Return the task of a table with one column named like a text. Other columns may be labels or metadata.
 
     Raises Undecided if the other columns could be either.
     """
     likely = [column for column in likely_labels(profiles, without=(text.place,)) if len(column.values) <= FEW]
     if likely and len(profiles) == 2:
-        return "classify", f"column {likely[0].name} of {table.name} has few different short values"
+        return "classify", f"column {likely[0].name} of {table.name} has only a few different values, all short"
     if not likely or profiles[0].n_rows < ENOUGH_TO_TELL:
         return (
             "generate",
-            f"{table.name} has text in '{text.name}', and no column that is named like labels or translations",
+            f"{table.name} has text in column '{text.name}', and no column that is named like labels or translations",
         )
     labels = [
         Option(("task=classify", setting("label", column)), f"learn the classes in {column.described()}")
@@ -196,7 +196,7 @@ def _task_of_named_text(table: Table, profiles: Sequence[Profile], text: Profile
     ]
     raise Undecided(
         f"{table.name} has one column of text, '{text.name}', and other columns that may or may not be labels",
-        [*labels, Option(("task=generate",), f"learn to write like the texts of '{text.name}'")],
+        [*labels, Option(("task=generate",), f"learn to write like the texts in '{text.name}'")],
     )
 
 
@@ -246,5 +246,8 @@ def _require_similar_lengths(table: Table, first: Profile, second: Profile) -> N
         raise Undecided(
             f"{table.name} has two columns of text, {overview([first, second])}, "
             "but one is much longer than the other, which is unusual for translations",
-            [Option(("task=generate", setting("text", longer)), f"learn to write like '{longer.name}'"), TRANSLATE],
+            [
+                Option(("task=generate", setting("text", longer)), f"learn to write like the texts in '{longer.name}'"),
+                TRANSLATE,
+            ],
         )

@@ -1,4 +1,4 @@
-"""Documents (text files, and rows of tables or hub data sets), measured once and read in pieces."""
+"""Documents (text files, and rows of tables or Hub data sets), measured once and read in pieces."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from penwright.data.readers.tables import Table, find_table, has_text_column, is
 from penwright.data.splits import Hashes, Mask
 from penwright.errors import PenwrightError
 
-Measures = Iterator[tuple[int, int, int]]  # characters (0: blank; negative: number of a reason), UTF-8 bytes, hash
+Measures = Iterator[tuple[int, int, int]]  # each document's characters (as in Documents), UTF-8 bytes, hash
 MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np.uint64)])
 
 
@@ -30,8 +30,8 @@ MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np
 class Documents(Sources[Document]):
     """All documents of some paths, with their sizes and hashes."""
 
-    characters: NDArray[np.int64]  # number of characters; 0: blank; negative: broken, minus the number of the reason
-    n_bytes: NDArray[np.int64]  # sizes in UTF-8
+    characters: NDArray[np.int64]  # number of characters; 0 if blank; if broken, minus the number of the reason
+    n_bytes: NDArray[np.int64]  # sizes in UTF-8 bytes
     hashes: Hashes
     reasons: Mapping[str, int]  # reasons why documents are broken, and their numbers
 
@@ -61,9 +61,9 @@ class TextSlice:
 
 
 def open_documents(paths: Sequence[str | Path], encoding: str | None, columns: Columns = ALL_COLUMNS) -> Documents:
-    """Open the documents of files, folders and hub data sets. Each is read once to measure it."""
+    """Open the documents of files, folders and Hub data sets. Each document is read once to measure it."""
     if not paths:
-        raise PenwrightError("no files given; pass at least one file, folder or hub data set")
+        raise PenwrightError("no files given; pass at least one file, folder or Hub data set")
     reasons: dict[str, int] = {}
     given = dict.fromkeys(map(str, paths))
     opened = list(chain.from_iterable(_sources(path, encoding, columns, reasons) for path in given))
@@ -85,7 +85,7 @@ def open_documents(paths: Sequence[str | Path], encoding: str | None, columns: C
 def _sources(
     path: str, encoding: str | None, columns: Columns, reasons: dict[str, int]
 ) -> Iterator[tuple[Source[Document], Measures]]:
-    """Yield the sources of one path, each with the measures of its documents."""
+    """Yield the sources of one path, each with the sizes and hashes of its documents."""
     if is_hub(path):
         yield _rows(open_hub(path), columns, reasons)
     elif is_archive(path) and len(members := data_members(path)) == 1:
@@ -128,7 +128,7 @@ def _text_among(path: str, encoding: str | None) -> tuple[tuple[SourceFile, ...]
     others = "" if is_pattern(path) else describe_skipped(Path(path))
     remarks += [f"not read: {others}"] if others else []
     kinds = count_suffixes([Path(file.path) for file in files])
-    return tuple(files), "; ".join([f"{path}: read: {kinds}", *remarks]) if remarks or "," in kinds else ""
+    return tuple(files), "; ".join([f"{path}: files read: {kinds}", *remarks]) if remarks or "," in kinds else ""
 
 
 def _examined(path: Path, encoding: str | None) -> SourceFile:

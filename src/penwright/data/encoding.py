@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8",
-    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, because this mark begins with the UTF-16 mark
+    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, because the UTF-32 mark begins with the UTF-16 mark
     codecs.BOM_UTF32_BE: "utf-32-be",
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
@@ -64,7 +64,7 @@ BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # no encoding continues a c
 HEAD, SAMPLE = 1 << 16, 1 << 15  # number of bytes used to recognize text, and number used to guess an encoding
 MAX_STRANGENESS = 0.4  # maximum mess ratio of a text (see charset_normalizer); even a pangram must pass
 MAX_INVALID = 0.001  # maximum share of invalid bytes in a damaged UTF-8 file
-STRAY_BYTES = 3  # maximum number of invalid sequences that do not suggest another encoding
+STRAY_BYTES = 3  # with more invalid sequences, a file may have another encoding
 
 
 def check_encoding(name: str) -> str:
@@ -91,7 +91,7 @@ def decode(content: bytes) -> tuple[str, str]:
     text = content.decode(encoding, errors="replace")
     n_invalid = text.count("\ufffd") - content.count("\ufffd".encode()) if encoding == "utf-8" else 0
     if n_invalid:
-        n_multibyte = len(text.encode()) - len(text) - 2 * n_invalid  # U+FFFD itself takes three bytes
+        n_multibyte = len(text.encode()) - len(text) - 2 * n_invalid  # U+FFFD takes three bytes in UTF-8
         kinds, sample = sample_lines([content])
         if is_mixed(kinds):
             encoding = MIXED + guess_encoding(sample)
@@ -159,7 +159,7 @@ class _LineDecoder(codecs.IncrementalDecoder):
 
 
 def kind_of_line(line: bytes) -> Literal["ascii", "utf-8", "damaged", "foreign"]:
-    """Return the kind of a line. Damaged UTF-8 has mostly valid characters; a foreign encoding does not."""
+    """Classify a line. Most non-ASCII characters are valid in damaged UTF-8, but not in a foreign encoding."""
     if line.isascii():
         return "ascii"
     with suppress(UnicodeDecodeError):
@@ -216,7 +216,7 @@ def guess_encoding(sample: bytes) -> str:
     if alike & {"cp1252", "cp1254"} and _is_turkish(sample):
         return "cp1254"
     if "cp1252" in alike and not any(byte in sample for byte in CARONS):
-        return "cp1252"  # the most common of equally good encodings
+        return "cp1252"  # if several encodings fit equally well, the most common one
     if "iso8859_2" in alike and not any(0x80 <= byte < 0xA0 for byte in sample):
         return "iso8859_2"  # ISO 8859-2 has no letters in 0x80-0x9F, unlike Windows-1250
     return best.encoding

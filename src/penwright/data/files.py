@@ -100,7 +100,7 @@ class SourceFile:
         for block in self.blocks():
             text = rest + block
             cut = text.rfind("\n") + 1 or len(text)
-            if len(text) - cut > BLOCK:  # the rest is the start of a line longer than a block
+            if len(text) - cut > BLOCK:  # the remaining text is the start of a line longer than a block
                 cut = len(text)
             yield text[:cut]
             rest = text[cut:]
@@ -124,7 +124,7 @@ class SourceFile:
         return lines[:n]
 
     def _line_lists(self) -> Iterator[list[str]]:
-        """Yield the lines of each block in a list."""
+        """Yield the lines of the text, one list for each block."""
         parts: list[str] = []  # the pieces of a line that spans several blocks
         for block in self.blocks():
             first, *others = block.split("\n")
@@ -187,14 +187,14 @@ def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
     if head.startswith(b"PAR1"):
         copy = "" if str(stored) == name else str(stored)
         return SourceFile(name, stored.stat().st_size, _sha256(stored), PARQUET, copy=copy)
-    guess = (chosen or first_guess(head)).removesuffix("-sig")  # a byte-order mark is always dropped
+    guess = (chosen or first_guess(head)).removesuffix("-sig")  # utf-8-sig: a byte-order mark is dropped anyway
     if guess == "utf-8" and not chosen:
         guess = declared_encoding(head) or guess
     if what := describe_non_text(head, guess):
         raise NotText(f"{name} is not text but looks like {what}")
     tally, guessed, first_replaced = count_text(blocks(), guess), False, None
     if tally.replaced and guess == "utf-8":
-        multibyte = tally.utf8_bytes - tally.characters - 2 * tally.replaced  # U+FFFD itself takes three bytes
+        multibyte = tally.utf8_bytes - tally.characters - 2 * tally.replaced  # U+FFFD takes three bytes in UTF-8
         kinds, foreign = (Counter[str](), b"") if chosen else sample_lines(blocks())
         if is_mixed(kinds):
             guess, guessed = MIXED + guess_encoding(foreign), True
@@ -227,7 +227,7 @@ def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
 
 
 def examine_text(path: str | Path, encoding: str | None = None) -> SourceFile:
-    """Examine a file that must not be blank. Raises PenwrightError if it is blank."""
+    """Examine a file as text. Raises PenwrightError if it is blank."""
     file = examine(path, encoding)
     if file.blank:
         what = "contains only whitespace" if file.n_bytes else "is empty"

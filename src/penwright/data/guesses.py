@@ -107,14 +107,14 @@ def guess_label(table: str, profiles: Profiles, without: Sequence[int] = ()) -> 
     likely = likely_labels(profiles, without)
     if likely and (len(likely) == 1 or len(likely[1].values) >= CLEARLY_FEWER * len(likely[0].values)):
         best = likely[0]
-        what = "is the only column with few" if len(likely) == 1 else "has by far the fewest"
-        return Guess((best.place,), f"column {best.name} {what} different short values ({len(best.values):,})")
+        what = "is the only one with few values" if len(likely) == 1 else "has by far the fewest values"
+        return Guess((best.place,), f"column {best.name} {what}, all short: {len(best.values):,} different ones")
     if likely:
-        raise _undecided(table, "column is the label", "label", likely)
+        raise _undecided(table, "which column is the label?", "label", likely)
     left = [column for column in profiles if column.place not in without]
     called = [column for column in left if column.key in LABEL_NAMES]
     called = called or [column for column in left if column.is_constant and len(profiles) == 2]
-    if called:  # count_labels() reports that there is only one label
+    if called:  # if there is only one label, count_labels() raises an error
         return Guess((called[0].place,), f"column {called[0].name} is the only one that can hold labels")
     others = [column for column in left if not column.is_constant and column.values]
     n_rows = f" in {profiles[0].n_rows:,} rows" if profiles and profiles[0].n_rows < ENOUGH_TO_TELL else ""
@@ -166,11 +166,11 @@ def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -
             f"prompt and response. The columns are: {overview(profiles)}"
         )
     if not ranked:
-        raise _undecided(table, "column is the text (none looks like text)", "text", left)
+        raise _undecided(table, "which column is the text (none looks like text)?", "text", left)
     if len(ranked) == 1:
         return Guess((ranked[0].place,), f"column {ranked[0].name} is the only text column")
     if ranked[0].n_characters < CLEARLY_LONGER * ranked[1].n_characters:
-        raise _undecided(table, "column is the text", "text", ranked)
+        raise _undecided(table, "which column is the text?", "text", ranked)
     return Guess((ranked[0].place,), f"column {ranked[0].name} has by far the longest text")
 
 
@@ -185,7 +185,7 @@ def named_text(profiles: Profiles) -> Profile | None:
 
 
 def pair_of_texts(profiles: Profiles) -> tuple[Profile, Profile] | None:
-    """Return two columns of texts that belong together, such as sentence1 and sentence2, or None."""
+    """Return two columns that form a pair of texts, such as sentence1 and sentence2, or None."""
     by_name = {column.key: column for column in profiles}
     for name, first in by_name.items():
         numbered = re.fullmatch(r"(.*[^\W\d].*)(?:(1)|(?<=[_-])(a))", name)
@@ -203,7 +203,7 @@ def named_pair(profiles: Profiles) -> tuple[Profile, Profile] | None:
     by_name = {column.key: column for column in profiles if column.has_words}
     by_name = {name: column for name, column in by_name.items() if not (column.is_constant and column.n_rows > 2)}
     kinds = [(SOURCE_NAMES, TARGET_NAMES), (PROMPT_NAMES, ANSWER_NAMES)]
-    if any(name in by_name for name in INSTRUCTION_NAMES):  # `input` then continues the instruction
+    if any(name in by_name for name in INSTRUCTION_NAMES):  # `input` is then part of the prompt, not a source
         kinds.reverse()
     for sources, targets in kinds:
         source = next((by_name[name] for name in sources if name in by_name), None)
@@ -297,4 +297,4 @@ def _options(key: str, columns: Profiles) -> list[Option]:
 
 def _undecided(table: str, what: str, key: str, columns: Profiles) -> Undecided:
     others = [column for column in columns if column.kind != LISTS]
-    return Undecided(f"{table}: which {what.rstrip('?')}?", _options(key, others or columns))
+    return Undecided(f"{table}: {what.rstrip('?')}?", _options(key, others or columns))

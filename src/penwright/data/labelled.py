@@ -40,7 +40,7 @@ from penwright.errors import PenwrightError
 
 MOST_HELD_OUT = 2000  # maximum number of held-out rows, unless the settings give a share
 MOST_LABELS = 1000  # maximum number of different labels
-MOST_LABELS_PER_TEXT = 0.5  # maximum number of labels per text in a large corpus whose label column is set
+MOST_LABELS_PER_TEXT = 0.5  # maximum ratio of labels to texts in a large corpus whose label column is set
 FEWEST_LINES = 2  # minimum number of lines in a file of labelled lines
 SPLITS = {"train", "training", "test", "testing", "dev", "valid", "val", "validation", "eval"}
 UNLABELLED = ("unsup", "unlabeled", "unlabelled")
@@ -88,7 +88,7 @@ def _from_folder(folder: str, reading: ReadingOptions) -> RowSource:
 
 
 def _open(path: str, reading: ReadingOptions) -> Table:
-    """Open a file or a hub data set as a table with labels. Raises PenwrightError if it has no labels."""
+    """Open a file or a Hub data set as a table with labels. Raises PenwrightError if it has no labels."""
     if is_hub(path):
         return open_hub(path)
     file, names = examine_text(path, reading.encoding), names_in(reading.columns)
@@ -200,7 +200,7 @@ def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
 
 def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
     """Return the rule that drops training rows with a held-out text."""
-    return "text also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
+    return "text is also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
 
 
 def _part(rows: Rows, chosen: Mask) -> CorpusPart[Labelled]:

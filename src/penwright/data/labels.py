@@ -14,8 +14,8 @@ from penwright.errors import PenwrightError
 
 JOINERS = "\u200c\u200d"  # invisible, but needed to write some languages and emoji
 SEPARATORS = "|;,"
-SEVERAL = 0.1  # labels may be combinations if this share of them contains a separator
-FEW_NUMBERS = 10  # maximum number of different numbers that are probably class names
+SEVERAL = 0.1  # labels may be combinations if at least this share contains a separator
+FEW_NUMBERS = 10  # up to this many different numbers are probably class names
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
@@ -141,6 +141,6 @@ def _warnings_about(counts: Mapping[str, int], held_out: Set[str]) -> Iterator[s
     unseen = [label for label in counts if label not in held_out]
     if unseen:
         which = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
-        yield f"no held-out texts for {count(len(unseen), 'label')} ({which}), and therefore no scores"
+        yield f"no scores for {count(len(unseen), 'label')} without held-out texts: {which}"
     if len(counts) > FEW_NUMBERS and all(NUMBER.fullmatch(label) for label in counts):
         yield f"labels such as {next(iter(counts))} are read as class names, not as numbers"

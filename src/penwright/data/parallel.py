@@ -1,4 +1,4 @@
-"""Sentence pairs from aligned files, tables with two columns, TMX files or hub data sets."""
+"""Sentence pairs from aligned files, tables with two columns, TMX files or Hub data sets."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ from penwright.languages import languages_between, side_name, side_names
 
 Opener = Callable[[Columns], RowSource]  # function that opens a source with the given columns or languages
 MOST_HELD_OUT = 1000  # maximum number of held-out pairs, unless the settings give a share
-CONVINCING = 0.6  # a gap is reported only if skipping it reduces the mismatch of line lengths to this share
+CONVINCING = 0.6  # a gap counts only if skipping it reduces the mismatch of line lengths to this share
 SAMPLE = 2000  # number of lines compared to see whether two files are translations
 FEWEST = 20  # minimum number of line pairs for a comparison
 ALIKE = 0.4  # minimum correlation between the line lengths of a text and of its translation
@@ -86,7 +86,7 @@ def _in_one_direction(sources: Sequence[RowSource], openers: Sequence[Opener], c
         path, others = source.files[0].path, f"{wanted.source} to {wanted.target}"
         try:
             turned = open_source(replace(columns, source=names[0], target=names[1]))
-        except PenwrightError:  # the source has other languages
+        except PenwrightError:  # the file has other languages
             turned = source
         if languages_between(turned.names) == wanted:
             remark = f"{path}: used in the direction {others}, to match {known.files[0].path}"
@@ -169,7 +169,7 @@ def _in_pairs(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, SourceF
 
 
 def _rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
-    """Return the common rules and, for pairs, the limit on the ratio of lengths."""
+    """Return the cleaning rules for pairs: the common rules, and a limit on the ratio of the lengths."""
     rules, ratio = common_rules(rows, cleaning), cleaning.max_ratio
     if ratio is None:
         return rules
@@ -186,7 +186,7 @@ def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
     kept, fraction = int(keep.sum()), reading.held_out
     if len(np.unique(rows.first_hashes[keep])) < 2:
         raise PenwrightError(
-            f"{rows.files[0].path} has {count(kept, 'pair')} with a single source sentence, so none can be "
+            f"{rows.files[0].path}: all source sentences are the same ({count(kept, 'pair')}), so none can be "
             "held out; add other sources, or pass held-out files to --validation"
         )
     wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
@@ -201,7 +201,7 @@ def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
         found = [np.isin(side, held_out[chosen]) for side, held_out in sides]
         return found[0] | found[1]
 
-    return "source or target also held out", leaks
+    return "source or target is also held out", leaks
 
 
 def _identical_sides(rows: Rows, keep: Mask, _: ReadingOptions) -> list[str]:
@@ -247,9 +247,11 @@ def check_alignment(first: SourceFile, second: SourceFile) -> None:
         counts = f"{_spaced(longer.n_lines)} and {_spaced(shorter.n_lines)} lines"
     gap = first_gap(_lengths(longer), _lengths(shorter)) if longer.n_lines <= MOST_LINES else None
     where = f"; first difference near line {_spaced(gap + 1)}" if gap is not None else ""
-    have = "1 line of {} has" if missing == 1 else f"{_spaced(missing)} lines of {{}} have"
+    have = (
+        "1 line of {} has no counterpart" if missing == 1 else f"{_spaced(missing)} lines of {{}} have no counterpart"
+    )
     raise PenwrightError(
-        f"{have.format(longer.path)} no counterpart in {shorter.path} ({counts}{where}). "
+        f"{have.format(longer.path)} in {shorter.path} ({counts}{where}). "
         "Add or remove lines until they correspond one to one."
     )
 
@@ -257,13 +259,14 @@ def check_alignment(first: SourceFile, second: SourceFile) -> None:
 def first_gap(longer: NDArray[np.float64], shorter: NDArray[np.float64]) -> int | None:
     """Return the line (from 0) at which extra lines begin in `longer`, or None if the line lengths do not reveal it.
 
-    Lines are paired unshifted before the gap and shifted after it. At the right gap, paired lengths differ least.
+    Each gap is tried: lines before it are paired unshifted, lines after it shifted. At the true gap, the lengths of
+    paired lines differ least.
     """
     missing, n = len(longer) - len(shorter), len(shorter)
     if n < 10 or missing > n // 2:
         return None
     ratios = np.log((longer[:n] + 5) / (shorter + 5)), np.log((longer[missing:] + 5) / (shorter + 5))
-    level = np.median(np.concatenate(ratios))  # one language may be wordier than the other
+    level = np.median(np.concatenate(ratios))  # the typical ratio: one language may be wordier than the other
     unshifted, shifted = (np.abs(ratio - level) for ratio in ratios)
     costs = np.concatenate([[0.0], np.cumsum(unshifted)]) + np.concatenate([np.cumsum(shifted[::-1])[::-1], [0.0]])
     gap = int(np.argmin(costs))

@@ -15,7 +15,7 @@ from penwright.errors import PenwrightError
 
 PLAIN_SUFFIXES = (".txt", ".md", ".text")
 SUBTITLE_SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
-DOCUMENT_SUFFIXES = (".docx", ".odt", ".epub", ".html", ".htm", ".xhtml", ".rtf", ".pdf")  # the best format first
+DOCUMENT_SUFFIXES = (".docx", ".odt", ".epub", ".html", ".htm", ".xhtml", ".rtf", ".pdf")  # in order of preference
 TEXT_SUFFIXES = (*PLAIN_SUFFIXES, *DOCUMENT_SUFFIXES, *SUBTITLE_SUFFIXES)
 STANDARD_INPUT = "-"
 NEVER_TEXT = {f".{each}" for each in "png jpg jpeg gif webp tif tiff bmp heic mp3 wav mp4 zip tar 7z rar".split()}  # noqa: SIM905
@@ -32,7 +32,7 @@ def suffix_of(path: str | Path) -> str:
 
 
 def existing_file(path: str | Path) -> Path:
-    """Return the path if it is a file. Otherwise raise PenwrightError, with a similar name in the same folder."""
+    """Return the path if it is a file. Otherwise raise PenwrightError, which suggests a similar name."""
     path = Path(path)
     try:
         if path.is_file():
@@ -40,10 +40,10 @@ def existing_file(path: str | Path) -> Path:
         if path.is_dir():
             raise PenwrightError(f"{path} is a folder; pass the files in it instead")
         if PIPE.match(str(path)):
-            raise PenwrightError(f"{path} is a pipe that has ended, and can be read only once; save it as a file")
+            raise PenwrightError(f"the pipe {path} has ended and cannot be read again; save its data as a file")
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise PenwrightError(f"there is no file {path}{where}{_near_miss(path)}")
-    except OSError as error:  # the name is too long, or a folder is not accessible
+    except OSError as error:  # for example, the name is too long or a folder is not accessible
         raise PenwrightError(f"{_shortened(path)} cannot be read: {error.strerror}") from None
 
 
@@ -158,7 +158,7 @@ def _split_pattern(pattern: str) -> tuple[Path, tuple[str, ...]]:
 
 def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
     """Return whether the names of a path match the parts of a pattern. `**` matches any number of folders."""
-    reached = {0}  # possible numbers of pattern parts that match the names so far
+    reached = {0}  # numbers of pattern parts that the names so far can match
     for name in names:
         stay = set()
         for place, part in enumerate(parts):

@@ -11,10 +11,10 @@ from penwright.data.readers.tables import Table
 
 SAMPLE = 1000  # minimum number of rows in a sample; smaller tables are read whole
 MOST_ROWS = 50_000  # the sample is spread over this many rows: files are often sorted by label
-MOSTLY = 0.9  # a column is not text if this share of its values is numbers, links, ...
+MOSTLY = 0.9  # a column is not text if at least this share of its values are numbers, links, ...
 LONGEST_EXAMPLE = 40  # maximum length of an example value, in characters
 LONGEST_LABEL = 50  # maximum length of a label, in characters
-MOST_CLASSES = 30  # a column with more different numbers, some of them fractional, is a scale
+MOST_CLASSES = 30  # a column with more than this many different numbers is a scale if some are fractional
 TEXT, EMPTY, NUMBERS, IDENTIFIERS, LISTS = "text", "no values", "numbers", "identifiers", "lists"
 DATES = "dates or times"
 
@@ -180,10 +180,10 @@ def _profile(place: int, name: str, cells: Sequence[str]) -> Profile:
 
 
 def _begin_alike(values: frozenset[str]) -> bool:
-    """Return whether the values share a beginning that makes up much of their text."""
+    """Return whether all values share a long prefix that makes up much of their text."""
     if len(values) < 5:
         return False
-    first, last = min(values), max(values)  # all values share the common beginning of these two
+    first, last = min(values), max(values)  # the common prefix of these two is common to all values
     shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return shared >= 10 and shared >= 0.4 * sum(map(len, values)) / len(values)
 

@@ -60,7 +60,7 @@ class Report:
         """Return the report as a dictionary, ready for JSON."""
         record = asdict(self) | {"text": self.lines()}
         for file in record["files"]:
-            del file["copy"]  # the copy no longer exists when the report is read
+            del file["copy"]  # temporary copies are deleted when the process ends
         return record
 
 
@@ -103,7 +103,7 @@ def count(number: int, noun: str) -> str:
 
 def reasons(dropped: Sequence[Dropped]) -> str:
     """Return the reasons why no examples are left, for an error message."""
-    return "; ".join(f"{each.count:,} {each.reason}{_place(each)}" for each in dropped) or "no rows were read"
+    return "; ".join(f"{each.count:,} dropped: {each.reason}{_place(each)}" for each in dropped) or "no rows were read"
 
 
 def _place(dropped: Dropped) -> str:

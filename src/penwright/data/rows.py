@@ -37,7 +37,7 @@ TwoSides = tuple[str, str]
 RowSource = Source[TwoSides]
 Sizes = NDArray[np.uint32]
 SHORT = 30  # length in characters; the ratio of lengths is checked only if a side is longer
-BATCH = 8192  # rows measured at a time
+BATCH = 8192  # number of rows measured at a time
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Rows(Sources[TwoSides]):
     second_hashes: Hashes
     first_sizes: Sizes  # lengths in characters
     second_sizes: Sizes
-    first_bytes: Sizes  # sizes in UTF-8
+    first_bytes: Sizes  # sizes in UTF-8 bytes
     second_bytes: Sizes
     broken: NDArray[np.uint8]  # number of the reason why a row is broken; 0 for a readable row
 
@@ -58,7 +58,7 @@ class Rows(Sources[TwoSides]):
 
     @cached_property
     def hashes(self) -> Hashes:
-        """The hash of each row, from the hashes of its two sides."""
+        """The hash of each row, computed from the hashes of its two sides."""
         with np.errstate(over="ignore"):
             return self.first_hashes * np.uint64(0x9E3779B97F4A7C15) + self.second_hashes
 
@@ -81,7 +81,7 @@ def measure(sources: Sequence[RowSource]) -> Rows:
 
 
 def _measure(batch: Sequence[TwoSides | Broken | None], reasons: dict[str, int]) -> tuple[NDArray[np.generic], ...]:
-    """Return the columns of Rows for these rows: hashes, characters, bytes, and numbers of reasons."""
+    """Measure these rows. Return arrays of hashes, characters, bytes, and numbers of reasons, as in Rows."""
     first, second = zip(*(row if isinstance(row, tuple) else ("", "") for row in batch), strict=True)
     encoded = [[text.encode() for text in side] for side in (first, second)]
     return (
@@ -127,7 +127,7 @@ def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
     most = cleaning.max_characters
     rules: list[Rule] = [
         *broken_rules(rows.broken, rows.reasons),
-        ("blank on a side", lambda _: (rows.first_sizes == 0) | (rows.second_sizes == 0)),
+        ("one side is blank", lambda _: (rows.first_sizes == 0) | (rows.second_sizes == 0)),
         (f"longer than {most:,} characters", lambda _: np.maximum(rows.first_sizes, rows.second_sizes) > most),
     ]
     return [*rules, ("exact duplicates", lambda keep: repeats(rows.hashes, keep))] if cleaning.deduplicate else rules
@@ -135,16 +135,16 @@ def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
 
 @dataclass(frozen=True)
 class RowKind(Generic[Example]):
-    """A kind of rows, for example pairs or labelled texts: everything that differs between kinds."""
+    """A kind of rows, such as pairs or labelled texts, with the functions that differ between kinds."""
 
-    name: str  # part of the fingerprint
+    name: str  # enters the fingerprint of a corpus
     unit: str  # the name of a row in reports
     chosen_by: str  # the texts whose hashes select the held-out rows
     sources: Callable[[Sequence[str], ReadingOptions], list[RowSource]]
     rules: Callable[[Rows, Cleaning], list[Rule]]  # returns the rules for dropping rows
     check: Callable[[Rows, Mask, ReadingOptions], list[str]]  # returns notes on the kept rows, or raises PenwrightError
     hold_out: Callable[[Rows, Mask, ReadingOptions], Mask]  # selects the held-out rows among the kept rows
-    leak_rule: Callable[[Rows, Rows, Mask], Rule]  # returns the rule against training rows that reveal held-out ones
+    leak_rule: Callable[[Rows, Rows, Mask], Rule]  # returns the rule that drops training rows with held-out text
     part: Callable[[Rows, Mask], CorpusPart[Example]]
 
 
@@ -200,7 +200,7 @@ def open_evaluation_rows(
 def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Rows:
     """Read and measure the rows of some paths."""
     if not paths:
-        raise PenwrightError("no files given; pass at least one file, folder or hub data set")
+        raise PenwrightError("no files given; pass at least one file, folder or Hub data set")
     return measure(kind.sources(list(dict.fromkeys(map(str, paths))), reading))
 
 

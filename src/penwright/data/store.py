@@ -33,14 +33,14 @@ class Column:
 
     tokens: UInt[np.ndarray, " tokens"]  # the tokens of all rows, concatenated
     offsets: Int64[np.ndarray, " offsets"]  # row i is tokens[offsets[i] : offsets[i + 1]]
-    n_bytes: int  # size of the texts in UTF-8
+    n_bytes: int  # size of the texts in UTF-8 bytes
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> UInt[np.ndarray, " length"]:
         if not 0 <= row < len(self):
-            raise IndexError(f"row {row} of {len(self)}")
+            raise IndexError(f"row {row} is out of range: the column has {len(self)} rows")
         return self.tokens[self.offsets[row] : self.offsets[row + 1]]
 
     @cached_property
@@ -123,8 +123,7 @@ def open_store(folder: Path) -> TokenStore:
         for name, file in manifest["files"].items():
             if (folder / name).stat().st_size != file["size"]:
                 raise PenwrightError(
-                    f"{folder / name} is damaged: it does not have {file['size']:,} bytes; "
-                    f"delete {folder} to rebuild it"
+                    f"{folder / name} is damaged: its size is not {file['size']:,} bytes; delete {folder} to rebuild it"
                 )
         return TokenStore(
             folder=folder,

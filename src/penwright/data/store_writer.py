@@ -111,7 +111,7 @@ class _TextColumn:
             if self._n_waiting >= _BATCH_CHARACTERS:
                 self._flush()
         self._row_ends.append(len(self._chunks))
-        self._n_waiting += 1  # empty texts count too: otherwise, they would accumulate
+        self._n_waiting += 1  # an empty text counts too, or else very many would accumulate
 
     def finish(self) -> tuple[_File, ...]:
         self._flush()
@@ -178,6 +178,6 @@ def _rename(unfinished: Path, folder: Path, key: str) -> None:
 def _remove_abandoned(folder: Path) -> None:
     """Delete temporary folders that are more than a day old."""
     for abandoned in folder.parent.glob(f"{folder.name}.tmp-*"):
-        with suppress(FileNotFoundError):  # the owner may rename the folder at this moment
+        with suppress(FileNotFoundError):  # another process may be renaming its folder
             if time.time() - abandoned.stat().st_mtime > _DAY:
                 shutil.rmtree(abandoned, ignore_errors=True)

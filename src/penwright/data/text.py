@@ -27,7 +27,7 @@ from penwright.data.report import Dropped, Report, count, reasons
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_documents, repeats, tail_start
 from penwright.errors import PenwrightError
 
-MANY = 20  # with fewer different documents, the end of each document is held out
+MANY = 20  # with fewer different documents than this, the end of each one is held out
 ENOUGH = 0.5  # whole documents are held out only if they make up at least this share of the requested characters
 MOST_HELD_OUT = 500_000  # maximum number of held-out characters, unless the settings give a share
 Parts = tuple[CorpusPart[Document], CorpusPart[Document]]

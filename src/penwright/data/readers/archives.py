@@ -21,7 +21,8 @@ MOST_UNPACKED = 8 << 30  # maximum size of all members together, in bytes
 MOST_RATIO = 250  # maximum ratio of unpacked to packed size; DEFLATE reaches 1,032, but only on pure repetition
 LARGE = 64 << 20  # unpacked size in bytes; the ratio of smaller archives is not checked
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError, UnicodeError)
-NON_DATA_PREFIXES = ("readme", "license", "licence", "copying", "changelog", "manifest")  # prefixes of file names
+# Files whose names begin like this hold no data.
+NON_DATA_PREFIXES = ("readme", "license", "licence", "copying", "changelog", "manifest")
 MOST_XML = 256 << 20  # maximum size of an XML part of a document, in bytes
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 T = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -153,7 +154,7 @@ class _Paragraphs:
 
     def doctype(self, name: str, public: str | None, system: str | None) -> None:
         """Refuse a DTD: office programs write none, and the entities in a DTD could expand without limit."""
-        raise ParseError("it has a DTD")
+        raise ParseError("the XML has a DTD")
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         """Begin a paragraph, or add the character that the element represents."""

@@ -36,7 +36,7 @@ class Dialect:
 
     delimiter: str
     quote: str = ""
-    escape: str = ""  # backslash that escapes quote marks, or delimiters if nothing is quoted
+    escape: str = ""  # a backslash that escapes quote marks (or delimiters, if nothing is quoted), or ""
     has_space_after_delimiter: bool = False  # whether a space separates a delimiter from a quote mark
 
 
@@ -144,7 +144,7 @@ class QuotedRows:
     def _settle(self, cells: Cells | None) -> tuple[Cells, bool]:
         """Return the cells of a doubtful row, and whether its quote marks are in place.
 
-        `cells` are the cells that the csv module found in the taken lines; None if it failed.
+        `cells` are the cells that the csv module found in these lines; None if it failed.
         """
         first, *others = self._taken
         mended = self._mend(first)
@@ -168,7 +168,7 @@ class QuotedRows:
             cells, place = [], 0
             while place <= len(line):
                 found = pattern.match(line, place)
-                assert found is not None  # the last alternative of a pattern matches anything
+                assert found is not None  # the last alternative of each pattern matches any text
                 cells.append(found[2] if found[1] is None else self._unescape(found[1].replace(doubled, quote)))
                 place = found.end() + 1
             if self._width in (None, len(cells)):

@@ -1,4 +1,4 @@
-"""Data sets from the Hugging Face Hub, or folders in its formats, as tables. They need the extra `hub`."""
+"""Data sets from the Hugging Face Hub, or folders in its formats, as tables. They require the extra `hub`."""
 
 import hashlib
 import json

@@ -67,7 +67,7 @@ class Fit:
     first: Cells
 
     def rank(self, text: str) -> tuple[float, float, bool, int, float, int]:
-        """Return a sort key that compares delimiters. The best fit sorts last."""
+        """Return a sort key for comparing the fits of several delimiters. The best fit sorts last."""
         mark = self.dialect.delimiter
         # Delimiters that are followed by a space may be punctuation.
         n_prose = text.count(f"{mark} ") / text.count(mark)
@@ -191,7 +191,7 @@ def find_header(rows: Sequence[Sequence[str]], width: int, names: Sequence[str] 
         if header is not None and list(row) == list(rows[header]):
             return header
         if is_header(cells, rows[place + 1 :]):
-            header = place  # unless this row is a title, and the next row is the header
+            header = place  # preliminary: this row may be a title, and the next row the header
             if is_known_header(cells):
                 return header
         elif n_filled > 1:

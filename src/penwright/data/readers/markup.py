@@ -48,11 +48,11 @@ def declared_encoding(head: bytes) -> str | None:
     """Return the encoding declared at the start of a page, XML file or PO file; None if missing or impossible."""
     declaration = DECLARED.search(head[:4096])
     name = known_encoding(declaration[1].decode("ascii", "replace")) if declaration else None
-    if name is None or name.startswith(("utf-16", "utf-32")):  # impossible: the declaration is in ASCII
+    if name is None or name.startswith(("utf-16", "utf-32")):  # cannot be true: the declaration was read as ASCII
         return None
     with suppress(UnicodeDecodeError):
         if not head.isascii() and getincrementaldecoder("utf-8")().decode(head):
-            return "utf-8"  # valid UTF-8, whatever the file declares
+            return "utf-8"  # valid UTF-8 takes precedence over the declaration
     return name
 
 

@@ -30,9 +30,9 @@ NO_TEXT = Broken("a field that is missing or holds no text")
 SURROGATES = re.compile("[\ud800-\udfff]")
 SPACE = " \t\r\n,"  # characters between the values of a JSON list
 MISSING = object()
-BATCH = 1000  # rows in memory at a time
+BATCH = 1000  # number of rows in memory at a time
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,  # nothing is downloaded
+    "autoinstall_known_extensions": False,  # DuckDB downloads nothing
     "autoload_known_extensions": False,
     "threads": 1,  # one thread keeps the rows in order and uses little memory
 }
@@ -152,7 +152,7 @@ def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
 
 
 def _rows_of(value: object) -> Iterable[Record | Broken] | None:
-    """Return the rows that a JSON object contains as columns, as a list or as values; None if it is itself a row."""
+    """Return the rows in a JSON object (of columns, of rows, or with a list of rows); None if it is itself a row."""
     if not isinstance(value, dict) or not value:
         return (NO_RECORD,)
     lists = [part for part in value.values() if isinstance(part, list)]

@@ -14,7 +14,7 @@ from penwright.data.readers.formats import require_library
 from penwright.errors import PenwrightError
 
 BLOCK = 1 << 18
-MOST_REPEATED = 1000  # maximum repetitions of a cell or row in an OpenDocument spreadsheet
+MOST_REPEATED = 1000  # maximum number of repetitions of a cell or row in an OpenDocument spreadsheet
 TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
 OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -56,7 +56,7 @@ def _xlsx_rows(file: BufferedIOBase, name: str) -> Iterator[tuple[str, Cells]]:
         try:
             workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
             for sheet in workbook.worksheets:
-                sheet.reset_dimensions()  # some programs write wrong dimensions
+                sheet.reset_dimensions()  # some programs write wrong sheet dimensions
                 for row in sheet.iter_rows(values_only=True):
                     yield sheet.title, _trimmed([_shown(value) for value in row])
             workbook.close()
@@ -103,7 +103,7 @@ class _Sheets:
 
     def doctype(self, name: str, public: str | None, system: str | None) -> None:
         """Refuse a DTD: office programs write none, and the entities in a DTD could expand without limit."""
-        raise ParseError("it has a DTD")
+        raise ParseError("the XML has a DTD")
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         """Begin a sheet, row, cell, or paragraph of a cell."""

@@ -22,9 +22,9 @@ SOME = 3  # a width is usual if at least this many rows have it
 TOO_FEW = Broken("too few fields")
 TOO_MANY = Broken("too many fields (possibly a delimiter in a text without quotes)")
 REPEATED = Broken("a repeated header")
-BEFORE = Broken("before the header")
+BEFORE = Broken("a row before the header")
 TSV, CSV, JSON, PARQUET = (".tsv", ".tab"), (".csv",), (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
-SHEETS = ("xlsx", "ods")  # names of formats
+SHEETS = ("xlsx", "ods")  # formats of spreadsheets
 TABLE_SUFFIXES = (*TSV, *CSV, *JSON, *PARQUET)
 
 
@@ -169,7 +169,7 @@ def delimited_grid(file: SourceFile, delimiter: str | None, names: Sequence[str]
     A given `delimiter` is used unless the first line names a different one (`sep=;`).
     """
     dialect, sample, n_skipped = _detect_dialect(file, delimiter, SAMPLE)
-    if len(sample) < FEW and file.n_lines > SAMPLE:  # each row spans very many lines
+    if len(sample) < FEW and file.n_lines > SAMPLE:  # rows that span very many lines: the sample is too small
         dialect, sample, n_skipped = _detect_dialect(file, delimiter, MOST_LINES)
     columns, header, n_before, fewest = _layout(sample, names, strays=dialect.delimiter == "\t")
 
@@ -201,7 +201,7 @@ def _layout(
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None, int, int]:
     """Return the column names, the header, the number of rows before it, and the minimum width of a complete row.
 
-    With `strays`, a row wider than usual has extra columns. Otherwise, one of its texts contains an unquoted delimiter.
+    With `strays`, a row that is too wide has extra columns; otherwise, one of its texts contains a bare delimiter.
     """
     widths = Counter(len(row) for row in sample if any(map(str.strip, row)))
     if not widths:
