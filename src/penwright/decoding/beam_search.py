@@ -211,7 +211,7 @@ class _Search:
             values[places] = column
 
     def _situations(self) -> Int64[np.ndarray, " rows"]:
-        """Return the UTF-8 situation of each beam (see utf8.py); FREE if a constraint forces the beam's next token."""
+        """Return, for each beam, the index of its UTF-8 rules; FREE if a constraint forces the next token."""
         situations = self.spelling.situations(self.states, (self.limits - self.length - 1)[:, None])
         for place, guided in self.guided.items():
             situations[place, guided.must_follow(self.length)] = FREE

@@ -193,7 +193,7 @@ class ContinuousBatch:
         return torch.cat([row.possible(scores) if row.is_bound else scores for row, scores in rows])
 
     def _situations(self) -> Situations:
-        """Return the UTF-8 situation of each row; FREE for constrained rows, whose constraint ensures valid UTF-8."""
+        """Return, for each row, the index of the UTF-8 rules that apply; FREE if a constraint ensures valid UTF-8."""
         states = np.array([row.state for row in self._rows], dtype=np.uint8)
         found = self._spelling.situations(states, np.array([row.n_left - 1 for row in self._rows]))
         return np.where([row.guided is None for row in self._rows], found, FREE)

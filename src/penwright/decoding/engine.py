@@ -92,7 +92,10 @@ class DecodeEngine:
             self._compiled(part, next(self._model.parameters()).device)
 
     def refresh(self) -> None:
-        """Use parts that were compiled since the last call. Call between texts: compiled code rounds differently."""
+        """Use parts that were compiled since the last call.
+
+        Call this only between texts, because compiled code rounds differently.
+        """
         if monotonic() < self._looked + LOOK_EVERY:
             return
         self._looked = monotonic()

@@ -104,8 +104,8 @@ class TopKStep(ModelPart):
     ) -> tuple[Float[Tensor, "rows n"], Int[Tensor, "rows n"], Float[Tensor, " rows"]]:
         """Return the likeliest allowed tokens of each row, as the fields of a MaskedTopK.
 
-        `allowed` has a bit mask of the vocabulary for each state of an incomplete UTF-8 character, and `situations`
-        selects the mask of each row.
+        `allowed` holds bit masks of the vocabulary, and `situations` selects the mask of each row by the state of its
+        UTF-8.
         """
         found: tuple[Tensor, Tensor, Tensor] = torch.ops.penwright.likeliest(logits, allowed, situations, MAX_K)
         return found

@@ -49,8 +49,8 @@ class Extension(NamedTuple):
     log_probs: Sequence[float]  # cumulative log-probabilities in nats; -inf marks a missing beam
 
 
-Watch = Callable[[int, Extension], None]  # called with the index of a sentence and its extension
-Wanted = Callable[[int], bool]  # returns whether the sentence with this index is still needed
+Watch = Callable[[int, Extension], None]  # a callback that receives the index of a sentence and the extension of a beam
+Wanted = Callable[[int], bool]  # a callback that returns whether the sentence with this index is still needed
 
 
 def hypothesis_of(

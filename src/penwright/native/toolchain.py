@@ -71,7 +71,7 @@ def why_not_trusted(path: Path) -> str:
 def _danger_of(place: Path, *, is_above: bool) -> str:
     """Return how other users could change this file or folder, and what to do; "" if they cannot."""
     try:
-        target, link = place.stat(), place.lstat()  # different only if the path is a symbolic link
+        target, link = place.stat(), place.lstat()  # the two differ only if the path is a symbolic link
     except FileNotFoundError:
         return ""
     except OSError as error:

@@ -15,7 +15,7 @@ from penwright.tokenizers.tokenizer import Tokenizer, well_formed
 
 SPACE = "\u2581"  # stands for a space in the pieces of SentencePiece
 HIDDEN = "\uffff"  # prefix that hides the names of special tokens, so no text is encoded as one; no text contains it
-SPECIAL = re.compile(r"__\w+__|>>.+<<|<.+>|madeupword\d+")  # tokens that represent no text
+SPECIAL = re.compile(r"__\w+__|>>.+<<|<.+>|madeupword\d+")  # names of tokens that represent no text
 TokenId = Annotated[int, Field(ge=0, lt=MOST_PIECES)]
 TokenIds = tuple[TokenId, ...]
 

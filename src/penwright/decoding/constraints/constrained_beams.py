@@ -115,7 +115,7 @@ class ConstrainedBeams:
         """Choose the best continuations, given the candidate next tokens of each beam.
 
         `gains` yields the log-probabilities of all candidates, in order. `before` holds the present log-probability and
-        merit of each beam.
+        ranking score of each beam.
         """
         found = []
         discouraged = self.guide.discouraged[length] if length < len(self.guide.discouraged) else {}
@@ -195,7 +195,7 @@ class ConstrainedBeams:
 
 
 def columns(chosen: Sequence[Sequence[Continuation]], beam_size: int) -> Iterator[Num[np.ndarray, "sentences beams"]]:
-    """Yield the log-probabilities, merits, parents and tokens of several sentences; missing beams have merit -inf."""
+    """Yield the log-probabilities, ranking scores, parents and tokens of sentences; missing beams score -inf."""
     nothing = (NEG_INF, NEG_INF, 0, 0)
     rows = [[*(each[:4] for each in beams), *[nothing] * (beam_size - len(beams))] for beams in chosen]
     for column, kind in zip(np.moveaxis(np.array(rows), 2, 0), (float, float, int, int), strict=True):

@@ -139,7 +139,7 @@ class ConstraintAutomaton:
     _stages: dict[State, Stage] = field(default_factory=dict)
 
     def start(self) -> Stage:
-        """Return the initial stage, that of an empty target."""
+        """Return the initial stage of the automaton, for an empty target."""
         return self._stage_of(State(tuple(term.times for term in self.terms)))
 
     def after(self, stage: Stage, token: int) -> Stage:

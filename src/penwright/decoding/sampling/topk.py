@@ -83,7 +83,7 @@ class TokenSelector(NamedTuple):
 def may_come(
     allowed: Int64[Tensor, "all_situations words"], situations: Int64[Tensor, " rows"], vocab_size: int
 ) -> Bool[Tensor, "rows vocab_size"]:
-    """Return a Boolean mask of the tokens allowed in each row, unpacked from the bit mask of its UTF-8 situation."""
+    """Return a Boolean mask of the tokens allowed in each row; `situations` selects a bit mask for each row."""
     bits = np.unpackbits(allowed.numpy().view(np.uint8), axis=1, count=vocab_size, bitorder="little")
     return torch.from_numpy(bits).bool()[situations]
 
@@ -92,7 +92,7 @@ def may_come(
 def _likeliest(
     logits: torch.Tensor, allowed: torch.Tensor, situations: torch.Tensor, n_best: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the same tokens as the C++ operator; `allowed` holds a bit mask for each UTF-8 situation."""
+    """Return the same tokens as the C++ operator; `allowed` holds bit masks, and `situations` selects one per row."""
     best = largest(logits.masked_fill(~may_come(allowed, situations, logits.shape[1]), NEG_INF), n_best)
     return best.values, best.places, logits.logsumexp(-1)
 

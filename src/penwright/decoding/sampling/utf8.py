@@ -23,17 +23,16 @@ STEPS = (
 MISSING = np.array([0, 1, 2, 3, 2, 2, 3, 3, 255])  # bytes missing in each state
 BROKEN = N_STATES = 8  # the state of invalid UTF-8
 MOST_LEFT = 3  # with this many tokens left, any character can be completed
-FREE = N_STATES * (MOST_LEFT + 1)  # the situation of a constrained text, to which no UTF-8 rule applies
+FREE = N_STATES * (MOST_LEFT + 1)  # index of the rules for constrained texts, which UTF-8 does not restrict
 
 States = UInt8[np.ndarray, "*texts"]
 Situations = Int64[np.ndarray, "*texts"]  # UTF-8 states, combined with the number of tokens left after the next one
 
 
 class Utf8Rules:
-    """The UTF-8 rules of a vocabulary.
+    """The UTF-8 rules of a vocabulary: the state after each token, and the tokens that may come next.
 
-    They give the state after each token, and the tokens allowed in each situation: a state and a number of remaining
-    tokens.
+    Which tokens may come next depends on the situation: the state, and how many more tokens fit after the next one.
     """
 
     def __init__(self, tokens: Sequence[bytes], banned: Sequence[int] = (), end_id: int | None = None):
@@ -47,7 +46,7 @@ class Utf8Rules:
         may_come = np.concatenate([may_come, np.ones_like(may_come[:1])])
         may_come[:, list(banned)] = False
         self.may_come: Bool[np.ndarray, "situations vocab_size"] = may_come
-        self._masked: dict[tuple[int, torch.device], Int64[Tensor, " tokens"]] = {}  # forbidden tokens by situation
+        self._masked: dict[tuple[int, torch.device], Int64[Tensor, " tokens"]] = {}  # forbidden tokens, by situation
 
     @classmethod
     @lru_cache(16)
@@ -64,7 +63,7 @@ class Utf8Rules:
 
     @cached_property
     def bits(self) -> Int64[Tensor, "situations words"]:
-        """A bit mask of the vocabulary for each situation; a bit is set if the token may come next."""
+        """Bit masks of the tokens that may come next, one for each text state and number of remaining tokens."""
         n_situations, vocab_size = self.may_come.shape
         bits = np.zeros((n_situations, -(-vocab_size // WORD) * WORD), dtype=np.uint8)
         bits[:, :vocab_size] = self.may_come
@@ -76,13 +75,13 @@ class Utf8Rules:
         return torch.from_numpy(self.after)
 
     def situations(self, states: States, n_left: Int[np.ndarray, "*#texts"]) -> Situations:
-        """Return the situations of texts in these states, if `n_left` more tokens may come after the next one."""
+        """Return the index in `may_come` for each state, if `n_left` more tokens may come after the next one."""
         return states + N_STATES * np.minimum(np.maximum(n_left, 0), MOST_LEFT)  # faster than np.clip
 
     def forbid(self, logits: Float[Tensor, "rows vocab_size"], situations: Int64[np.ndarray, " rows"]) -> None:
         """Mask the forbidden tokens in place."""
         first = int(situations[0])
-        if (situations == first).all():  # nearly always, all rows are in the same situation
+        if (situations == first).all():  # nearly always, the same rules apply to all rows
             logits.index_fill_(1, self._forbidden_in(first, logits.device), NEG_INF)
             return
         for situation in np.unique(situations).tolist():
