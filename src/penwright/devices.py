@@ -11,7 +11,7 @@ from penwright.errors import PenwrightError, UsageError
 
 CPU = torch.device("cpu")
 DEVICES = ("cpu", "cuda", "mps")  # supported device types
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # constants in malloc.h
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # parameters of mallopt(), as in glibc's malloc.h
 TOO_LITTLE_MEMORY = (
     "a training step of this model does not fit in the memory of this device. Choose a smaller model.size, or lower "
     "training.batch_tokens (and raise training.accumulate to keep the batch size)"
@@ -50,7 +50,7 @@ def advise_on_out_of_memory() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Have malloc reuse the memory of freed large tensors instead of requesting new pages at every step.
+    """Make malloc reuse the memory of freed large tensors instead of requesting new pages at every step.
 
     The kernel fills each new page with zeros. This took a quarter of the time of a training step, and more in beam
     search with many beams (benchmarks/LOG.md). Only glibc has this option; with other C libraries, nothing changes.

@@ -30,7 +30,7 @@ class CheckpointFolder:
 
     def __init__(self, folder: Path):
         self.folder = folder  # the run folder
-        self.made_with: Record = {}  # facts about the files that the weights depend on, saved in each checkpoint
+        self.made_with: Record = {}  # the files and settings that the weights depend on, recorded in each checkpoint
 
     def checkpoints(self) -> list[Checkpoint]:
         """List the complete checkpoints, oldest first; folders with other names are ignored."""
@@ -52,7 +52,7 @@ class CheckpointFolder:
         return max((checkpoint.step for checkpoint in self.checkpoints()), default=0)
 
     def best_step(self) -> int | None:
-        """Return the step with the best held-out score in the newest undamaged checkpoint, or None without a score."""
+        """Return the step with the best held-out score so far, or None if nothing was scored."""
         with suppress(PenwrightError):
             return self._read_first(_newest_first, Checkpoint.counters, STATE)[0].best_step
         return None
@@ -66,16 +66,16 @@ class CheckpointFolder:
         return self.read_best(_identity)
 
     def read_best(self, read: Callable[[Checkpoint], T]) -> tuple[T, list[str]]:
-        """Call `read` with the best checkpoint; return the result and the warnings. Training may continue meanwhile."""
+        """Call `read` with the best checkpoint, even during training. Return the result and warnings as in newest()."""
         return self._read_first(self._best_first, read)
 
     def _best_first(self, listed: Sequence[Checkpoint]) -> list[Checkpoint]:
         newest_first = _newest_first(listed)
-        bests = map(self._best_known_to, newest_first)  # if a checkpoint is damaged, an older one still names the best
+        bests = map(self._best_known_to, newest_first)  # if a checkpoint is damaged, an older one can name the best
         return list(dict.fromkeys([*bests, *newest_first]))
 
     def _best_known_to(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the best checkpoint according to `checkpoint`, or `checkpoint` if it names none or is damaged."""
+        """Return the checkpoint that `checkpoint` records as the best; itself if it is damaged or records none."""
         with suppress(DamagedCheckpoint):
             step = checkpoint.counters().best_step
             return checkpoint if step is None else self._checkpoint(step)
@@ -90,7 +90,7 @@ class CheckpointFolder:
         read: Callable[[Checkpoint], T],
         *names: str,
     ) -> tuple[T, list[str]]:
-        """Call `read` with the first undamaged checkpoint in this order. Return the result and the warnings.
+        """Call `read` with the first undamaged checkpoint in the given order. Return the result and the warnings.
 
         The named files of a checkpoint (default: all) are verified. If checkpoints appear or disappear, start over.
         """
@@ -122,8 +122,8 @@ class CheckpointFolder:
     def save_checkpoint(self, step: int, weights: Tensors, training: Tensors, state: Record) -> None:
         """Save a checkpoint atomically.
 
-        `state["best_step"]` is the best step so far. If it had a file of its own, that file could be out of date after
-        a crash.
+        `state["best_step"]` is the best step so far. It is saved in the checkpoint because a separate file could be out
+        of date after a crash.
         """
         save_checkpoint(self._checkpoint(step), weights, training, self._with_origin(state))
 
@@ -134,7 +134,7 @@ class CheckpointFolder:
             save_checkpoint(first, weights, None, self._with_origin(state))
 
     def save_early(self, step: int, weights: Tensors, state: Record) -> None:
-        """Save these weights as an early checkpoint, which stays when later ones are deleted."""
+        """Save these weights as an early checkpoint, which is kept when later ones are deleted."""
         early = Checkpoint(self.folder / CHECKPOINTS / f"{EARLY}{step:08d}", step)
         save_checkpoint(early, weights, None, self._with_origin(state))
 

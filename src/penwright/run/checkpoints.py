@@ -165,7 +165,7 @@ class Checkpoint:
 
 
 def require_plain_part(path: Path) -> None:
-    """Call require_plain(), but raise DamagedCheckpoint instead of UnsafeFile."""
+    """Raise DamagedCheckpoint if the path is a link, a pipe or a device."""
     try:
         require_plain(path)
     except UnsafeFile as error:
@@ -190,7 +190,7 @@ def save_checkpoint(checkpoint: Checkpoint, weights: Tensors, training: Tensors 
             (folder / MANIFEST).write_text(json.dumps({"step": checkpoint.step, "files": files}), encoding="utf-8")
     except (OSError, SafetensorError) as error:
         raise PenwrightError(
-            f"{checkpoint.folder} could not be saved: {error}. What was saved before is intact."
+            f"{checkpoint.folder} could not be saved: {error}. Earlier checkpoints are intact."
         ) from None
 
 

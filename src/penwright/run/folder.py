@@ -45,8 +45,8 @@ RECIPE, TENSORBOARD = "recipe.toml", "tensorboard"
 STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
 LINEAR = "ngrams.safetensors"  # the linear classifier of n-grams, in the runs of classifiers
-BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK, LINEAR}  # written before the first checkpoint
-# The files that Penwright writes, in addition to all .json files.
+BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK, LINEAR}  # exist before the first checkpoint
+# The files and folders, besides .json files, that Penwright writes in a run folder.
 OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}
 CHECKSUM = "# Checksum of the lines below: sha256 {}. If you change them by hand, delete this line.\n"
 
@@ -85,7 +85,7 @@ class Run(CheckpointFolder):
 
     @property
     def real_folder(self) -> Path:
-        """The folder with links resolved, for relative paths that begin with `../`."""
+        """The folder with links resolved, from which relative paths that begin with `../` start."""
         real = self.folder.resolve()
         return self.folder if real == self.folder.absolute() else real
 
@@ -96,7 +96,7 @@ class Run(CheckpointFolder):
         return validate(Recipe, with_present_names(parse_toml(self._recipe_bytes(), path), warns=False), str(path))
 
     def warn_of_edits(self) -> None:
-        """Warn if recipe.toml has changed since Penwright wrote it: a damaged file may still be valid."""
+        """Warn if recipe.toml has changed since Penwright wrote it, because damage can leave it valid TOML."""
         first, _, rest = self._recipe_bytes().partition(b"\n")
         match = re.fullmatch(re.escape(CHECKSUM.strip()).replace(r"\{\}", "([0-9a-f]{64})"), first.decode("latin-1"))
         if match and match[1] != hashlib.sha256(rest).hexdigest():
@@ -165,7 +165,7 @@ class Run(CheckpointFolder):
             with open(open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a", encoding="utf-8") as file:
                 file.write(_as_json(record) + "\n")
         except OSError as error:
-            raise PenwrightError(f"{path} could not be written: {error}. What was saved before is intact.") from None
+            raise PenwrightError(f"{path} could not be written: {error}. Earlier content is intact.") from None
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -187,7 +187,7 @@ class Run(CheckpointFolder):
                     raise PenwrightError(
                         f"{self.folder} is being trained by another process. Wait until it ends, or stop it"
                     ) from None
-                except OSError:  # a file system without locks
+                except OSError:  # the file system does not support locks
                     pass
             yield
 
@@ -235,7 +235,7 @@ def require_unused(folder: Path) -> None:
 
 
 def _is_reusable(folder: Path) -> bool:
-    """Return whether the folder is empty, or left by a run that was stopped before its first checkpoint."""
+    """Return whether the folder is empty, or belongs to a run that was stopped before its first checkpoint."""
     if {path.name for path in folder.iterdir()} - BEFORE_TRAINING:
         return False
     kept = folder / CHECKPOINTS

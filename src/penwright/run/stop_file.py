@@ -14,7 +14,7 @@ def request_stop(run: Run) -> None:
     Raises PenwrightError if the request cannot be written.
     """
     try:
-        (run.folder / STOP).open("x").close()  # "x" does not follow links
+        (run.folder / STOP).open("x").close()  # mode "x" does not follow links
     except FileExistsError:
         return
     except OSError as error:
@@ -23,7 +23,7 @@ def request_stop(run: Run) -> None:
 
 def is_stop_requested(run: Run) -> bool:
     """Return whether training was asked to stop; False if the folder cannot be read."""
-    return os.path.exists(run.folder / STOP)  # unlike Path.exists, it never raises
+    return os.path.exists(run.folder / STOP)  # Path.exists can raise OSError, but os.path.exists cannot
 
 
 def was_stopped(run: Run) -> bool:

@@ -42,15 +42,15 @@ class TaskParts:
     """The functions and columns that make up a task."""
 
     open_corpus: Callable[[Sequence[str], ReadingOptions], AnyCorpus]
-    open_evaluation: Callable[[Sequence[str], ReadingOptions], AnyCorpus]  # opens files with held-out text only
+    open_evaluation: Callable[[Sequence[str], ReadingOptions], AnyCorpus]  # opens files that contain only held-out text
     columns: tuple[str, ...]  # text columns of the token store
     labels: tuple[str, ...]  # label columns of the token store
-    rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # values of the columns, given all labels
+    rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # cells of each row of a part, given all labels
     texts: Callable[[AnyCorpus], Iterator[str]]  # training texts for the tokenizer
     batches: Callable[[RunContext, TokenStore], AnyBatches]
     quick_evaluate: Callable[[RunContext], Sequence[Score]]  # scores during training; the first score ranks checkpoints
-    evaluate: Callable[[RunContext], Sequence[Score]]  # the same scores on the whole held-out part
-    baselines: Callable[[RunContext, bool], Sequence[Score]]  # scores of simple methods, with the same names
+    evaluate: Callable[[RunContext], Sequence[Score]]  # the scores of `quick_evaluate`, on the whole held-out part
+    baselines: Callable[[RunContext, bool], Sequence[Score]]  # scores of simple methods, named like the model's scores
     sample: Callable[[RunContext], Sequence[Sample]]
 
     def token_store(
@@ -67,7 +67,7 @@ class TaskParts:
 
 
 def kept_training_tokens(fingerprint: str, tokenizer: Tokenizer, labels: Sequence[str]) -> TokenStore | None:
-    """Return the cached training tokens of the corpus with this fingerprint, or None, without reading the corpus."""
+    """Return the cached training tokens of the corpus with this fingerprint, or None. The corpus is not read."""
     try:
         return open_store(cache_folder("tokens") / _store_key(fingerprint, tokenizer, labels, held_out=False))
     except PenwrightError:

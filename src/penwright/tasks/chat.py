@@ -19,14 +19,14 @@ MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
-    """Yield each answer with the text before the answer, and with its number in the conversation."""
+    """Yield the prompt, the answer and the number of each turn of each conversation."""
     for conversation in _conversations(part):
         for number, turn in enumerate(conversation.turns):
             yield turn.prompt, turn.answer, number
 
 
 def texts(corpus: AnyCorpus) -> Iterator[str]:
-    """Yield the training conversations in pieces."""
+    """Yield each prompt and each answer of the training conversations."""
     for conversation in _conversations(corpus.training):
         for turn in conversation.turns:
             yield from (*turn.prompt, turn.answer)
@@ -59,7 +59,7 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score n-gram models of the answers."""
+    """Score n-gram models on the answers."""
     assert context.training is not None
     training, held_out = (store.column("answer").tokens for store in (context.training, context.held_out))
     nats = ngram_baselines(training[:], held_out[:], context.tokenizer.vocab_size)

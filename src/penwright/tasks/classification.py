@@ -47,10 +47,10 @@ MOST_EVALUATED = 10_000  # maximum number of texts in a quick evaluation
 MOST_SCORES = 20_000_000  # maximum number of scores (texts x labels) in memory at once
 MOST_LOGITS = 50_000_000  # maximum number of logits (texts x labels) for fitting the linear classifier
 MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
-MOST_REFITTED = 20_000  # maximum number of texts for a linear classifier of all texts
+MOST_REFITTED = 20_000  # maximum number of texts for which refit_linear() fits a classifier on all of them
 # The maximum number of doubtful labels to list. A label is doubtful if a different one has at least this probability.
 MOST_DOUBTFUL, DOUBTFUL = 50, 0.8
-LINEAR = "linear classifier of n-grams"  # the note of this baseline's scores
+LINEAR = "linear classifier of n-grams"  # name of the baseline in reports
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
@@ -106,9 +106,9 @@ def refit_linear(
 ) -> LinearClassifier | None:
     """Fit a linear classifier on all texts, held-out ones included.
 
-    Return None if there are too many texts for it to help, or for the time until `until`.
-
-    The result is for texts outside of the corpus: on the held-out texts, its scores would be too good.
+    Return None for a large corpus, to which the held-out texts add little, or if it cannot be done by the time `until`
+    (as counted by `monotonic`). Use the classifier only for texts outside the corpus: its scores for the held-out texts
+    are too good.
     """
     if len(corpus.training) + len(corpus.held_out) > MOST_REFITTED:
         return None
@@ -145,7 +145,7 @@ Confidence = tuple[NDArray[np.float64], NDArray[np.bool_]]
 
 
 class Predictions(NamedTuple):
-    """The predictions for some of the held-out texts."""
+    """The predictions for a batch of held-out texts."""
 
     log_probs: Float[Tensor, "texts n_labels"]
     truth: Int64[Tensor, " texts"]
@@ -211,7 +211,7 @@ def _joined(parts: Sequence[Confidence]) -> Confidence:
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score a fixed random sample of held-out texts. Fit the mixture with the linear classifier on this sample."""
+    """Score a fixed random sample of held-out texts, and fit the weight of the linear classifier on this sample."""
     classifier, column, labels = _classifier(context), context.held_out.column("text"), _labels(context)
     rows = np.random.default_rng(0).permutation(len(labels))[: _most_at_once(context)]
     log_probs = classifier.log_probabilities([column[row] for row in rows.tolist()])

@@ -35,9 +35,9 @@ class RunContext:
     device: torch.device
     card: ModelCard
     linear: LinearClassifier | None = None  # linear classifier of n-grams; classification only
-    whole_linear: LinearClassifier | None = None  # fitted on the held-out texts as well; for texts outside the corpus
+    whole_linear: LinearClassifier | None = None  # also fitted on held-out texts, for use outside the corpus
     linear_log_probs: Tensor | None = None  # log-probabilities from `linear` for the texts of quick evaluations
-    dictionary: Mapping[str, str] | None = None  # words and their translations; None: learned from the corpus
+    dictionary: Mapping[str, str] | None = None  # word translations for the baseline; None: not learned yet
     has_new_head: bool = False  # whether a fine-tuned model has a new, untrained head
 
     @property

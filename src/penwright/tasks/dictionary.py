@@ -1,4 +1,4 @@
-"""Training of a translator with a dictionary: entries become examples, and hints in training sentences."""
+"""Training of a translator with a dictionary, whose entries become examples, and hints in training sentences."""
 
 import hashlib
 import re
@@ -15,9 +15,9 @@ from penwright.errors import PenwrightError
 from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.hints import inflected, with_hints
 
-SHARE = 0.5  # share of sentences that get hints, out of those with a usable term
+SHARE = 0.5  # share of the sentences with usable terms that get hints
 MOST_HINTS = 3  # maximum number of hints in a sentence
-SHORTEST = 3  # minimum length of a term in a hint, in characters: translators know the shortest words
+SHORTEST = 3  # minimum length in characters of a term in a hint; shorter words need none
 
 
 def open_pairs_with_dictionary(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:

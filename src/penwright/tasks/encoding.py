@@ -30,7 +30,7 @@ SCORE = "nats per hidden token"
 def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions) -> Corpus[Document]:
     """Open running text for training."""
     corpus = open_text(paths, reading)
-    return replace(corpus, fingerprint=f"{corpus.fingerprint}-passages")  # a writer stores the same text differently
+    return replace(corpus, fingerprint=f"{corpus.fingerprint}-passages")  # generation caches the same text differently
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
@@ -83,7 +83,7 @@ def sample(context: RunContext) -> Sequence[Sample]:
         with torch.inference_mode(), evaluating(model) as device:
             states = model.hidden(batch.tokens.to(device), batch.padding.to(device))[0]
             guesses = (states @ model.embedding.tokens.weight.T).argmax(-1).cpu()
-        inside = slice(1, min(1 + LONGEST_SAMPLE, int(batch.padding.sum()) - 1))  # without the start and end tokens
+        inside = slice(1, min(1 + LONGEST_SAMPLE, int(batch.padding.sum()) - 1))  # leave out the start and end tokens
         targets = batch.targets[0, inside]
         is_target = targets != IGNORED
         truth = torch.where(is_target, targets, batch.tokens[0, inside])
@@ -98,7 +98,7 @@ def sample(context: RunContext) -> Sequence[Sample]:
 
 
 def _text(context: RunContext, tokens: Sequence[int], shown: Sequence[bytes | None] = ()) -> str:
-    """Return the text of these tokens; `shown` replaces the tokens where it is not None."""
+    """Return the text of these tokens. Entries of `shown` that are not None replace the tokens in the same place."""
     own = [context.tokenizer.token_bytes(token) for token in tokens]
     parts = [other or each for each, other in zip(own, shown or [None] * len(own), strict=True)]
     return b"".join(parts).decode("utf-8", "replace").strip()

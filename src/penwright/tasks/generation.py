@@ -17,7 +17,7 @@ from penwright.text import first_words
 N_PROMPTS, WORDS = 2, 3  # number of default prompts for samples, and number of words per prompt
 SAMPLE_TOKENS = 150
 MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
-LONGEST_WINDOW = 1024  # maximum window of imported models in tokens, as in the examples of transformers
+LONGEST_WINDOW = 1024  # maximum training window for imported models, in tokens, as in transformers' examples
 COUNTED = 20_000_000  # maximum number of training tokens for the baselines, which limits memory
 
 
@@ -54,7 +54,7 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
     tokens, unknown = context.held_out.column("text").tokens, context.tokenizer.unknown_id
     windows = batches(context, context.held_out).in_order(one_in)
     total = negative_log_likelihood(context.model, windows, context.device, ignored=context.tokenizer.end_id)
-    if one_in > 1 or not context.tokenizer.begins:  # without a start token, the first tokens are not predicted
+    if one_in > 1 or not context.tokenizer.begins:  # without a start token, the first token of a text has no prediction
         total = NegativeLogLikelihood(total.mean * len(tokens), len(tokens))
     n_unknown = 0 if unknown is None else int((tokens[:] == unknown).sum())
     return text_scores(total, context.corpus.held_out_bytes, n_unknown)

@@ -37,7 +37,7 @@ def texts(corpus: AnyCorpus) -> Iterator[str]:
 def batches(context: RunContext, store: TokenStore) -> PairBatches:
     """Return the batches of a token store."""
     model, tokens, seed = context.recipe.model, context.recipe.training.batch_tokens, context.recipe.seed
-    longest = model.context_length if model.positions.type == "learned" else None  # only learned positions have a limit
+    longest = model.context_length if model.positions.type == "learned" else None  # other positions are unlimited
     return PairBatches(store.column("source"), store.column("target"), tokens, context.markers, seed, longest)
 
 
@@ -68,16 +68,16 @@ def _chosen_pairs(part: AnyPart) -> Sequence[Pair]:
 
 
 def _scores(context: RunContext, pairs: Sequence[Pair], translations: Sequence[str]) -> Sequence[Score]:
-    """Score the translations. Also score the nats of the whole held-out part, which takes only seconds."""
+    """Return the scores of the translations, and the nats per token of the whole held-out part (takes seconds)."""
     total = negative_log_likelihood(context.model, batches(context, context.held_out).in_order(), context.device)
     scores = translation_scores(translations, [pair.target for pair in pairs])
     return [*scores, Score("nats per token", total.mean)]
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score untranslated sources, and sources translated word by word.
+    """Score two baselines: the untranslated sources, and word-by-word translations.
 
-    Use the pairs of a quick evaluation or, with `whole`, all held-out pairs.
+    They are scored on the pairs of a quick evaluation or, with `whole`, on all held-out pairs.
     """
     pairs = list(_pairs(context.corpus.held_out)) if whole else _chosen_pairs(context.corpus.held_out)
     sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]

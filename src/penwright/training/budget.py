@@ -16,19 +16,19 @@ class TrainState:
 
     step: int = 0
     total_steps: int | None = None  # total number of steps; None until a budget in minutes is converted into steps
-    ends_by_the_clock: bool = False  # whether the number of steps changes with the throughput
-    ends_early: bool = False  # whether an early cooldown has begun; after that, the end is never moved back
-    turn_step: int = 0  # step (of the current budget) at which the end was last moved
+    ends_by_the_clock: bool = False  # whether `total_steps` is corrected when the throughput changes
+    ends_early: bool = False  # whether an early cooldown has begun; from then on, the last step is never postponed
+    turn_step: int = 0  # step (of the current budget) at which `total_steps` was last corrected
     turn_progress: float = 0.0  # progress of the schedule at `turn_step`, from 0 to 1
     targets: int = 0
-    seconds: float = 0.0  # training time so far, evaluations included
-    reserved_seconds: float = 0.0  # time reserved for the last evaluation: the duration of the previous evaluation
+    seconds: float = 0.0  # training time so far in seconds, evaluations included
+    reserved_seconds: float = 0.0  # seconds reserved for the last evaluation: the duration of the previous one
     first_step: int = 0  # step at which the current budget began: 0 or the last step of the previous budget
     first_second: float = 0.0
     skipped: int = 0
     skipped_in_a_row: int = 0
     best: float | None = None  # best value so far of the score that ranks checkpoints
-    best_step: int | None = None  # step of the best value
+    best_step: int | None = None  # step with the best score so far
     nats_of_best: float | None = None  # held-out nats at `best_step`
     evaluations_since_best: int = 0
     best_nats: float | None = None  # lowest held-out nats in the current budget
@@ -38,7 +38,7 @@ class TrainState:
 
 
 def count_steps(settings: TrainingSettings, batches: AnyBatches) -> int | None:
-    """Return the number of optimizer steps, or None for a budget in minutes. `Clock` settles that number later."""
+    """Return the number of optimizer steps, or None for a budget in minutes, which `Clock` converts later."""
     if settings.steps is not None:
         return settings.steps
     if settings.epochs is not None:
@@ -51,7 +51,7 @@ def count_steps(settings: TrainingSettings, batches: AnyBatches) -> int | None:
 
 MEASURED_STEPS = 8  # minimum number of steps for measuring throughput
 MARK_AT_LATEST = 200  # latest step at which the measurement starts
-MIN_CHANGE = 0.1  # minimum relative change of the remaining steps that moves the end
+MIN_CHANGE = 0.1  # minimum relative change of the remaining steps for which the end is corrected
 
 
 @dataclass
@@ -64,21 +64,21 @@ class Clock:
 
     seconds: float  # budget in seconds
     settles_at: float  # fraction of the budget after which the number of steps must be known
-    mark: tuple[int, float] | None = None  # step and second from which throughput is measured
+    mark: tuple[int, float] | None = None  # step, and elapsed seconds, at which the measurement of throughput began
 
     @property
     def least_left(self) -> float:
-        """Minimum number of steps after the end is settled, as a fraction of the steps before that."""
+        """Minimum number of steps left when the number of steps is settled, as a fraction of the steps so far."""
         return min(0.25, (1 - self.settles_at) / self.settles_at)
 
     @classmethod
     def of(cls, minutes: float, schedule: Schedule) -> "Clock":
-        """Create the clock for a budget and a schedule. A WSD schedule must know the end when the cooldown begins."""
+        """Create the clock for a budget and a schedule. WSD needs the number of steps when its cooldown begins."""
         stable = 1 - schedule.cooldown_fraction if schedule.type == "wsd" else schedule.settles_at
         return cls(60 * minutes, max(0.05, stable))
 
     def settle(self, step: int, elapsed: float, reserved: float = 0.0) -> int | None:
-        """Return the number of steps of the whole run, or None if it is too early to settle this number.
+        """Return the number of steps of the whole run, or None if it is too early to determine it.
 
         `elapsed` is the time since the budget began, and `reserved` the time kept for the last evaluation, in seconds.
         """
@@ -151,14 +151,15 @@ class Budget:
         return min(1.0, (state.seconds - state.first_second) / self.clock.seconds) if self.clock else 0.0
 
     def settle(self) -> None:
-        """Settle the number of steps of a budget in minutes, and correct it when throughput changes."""
+        """Convert a budget in minutes into a number of steps, and correct this number when the throughput changes."""
         state, clock = self.state, self.clock
         if clock is None or (state.total_steps is not None and not state.ends_by_the_clock):
             return
         step, elapsed, shift = state.step - state.first_step, state.seconds - state.first_second, self._end_shift
         if state.total_steps is None:
             total = clock.settle(step, elapsed, state.reserved_seconds)
-            if total is not None and state.reserved_seconds:  # evaluations may have used time planned for the cooldown
+            # evaluations may have used up time that the cooldown needs
+            if total is not None and state.reserved_seconds:
                 total = max(total, step + int(step * clock.least_left))
         else:
             settled = state.total_steps - state.first_step
@@ -176,14 +177,14 @@ class Budget:
         return self._schedule.factor(self.state.step - self.state.first_step, self._total, self._end_shift)
 
     def rate_falls_below(self, share: float) -> bool:
-        """Return whether the learning rate has not yet fallen below this fraction of its peak, but will."""
+        """Return whether the learning rate will still fall below this fraction of its peak. If it has, return False."""
         total = self._total
         falls = total is None or self._schedule.factor(total - 1, total, self._end_shift) < share
         return falls and self.rate_factor >= share
 
     @property
     def _total(self) -> int | None:
-        """Number of steps of the current budget, or None while it is not settled."""
+        """Number of steps of the current budget, or None while it is not yet known."""
         state = self.state
         return None if state.total_steps is None else state.total_steps - state.first_step
 
@@ -192,7 +193,7 @@ class Budget:
         return EndShift(self.state.turn_step, self.state.turn_progress)
 
     def cool_down(self) -> bool:
-        """Start the cooldown now if the schedule has a cooldown that has not begun. Return whether it was started."""
+        """Start the cooldown now, if the schedule has one that has not begun. Return whether it starts now."""
         state, schedule = self.state, self._schedule
         if not isinstance(schedule, WarmupStableDecay) or not 0 < schedule.cooldown_fraction < 1:
             return False
@@ -203,11 +204,11 @@ class Budget:
         return True
 
     def extend(self) -> None:
-        """Start a new budget with a new schedule at the step of the loaded state."""
+        """Begin a new budget, with a new schedule, at the current step of a resumed run."""
         state = self.state
         state.first_step, state.first_second = state.step, state.seconds
         state.evaluations_since_best = state.evaluations_over_fitted = 0
-        state.best_nats, state.stopped_early = None, False  # the high learning rate first raises the nats again
+        state.best_nats, state.stopped_early = None, False  # a high learning rate raises the held-out nats at first
         state.ends_by_the_clock = state.ends_early = False
         state.turn_step, state.turn_progress = 0, 0.0
         steps = count_steps(self._settings, self._batches)

@@ -1,4 +1,4 @@
-"""Compilation of the blocks with torch.compile. Steps take a third less time, which pays off in long runs only."""
+"""Compilation of a model's blocks with torch.compile. Steps take a third less time, which pays off in long runs."""
 
 from contextlib import AbstractContextManager
 
@@ -11,8 +11,8 @@ from penwright.errors import PenwrightError
 from penwright.native import toolchain
 from penwright.training.optimizers import blocks_of
 
-# Minimum seconds of training for which compiling pays off, by task. On a CPU, compiling took 22 s, or 60 s for varying
-# lengths. It took twice as long on slow cores. A GPU was not measured.
+# Minimum seconds of training for which compiling pays off, by task. On a CPU, compiling took 22 s, or 60 s if batch
+# lengths vary. It took twice as long on slow cores. GPUs were not measured.
 PAYS_FROM: dict[Task, float] = {
     "generate": 120.0,
     "chat": 240.0,
@@ -42,16 +42,16 @@ def compile_blocks(model: nn.Module, device: torch.device, *, dynamic: bool) -> 
 
     Raises PenwrightError if torch.compile cannot work on this machine.
     """
-    missing = toolchain.missing_requirement()  # also needed on GPUs, where Triton compiles launchers
+    missing = toolchain.missing_requirement()  # GPUs need a C++ compiler, too: Triton compiles kernel launchers with it
     if missing:
         raise PenwrightError(f"training.compile is on, but {missing}. Add --set training.compile=off")
     toolchain.set_inductor_cache()
-    shapes.use_duck_shape = False  # otherwise, a batch as long as the model is wide would be compiled separately
-    torch._dynamo.config.optimize_ddp = False  # blocks are graphs of their own, so buckets need not split them
+    shapes.use_duck_shape = False  # else, a batch whose length equals d_model would be compiled separately
+    torch._dynamo.config.optimize_ddp = False  # each block is a graph of its own, so DDP need not split it
     for block in blocks_of(model):
         block.compile(dynamic=dynamic)
 
 
 def uncompiled() -> AbstractContextManager[None]:
-    """Return a context in which no compiled code runs. Shapes of evaluation and decoding would cause recompilation."""
+    """Return a context without compiled code, for evaluation and decoding, whose shapes would cause recompilation."""
     return torch.compiler.set_stance("force_eager")

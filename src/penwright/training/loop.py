@@ -17,9 +17,9 @@ from penwright.training.trainer import Trainer
 
 SAVE_AT_LEAST_EVERY = 300.0  # maximum seconds between two checkpoints
 EVALUATIONS = 10  # default number of evaluations per run
-OVER_FITTED = 0.01  # relative rise of the held-out nats above their minimum that counts as overfitting, not as noise
+OVER_FITTED = 0.01  # relative rise of the held-out nats above their minimum that is overfitting, not noise
 COOL_AFTER, STOP_AFTER = 2, 3  # consecutive evaluations with overfitting before the cooldown, and before the stop
-FRESH, GROWTH = 2.0, 1.5  # evaluate after FRESH epochs, then whenever the number of epochs has grown by this factor
+FRESH, GROWTH = 2.0, 1.5  # evaluate after FRESH epochs, then whenever the epochs have grown by the factor GROWTH
 # The first step to evaluate with a budget in minutes. Earlier models are slow to evaluate: they always generate up to
 # the length limit.
 FEWEST_STEPS = 20
@@ -47,7 +47,8 @@ class Session:
         self.last_evaluated_step, self.last_evaluated_at = trainer.state.step, trainer.state.seconds
         self.saved_step, self.saved_at = trainer.state.step, trainer.state.seconds
         marks = (10.0**n for n in range(trainer.settings.early))
-        self.early_marks = [mark for mark in marks if mark > trainer.state.seconds]  # in seconds of training
+        # seconds of training after which to save early checkpoints
+        self.early_marks = [mark for mark in marks if mark > trainer.state.seconds]
 
     def fit(self) -> None:
         """Train until the budget is spent, or until the run stops early.
@@ -84,7 +85,7 @@ class Session:
         return self.trainer.ranks.leads
 
     def _is_asked_to_stop(self) -> bool:
-        """Return whether to stop after this step. Several ranks have agreed on it during the step."""
+        """Return whether to stop after this step. Several ranks have exchanged the decision during the step."""
         return self.trainer.stops if self.trainer.ranks.size > 1 else self.trainer.asks_to_stop()
 
     def _evaluation_is_due(self) -> bool:
@@ -98,7 +99,7 @@ class Session:
             return (state.step - state.first_step) % every == 0 or self._passes_epoch_mark()
         if state.step - state.first_step < FEWEST_STEPS:
             return False
-        cost = state.reserved_seconds  # duration of an evaluation; evaluations get at most a twentieth of the time
+        cost = state.reserved_seconds  # duration of an evaluation; together, they may take a twentieth of the time
         since = state.seconds - self.last_evaluated_at
         return since >= 20 * cost and (since >= 60 * (settings.minutes or 1) / EVALUATIONS or self._epochs_have_grown())
 
@@ -121,7 +122,7 @@ class Session:
     def evaluate_now(self) -> Sequence[Score]:
         """Evaluate on the held-out part, write samples, record whether this step is the best, and save the run.
 
-        The other ranks wait and take over the counters of rank 0. They return no scores.
+        Only rank 0 evaluates. The other ranks wait, copy the counters of rank 0 and return no scores.
         """
         trainer, begin, before = self.trainer, monotonic(), self.trainer.state.seconds
         with trainer.evaluation():
@@ -129,9 +130,10 @@ class Session:
         self.last_evaluated_step = trainer.state.step
         if self.leads:
             self._handle_over_fitting(scores)
-        trainer.synchronize()  # the others wait here, not in a collective, whose time is limited
+        trainer.synchronize()  # the other ranks wait for a message, because a collective has a time limit
         trainer.state.reserved_seconds = monotonic() - begin
-        trainer.state.seconds = before + trainer.state.reserved_seconds  # a resumed run must not get this time again
+        # count the evaluation before saving, or a resumed run would get its time again
+        trainer.state.seconds = before + trainer.state.reserved_seconds
         self._save()
         trainer.state.reserved_seconds = monotonic() - begin
         trainer.state.seconds = before + trainer.state.reserved_seconds
@@ -167,7 +169,7 @@ class Session:
         return nats < state.nats_of_best if alike else score.beats(state.best)
 
     def _keep_early(self) -> None:
-        """Save the weights when 1, 10, 100 ... seconds of training have passed."""
+        """Save an early checkpoint, of weights only, after 1, 10, 100 ... seconds of training."""
         state = self.trainer.state
         if self.early_marks and state.seconds >= self.early_marks[0]:
             self.early_marks = [mark for mark in self.early_marks if mark > state.seconds]
@@ -196,13 +198,13 @@ class Session:
         )
 
     def _handle_over_fitting(self, scores: Sequence[Score]) -> None:
-        """Stop when patience is exhausted. With `cooldown_on_overfitting`, cool down and later stop on overfitting.
+        """Stop when patience is exhausted. With `cooldown_on_overfitting`, overfitting first starts the cooldown.
 
         Overfitting is judged by the held-out nats, which change smoothly. Accuracy and similar scores jump by chance.
         """
         settings, state = self.trainer.settings, self.trainer.state
         nats = _nats(scores)
-        if nats is not None and state.step:  # without step 0: fine-tuned weights often get worse at first
+        if nats is not None and state.step:  # ignore step 0: fine-tuning often raises the loss at first
             state.best_nats = nats if state.best_nats is None else min(nats, state.best_nats)
             over = nats > state.best_nats * (1 + OVER_FITTED)
             state.evaluations_over_fitted = state.evaluations_over_fitted + 1 if over else 0

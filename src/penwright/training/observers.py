@@ -15,8 +15,8 @@ from penwright.training.trainer import StepReport, Trainer
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-Event = Literal["said", "stepped", "evaluated", "finished"]  # the methods of an Observer
-LOG_EVERY, FIRST_STEPS = 10, 100  # number of steps per log line; number of initial steps that get a line each
+Event = Literal["said", "stepped", "evaluated", "finished"]  # names of the methods of Observer
+LOG_EVERY, FIRST_STEPS = 10, 100  # steps per line of the log; number of first steps that are logged singly
 
 
 class Observer:
@@ -62,7 +62,7 @@ class StepLog(Observer):
     def _write(self, trainer: Trainer) -> None:
         if not self.reports:
             return
-        state, rate = trainer.state, trainer.optimizers.peaks[-1][0]  # peak learning rate, of Muon if it is used
+        state, rate = trainer.state, trainer.optimizers.peaks[-1][0]  # peak learning rate of Muon, else of AdamW
         figures = {
             "step": self.reports[-1].step,
             "seconds": round(state.seconds, 2),
@@ -83,7 +83,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(finite) / len(finite) if finite else None
 
 
-TENSORBOARD_EVERY = 20  # number of steps between two values
+TENSORBOARD_EVERY = 20  # number of steps between two TensorBoard values
 
 
 def tensorboard_observer(folder: Path) -> Observer | None:

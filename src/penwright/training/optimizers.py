@@ -26,10 +26,10 @@ COEFFICIENTS = (
 def orthogonalise(
     matrices: Float[Tensor, "n rows columns"], precision: torch.dtype, rounds: int = 5
 ) -> Float[Tensor, "n rows columns"]:
-    """Return approximately the nearest semi-orthogonal matrices. Their singular values are between 0.7 and 1.2."""
+    """Approximate the nearest semi-orthogonal matrices. The singular values of the result are between 0.7 and 1.2."""
     x = matrices.to(precision)
     tall = x.shape[-2] > x.shape[-1]
-    x = x.mT if tall else x  # x @ x.mT is smaller for wide matrices
+    x = x.mT if tall else x  # for a wide matrix, the product x @ x.mT is smaller
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     a, b, c = COEFFICIENTS
     for _ in range(rounds):
@@ -144,7 +144,7 @@ class Optimizers:
 
 
 def blocks_of(model: nn.Module) -> list[Block]:
-    """Return all blocks of all stacks."""
+    """Return all Transformer blocks of the model."""
     return [module for module in model.modules() if isinstance(module, Block)]
 
 
@@ -186,7 +186,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Use the averaged weights in the model within the block."""
+        """Replace the weights of the model by their average inside the `with` block."""
         self._swap()
         try:
             yield

@@ -8,7 +8,7 @@ from types import FrameType
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 STOP_SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows has no SIGHUP
-ONE_REQUEST = 0.5  # seconds within which signals are one request: service managers signal all processes of a group
+ONE_REQUEST = 0.5  # signals within this many seconds count as one: service managers signal each process of a group
 
 
 def treat_as_ctrl_c() -> None:
@@ -20,7 +20,7 @@ def treat_as_ctrl_c() -> None:
 
 @contextmanager
 def stop_requests(on_request: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
-    """Yield a list that receives the first stop signal, for an orderly end. A second signal acts as usual.
+    """Catch the first stop signal, and append its number to the yielded list. A second signal acts as usual.
 
     The first signal also calls `on_request`.
 

@@ -53,11 +53,11 @@ class StepReport(NamedTuple):
 class Prefetcher:
     """A source of batches for each step, already on the training device.
 
-    On a GPU, a thread makes the batches of the next step while the current one is computed.
+    On a GPU, a thread prepares the batches of the next step during the current step.
     """
 
     def __init__(self, batches: AnyBatches, accumulate: int, device: torch.device, *, ahead: bool | None = None):
-        """Set up the source. With `ahead`, a thread makes the next step's batches.
+        """Set up the prefetching. With `ahead`, a thread prepares the batches of the next step.
 
         By default, only a GPU uses a thread: on a CPU, training already keeps all cores busy.
         """
@@ -79,7 +79,7 @@ class Prefetcher:
 
     def _make(self, step: int) -> list[Batch]:
         batches: list[Batch] = [*self._batches.for_step(step, self._accumulate)]
-        if self._device.type == "cuda":  # pinned memory is copied in the background
+        if self._device.type == "cuda":  # copies from pinned memory to the GPU run in the background
             batches = [batch.pinned() for batch in batches]
         return batches
 
@@ -94,15 +94,15 @@ class Trainer:
         self.ranks, self.seed = machine.ranks, recipe.seed
         self.settings = recipe.training
         self.asks_to_stop: Callable[[], bool] = lambda: False  # whether this process was asked to stop
-        self.began = 0.0  # when the training time began, by the clock
-        self.stops, self.seconds = False, 0.0  # agreed on in the last step: whether to stop, and the time of rank 0
-        self.whole: Model | None = None  # under FSDP2, the model for evaluation, with all weights
+        self.began = 0.0  # time of the monotonic clock when training began, in seconds
+        self.stops, self.seconds = False, 0.0  # exchanged in the last step: whether to stop, and the seconds of rank 0
+        self.whole: Model | None = None  # under FSDP2, an unsharded model for evaluation
         kind: Parallelism = "fsdp" if self.settings.parallelism == "fsdp" else "ddp"
         if self.ranks.size > 1 and kind == "fsdp":
             self.model, self.whole = deepcopy(model), model.cpu()
         weight = recipe.distillation.weight if recipe.distillation else 0.0
         taught = Teachers([each.eval() for each in teachers], weight) if teachers else None
-        self.unit = "texts" if recipe.task == "classify" else "tokens"  # noun for targets in messages
+        self.unit = "texts" if recipe.task == "classify" else "tokens"  # the unit in which messages count targets
         self.prefetcher = Prefetcher(batches, self.settings.accumulate, machine.device)
         if self.settings.compile == "on":
             compile_blocks(self.model, machine.device, dynamic=recipe.task != "generate")
@@ -135,10 +135,10 @@ class Trainer:
             self.budget.settle()
             yield report
             if self.ranks.size == 1:
-                self.state.seconds = monotonic() - self.began  # includes the time between steps
+                self.state.seconds = monotonic() - self.began  # time between steps, such as evaluations, counts too
 
     def synchronize(self) -> None:
-        """Give the counters of rank 0 to the other ranks, which wait for them."""
+        """Send the counters of rank 0 to the other ranks, which wait for them."""
         if self.ranks.size == 1:
             return
         if self.ranks.leads:
@@ -153,7 +153,7 @@ class Trainer:
         self.ranks.seed_rng(self.seed, state.step)
         self.model.train()
         batches = self.prefetcher(state.step)
-        n_targets = max(1, sum(batch.n_targets for batch in batches))  # divisor of the losses of all batches
+        n_targets = max(1, sum(batch.n_targets for batch in batches))  # divides the summed loss of each batch
         losses = []
         for number, batch in enumerate(batches, 1):
             is_last = number == len(batches)
@@ -163,9 +163,9 @@ class Trainer:
                 if is_last:
                     total = torch.stack(losses).sum()
                     facts = self.ranks.agree(total, self.asks_to_stop(), monotonic() - self.began)
-                (loss * self.ranks.size).backward()  # gradients are means over the ranks
+                (loss * self.ranks.size).backward()  # ranks average gradients, but their sum is needed
         norm = full(clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm or inf))
-        # This synchronizes with a GPU only once.
+        # Fetch all numbers at once, to synchronize with a GPU only once.
         loss_value, stops, self.seconds, grad_norm = torch.cat([facts(), norm[None]]).tolist()
         self.stops = stops > 0
         factor = self.budget.rate_factor
@@ -205,7 +205,7 @@ class Trainer:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Within the block, the model for evaluation has the weights for inference. All ranks must call this."""
+        """Load the weights for inference into the model inside the `with` block. All ranks must call this."""
         if self.whole is not None:
             weights = self.weights()
             if self.ranks.leads:
@@ -240,7 +240,7 @@ class Trainer:
     def load(self, checkpoint: Checkpoint | None) -> None:
         """Resume from this checkpoint. Raise DamagedCheckpoint if its content is not what `save()` returns.
 
-        Rank 0 passes the checkpoint, and the other ranks get its content from rank 0.
+        Rank 0 passes the checkpoint, and broadcasts its content to the other ranks.
         """
         place = checkpoint.folder if checkpoint else "the checkpoint of rank 0"
         if checkpoint:

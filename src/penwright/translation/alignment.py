@@ -24,7 +24,7 @@ from penwright.translation.words import WordSpan, span_indices, word_spans
 ITERATIONS = 8  # iterations of EM
 TENSION = 4.0  # penalty in nats for a link that is a whole sentence length away from the diagonal
 Links = frozenset[tuple[int, int]]  # indices of a source word and a target word, as words() splits them
-Cut = Callable[[str], Sequence[WordSpan]]  # splits a text into words
+Cut = Callable[[str], Sequence[WordSpan]]  # a function that splits a text into words
 Weights = Float[np.ndarray, "target_words source_words"]  # attention of target words to source words
 
 
@@ -37,7 +37,7 @@ class AlignmentHead(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """The agreement of a head's links with those of a lexical model."""
+    """The agreement of an attention head's links with the links of a lexical model."""
 
     head: AlignmentHead
     f1: float
@@ -130,7 +130,7 @@ def word_weights(
     targets = targets[: len(by_token)]
     for word in range(len(found)):
         of_word = np.flatnonzero(targets == word)
-        if not of_word.size:  # the word shares its token with a later word
+        if not of_word.size:  # no token ends in this word: it shares its token with a later word
             of_word = np.flatnonzero(targets > word)[:1]
         token_rows = by_token[of_word]
         if token_rows.size and found.size:
@@ -144,7 +144,7 @@ def links_of(weights: Weights) -> Links:
 
 
 def word_numbers(text: str, tokenizer: Tokenizer, cut: Cut = word_spans) -> list[int]:
-    """Return, for each token, the index of the word in which it ends or, outside words, of the word before it."""
+    """Return, for each token, the index of the word in which it ends or, between words, of the preceding word."""
     text = well_formed(text)
     return span_indices(text, cut(text), tokenizer.sizes(text))
 
@@ -163,7 +163,8 @@ def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
     source_of_key = keys // (target_ids.max(initial=0) + 1)
     table = np.ones(len(keys))
     for iteration in range(ITERATIONS):
-        weights = table[which] * (place.prior if 2 * iteration >= ITERATIONS else 1.0)  # ignore the diagonal at first
+        # the first iterations ignore the diagonal prior
+        weights = table[which] * (place.prior if 2 * iteration >= ITERATIONS else 1.0)
         shares = weights / np.maximum(np.bincount(place.target, weights=weights), 1e-300)[place.target]
         counts = np.bincount(which, weights=shares, minlength=len(keys))
         table = counts / np.maximum(np.bincount(source_of_key, weights=counts), 1e-300)[source_of_key]
@@ -177,7 +178,7 @@ def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
 
 
 class _Places(NamedTuple):
-    """The target-word index of each co-occurrence, and its prior given its distance from the diagonal."""
+    """Co-occurrences of a source and a target word in a sentence pair: index of the target word, and prior."""
 
     target: NDArray[np.int64]
     prior: NDArray[np.float64]

@@ -24,7 +24,7 @@ from penwright.translation.constraints.segments import ConstrainedSegment, Segme
 
 
 class TokenSampler:
-    """A sampler to use instead of `likeliest` in a search with a single beam."""
+    """A sampler of the next tokens, which replaces the top-k choice in a search with a single beam."""
 
     def __init__(self, sampling: Sampling, chances: RowRng):
         self._sampling, self._chances = sampling, chances
@@ -42,7 +42,7 @@ class TokenSampler:
         return MaskedTopK(logits.gather(1, tokens[:, None]), tokens[:, None], normalisers)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep these rows."""
+        """Keep only the state of these rows, in this order."""
         for part in (self._chances, self._history):
             if part is not None:
                 part.select(rows)
@@ -96,7 +96,7 @@ class AlternativeSearch:
     def _discouraged(
         self, asked: ConstrainedSegment, before: Sequence[SegmentResult], strength: float
     ) -> ConstrainedSegment:
-        """Penalize each token of earlier translations at the step where it occurred."""
+        """Return the segment with a penalty for each token of earlier translations, at the step where it occurred."""
         end = self._tokenizer.end_id
         steps = zip_longest(*((*found.hypothesis.tokens, end) for found in before), fillvalue=end)
         costs = [{token: strength * step.count(token) for token in step} for step in steps]

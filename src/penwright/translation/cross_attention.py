@@ -1,4 +1,4 @@
-"""Recording of the cross-attention of all decoder heads for given translations."""
+"""The cross-attention of all decoder heads, recorded while given translations are read."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

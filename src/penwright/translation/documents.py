@@ -9,9 +9,9 @@ from penwright.text import display_width, gaps_between, wrap
 from penwright.translation.segments import sentences
 
 _BULLET = re.compile(r"(?:[-*+•–—>#|]+|\(?(?:\d{1,3}|[A-Za-z])[.)])\s+")
-_SPACES = re.compile(r"[ \t\r\n\v\f]+")  # without the no-break space ("5 km"), at which a line must not break
+_SPACES = re.compile(r"[ \t\r\n\v\f]+")  # white space at which lines can break, so not the no-break space ("5 km")
 _END = tuple('.!?:;…"”»“。！？：；」』）؟؛۔।॥׃')
-SHORT, FULL = 40, 60  # minimum columns of a wrapped line: SHORT in mid-sentence, FULL if the line ends a sentence
+SHORT, FULL = 40, 60  # minimum width in columns of a wrapped line: SHORT within a sentence, FULL at the end of one
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class TextBlock:
     """Lines that belong together: a paragraph, a list item or a blank line."""
 
     first: str  # indentation and bullet of the first line
-    rest: str  # indentation of the other lines
-    text: str  # the content, on one line
+    rest: str  # indentation of all lines but the first
+    text: str  # the content of the block, unwrapped
     width: int  # width of the longest line, in columns; 0 for a single line
 
     def lines(self, text: str) -> str:
@@ -34,7 +34,7 @@ class TextBlock:
 
 
 def blocks(document: str) -> list[TextBlock]:
-    """Split a document into blocks of lines. All lines, joined by line breaks, give the document again."""
+    """Split a document into blocks of lines. Joining all lines with line breaks restores the document."""
     groups: list[list[str]] = []
     for line in document.split("\n"):
         if groups and _continues(groups[-1], line):

@@ -18,10 +18,10 @@ from penwright.translation.constraints.search import WantedJob
 from penwright.translation.constraints.segments import Segment, SegmentResult
 
 LONGEST_LOOP = 6  # maximum number of words in a repeated phrase
-MIN_REPEATS = 4  # minimum number of consecutive occurrences that make a word a loop; 3 for a phrase
-STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters, six times or more in a row
-FEW_TOKENS = 8  # minimum number of source tokens for a warning about the length
-SHORTEST, LONGEST = 0.3, 3.0  # usual range of target tokens per source token
+MIN_REPEATS = 4  # minimum number of repetitions in a row that make a word a loop; for a phrase, one fewer
+STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters, at least six times in a row
+FEW_TOKENS = 8  # shorter sources, in tokens, get no warning about the length of the translation
+SHORTEST, LONGEST = 0.3, 3.0  # usual range of the number of target tokens per source token
 
 
 def symptoms(source: str, target: str, n_source: int, n_target: int) -> list[str]:
@@ -46,7 +46,7 @@ def _loop(text: str) -> str:
 
 
 def repeated(said: Sequence[str]) -> str:
-    """Return the first words that occur several times in a row; "" if there are none."""
+    """Return the first word or phrase that is repeated several times in a row; "" if there is none."""
     for n in range(1, LONGEST_LOOP + 1):
         often = MIN_REPEATS if n == 1 else MIN_REPEATS - 1
         same = [before == after for before, after in zip(said, said[n:], strict=False)]
@@ -67,7 +67,7 @@ def _copied(source: Sequence[str], target: Sequence[str]) -> bool:
 
 
 class TranslatedToken(NamedTuple):
-    """A token of a translation."""
+    """A token of a translation, with its log-probability."""
 
     text: str
     log_prob: float  # log-probability in nats
@@ -81,7 +81,7 @@ class Candidate:
     text: str
     log_prob: float  # total log-probability in nats
     score: float  # candidates are ranked by log-probability / length ** length_penalty
-    finish: Literal["end", "length"]  # "length": a part reached the length limit
+    finish: Literal["end", "length"]  # "length": a part of the text reached the length limit
     pieces: tuple[TranslatedToken, ...] = ()  # tokens; the end token of each part has an empty text
     outcomes: tuple[ConstraintResult, ...] = ()  # results of the constraints on this text
 
@@ -113,7 +113,7 @@ class Alternative(NamedTuple):
 
     word: str
     log_prob: float  # log-probability of the first token, in nats
-    text: str  # the whole translation with this word
+    text: str  # the best translation with this word
     score: float
 
 
@@ -126,7 +126,7 @@ class TextPart(NamedTuple):
 
 
 class SplitText(NamedTuple):
-    """A text, and the parts of each line."""
+    """A text, and the parts into which each of its lines is split."""
 
     text: str
     lines: list[list[TextPart]]
@@ -138,7 +138,7 @@ def distinct_segments(texts: Sequence[SplitText]) -> list[Segment]:
 
 
 def still_wanted(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob | None:
-    """Return a function that returns whether a segment occurs in a text that is still needed."""
+    """Return a function that tests whether a segment occurs in a text that is still needed."""
     if wanted is None:
         return None
     texts_of: dict[Segment, set[int]] = {}
@@ -152,7 +152,7 @@ def still_wanted(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob
 def assemble(
     tokenizer: Tokenizer, prepared: SplitText, found: Mapping[Segment, Sequence[SegmentResult]], reach: int
 ) -> Translation:
-    """Assemble the translation of a text from the results of its parts. Each part has fewer than `reach` tokens."""
+    """Assemble the translation of a text from the results of its parts, each of at most `reach` source tokens."""
     text, lines = prepared
     n_found = max((len(found[part.segment]) for line in lines for part in line), default=1)
     candidates = tuple(_candidate(tokenizer, lines, found, rank) for rank in range(n_found))
@@ -176,7 +176,7 @@ def _candidate(
     found: Mapping[Segment, Sequence[SegmentResult]],
     rank: int,
 ) -> Candidate:
-    """Join the translations of rank `rank` of all parts. A part with fewer translations contributes its last one."""
+    """Join the translations at position `rank` of each part's n best. A part with fewer contributes its last one."""
     text, used, results = "", [], []
     for number, line in enumerate(lines):
         text += "\n" if number else ""

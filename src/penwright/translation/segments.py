@@ -1,4 +1,4 @@
-"""Splitting of texts too long for a model: between sentences if possible, otherwise clauses, words or characters."""
+"""A splitter for texts too long for a model: between sentences if possible, else clauses, words or characters."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -12,7 +12,7 @@ _WORD = re.compile(r"\s+")
 
 
 def segments(text: str, fits: Callable[[str], bool], language: str | None) -> list[str]:
-    """Split a text into parts that fit. Joined together, the parts give the text again.
+    """Split a text into parts that fit the model. The joined parts equal the text.
 
     White space between two parts belongs to the first part. A single character is a part even if it does not fit.
     """
@@ -22,7 +22,7 @@ def segments(text: str, fits: Callable[[str], bool], language: str | None) -> li
 
 
 def sentences(text: str, language: str | None) -> list[str]:
-    """Split a text into sentences with the white space around them. Joined together, they give the text again.
+    """Split a text into sentences with the white space around them. The joined sentences equal the text.
 
     `language` is a code like "de-CH", which selects the rules. None and unknown languages use the rules of English.
     """
@@ -32,7 +32,7 @@ def sentences(text: str, language: str | None) -> list[str]:
 
 
 def keep_spans_whole(spans: Sequence[tuple[int, int]], parts: Sequence[str]) -> list[str]:
-    """Move cuts out of the spans; each span that was cut becomes a part of its own.
+    """Move the cuts between parts out of these spans, each of which then becomes a part of its own.
 
     The spans must not overlap.
     """
@@ -55,7 +55,7 @@ def _cut(text: str, fits: Callable[[str], bool]) -> list[str]:
 
 
 def _border(text: str) -> int:
-    """Return the split point nearest to the middle: between clauses, else between words, else the middle."""
+    """Return the split point nearest to the middle: between clauses if possible, else between words or characters."""
     for pattern in (_CLAUSE, _WORD):
         places = [match.end() for match in pattern.finditer(text) if match.end() < len(text)]
         if places:

@@ -34,7 +34,7 @@ from penwright.translation.results import (
 )
 from penwright.translation.segments import keep_spans_whole, segments
 
-SHORTEST_REACH = 5  # four tokens for a character of up to four bytes, and the end token
+SHORTEST_REACH = 5  # minimum source tokens per part: up to four for one character, and the end token
 USED_BY_BEAMS = (*BEAM_SETTINGS, "max_new_tokens")
 Given = TypeVar("Given", Constraints, Constraints | Sequence[Constraints])
 
@@ -67,12 +67,13 @@ class Translator:
         `max_source_tokens` is the length of the longest source to translate whole, end token included (None: the
         context). Longer sources are translated in parts. The length of the longest training source is a good choice,
         since longer sources translate poorly. `source_language` is a code like "de" for splitting sentences; None uses
-        the rules of English. `hints` tells whether the model was trained to use
-        glossary terms that are written into the source.
+        the rules of English. `hints` says whether the model was trained to use glossary terms that are written into
+        the source.
         """
         self.model, self.tokenizer, self.source_language = model, tokenizer, source_language
         self.defaults = defaults or DecodingSettings()
-        self.hints = hints and model.settings.positions.type != "learned"  # hints would not fit some learned positions
+        # with hints, a source can exceed the learned positions
+        self.hints = hints and model.settings.positions.type != "learned"
         self._stepper = DecodeEngine(model)
         self._wanted: Wanted | None = None
         self.context_length = model.settings.context_length

@@ -21,7 +21,7 @@ class WordSpan(NamedTuple):
 
 
 def word_spans(text: str) -> list[WordSpan]:
-    """Return the spans of the words that `text.words` returns."""
+    """Return the spans of the words of a text, split as by `text.words`."""
     return [WordSpan(*match.span()) for match in WORD.finditer(text)]
 
 
@@ -31,12 +31,12 @@ def complete_last_word(text: str) -> str:
 
 
 def pieces_of_words(text: str, tokenizer: Tokenizer) -> list[WordSpan]:
-    """Return the spans of words, without splitting any token."""
+    """Return the spans of the words of a text, joining words that share a token."""
     return joined(text, word_spans(text), tokenizer.sizes(text))
 
 
 def joined(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[WordSpan]:
-    """Join adjacent spans unless a token ends between them; `sizes` are the sizes of the tokens in bytes."""
+    """Join adjacent spans unless a token ends between them. `sizes` holds the size of each token in bytes."""
     ends, starts = set(accumulate(sizes)), byte_places(text)
     found: list[WordSpan] = []
     for span in spans:
@@ -49,7 +49,7 @@ def joined(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[W
 
 
 def span_indices(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[int]:
-    """Return, for each token, the index of the span in which it ends or which it follows; `sizes` are in bytes."""
+    """Return, for each token, the index of the span in which it ends, or of the preceding span. Sizes are in bytes."""
     places = byte_places(text)
     starts = [places[span.start] for span in spans]
     return [max(0, bisect_left(starts, end) - 1) for end in accumulate(sizes)]

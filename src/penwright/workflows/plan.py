@@ -129,7 +129,7 @@ def _task_of_columns(data: Table) -> tuple[str, str] | None:
     """Return the task that the given columns imply, and the reason. Return None if they imply no task."""
     for key, task in (("label", "classify"), ("source", "translate"), ("target", "translate")):
         if data.get(key) is not None:
-            return task, f"data.{key} is given"
+            return task, f"data.{key} is set"
     return None
 
 

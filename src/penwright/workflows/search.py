@@ -36,8 +36,8 @@ class SearchIndex:
         self.places = [place for place, line in enumerate(lines) if not is_blank(line)]
         self.lines = [lines[place] for place in self.places]
         if not 0 < len(self.lines) <= MOST_LINES:
-            n = f"{len(self.lines):,} lines, more than the {MOST_LINES:,} that" if self.lines else "no lines that"
-            raise PenwrightError(f"the text has {n} can be searched. Give a file with one passage on each line")
+            n = f"{len(self.lines):,} lines, but the limit is {MOST_LINES:,}" if self.lines else "no lines to search"
+            raise PenwrightError(f"the text has {n}. Give a file with one passage on each line")
         opened = open_run(folder)
         made_by = [opened.best.weights_sha256, opened.tokenizer.fingerprint]
         key = sha256("\n".join([*made_by, *self.lines]).encode("utf-8", "surrogatepass")).hexdigest()

@@ -249,7 +249,7 @@ def fit(
     if note := choose_precision(run, context):
         notify(observers, "said", note)
     with catch_warnings():
-        simplefilter("ignore")  # loading would repeat the warnings above
+        simplefilter("ignore")  # loading the run would repeat earlier warnings
         return load(run.folder, str(context.device))  # reload: a model compiled for training would decode slowly
 
 

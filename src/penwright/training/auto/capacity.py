@@ -15,10 +15,10 @@ from penwright.training.auto.machine import available_memory
 from penwright.training.auto.throughput import MeasureThroughput
 from penwright.training.compilation import GAIN, choose_compilation
 
-MANY_CHARACTERS = 400  # number of distinct characters above which a script is not an alphabet
+MANY_CHARACTERS = 400  # a script with more distinct characters than this is not an alphabet
 # Characters per token with a vocabulary of 1,024, and the increase for each doubling of the vocabulary (measured).
 CHARACTERS_PER_TOKEN = (2.4, 0.4)
-CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)  # the same for scripts with thousands of characters
+CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)  # characters per token, and increase per doubling, in Chinese and Japanese
 
 
 class Facts(NamedTuple):
@@ -26,10 +26,10 @@ class Facts(NamedTuple):
 
     task: Task
     n_examples: int  # number of documents, pairs or labelled texts
-    n_bytes: int  # size of the text in UTF-8 (for pairs: of the target side)
+    n_bytes: int  # size of the text (of pairs: of the target side) in UTF-8 bytes
     n_characters: int
     n_labels: int = 0
-    n_letters: int = 0  # length of the text in characters; 0: one byte per character
+    n_letters: int = 0  # length of the text in characters; 0: the same as `n_bytes`
 
     @property
     def letters(self) -> int:
@@ -71,8 +71,8 @@ PARAMETERS_PER_TOKEN: dict[Task, float] = {
     "classify": 0.6,
     "encode": 12.0,
 }
-CLASSIFIER_EPOCHS = 8.0  # epochs for which the second-smallest classifier pays off even on a small corpus (measured)
-FEWEST_STEPS = 100  # half of these are warm-up; on Multi30k, 50 steps gave BLEU 1.8, and 100 gave 9.6 (measured)
+CLASSIFIER_EPOCHS = 8.0  # epochs from which the second-smallest classifier is better even on a small corpus (measured)
+FEWEST_STEPS = 100  # minimum number of steps to learn anything: on Multi30k, 50 gave BLEU 1.8, 100 gave 9.6 (measured)
 # Throughput of a whole run as a fraction of the fastest step's. Padding, dropout, compiling and evaluation take the
 # rest. Measured on a CPU with AVX-512; on a slow CPU, compiling takes a larger part of a short run.
 EFFICIENCY: dict[Task, float] = {"generate": 0.6, "chat": 0.6, "translate": 0.6, "classify": 0.8, "encode": 0.6}
@@ -93,7 +93,7 @@ class CapacityPlanner:
 
     @property
     def is_short(self) -> bool:
-        """Whether a writer has less than SHORT minutes, so that a small vocabulary of subwords is best (measured)."""
+        """Whether a writer has less than SHORT minutes, for which a small vocabulary of subwords is best (measured)."""
         return self._facts.task == "generate" and self._choices.number("training.minutes", DEFAULT_MINUTES) < SHORT
 
     @property
@@ -144,7 +144,7 @@ class CapacityPlanner:
         """
         if "minutes" not in self._choices.section("training"):
             return inf
-        # If no size is possible, the smallest one raises an error with the reason.
+        # If no size fits the settings, try the smallest one, which raises an error with the reason.
         sizes = [name for name in ("tiny", *LADDER) if self._is_possible(name)] or [LADDER[0]]
         tokens = self._tokens_in_minutes(self._chosen_size or sizes[0], self._facts.n_characters + 4)
         return tokens / self._facts.letters
@@ -154,7 +154,7 @@ class CapacityPlanner:
         """Optimizer steps that the budget allows with the chosen model."""
         batch_tokens = min(
             self._choices.number("training.batch_tokens"), self.corpus_tokens
-        )  # a batch cannot exceed the corpus
+        )  # a batch cannot be larger than the corpus
         return self.epochs * self.corpus_tokens / (batch_tokens * self._choices.number("training.accumulate", 1.0))
 
     @property
@@ -174,7 +174,7 @@ class CapacityPlanner:
         n_teachers = len(self._choices.section("distillation").get("teachers", ()))
         return (
             seconds * EFFICIENCY[self._facts.task] * throughput * gain / (1 + n_teachers / 3)
-        )  # teachers need only the forward pass
+        )  # a teacher needs only a forward pass, a third of the cost of a training step
 
     def _tokens_per_second(self, name: str | None, vocab_size: int) -> float:
         """Return the throughput without compilation: measured, or estimated if the model does not fit in memory."""
@@ -193,8 +193,8 @@ class CapacityPlanner:
     def minutes_wanted(self) -> float | None:
         """Return the minutes that the chosen model needs if the budget is far too small, otherwise None.
 
-        A budget is too small for fewer than FEWEST_STEPS steps, or if even the smallest model reads only a part of the
-        text.
+        A budget is too small if it allows fewer than FEWEST_STEPS steps, or if even the smallest model reads only a
+        part of the text.
         """
         if self.counted_tokens is not None:
             return None
@@ -204,7 +204,7 @@ class CapacityPlanner:
         return self._choices.number("training.minutes") * max(factors) if max(factors) > 1 else None
 
     def _cost_of_next_size(self) -> float:
-        """Estimate the factor by which the budget would have to grow for the second-smallest size."""
+        """Estimate the factor by which the budget must grow before the second-smallest size is worth choosing."""
         smallest, next_size = LADDER[:2]
         if not self._is_possible(next_size):
             return inf
@@ -216,13 +216,14 @@ class CapacityPlanner:
         """Return the largest size that sees enough tokens and suits the memory and the corpus, and the reason."""
         sizes = [name for name in LADDER if self._is_possible(name)] or [
             LADDER[0]
-        ]  # the smallest raises the error if none is possible
+        ]  # if no size fits the settings, the smallest one raises the error
         chosen, tokens = sizes[0], self.tokens(sizes[0])
         for name in sizes[1:]:
             cost, needed = self._flops(name) / self._flops(chosen), self.tokens_needed(name)
             if self._device.type == "cpu" and self._measure(name).training_bytes > available_memory():
                 break
-            is_small_classifier = self._facts.task == "classify" and name == LADDER[1]  # suits any corpus (measured)
+            # the second-smallest classifier does not overfit even a small corpus (measured)
+            is_small_classifier = self._facts.task == "classify" and name == LADDER[1]
             if (self._dwarfs_corpus(name) and not is_small_classifier) or self._max_flops_gain * tokens / cost < needed:
                 break
             affordable = self.tokens(name)
@@ -253,7 +254,7 @@ class CapacityPlanner:
 
     @property
     def _max_flops_gain(self) -> float:
-        """Factor by which a larger model may raise the FLOP/s. Unlimited on a GPU, which small models cannot fill."""
+        """Maximum factor by which a larger model raises the FLOP/s. Unlimited on a GPU, which small models underuse."""
         return MAX_FLOPS_GAIN if self._device.type == "cpu" else inf
 
     def _compilation(self, seconds: float) -> tuple[bool, str]:
@@ -267,7 +268,7 @@ class CapacityPlanner:
         return validate(ModelSettings, table, "the settings")
 
     def _is_possible(self, name: str) -> bool:
-        """Return whether this size fits the other model settings, such as a number of heads."""
+        """Return whether this size is compatible with the other model settings, such as the number of heads."""
         try:
             self._settings(name)
         except UsageError:

@@ -39,7 +39,7 @@ class Choices:
                 self.made[index] = Choice(key, value, reason)
 
     def suggest_type(self, name: str, variant: Table, reason: str) -> None:
-        """Choose this variant of a table unless a type was given. Given settings override those of the variant."""
+        """Use this variant for a table unless its type is set. Other settings of the table override the variant's."""
         given = self.section(name)
         if "type" not in given:
             self.table = merge(self.table, {name: merge(variant, given)})
@@ -50,7 +50,7 @@ class Choices:
         self.table = {**self.table, name: {each: value for each, value in self.section(name).items() if each != key}}
 
     def section(self, name: str) -> Table:
-        """Return a table of the recipe with the settings made so far."""
+        """Return a table of the recipe with the settings chosen so far."""
         table_so_far: Table = self.table.get(name, {})
         return table_so_far
 
@@ -62,7 +62,7 @@ class Choices:
 
 
 def _filled_in(table: Table, path: Sequence[str], value: object) -> Table:
-    """Return the table with this value added. Unlike merge(), this keeps the other settings when a type is added."""
+    """Return the table with this value added. Unlike merge(), adding a `type` keeps all other settings of its table."""
     first, *rest = path
     return {**table, first: _filled_in(table.get(first, {}), rest, value) if rest else value}
 

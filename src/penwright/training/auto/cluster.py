@@ -22,14 +22,14 @@ from penwright.training.distributed.parallel import SHARDED_TASKS, Parallelism, 
 UTILIZATION, HALF_WIDTH = 0.54, 600.0
 GPUS_PER_HOST = 8
 NETWORK = 50e9  # bytes per second between hosts for each GPU (400 Gb/s)
-FEW_TOKENS = 8192  # tokens of a batch for each GPU below which the estimate is too high
+FEW_TOKENS = 8192  # tokens per GPU and batch below which the estimated throughput is too high
 
 
 class Gpu(NamedTuple):
     """The data sheet of a GPU."""
 
     memory: float  # bytes
-    flops: float  # FLOP per second of dense bfloat16 products
+    flops: float  # FLOP per second for dense matrix products in bfloat16
     bandwidth: float  # bytes per second to the other GPUs of the host, in each direction
 
 
@@ -50,19 +50,19 @@ class ClusterEstimate(NamedTuple):
     reason: str
     bytes_per_gpu: float
     tokens_per_second: float
-    tokens_per_gpu: float  # tokens of a batch for each GPU
+    tokens_per_gpu: float  # tokens per GPU and batch
 
     @property
     def is_underused(self) -> bool:
-        """Whether the batch is too small to keep the GPUs busy, so that the estimate is too high."""
+        """Whether the batch is too small to keep the GPUs busy. The estimated throughput is then too high."""
         return self.tokens_per_gpu < FEW_TOKENS
 
 
 def estimate_cluster(recipe: Recipe, size: Size, n_gpus: int, gpu: Gpu) -> ClusterEstimate:
-    """Estimate the training of a model of this size, which was measured with the batch of the recipe."""
+    """Estimate training on several GPUs. `size` must have been computed for the batch of the recipe."""
     training = recipe.training
     states = float(ADAMW_BYTES * size.parameters)
-    activations = (size.training_bytes - states) / 2 / n_gpus  # half of float32's
+    activations = (size.training_bytes - states) / 2 / n_gpus  # in bfloat16, half of the size in float32
     can_shard = recipe.task in SHARDED_TASKS and recipe.lora is None
     parallelism, reason = choose_parallelism(states + activations, gpu.memory, can_shard=can_shard)
     if training.parallelism != "auto":
@@ -74,7 +74,7 @@ def estimate_cluster(recipe: Recipe, size: Size, n_gpus: int, gpu: Gpu) -> Clust
     width = recipe.model.d_model
     flops = gpu.flops * UTILIZATION * width / (width + HALF_WIDTH)
     tokens = training.batch_tokens * training.accumulate
-    again = 4 / 3 if training.activation_checkpointing else 1.0  # a second forward pass
+    again = 4 / 3 if training.activation_checkpointing else 1.0  # activation checkpointing adds a second forward pass
     computation = 3 * again * size.flops_per_token * tokens / (n_gpus * flops)
     kept = states / n_gpus if parallelism == "fsdp" else states
     return ClusterEstimate(

@@ -20,7 +20,7 @@ BELOW, ABOVE = (
     0.06,
     0.08,
 )  # largest relative deviations of the recorded runs from the formula, for runs of at least one epoch
-YOUNG = 0.2  # increase of ABOVE for each epoch below one
+YOUNG = 0.2  # for runs of less than one epoch, ABOVE grows by this times (1 - epochs)
 AT_MOST = 8.0  # bits per byte of uncompressed text
 SATURATION = 8.0  # any number of repetitions of a text is worth less than this many epochs of new text
 PAYS = 0.01  # minimum relative gain for which doubling the time pays off
@@ -64,7 +64,7 @@ def forecast_by_epochs(task: Task, epochs: float, minutes: float | None) -> Fore
 
 
 def _ratio(corpus_bytes: int, epochs: float) -> float:
-    """Return the ratio of the model's bits to the compressor's. It falls with more text; repeats count less."""
+    """Return the ratio of the model's bits to the compressor's. More text lowers it; repeated text counts less."""
     fresh = SATURATION * (1 - exp(-epochs / SATURATION)) * corpus_bytes / 1e6
     return 0.63 + 0.32 * max(1e-9, fresh) ** -0.4
 

@@ -17,8 +17,10 @@ from penwright.model.attention import disable_cudnn_attention
 from penwright.training.distributed.launcher import n_here
 from penwright.training.distributed.ranks import ALONE, Ranks, joined
 
-CGROUPS = Path("/sys/fs/cgroup")  # control groups, which limit containers: version 2 here, version 1 in subfolders
-OWN_CGROUPS = Path("/proc/self/cgroup")  # lines HIERARCHY:CONTROLLERS:PATH; version 2 names no controllers
+# The control groups (cgroups) of the system: version 2 in this folder, version 1 in its subfolders.
+CGROUPS = Path("/sys/fs/cgroup")
+# The cgroups of this process, one per line, as HIERARCHY:CONTROLLERS:PATH. Version 2 names no controllers.
+OWN_CGROUPS = Path("/proc/self/cgroup")
 BUSY = 0.5  # if other programs use more than this share of the processors, the plan says so
 
 
@@ -42,7 +44,7 @@ def choose_machine(settings: TrainingSettings) -> Machine:
         keep_freed_memory()
     disable_cudnn_attention()
     precision, precision_reason = _precision(settings.precision, device)
-    together = (f"{ranks.size} processes: each computes its rows of every batch",) if ranks.size > 1 else ()
+    together = (f"{ranks.size} processes: each computes its share of every batch",) if ranks.size > 1 else ()
     return Machine(device, precision, (device_reason, precision_reason, *together, *_other_load()), ranks)
 
 
@@ -53,7 +55,7 @@ def _n_processors() -> int:
     for group in _control_groups("cpu"):
         version_2, version_1 = ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         for quota, period in filter(None, (_numbers(group, *names) for names in (version_2, version_1))):
-            if quota > 0:  # version 1 writes -1 for no limit
+            if quota > 0:  # cgroups version 1 write -1 for no limit
                 limits.append(quota / period)
     return ceil(min(limits))
 
@@ -74,11 +76,11 @@ def memory_of_rank(device: torch.device) -> float:
 
 
 def _control_groups(controller: str) -> Iterator[Path]:
-    """Yield the control groups of this process and their ancestors. Each of them may have limits."""
-    yield from (CGROUPS, CGROUPS / controller)  # in a container, the process's own group is at the root
+    """Yield the control groups of this process and their ancestors. Each of them can have a limit of its own."""
+    yield from (CGROUPS, CGROUPS / controller)  # in a container, the control group of the process is at the root
     try:
         lines = OWN_CGROUPS.read_text(encoding="utf-8").splitlines()
-    except OSError:  # not on Linux
+    except OSError:  # only Linux has control groups
         return
     for _, controllers, path in (line.split(":", 2) for line in lines):
         if controllers == "" or controller in controllers.split(","):
@@ -87,7 +89,7 @@ def _control_groups(controller: str) -> Iterator[Path]:
 
 
 def _numbers(group: Path, *names: str) -> list[int]:
-    """Return the numbers in these files of a control group, or none if a file is missing or has no limit ("max")."""
+    """Return the numbers in these files of a control group, or [] if one is missing or says "max" (no limit)."""
     try:
         return [int(word) for name in names for word in (group / name).read_text(encoding="ascii").split()]
     except (OSError, ValueError):
@@ -100,7 +102,7 @@ def _other_load() -> tuple[str, ...]:
         load, n = os.getloadavg()[0], os.cpu_count() or 1  # both values describe the whole machine, even in a container
     except (AttributeError, OSError):  # Windows has no load average
         return ()
-    if load - 1 < BUSY * n:  # this process itself counts as 1
+    if load - 1 < BUSY * n:  # this process accounts for about 1 of the load average
         return ()
     return (f"busy: load average {load:.1f} on {count(n, 'processor')}, so training may be slower than planned",)
 
@@ -148,13 +150,13 @@ def _precision(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
 
 
 def _cpu_multiplies_bfloat16() -> bool:
-    """Return whether the CPU has bfloat16 instructions. Timings would be less reliable on a busy machine."""
+    """Return whether the CPU has bfloat16 instructions. On a busy machine, a timing would be less reliable."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def measure_speed(device: torch.device, precision: torch.dtype = torch.float32) -> float:
     """Return the FLOP per second of a matrix product of a size that is typical in training."""
-    size = 512 if device.type == "cpu" else 4096  # on a GPU, the computation must take longer than the synchronization
+    size = 512 if device.type == "cpu" else 4096  # on a GPU, the product must take longer than the synchronization
     matrix = torch.ones(size, size, device=device, dtype=precision)
     best = 0.0
     for _ in range(20):

@@ -32,7 +32,7 @@ class Plan(NamedTuple):
     choices: tuple[Choice, ...]
     size: Size
     epochs: float  # estimated passes over the corpus
-    minutes_wanted: float | None = None  # minutes that this model needs, if the budget is far too small
+    minutes_wanted: float | None = None  # minutes that this model needs if the budget is far too small, else None
     tokens: float = 0.0  # estimated number of target tokens in the budget
     vocab_size: int = 0  # size of the vocabulary, an estimate before the tokenizer is trained
 
@@ -61,7 +61,7 @@ def make_plan(facts: Facts, given: Table, measure_throughput: MeasureThroughput,
 
 
 class _Planner:
-    """A planner that fills in the tables of a recipe, one after another."""
+    """A planner that fills in the tables of a recipe one after the other."""
 
     def __init__(self, facts: Facts, choices: Choices, capacity: CapacityPlanner):
         self.facts, self.choices, self.capacity = facts, choices, capacity
@@ -80,7 +80,7 @@ class _Planner:
 
     def _choose_budget(self) -> None:
         if not any(name in self.choices.section("training") for name in BUDGETS):
-            self._suggest("training.minutes", DEFAULT_MINUTES, "a first try; more minutes give a better model")
+            self._suggest("training.minutes", DEFAULT_MINUTES, "for a first try; more minutes give a better model")
 
     def _choose_tokenizer(self) -> None:
         if self._prefers_characters():
@@ -97,7 +97,7 @@ class _Planner:
                 self._suggest(
                     "tokenizer.prefix_space",
                     True,
-                    "first words get the same tokens as others (measured)",
+                    "a word gets the same tokens at the start of a text as elsewhere (measured)",
                 )
 
     def _prefers_characters(self) -> bool:
@@ -121,11 +121,12 @@ class _Planner:
 
         The size is a power of two, proportional to the square root of the text's size (after Gowda and May 2020).
         """
-        text = self.facts.n_bytes * (2 if self.facts.task == "translate" else 1)  # one vocabulary for both sides
+        # source and target share one vocabulary
+        text = self.facts.n_bytes * (2 if self.facts.task == "translate" else 1)
         doublings = log2(max(256.0, 4000 * (text / 4e6) ** 0.5))
         pieces = 2 ** (floor(doublings) if self.capacity.is_short else round(doublings))
         if self.facts.task == "translate":
-            pieces *= 2  # sentences have fewer tokens, which gives 3 BLEU more after two minutes (measured)
+            pieces *= 2  # a larger vocabulary shortens sentences: 3 BLEU more after two minutes (measured)
         size = f"{rounded(text / 1e6)} MB of text"
         if self.facts.task in ("classify", "encode"):
             return min(32_000, max(512, 8 * pieces)), f"for {size}: whole words separate classes best (measured)"
@@ -176,7 +177,9 @@ class _Planner:
         if "dropout" not in model and (model.get("size") is None or model["size"] in LADDER):
             self._suggest("model.dropout", *self._dropout())
         if self.facts.task == "classify" and not self._is_taught and self.capacity.epochs >= MANY_EPOCHS:
-            reason = f"for about {amount(self.capacity.epochs, 'epoch')}: no single word should decide (measured)"
+            reason = (
+                f"for about {amount(self.capacity.epochs, 'epoch')}: no prediction should depend on one word (measured)"
+            )
             self.choices.revise("model.token_dropout", 0.7, reason)
         if self.facts.task == "translate":
             self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")
@@ -190,7 +193,8 @@ class _Planner:
             return 0.3, "small labelled sets overfit quickly (measured)"
         epochs = self.capacity.epochs
         once = 3.3 if self.capacity.is_short else 1.7
-        rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]  # for use with weight decay (measured up to 15 epochs)
+        # pairs of epochs and dropout, to be used with weight decay (measured up to 15 epochs)
+        rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {amount(epochs, 'epoch')}"
 
     @property
@@ -206,8 +210,8 @@ class _Planner:
 
     def _token_dropout(self) -> tuple[float, str]:
         if self._is_taught:
-            return 0.45, "teachers label any part of a text, from one word to all of it (measured)"
-        return 0.6, "no single word should decide; about a point more accuracy, in half the time (measured)"
+            return 0.45, "teachers can label any part of a text, even a single word (measured)"
+        return 0.6, "no prediction should depend on one word; a point more accuracy in half the time (measured)"
 
     def _choose_optimizer(self) -> None:
         if self.choices.section("lora") or self._is_pretrained:
@@ -237,7 +241,7 @@ class _Planner:
             self._suggest(
                 "optimizer.adamw.learning_rate", 0.02, "for the embeddings, since each is seen rarely (measured)"
             )
-            self._suggest("optimizer.adamw.betas", (0.9, 0.98), "the other settings were measured with these")
+            self._suggest("optimizer.adamw.betas", (0.9, 0.98), "the other settings were measured with these values")
         self._choose_schedule(0.6, "the number of steps need not be known until the cooldown begins")
 
     def _choose_optimizer_of_classifier(self) -> None:
@@ -245,7 +249,7 @@ class _Planner:
         n_read = self.capacity.epochs * self.facts.n_examples
         rate = min(0.003, max(0.001, 240 / n_read))  # fitted on two corpora (benchmarks/LOG.md)
         optimizer: Table = {"type": "adamw", "learning_rate": round(rate, 4), "weight_decay": 0.0}
-        reason = f"overfits labels less than Muon; learning rate {rate:.2g} for {rounded(n_read)} texts over all epochs"
+        reason = f"overfits less than Muon; learning rate {rate:.2g} for {rounded(n_read)} texts over all epochs"
         self.choices.suggest_type("optimizer", optimizer, f"{reason} (measured)")
         self._choose_schedule(0.95, "classifiers do best if the learning rate falls for nearly the whole run")
 

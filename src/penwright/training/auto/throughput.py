@@ -18,9 +18,9 @@ MeasureThroughput = Callable[[ModelSettings, int, int], float]
 
 STEPS, MOST_STEPS = 3, 8  # minimum and maximum number of steps to time; more than the minimum only if the times differ
 ALIKE = 1.1  # the two fastest times agree if their ratio is at most this
-PAUSE = 0.15  # seconds before each additional step, which may let another program finish
-ENOUGH = 3.0  # seconds of timing per model, at most
-LENGTHS: dict[Task, int] = {  # typical number of tokens per text; for a writer, the longest window that is timed
+PAUSE = 0.15  # seconds to wait before each additional step, so that another program can finish
+ENOUGH = 3.0  # maximum seconds of timing per model
+LENGTHS: dict[Task, int] = {  # typical number of tokens per text; for "generate", the longest window that is timed
     "generate": 1024,
     "chat": 128,
     "translate": 24,
@@ -39,8 +39,8 @@ def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> Measure
         length = min(LENGTHS[task], settings.context_length)
         n_rows = max(1, (min(batch_tokens, MOST_TOKENS) if machine.device.type == "cpu" else batch_tokens) // length)
         n_working = min(n_rows, machine.ranks.size)
-        rows = n_rows // n_working  # rows per process
-        shown = max(1, round(length * (1 - settings.token_dropout)))  # dropped tokens of a classifier take no time
+        rows = n_rows // n_working  # rows of the batch per process
+        shown = max(1, round(length * (1 - settings.token_dropout)))  # tokens that a classifier drops cost no time
         batch = _random_batch(task, vocab_size, rows, shown, n_labels).to(machine.device)
 
         def step() -> None:
@@ -48,7 +48,7 @@ def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> Measure
                 loss = summed_loss(model, batch)
             loss.backward()
             optimizers.step(0.0)
-            float(loss.detach())  # synchronizes with the device
+            float(loss.detach())  # reading the loss waits for the device
 
         if machine.device.type != "cpu":
             step()  # the first step loads GPU libraries, which takes seconds

@@ -1,4 +1,4 @@
-"""Start several training processes (ranks) on this machine with torchrun's agent. Importing this loads no torch."""
+"""A launcher for training processes (ranks) on this machine, based on torchrun's agent. Does not import torch."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ from typing import Any
 from penwright.errors import Interrupted, PenwrightError
 from penwright.training.signals import stop_requests
 
-FOLDER = "PENWRIGHT_LAUNCH"  # environment variable of a rank: the folder of the launcher for the files below
+FOLDER = "PENWRIGHT_LAUNCH"  # environment variable through which ranks find the launcher's folder
 RUN, PROCESS, STOP, CODE = "run", "process", "stop", "code"
 INTERRUPTED = Interrupted.exit_code
 
@@ -28,7 +28,7 @@ def launch(n: int, command: Sequence[str], max_restarts: int = 0) -> int:
     with TemporaryDirectory(prefix="penwright-") as name:
         folder = Path(name)
         os.environ[FOLDER] = name
-        logging.disable(logging.CRITICAL)  # the agent logs what the error below says in one line
+        logging.disable(logging.CRITICAL)  # the error raised below says in one line what the agent would log at length
         try:
             with stop_requests(lambda: _stop(folder)) as received:
                 failure = _run_agent(n, command, max_restarts, folder)
@@ -40,7 +40,7 @@ def launch(n: int, command: Sequence[str], max_restarts: int = 0) -> int:
             return code
         if received:
             raise Interrupted(f"stopped before rank 0 could save. {_remedy(n, folder)}")
-        if failure.exitcode > 0:  # the rank has printed its error
+        if failure.exitcode > 0:  # the rank has already printed its error message
             return int(failure.exitcode)
         where = f"rank {failure.local_rank} of {n} (process {failure.pid})"
         raise PenwrightError(f"{where} {how_it_ended(failure.exitcode)}. {_remedy(n, folder)}")
@@ -62,7 +62,7 @@ def _run_agent(n: int, command: Sequence[str], max_restarts: int, folder: Path) 
         local_addr="localhost",
         max_restarts=max_restarts,
         logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
-        signals_to_handle="SIGQUIT",  # the others are for stop_requests()
+        signals_to_handle="SIGQUIT",  # stop_requests() handles SIGINT, SIGTERM and SIGHUP
     )
     try:
         elastic_launch(config, sys.executable)("-m", *command)
@@ -80,10 +80,10 @@ def _stop(folder: Path) -> None:
 
 
 def _remedy(n: int, folder: Path) -> str:
-    """Advise the user on what to do after the ranks have ended."""
+    """Return advice for the user on what to do after the ranks have ended."""
     run = _read(folder / RUN)
     if not run:
-        return "Start the training again"
+        return "Start training again"
     return f"Everything saved so far is intact. Resume with: penwright train --resume {quote(run)} --processes {n}"
 
 
@@ -99,7 +99,7 @@ def how_it_ended(code: int) -> str:
 
 
 def enter_rank() -> None:
-    """Tell the launcher, if there is one, that the ranks have joined. End rank 0 if a stop was requested before."""
+    """Tell the launcher which process is rank 0. Raise Interrupted if the launcher was already asked to stop."""
     if env_int("RANK", 0) == 0 and (folder := _folder()):
         (folder / PROCESS).write_text(str(os.getpid()), encoding="ascii")
         if (folder / STOP).exists():
@@ -107,7 +107,7 @@ def enter_rank() -> None:
 
 
 def leave_rank(code: int) -> int:
-    """Return the exit code of this rank. torchrun's agent takes any other code than 0 for a crash, and may restart.
+    """Return the exit code of this rank. torchrun's agent treats any code but 0 as a crash, and may restart the ranks.
 
     The launcher gets the code of rank 0 through a file. Without it, only a stop on request counts as success.
     """
@@ -118,7 +118,7 @@ def leave_rank(code: int) -> int:
 
 
 def note_run(run: Path) -> None:
-    """Tell the launcher, if there is one, which run is being trained."""
+    """Report to the launcher, if there is one, which run is being trained."""
     if folder := _folder():
         (folder / RUN).write_text(str(run), encoding="utf-8", errors="surrogateescape")
 

@@ -1,4 +1,4 @@
-"""Data-parallel training by DDP, where each rank has the whole model, or by FSDP2, where each has a part of it."""
+"""Data-parallel training with DDP, where each rank holds the whole model, or FSDP2, where each holds a shard of it."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Parallelism = Literal["ddp", "fsdp"]
 SHARDED_TASKS = ("generate", "chat", "translate")  # tasks whose models FSDP2 can shard
-FITS = 0.8  # share of the memory that a rank may plan to use
+FITS = 0.8  # maximum share of a rank's memory that the plan may use
 
 
 class LossModule(nn.Module):
@@ -32,7 +32,7 @@ class LossModule(nn.Module):
     def __init__(self, model: Model, label_smoothing: float, teachers: Teachers | None):
         super().__init__()
         self.model, self.label_smoothing = model, label_smoothing
-        self.teachers = teachers  # a tuple, so they are not submodules
+        self.teachers = teachers  # held in a tuple, so that teachers do not become submodules
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the loss in nats, summed over the targets of the batch."""
@@ -46,7 +46,7 @@ def choose_parallelism(n_bytes: float, memory: float, *, can_shard: bool) -> tup
         return "ddp", sizes
     if not can_shard:
         return "ddp", f"{sizes}, but only writers and translators without LoRA can be sharded"
-    return "fsdp", f"{sizes}, so each process keeps a part of them"
+    return "fsdp", f"{sizes}, so each process holds only a shard of them"
 
 
 def parallelise(
@@ -54,22 +54,24 @@ def parallelise(
 ) -> nn.Module:
     """Return the module that computes the loss together with the other ranks. Its gradients are means over the ranks.
 
-    DDP sends gradients in buckets while the backward pass goes on. FSDP2 shards each block, and the other parameters
-    as one group, which stay in float32: the loss sums gradients of the output layer over many targets.
+    DDP sends gradients in buckets during the backward pass. FSDP2 shards each block, and all other parameters as one
+    group. That group stays in float32, because the output layer sums gradients over many targets.
     """
     if ranks.size == 1:
         return module
     if kind == "ddp":
-        constants = [name for name, _ in module.named_buffers()]  # frequencies of positions, equal in all ranks
+        constants = [
+            name for name, _ in module.named_buffers()
+        ]  # rotary frequencies, equal in all ranks, need no broadcast
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, constants)
-        some_unused = isinstance(module.model, EncoderOnly)  # not every task of an encoder uses all of its parts
+        some_unused = isinstance(module.model, EncoderOnly)  # some tasks use only a part of an encoder's parameters
         return DistributedDataParallel(module, gradient_as_bucket_view=True, find_unused_parameters=some_unused)
     _shard(module, ranks, device, precision)
     return module
 
 
 def _shard(module: LossModule, ranks: Ranks, device: torch.device, precision: torch.dtype) -> None:
-    """Shard a module in place by FSDP2."""
+    """Shard a module in place with FSDP2."""
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415  # slow to import, and rarely used
     from torch.distributed.fsdp import (  # noqa: PLC0415
         FSDPModule,
@@ -78,7 +80,8 @@ def _shard(module: LossModule, ranks: Ranks, device: torch.device, precision: to
         register_fsdp_forward_method,
     )
 
-    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # never changed in place
+    # changing such a view in place would be an error, but Penwright never does
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
     for tensor in module.state_dict().values():
         dist.broadcast(tensor, 0)
     mesh = init_device_mesh(device.type, (ranks.size,))
@@ -87,16 +90,16 @@ def _shard(module: LossModule, ranks: Ranks, device: torch.device, precision: to
     for block in module.modules():
         if isinstance(block, Block):
             fully_shard(block, mesh=mesh, mp_policy=policy)
-            register_fsdp_forward_method(block, "source_keys_values")  # called before the block itself
+            register_fsdp_forward_method(block, "source_keys_values")  # called before the block's forward method
     fully_shard(module, mesh=mesh)
     for part in module.modules():
         if isinstance(part, FSDPModule):
-            part.set_force_sum_reduction_for_comms(device.type == "cpu")  # gloo cannot average
+            part.set_force_sum_reduction_for_comms(device.type == "cpu")  # gloo can sum but not average
 
 
 @contextmanager
 def synchronized(module: nn.Module, is_last: bool) -> Iterator[None]:
-    """Within the block, sum gradients over the ranks only if this is the last batch of the step."""
+    """Inside the `with` block, reduce gradients over the ranks only if this is the last batch of the step."""
     if _is_fsdp(module):
         module.set_requires_gradient_sync(is_last)
     with nullcontext() if is_last or not isinstance(module, DistributedDataParallel) else module.no_sync():
@@ -112,7 +115,7 @@ def _is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
 
 
 def full(tensor: Tensor) -> Tensor:
-    """Return the whole of a sharded tensor. All ranks must call this together.
+    """Gather a sharded tensor, and return the whole tensor. All ranks must call this together.
 
     Other tensors are returned as they are.
     """
@@ -120,7 +123,7 @@ def full(tensor: Tensor) -> Tensor:
 
 
 def gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return these tensors, with sharded ones whole and in CPU memory. All ranks must call this together.
+    """Return these tensors, gathering the sharded ones in CPU memory. All ranks must call this together.
 
     Only rank 0 keeps the tensors that it gathers.
     """
@@ -143,7 +146,7 @@ def locals_of(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def like(tensor: Tensor, other: Tensor) -> Tensor:
-    """Return the tensor, which every rank has whole, on the device of `other`, and sharded if `other` is."""
+    """Return `tensor` on the device of `other`, and sharded if `other` is. Every rank must hold the whole `tensor`."""
     if _is_sharded(other) and tensor.shape == other.shape:
         from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415
 

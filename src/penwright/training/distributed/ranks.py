@@ -31,12 +31,13 @@ from penwright.training.distributed.launcher import env_int, is_launched
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-TIMEOUT = timedelta(minutes=30)  # of a collective. Ranks wait for longer work of rank 0 in the store instead
-POLL = 0.02  # seconds between two checks of the store
+# Time limit of a collective. While rank 0 does longer work alone, the other ranks poll the store.
+TIMEOUT = timedelta(minutes=30)
+POLL = 0.02  # seconds between two checks of the store for a message
 BEAT = 5.0  # seconds between two heartbeats
-SILENT_BEATS = 18  # heartbeats without a sign of life after which a rank counts as stopped
-GRACE = 3.0  # seconds in which torchrun's agent ends the other ranks after one has died
-OVER = "over"  # key in the store: rank 0 has ended in order
+SILENT_BEATS = 18  # a rank counts as stopped if its neighbour sees no heartbeat for this many beats
+GRACE = 3.0  # seconds that torchrun's agent needs to end the other ranks after one has died
+OVER = "over"  # key in the store that is set when rank 0 has ended normally
 
 
 @dataclass
@@ -46,7 +47,7 @@ class Ranks:
     rank: int = 0
     size: int = 1
     store: "Store | None" = None
-    n_messages: int = 0  # messages published or received so far
+    n_messages: int = 0  # number of messages published or received so far
 
     @property
     def leads(self) -> bool:
@@ -66,10 +67,10 @@ class Ranks:
         return batch.every(batch.n_rows, self.rank % batch.n_rows), 0.0
 
     def agree(self, loss: Tensor, asks_to_stop: bool, seconds: float) -> Callable[[], Tensor]:
-        """Start to exchange the facts of a step. Return a function that waits for the tensor of these three numbers.
+        """Start an all-reduce of three numbers about a step. Return a function that waits for the result.
 
-        These are the sum of all losses, the number of ranks that were asked to stop, and the seconds of rank 0. The
-        exchange takes place during the backward pass.
+        The result holds the sum of all losses, the number of ranks that were asked to stop, and the seconds of rank 0.
+        The all-reduce takes place during the backward pass.
         """
         if self.size == 1:
             return lambda: torch.stack([loss, torch.zeros_like(loss), torch.zeros_like(loss)])
@@ -111,7 +112,7 @@ class Ranks:
         return message
 
     def gather_at_start(self, work: Record | None = None) -> None:
-        """Wait until all ranks are ready to train. Rank 0 publishes the work, and the others have prepared it."""
+        """Wait until all ranks are ready to train. Rank 0 passes the work, which is sent to the other ranks."""
         if self.store is None:
             return
         if work is not None:
@@ -137,7 +138,7 @@ class Ranks:
         return whole
 
     def map_matrices(self, work: Callable[[Tensor], Tensor], matrices: Sequence[Tensor], n_rows: int) -> list[Tensor]:
-        """Return work(matrices), where each rank computes some matrices. `work` must treat each of them by itself.
+        """Return work(matrices), divided among the ranks. `work` must process each matrix independently.
 
         Under FSDP2, each rank has only some of the `n_rows` rows of all matrices, and gets the same rows of the result.
         """
@@ -158,9 +159,9 @@ class Ranks:
         return list(every.transpose(0, 1).flatten(0, 1)[: len(matrices)])
 
     def _map_sharded(self, work: Callable[[Tensor], Tensor], matrices: Sequence[Tensor], n_rows: int) -> list[Tensor]:
-        """Send each matrix to one rank, which computes it and returns the rows of the others (two all-to-alls)."""
+        """Send each matrix to one rank, which applies `work` and sends the rows back (two all-to-alls)."""
         n_columns = matrices[0].shape[1]
-        chunk = -(-n_rows // self.size)  # FSDP2 divides rows like torch.chunk
+        chunk = -(-n_rows // self.size)  # FSDP2 shards rows as torch.chunk does
         rows = [min(max(n_rows - rank * chunk, 0), chunk) for rank in range(self.size)]
         owned = [list(matrices[rank :: self.size]) for rank in range(self.size)]  # the matrices that each rank computes
         sent = torch.cat([shard.flatten() for group in owned for shard in group])
@@ -182,11 +183,11 @@ class Ranks:
     def end_after_loss(self, error: Exception, *, is_quiet: bool) -> None:
         """End this rank, because a collective failed: another rank has ended.
 
-        torchrun's agent on this machine notices that within moments, ends this rank and reports the other one. If it
-        does not, the other rank was on another machine.
+        If the other rank was on this machine, torchrun's agent notices its end within moments, ends this rank and
+        reports the other one. If the agent does not, the other rank was on another machine.
         """
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        with suppress(RuntimeError):  # the store may have ended, too
+        with suppress(RuntimeError):  # the process that holds the store may have ended, too
             if self.store is None or self.store.check([OVER]):
                 os._exit(0)
         sleep(GRACE)
@@ -197,7 +198,7 @@ class Ranks:
         os._exit(1)
 
     def leave(self) -> None:
-        """Leave the group, so that no thread of the group outlives Python."""
+        """Leave the process group, and end its threads before Python ends."""
         with suppress(RuntimeError):
             if self.leads:
                 self.publish(None)
@@ -208,9 +209,9 @@ class Ranks:
 
 
 class Heartbeat:
-    """The heartbeat of a rank, and its check of the next rank's heartbeat. Time is counted in beats.
+    """The heartbeat of a rank, and its check of the next rank's heartbeat.
 
-    If the machine sleeps, the ranks therefore do not seem stopped.
+    Time is counted in beats, not in seconds, so ranks do not seem stopped after the machine has slept.
     """
 
     def __init__(self, store: "Store", rank: int, size: int):
@@ -219,7 +220,7 @@ class Heartbeat:
         self.last = b""
 
     def beat(self) -> bool:
-        """Give a sign of life. Return whether the next rank has given none for SILENT_BEATS."""
+        """Send a heartbeat. Return whether the next rank has sent none for SILENT_BEATS."""
         self.n_beats += 1
         self.store.set(f"beat/{self.rank}", str(self.n_beats))
         key = f"beat/{self.watched}"
@@ -229,7 +230,7 @@ class Heartbeat:
         return self.n_silent >= SILENT_BEATS
 
     def run(self, ended: Event) -> None:
-        """Beat until this rank ends. End it if the next rank was stopped, or if torchrun's agent has ended."""
+        """Send heartbeats until this rank ends. End it if the next rank was stopped or torchrun's agent has ended."""
         try:
             while not ended.wait(BEAT):
                 if self.beat():
@@ -237,7 +238,7 @@ class Heartbeat:
                         f"rank {self.watched} was stopped or cannot be reached: no sign of life for "
                         f"{BEAT * SILENT_BEATS:.0f} seconds. All ranks end. Everything saved so far is intact"
                     )
-        except RuntimeError:  # the store is in the agent
+        except RuntimeError:  # the store ends with torchrun's agent
             if not ended.is_set():
                 self._end("torchrun has ended, so this rank ends" if self.rank == 0 else "")
 
@@ -271,7 +272,7 @@ def join() -> Ranks:
         torch.cuda.set_device(local)
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
     shared_by_attempts, rank, size = next(rendezvous("env://"))
-    attempt = env_int("TORCHELASTIC_RESTART_COUNT", 0)  # torch 2.13 keeps the store, and so the keys of ended ranks
+    attempt = env_int("TORCHELASTIC_RESTART_COUNT", 0)  # torch 2.13 keeps the store, with the keys of ended ranks
     store = PrefixStore(f"attempt/{attempt}", shared_by_attempts)
     # Name both backends: by default, torch builds with NCCL use only NCCL, even without a GPU.
     backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"

@@ -35,7 +35,7 @@ class Entry(NamedTuple):
     case: Case = "any"
 
     def required_forms(self, found: str) -> tuple[str, ...]:
-        """Return the required forms of the translation; their case depends on `found`, the term in the text."""
+        """Return the required forms of the translation. With `follow`, they have the case of the term in the text."""
         if self.case != "follow":
             return self.targets
         if found.isupper() and len(found) > 1:
@@ -100,7 +100,7 @@ class Glossary:
 
     @cached_property
     def _by_first_word(self) -> dict[str, dict[int, dict[tuple[str, ...], list[Entry]]]]:
-        """The entries, indexed by first word, by number of words, and by all words."""
+        """The entries, indexed by the first word, the number of words and all words of the term."""
         index: dict[str, dict[int, dict[tuple[str, ...], list[Entry]]]] = {}
         for entry in sorted(self.entries, key=lambda entry: entry.case != "exact"):
             words = tuple(_WORD.findall(entry.source.casefold()))

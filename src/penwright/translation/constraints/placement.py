@@ -18,12 +18,12 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.text import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 
-BATCH_TOKENS = 2048  # target tokens per batch, padding included; each has logits over the whole vocabulary
-MIN_LOSS = 1.0  # minimum loss in nats for a word to count as the translation of the hidden tokens
+BATCH_TOKENS = 2048  # maximum number of target tokens per batch, padding included; limits the memory for logits
+MIN_LOSS = 1.0  # minimum log-probability, in nats, that the translation of hidden tokens must lose
 
 
 class HiddenSource(NamedTuple):
-    """A source and a target, with some of the source's tokens hidden from the model."""
+    """A sentence pair in which some source tokens are hidden from the model."""
 
     source: Sequence[int]  # source tokens, with the end token
     target: Sequence[int]  # target tokens, without the start token
@@ -31,7 +31,7 @@ class HiddenSource(NamedTuple):
 
 
 class TargetWord(NamedTuple):
-    """A word of a target."""
+    """A word of a target sentence, and its tokens."""
 
     text: str
     first: int  # index of the word's first token

@@ -21,7 +21,7 @@ class Revision:
         self._model, self._tokenizer, self._scorer = model, tokenizer, Scorer(model, tokenizer, stepper)
 
     def drafts(self, jobs: Sequence[Segment], found: Sequence[SegmentResult]) -> list[DraftReport]:
-        """Report the missing glossary words of each draft, and the draft's words in their place."""
+        """Return a report on each draft: the glossary words that it lacks, and the words that it has instead."""
         targets = [each.hypothesis.tokens for each in found]
         missed = [each.missed for each in found]
         pairs = [
@@ -62,7 +62,7 @@ class Revision:
         return [scored_hypothesis(target, next(scored), length_penalty) if target else None for target in targets]
 
     def _swap(self, asked: ConstrainedSegment, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens with the required words; [] if a place is unknown, used twice or in the prefix."""
+        """Return the tokens with required words swapped in; [] if a place is unknown, used twice or in the prefix."""
         spots = asked.draft.spots
         n_given = len(asked.guide.prefix) if asked.guide else 0
         if (
@@ -88,9 +88,9 @@ class Revision:
 def _draft(
     standing_for: Mapping[Constraint, TargetWord | None], words: Sequence[TargetWord], written: SegmentResult
 ) -> DraftReport:
-    """Report on one draft.
+    """Return the report on one draft.
 
-    Words that occur twice in the draft, or are required themselves, are not avoided.
+    The search must not avoid words that occur twice in the draft, or are required themselves.
     """
     found = {wish: word for wish, word in standing_for.items() if word is not None}
     wished = {form.casefold() for wish in written.constraints for form in wish.forms}
@@ -105,7 +105,7 @@ def _draft(
 
 
 def with_swapped(led: Sequence[SegmentResult], swapped: Sequence[SegmentResult]) -> list[SegmentResult]:
-    """Put the draft with swapped words first if it is more likely than the best constrained hypothesis.
+    """Return the results, led by the draft with swapped words if it is likelier than the best constrained hypothesis.
 
     Log-probabilities are compared without a length penalty, since the hypotheses of a poor search tend to be too long.
     """

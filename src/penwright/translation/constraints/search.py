@@ -30,9 +30,9 @@ from penwright.translation.constraints.revision import Revision, with_swapped
 from penwright.translation.constraints.segments import ConstrainedSegment, Segment, SegmentResult, source_tokens
 from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
 
-MAX_LOSS = 2.0  # nats that a draft may lose when words are swapped in
+MAX_LOSS = 2.0  # maximum loss of log-probability, in nats, for accepting a draft with swapped words
 BATCH_TOKENS = 4096  # maximum of beam_size x source tokens in a batch, padding included
-WantedJob = Callable[[Segment], bool]  # returns whether a segment is still needed
+WantedJob = Callable[[Segment], bool]  # a function that returns whether a segment is still needed
 
 
 class Searcher:
@@ -83,7 +83,7 @@ class Searcher:
 
     @property
     def empty_automaton(self) -> ConstraintAutomaton:
-        """An automaton without terms."""
+        """An automaton without required terms."""
         return self._guides.nothing()
 
     @cached_property
@@ -118,7 +118,8 @@ class Searcher:
         wanted: WantedJob | None = None,
     ) -> list[list[SegmentResult]]:
         """Run a single search for all segments; return the distinct results of each, best first."""
-        several = settings.n_best > 1 or settings.coverage_penalty > 0  # several hypotheses may have the same text
+        # keep all beams, because duplicate texts are dropped later
+        several = settings.n_best > 1 or settings.coverage_penalty > 0
         wider = replace(settings, n_best=settings.beam_size) if several else settings
         tokens = [source_tokens(self._tokenizer, each.segment) for each in asked]
         found: list[list[SegmentResult]] = [[] for _ in asked]
@@ -143,7 +144,7 @@ class Searcher:
         watch: Watch | None,
         wanted: Wanted | None,
     ) -> list[list[Hypothesis]]:
-        """Search one batch."""
+        """Search for the translations of one batch of segments."""
         limits = [self._limit(len(source), each, limit) for source, each in zip(sources, asked, strict=True)]
         choose = self._stepper.likeliest if self._stepper else likeliest
         return beam_search(
@@ -172,7 +173,7 @@ class Searcher:
         return sorted(scored, key=lambda hypothesis: (hypothesis.finish != "end", -hypothesis.score))
 
     def rows(self, sources: Sequence[Sequence[int]], max_new_tokens: int) -> TargetBatch:
-        """Return the target rows of a batch of sources."""
+        """Encode a batch of sources, and return the rows of their targets for decoding."""
         return TargetBatch(
             self._model,
             sources,
@@ -218,7 +219,7 @@ class Searcher:
 
 
 def _in_batch(batch: Sequence[int], watch: Watch | None) -> Watch | None:
-    """Adapt `watch` to one batch: convert indices in the batch to indices of all sentences."""
+    """Return `watch` for one batch: it converts indices in the batch into indices of all segments."""
     if watch is None:
         return None
 

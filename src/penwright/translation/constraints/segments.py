@@ -22,7 +22,7 @@ class Segment(NamedTuple):
 
     source: str
     constraints: Constraints
-    prefix: str = ""  # beginning of the translation; white space at the end completes the last word
+    prefix: str = ""  # required beginning of the translation; white space at its end completes the last word
 
 
 class SegmentResult(NamedTuple):
