@@ -27,7 +27,7 @@ Application: TypeAlias = Union[
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a model needs to know about its training data for inference."""
+    """Facts about the training data of a model that are needed for inference."""
 
     labels: tuple[str, ...] = ()
     max_source_tokens: int | None = None  # length of the longest training source, end token included

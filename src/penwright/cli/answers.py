@@ -23,7 +23,7 @@ from penwright.inspection.lens import Lens
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import Token
 
-MAX_SURPRISE = 8  # surprisal, in nats, from which the shade is darkest (a probability of about 1 in 3,000)
+MAX_SURPRISE = 8  # surprisal in nats at which the shade is darkest (a probability of about 1 in 3,000)
 MAX_ROWS = 20  # maximum number of rows in a list of tokens or heads
 
 Drawn = Iterator[RenderableType]

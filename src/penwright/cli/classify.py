@@ -37,7 +37,9 @@ def command(
     positive: PositiveLabel = None,
     csv: Annotated[
         str | None,
-        typer.Option(help="Classify the rows of this table (- for standard input), and add columns."),
+        typer.Option(
+            help="Classify the rows of this table (- for standard input), and add the predictions as columns."
+        ),
     ] = None,
     text: Annotated[
         list[str] | None,

@@ -13,7 +13,7 @@ from penwright.config.descriptions import field_comments
 from penwright.config.recipe import LARGEST, off
 from penwright.errors import UsageError
 
-FLAG_OF = {name: flag for flag, name in FLAGS.items()}  # the flags whose name differs from the setting, by setting
+FLAG_OF = {name: flag for flag, name in FLAGS.items()}  # from setting to flag, where their names differ
 
 Command = Callable[..., None]
 

@@ -226,7 +226,7 @@ def _write(about: "Questions", chosen: "Sequence[Question]", output: Path, title
 
 
 def _answer(questions: "list[Question]", json: bool) -> None:
-    """Print the answers, drawn or as JSON."""
+    """Print the answers as drawings or as JSON."""
     from penwright.cli.console import SafeConsole
     from penwright.inspection import as_record
 

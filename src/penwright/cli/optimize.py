@@ -32,7 +32,7 @@ def optimize(
 
 
 def quicken(run: RunFolder, precision: InPrecision = None, json: Json = False) -> None:
-    """Run `penwright optimize` under its old name."""
+    """Run `penwright optimize`. Deprecated alias for older scripts."""
     warn("`penwright quicken` is now `penwright optimize`; the old name will be removed")
     optimize(run, precision, json)
 

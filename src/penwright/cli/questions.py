@@ -35,7 +35,7 @@ class Question(NamedTuple):
     name: str
     find: Callable[[], Any]
     draw: Callable[[Any, Console], Drawn]
-    views: Callable[[Any], list[View]] = _one_view  # the last view is the main one
+    views: Callable[[Any], list[View]] = _one_view  # the last of the views is the main one
 
 
 class Questions:
@@ -62,7 +62,7 @@ class Questions:
         return self.scores(k)._replace(draw=answers.top_tokens)
 
     def heads(self, statistic: str, shown: int | None = None) -> Question:
-        """Ask for the statistics of all heads, sorted by one statistic. `shown` limits the rows."""
+        """Ask for the statistics of all heads, sorted by one statistic. `shown` limits the number of rows."""
         if statistic not in STATISTICS:
             raise UsageError(f"there is no head statistic '{statistic}'. Choose one of {', '.join(STATISTICS)}")
 

@@ -63,7 +63,10 @@ KeptShare = Annotated[
     typer.Option(help="With --from: share of batches to take from the training text of that run, such as 0.2."),
 ]
 Trim = Annotated[
-    bool, typer.Option("--trim-vocabulary", help="With --from: drop the tokens that the text does not use.")
+    bool,
+    typer.Option(
+        "--trim-vocabulary", help="With --from: drop tokens from the vocabulary if the text does not use them."
+    ),
 ]
 NewTokens = Annotated[
     str | None,
@@ -184,7 +187,7 @@ def _show_what_would_be_trained(settings: "Table", run: Path | None, n_members: 
 
 
 def _train(settings: "Table", run: Path | None, n_members: int | None, json: bool) -> None:
-    """Train a new run or an ensemble, and say how to use it."""
+    """Train a new run or an ensemble, and print how to use it."""
     from penwright.cli.progress import print_message
     from penwright.run.folder import require_unused
     from penwright.workflows import api

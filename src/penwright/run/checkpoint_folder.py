@@ -75,7 +75,7 @@ class CheckpointFolder:
         return list(dict.fromkeys([*bests, *newest_first]))
 
     def _best_known_to(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the checkpoint that `checkpoint` records as the best; itself if it is damaged or records none."""
+        """Return the checkpoint that `checkpoint` names as best, or `checkpoint` if it is damaged or names none."""
         with suppress(DamagedCheckpoint):
             step = checkpoint.counters().best_step
             return checkpoint if step is None else self._checkpoint(step)

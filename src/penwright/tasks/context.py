@@ -37,7 +37,7 @@ class RunContext:
     linear: LinearClassifier | None = None  # linear classifier of n-grams; classification only
     whole_linear: LinearClassifier | None = None  # also fitted on held-out texts, for use outside the corpus
     linear_log_probs: Tensor | None = None  # log-probabilities from `linear` for the texts of quick evaluations
-    dictionary: Mapping[str, str] | None = None  # word translations for the baseline; None: not learned yet
+    dictionary: Mapping[str, str] | None = None  # word translations for the baseline; None: learned from the corpus
     has_new_head: bool = False  # whether a fine-tuned model has a new, untrained head
 
     @property

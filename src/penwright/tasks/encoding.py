@@ -30,7 +30,8 @@ SCORE = "nats per hidden token"
 def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions) -> Corpus[Document]:
     """Open running text for training."""
     corpus = open_text(paths, reading)
-    return replace(corpus, fingerprint=f"{corpus.fingerprint}-passages")  # generation caches the same text differently
+    # a fingerprint of its own, because the generation task caches other tokens for the same text
+    return replace(corpus, fingerprint=f"{corpus.fingerprint}-passages")
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:

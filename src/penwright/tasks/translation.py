@@ -37,7 +37,8 @@ def texts(corpus: AnyCorpus) -> Iterator[str]:
 def batches(context: RunContext, store: TokenStore) -> PairBatches:
     """Return the batches of a token store."""
     model, tokens, seed = context.recipe.model, context.recipe.training.batch_tokens, context.recipe.seed
-    longest = model.context_length if model.positions.type == "learned" else None  # other positions are unlimited
+    # only learned position embeddings limit the length
+    longest = model.context_length if model.positions.type == "learned" else None
     return PairBatches(store.column("source"), store.column("target"), tokens, context.markers, seed, longest)
 
 

@@ -177,7 +177,7 @@ class Budget:
         return self._schedule.factor(self.state.step - self.state.first_step, self._total, self._end_shift)
 
     def rate_falls_below(self, share: float) -> bool:
-        """Return whether the learning rate will still fall below this fraction of its peak. If it has, return False."""
+        """Return whether the learning rate has yet to fall below this fraction of its peak."""
         total = self._total
         falls = total is None or self._schedule.factor(total - 1, total, self._end_shift) < share
         return falls and self.rate_factor >= share

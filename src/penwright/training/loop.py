@@ -19,7 +19,7 @@ SAVE_AT_LEAST_EVERY = 300.0  # maximum seconds between two checkpoints
 EVALUATIONS = 10  # default number of evaluations per run
 OVER_FITTED = 0.01  # relative rise of the held-out nats above their minimum that is overfitting, not noise
 COOL_AFTER, STOP_AFTER = 2, 3  # consecutive evaluations with overfitting before the cooldown, and before the stop
-FRESH, GROWTH = 2.0, 1.5  # evaluate after FRESH epochs, then whenever the epochs have grown by the factor GROWTH
+FRESH, GROWTH = 2.0, 1.5  # evaluate after FRESH epochs, then each time their number has grown by the factor GROWTH
 # The first step to evaluate with a budget in minutes. Earlier models are slow to evaluate: they always generate up to
 # the length limit.
 FEWEST_STEPS = 20
@@ -99,7 +99,7 @@ class Session:
             return (state.step - state.first_step) % every == 0 or self._passes_epoch_mark()
         if state.step - state.first_step < FEWEST_STEPS:
             return False
-        cost = state.reserved_seconds  # duration of an evaluation; together, they may take a twentieth of the time
+        cost = state.reserved_seconds  # duration of one evaluation; all together may take a twentieth of the time
         since = state.seconds - self.last_evaluated_at
         return since >= 20 * cost and (since >= 60 * (settings.minutes or 1) / EVALUATIONS or self._epochs_have_grown())
 

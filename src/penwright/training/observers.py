@@ -62,7 +62,7 @@ class StepLog(Observer):
     def _write(self, trainer: Trainer) -> None:
         if not self.reports:
             return
-        state, rate = trainer.state, trainer.optimizers.peaks[-1][0]  # peak learning rate of Muon, else of AdamW
+        state, rate = trainer.state, trainer.optimizers.peaks[-1][0]  # peak learning rate (of Muon if it is used)
         figures = {
             "step": self.reports[-1].step,
             "seconds": round(state.seconds, 2),

@@ -78,7 +78,7 @@ def require_shapes(checkpoint: Checkpoint, recipe: Recipe, vocab_size: int, n_la
     saved, path = checkpoint.shapes(), checkpoint.folder
     model = recipe.model
     layers = model.n_layers + (model.n_decoder_layers or 0)
-    if layers > len(saved):  # building that many layers would be slow, even without memory for the weights
+    if layers > len(saved):  # a model with too many layers would be slow to build, even without memory for the weights
         raise PenwrightError(
             f"{RECIPE} asks for {layers:,} layers, but {path} has only {len(saved)} tensors. Restore the original files"
         )

@@ -102,7 +102,7 @@ def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
 
 
 def changed_tokenizer(recipe: Recipe, corpus: AnyCorpus, say: Say) -> Tokenizer | None:
-    """Return the tokenizer of the base with the changes that the recipe asks for, or None if it asks for none.
+    """Return the tokenizer of the base with the changes that the recipe asks for, or None if there are none.
 
     Raises PenwrightError if the tokenizer cannot be changed.
     """

@@ -102,14 +102,14 @@ class OpenedRun(NamedTuple):
 
 
 class CorpusFile(BaseModel):
-    """The entry in corpus.json of a file that a run was trained on."""
+    """The entry in corpus.json for a file that a run was trained on."""
 
     path: str
     sha256: str
 
 
 class CardRecord(BaseModel):
-    """The entry in corpus.json of a ModelCard."""
+    """The entry in corpus.json for a ModelCard."""
 
     labels: list[str] = []
     max_source_tokens: PositiveInt | None = None
@@ -117,7 +117,7 @@ class CardRecord(BaseModel):
 
 
 class Origin(BaseModel):
-    """The entry in corpus.json of an imported model's origin."""
+    """The entry in corpus.json for an imported model's origin."""
 
     source: str
     architecture: str
@@ -270,7 +270,7 @@ def load_embedder(
 
 
 def _of_kind(application: Application, folder: Path, verb: str, need: str, *kinds: str) -> Any:
-    """Return the application if it has one of these kinds. Otherwise, raise UsageError."""
+    """Return the application if it is of one of these kinds. Otherwise, raise UsageError."""
     if application.kind in kinds:
         return application
     right = {"writer": "generate", "translator": "translate", "classifier": "classify"}[application.kind]

@@ -94,7 +94,7 @@ def expected_precision(model: Model, device: torch.device) -> Precision:
 
 
 def choose_precision(run: Run, context: RunContext) -> str:
-    """Choose and save the precision that a trained run decodes in. Return a description, or "" without a choice.
+    """Choose and save the decoding precision of a trained run. Return a description, or "" if there is no choice.
 
     Int8 is chosen if the nats per token on a part of the held-out text rise by at most MAX_LOSS_INCREASE.
     """

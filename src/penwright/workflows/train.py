@@ -41,12 +41,12 @@ WORTH_COMPILING = 2.0  # minimum budget in minutes for compiling the decoding st
 WATCHED, FIRST_STEPS = 0.1, 8  # share of the budget after which the throughput is checked; first steps to ignore
 FASTER = 2.0  # minimum ratio of real to planned throughput for which a new plan is made
 LINEAR_SHARE = 0.25  # maximum share of a budget in minutes for fitting linear classifiers of n-grams
-FIRST_SHARE = 0.6  # share of this time for the one that has not seen the held-out texts
+FIRST_SHARE = 0.6  # part of LINEAR_SHARE for the classifier that is not fitted on held-out texts
 BASELINES = "baselines.json"  # file in a run folder: the scores of the baselines
 
 
 class _LargerModelFits(Exception):
-    """An exception for a machine much faster than planned: a larger model fits into the rest of the budget."""
+    """An exception: the machine is much faster than planned, so a larger model fits into the rest of the budget."""
 
     def __init__(self, plan: Plan):
         super().__init__()
@@ -220,7 +220,7 @@ def _skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
 def fit(
     run: Run, context: RunContext, trainer: Trainer, observers: Sequence[Observer], to_beat: Sequence[Score] = ()
 ) -> Application:
-    """Train until the budget is spent. Report baselines that are still as good, and return the best model."""
+    """Train until the budget is spent. Report the baselines that are at least as good, and return the best model."""
     parts = TASKS[context.recipe.task]
     run.made_with = made_with(run, context.recipe)
     watching = [StepLog(run), *observers]

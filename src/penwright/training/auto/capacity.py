@@ -82,7 +82,7 @@ MAX_FLOPS_GAIN = 1.5
 
 
 class CapacityPlanner:
-    """An estimator of how much training fits the budget. It uses the current choices, even while a plan is made.
+    """An estimator of how much training fits the budget. It uses the choices made so far, even during planning.
 
     Methods take the name of a model size, or None for the model that the settings describe.
     """

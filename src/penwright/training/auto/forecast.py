@@ -35,7 +35,7 @@ class Forecast(NamedTuple):
     low: float | None
     high: float | None
     compressed: float | None  # bits per byte of the compressor
-    pays_up_to: float | None  # minutes after which more time stops paying off; for a writer, doubling gains < 1 %
+    pays_up_to: float | None  # minutes after which more time stops paying off (doubling gains less than 1 %)
 
 
 def compressed_bits(before: bytes, text: bytes) -> float:

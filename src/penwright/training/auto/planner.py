@@ -162,7 +162,7 @@ class _Planner:
         if size is None or size in LADDER:
             self._suggest("model.qk_norm", True, "keeps attention stable at high learning rates")
             if self.facts.task == "translate":
-                self._suggest("model.scale_embeddings", True, "translators learn faster with it (measured)")
+                self._suggest("model.scale_embeddings", True, "makes translators learn faster (measured)")
             if self.facts.task == "classify":  # chosen before the size, because dropped tokens cost no time
                 if not self._is_pretrained:
                     self._suggest("model.token_dropout", *self._token_dropout())
@@ -239,7 +239,9 @@ class _Planner:
             self._suggest("optimizer.weight_decay", 0.1, "less overfitting if a text is read often (measured)")
         if self.facts.task == "translate" and self.choices.section("optimizer")["type"] == "muon":
             self._suggest(
-                "optimizer.adamw.learning_rate", 0.02, "for the embeddings, since each is seen rarely (measured)"
+                "optimizer.adamw.learning_rate",
+                0.02,
+                "high for the embeddings, each of which is updated rarely (measured)",
             )
             self._suggest("optimizer.adamw.betas", (0.9, 0.98), "the other settings were measured with these values")
         self._choose_schedule(0.6, "the number of steps need not be known until the cooldown begins")

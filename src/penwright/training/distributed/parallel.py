@@ -60,9 +60,8 @@ def parallelise(
     if ranks.size == 1:
         return module
     if kind == "ddp":
-        constants = [
-            name for name, _ in module.named_buffers()
-        ]  # rotary frequencies, equal in all ranks, need no broadcast
+        # rotary frequencies, equal in all ranks, need no broadcast
+        constants = [name for name, _ in module.named_buffers()]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, constants)
         some_unused = isinstance(module.model, EncoderOnly)  # some tasks use only a part of an encoder's parameters
         return DistributedDataParallel(module, gradient_as_bucket_view=True, find_unused_parameters=some_unused)
@@ -80,7 +79,7 @@ def _shard(module: LossModule, ranks: Ranks, device: torch.device, precision: to
         register_fsdp_forward_method,
     )
 
-    # changing such a view in place would be an error, but Penwright never does
+    # the warning says not to change returned views in place, which Penwright never does
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
     for tensor in module.state_dict().values():
         dist.broadcast(tensor, 0)
@@ -141,7 +140,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def locals_of(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return this rank's parts of these tensors."""
+    """Return this rank's part of each sharded tensor, and all other tensors as they are."""
     return [local(tensor) for tensor in tensors]
 
 

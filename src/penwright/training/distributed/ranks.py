@@ -260,7 +260,7 @@ def is_lost_connection(error: RuntimeError) -> bool:
 
 @cache
 def join() -> Ranks:
-    """Wait until all ranks have joined, and return them. Return ALONE if this process is the only one."""
+    """Wait until all ranks have joined, and return the group. Return ALONE if this process is the only one."""
     if not is_launched():
         return ALONE
     import torch.distributed.nn  # noqa: PLC0415  # import this now: if compilation did, the group would never be freed

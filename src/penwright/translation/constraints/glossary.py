@@ -86,7 +86,7 @@ class Glossary:
         return cls(tuple(entry for _, entry in entries.values()))
 
     def find(self, text: str) -> list[TermOccurrence]:
-        """Return the terms in the text as whole words, in order. If two terms overlap, the longer one counts."""
+        """Return the terms that occur in the text as whole words, in order. If two overlap, the longer one counts."""
         words = list(_WORD.finditer(text))
         folded = [word[0].casefold() for word in words]
         places = [

@@ -8,7 +8,7 @@ LONGEST_ENDING = 4  # maximum number of letters that an inflected form has after
 
 
 def with_hints(text: str, hints: Iterable[tuple[int, str]]) -> str:
-    """Return the text with hints. Each hint is a character offset, the end of a term, and the term's translation."""
+    """Return the text with hints. Each hint holds the character offset of a term's end, and the term's translation."""
     for end, target in sorted(hints, reverse=True):
         text = f"{text[:end]} {OPEN}{target}{CLOSE}{text[end:]}"
     return text

@@ -19,7 +19,7 @@ from penwright.text import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 
 BATCH_TOKENS = 2048  # maximum number of target tokens per batch, padding included; limits the memory for logits
-MIN_LOSS = 1.0  # minimum log-probability, in nats, that the translation of hidden tokens must lose
+MIN_LOSS = 1.0  # minimum loss of log-probability, in nats, for a word that translates hidden tokens
 
 
 class HiddenSource(NamedTuple):
