@@ -65,7 +65,7 @@ def test_unknown_names_are_errors_with_the_nearest_name(folder: Path) -> None:
             writer.generate("It", temprature=0.5)
     with pytest.raises(TypeError, match="did you mean 'beam_size'"):
         translator.translate("eins", beam_sise=2)
-    with pytest.raises(TypeError, match="temperature has no effect here"):
+    with pytest.raises(TypeError, match="temperature has no effect in this call"):
         translator.translate("eins", temperature=2.0)
 
 

@@ -6,7 +6,7 @@
     model = penwright.load("runs/novel")             # loads it again later
     print(model.generate("Once upon a time", temperature=0.7)[0].text)
 
-Functions import their modules when they are called: `penwright --help` does not have to load torch.
+Functions import their modules only when called, so `penwright --help` need not load torch.
 """
 
 import os
@@ -105,7 +105,7 @@ def resume(
 def load(run: AnyPath, device: str = "cpu", precision: "Precision | None" = None) -> "Application":
     """Load the best model of a run, or the model of a checkpoint, as a Generator, a Translator or a Classifier.
 
-    The precision "float32" is exact. By default, a CPU uses the fastest one that is as good on held-out text.
+    Weights are in float32, unless `precision` is given, or a faster precision was chosen after training (CPU only).
     """
     from penwright.workflows.load import load
 
@@ -184,7 +184,7 @@ def optimize(run: AnyPath, *, precision: "Precision | None" = None, quiet: bool 
 
 
 def quicken(run: AnyPath, *, precision: "Precision | None" = None, quiet: bool = False) -> "Mapping[Precision, float]":
-    """Call `optimize` under its old, deprecated name."""
+    """Call `optimize`. Deprecated alias, kept for older scripts."""
     from warnings import warn
 
     from penwright.errors import PenwrightWarning

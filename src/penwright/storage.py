@@ -64,7 +64,7 @@ def open_plain(path: Path, flags: int, mode: int = 0o666) -> int:
 def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
     """Return the content of a plain file.
 
-    Raises UnsafeFile if the file has more than `most` bytes, and OSError if it cannot be read.
+    Raises UnsafeFile if the file is larger than `most` bytes, and OSError if it cannot be read.
     """
     with open(open_plain(path, os.O_RDONLY), "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -83,9 +83,9 @@ def parse_json(content: bytes) -> dict[str, Any]:
     try:
         value = json.loads(content)
     except RecursionError:
-        raise ValueError("its brackets are nested too deeply") from None
+        raise ValueError("the brackets are nested too deeply") from None
     if not isinstance(value, dict):
-        raise ValueError("it is not a JSON object")
+        raise ValueError("the content is not a JSON object")
     return value
 
 
@@ -112,7 +112,7 @@ def write_atomically(path: Path, content: str) -> None:
 def write_bytes_atomically(path: Path, content: bytes) -> None:
     """Replace the content of a file atomically; raise OSError on failure. A link is replaced, not followed."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    temporary.unlink(missing_ok=True)  # left by a killed process with the same PID, or a planted link
+    temporary.unlink(missing_ok=True)  # a file left by a killed process with the same PID, or a planted link
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o666)
         with open(descriptor, "wb") as file:
@@ -182,7 +182,7 @@ def let_others_read(path: Path) -> None:
 
 def flush(path: Path) -> None:
     """Wait until a file or folder is on disk (fsync). Otherwise, a power failure can lose the entries of a folder."""
-    if os.name != "posix":  # other systems cannot open folders
+    if os.name != "posix":  # Windows cannot open folders
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:

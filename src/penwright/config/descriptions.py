@@ -19,7 +19,7 @@ from penwright.config.settings import settings_in
 
 REQUIRED = "required"
 TYPES = {int: "integer", float: "float", str: "string", bool: "boolean"}  # names of the types in TOML
-LARGE = 1 << 20  # larger limits are written as powers of two
+LARGE = 1 << 20  # limits above this are written as powers of two
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def describe(
     `default` is the default of the whole table, if there is one. It may differ from the defaults of the class.
     """
     base = default if isinstance(default, kind) else None
-    meanings = {"type": "selects this variant" if is_variant else "the only type"} | field_comments(kind)
+    meanings = {"type": "value that selects this variant" if is_variant else "the only type"} | field_comments(kind)
     own, tables = [], []
     for key, field in kind.model_fields.items():
         full = f"{name}.{field.alias or key}".strip(".")

@@ -28,11 +28,11 @@ class LearnedPositions(Settings):
 
 
 class RotaryScaling(Settings):
-    """Scaling of rotary positions, for contexts longer than in the original training (Llama 3.1)."""
+    """Scaling of RoPE frequencies, for contexts longer than in the original training (Llama 3.1)."""
 
-    factor: PositiveFloat  # divisor of the low frequencies
+    factor: PositiveFloat  # low RoPE frequencies are divided by this
     low_freq_factor: PositiveFloat = (
-        1.0  # frequencies with fewer rotations than this in the original context count as low
+        1.0  # RoPE frequencies with fewer rotations than this in the original context count as low
     )
     high_freq_factor: PositiveFloat = (
         4.0  # frequencies with more rotations than this are not scaled; from low_freq_factor on, they are interpolated
@@ -46,8 +46,8 @@ class RotaryPositions(Settings):
     """Rotary positions (RoPE): queries and keys are rotated by their position (Su et al. 2021)."""
 
     type: Literal["rotary"] = "rotary"
-    base: PositiveFloat = 10_000.0  # base of the rotation frequencies
-    scaling: RotaryScaling | None = None  # scaling for longer contexts; None: off
+    base: PositiveFloat = 10_000.0  # base of the RoPE frequencies
+    scaling: RotaryScaling | None = None  # scaling of the frequencies for longer contexts; None: off
 
 
 class NoPositions(Settings):
@@ -117,7 +117,7 @@ class ModelSettings(Settings):
     n_decoder_layers: PositiveInt | None = None  # decoder layers of an encoder-decoder; None: n_layers
     n_heads: PositiveInt = 4  # attention heads per layer
     n_kv_heads: PositiveInt  # key and value heads per layer; default: n_heads; fewer: grouped-query attention
-    d_head: PositiveInt  # width of a head; default: d_model / n_heads
+    d_head: PositiveInt  # width of an attention head; default: d_model / n_heads
     d_ff: PositiveInt  # feed-forward width; default: 4 d_model; with a gate, 8/3 d_model rounded up to a multiple of 32
     context_length: PositiveInt = 256  # longest sequence, in tokens
     positions: Positions = RotaryPositions()
@@ -130,7 +130,7 @@ class ModelSettings(Settings):
     output_bias: bool = False  # bias on the logits (Marian)
     qk_norm: bool = False  # norm on the queries and keys of self-attention, per head (Qwen3)
     tie_embeddings: Literal["all", "output", "none"] = (
-        "all"  # embedding matrices that are shared; output: the target embedding and the output layer share one
+        "all"  # which embedding matrices are shared; output: the target embedding is also the output layer
     )
     scale_embeddings: bool = False  # multiply the embeddings by sqrt(d_model)
     window: PositiveInt | None = None  # sliding-window self-attention over this many tokens; None: all tokens
@@ -156,7 +156,7 @@ class ModelSettings(Settings):
         table = merge(SIZES[size], given) if size else dict(given)
         d_model, n_heads = table.get("d_model", 128), table.get("n_heads", 4)
         if not (isinstance(d_model, int) and isinstance(n_heads, int) and n_heads > 0):
-            d_model = n_heads = 1  # any valid number: the validation of the fields reports the error
+            d_model = n_heads = 1  # placeholders: the field validation reports the error
         if "d_head" not in table and d_model % n_heads:
             raise ValueError(f"d_model ({d_model}) must be a multiple of n_heads ({n_heads})")
         gated = table.get("feed_forward", "swiglu") in ("swiglu", "geglu")

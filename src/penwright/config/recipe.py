@@ -46,8 +46,8 @@ class DataSettings(Settings):
 
     train: Annotated[Paths, Field(min_length=1)]  # training data: files, folders, hub:NAME or hub:NAME/CONFIG
     validation: Paths = ()  # your own held-out files; empty: hold out a part of train
-    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None  # share of train to hold out; None: depends on its size
-    seed: NonNegativeInt | None = None  # selects the held-out examples; None: the recipe's seed
+    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None  # share of train to hold out; None: chosen by size
+    seed: NonNegativeInt | None = None  # seed for choosing held-out examples; None: the recipe's seed
     source: Column | None = None  # column of the source sentences
     target: Column | None = None  # column of the target sentences
     text: Columns = ()  # columns of the text; several columns are joined by spaces
@@ -56,7 +56,7 @@ class DataSettings(Settings):
     dictionary: str | None = None  # translators: file of terms and translations to learn, and to use as hints
     group: Column | None = None  # column of groups, such as authors: a group is held out as a whole, or not at all
     encoding: str | None = None  # encoding of text files; None: detect it
-    max_characters: PositiveInt = 5000  # drop pairs with a longer side, and longer labelled texts
+    max_characters: PositiveInt = 5000  # in characters: drop longer labelled texts, and pairs with a longer side
     max_ratio: PositiveFloat | None = 9.0  # drop pairs if one side is more than this many times as long as the other
     deduplicate: bool = True  # drop repeated examples
 
@@ -75,7 +75,7 @@ class TokenizerSettings(Settings):
 
     @property
     def is_pretrained(self) -> bool:
-        """Whether the tokenizer came with an imported model. One that `from` names did not."""
+        """Whether the tokenizer came with an imported model, rather than from the setting `from`."""
         return self.type == "imported" and self.from_ is None
 
     @model_validator(mode="after")
@@ -95,10 +95,10 @@ class DistillationSettings(Settings):
 class FineTuningSettings(Settings):
     """Fine-tuning: training starts from the weights and the tokenizer of another run (the base)."""
 
-    base: str  # run folder to start from
-    base_sha256: str | None = None  # checksum of the base's weights, recorded when training begins
-    keep_old: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of batches from the training text of the base
-    trim_vocabulary: bool = False  # drop the tokens of the base that the text does not use
+    base: str  # run folder of the model to start from
+    base_sha256: str | None = None  # checksum of the base model's weights, recorded when training begins
+    keep_old: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of batches from the base model's training text
+    trim_vocabulary: bool = False  # drop tokens of the base model that are not in the training text
     add_tokens: PositiveInt | str | None = None  # number of new tokens to learn from the text, or a file of words
 
 
@@ -118,11 +118,11 @@ class LoraSettings(Settings):
 
     rank: Annotated[int, Field(gt=0, le=4096)]  # rank of each adapter
     alpha: PositiveFloat | None = None  # adapters are scaled by alpha / rank; None: twice the rank
-    targets: Annotated[tuple[LoraTarget, ...], Field(min_length=1)] = ("query", "value")  # layers with an adapter
+    targets: Annotated[tuple[LoraTarget, ...], Field(min_length=1)] = ("query", "value")  # layers that get an adapter
 
     @property
     def scale(self) -> float:
-        """Scaling factor of the update."""
+        """Scaling factor of the low-rank update."""
         return 2.0 if self.alpha is None else self.alpha / self.rank
 
 
@@ -162,7 +162,7 @@ class DecodingSettings(Settings):
     dry_base: Annotated[float, Field(ge=1)] = 1.75  # DRY: growth of the penalty per repeated token
     dry_allowed_length: Count = 2  # DRY: longest repetition without penalty, in tokens
     dry_breakers: Texts = ("\n", ":", '"', "*")  # DRY: repetitions end at tokens that contain this text
-    logit_bias: dict[str, float] = Field(default_factory=dict)  # raise the log-probability of a text by a score in nats
+    logit_bias: dict[str, float] = Field(default_factory=dict)  # add a score in nats to the log-probability of a text
     banned_words: Texts = ()  # ban a word, ignoring case; beg* bans all words that begin with beg
     required_words: Texts = ()  # require a word in the completion
     pattern: str | None = None  # regular expression that the whole completion must match
@@ -205,7 +205,9 @@ def decoding_settings(
         if name in used:
             continue
         if name in DecodingSettings.model_fields:
-            raise UnknownArgument(f"{name} has no effect here. The settings that have an effect are {', '.join(used)}")
+            raise UnknownArgument(
+                f"{name} has no effect in this call. The settings that have an effect are {', '.join(used)}"
+            )
         nearest = get_close_matches(name, [*used, *FLAGS], n=1, cutoff=0.5)
         hint = f"did you mean '{nearest[0]}'?" if nearest else f"the settings are {', '.join(used)}"
         raise UnknownArgument(f"there is no setting '{name}'; {hint}")
@@ -235,8 +237,8 @@ class Recipe(Settings):
     def _check(self) -> "Recipe":
         if self.tokenizer.prefix_space and self.task not in ("classify", "encode"):
             raise ValueError(
-                "[tokenizer] prefix_space is only for classifiers and encoders: with it, other models would write a "
-                "space first"
+                "[tokenizer] prefix_space is only for classifiers and encoders: with it, other models would begin "
+                "each text with a space"
             )
         if self.data.dictionary is not None and self.task != "translate":
             raise ValueError(f"[data] dictionary is for translators only, not for the task {self.task}")

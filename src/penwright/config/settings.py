@@ -139,7 +139,7 @@ def _explain(kind: type[BaseModel], location: tuple[int | str, ...], problem: Ma
 
 
 def _walk(kind: type[BaseModel], location: list[int | str]) -> tuple[list[str], list[str]]:
-    """Return the table names on the path to a location, without types of variants, and the keys of the last table."""
+    """Return the names of the tables that contain a location, outermost first, and the keys of the innermost table."""
     names, kinds = [], [kind]
     for step in map(str, location):
         variant = [k for k in kinds if len(kinds) > 1 and k.model_fields["type"].default == step]
@@ -154,7 +154,7 @@ def _walk(kind: type[BaseModel], location: list[int | str]) -> tuple[list[str], 
 
 
 def settings_in(annotation: object) -> list[type[BaseModel]]:
-    """Return the classes of settings in an annotation."""
+    """Return the settings classes in a type annotation."""
     if get_origin(annotation) in (Union, UnionType, Annotated):
         return [found for argument in get_args(annotation) for found in settings_in(argument)]
     return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []

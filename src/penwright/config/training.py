@@ -39,7 +39,7 @@ class Muon(Settings):
     @field_validator("adamw", mode="before")
     @classmethod
     def _fill_in(cls, given: Any) -> Any:
-        """Fill in missing values from the default above, not from the defaults of the AdamW class."""
+        """Fill in missing AdamW settings from the defaults for Muon, not from those of the AdamW class."""
         own = cls.model_fields["adamw"].default
         return own.model_dump() | given if isinstance(given, dict) else given
 
@@ -64,13 +64,13 @@ class TrainingSettings(Settings):
     patience: PositiveInt | None = None  # stop after this many evaluations without a better score; None: never
     cooldown_on_overfitting: bool = False  # start the cooldown when the held-out loss rises; stop if it keeps rising
     keep: PositiveInt = 2  # newest checkpoints to keep, in addition to the best
-    early: Annotated[int, Field(ge=0, le=9)] = 0  # keep the weights after 1, 10, 100 ... seconds: how many; 0: none
-    prompts: tuple[str, ...] = ()  # prompts of the samples at each evaluation; empty: from held-out text
+    early: Annotated[int, Field(ge=0, le=9)] = 0  # number of early snapshots of the weights: after 1, 10, 100, ... s
+    prompts: tuple[str, ...] = ()  # prompts for samples at each evaluation; empty: from held-out text
     device: str = "auto"  # cpu, cuda, mps, ...
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # number format of the matrix products
     compile: Literal["auto", "on", "off"] = "auto"  # use torch.compile
-    threads: NonNegativeInt = 0  # CPU threads; 0: all
-    parallelism: Literal["auto", "ddp", "fsdp"] = "auto"  # of several processes; fsdp: each keeps a part of the model
+    threads: NonNegativeInt = 0  # number of CPU threads; 0: all cores
+    parallelism: Literal["auto", "ddp", "fsdp"] = "auto"  # fsdp: each process keeps only a part of the model
     activation_checkpointing: bool = False  # compute activations twice instead of keeping them: slower, less memory
 
     @model_validator(mode="after")

@@ -164,7 +164,7 @@ def task_of_table(table: Table) -> tuple[str, str]:
 
 
 def _is_prompt_and_answer(pair: tuple[Profile, Profile]) -> bool:
-    """Return whether the pair is a prompt and its answer, by the name of the first column."""
+    """Return whether the pair is a prompt and its answer, judging by the name of the first column."""
     return pair[0].key in PROMPT_NAMES
 
 

@@ -223,7 +223,7 @@ def guess_encoding(sample: bytes) -> str:
 
 
 def _is_turkish(sample: bytes) -> bool:
-    """Return whether ı makes up more than a fifth of the non-ASCII bytes."""
+    """Return whether ı makes up more than a fifth of the non-ASCII bytes, as in Turkish."""
     beyond_ascii = len(sample) - len(sample.translate(None, bytes(range(128, 256))))
     return 5 * sample.count(TURKISH) > beyond_ascii
 

@@ -67,14 +67,14 @@ class Report:
 def describe(file: SourceFile) -> str:
     """Describe a file in one line: its size, encoding and corrections."""
     encoding = " and ".join(NAMES.get(each, each) for each in file.encoding.split("|"))
-    encoding += ", line by line," if "|" in file.encoding else ""
+    encoding += " (chosen for each line)" if "|" in file.encoding else ""
     facts = [f"{file.n_bytes:,} bytes"]
     if file.format:
         facts.append(FORMATS[file.format].description)
     if file.remark:
         facts.append(file.remark)
     if file.encoding and FORMATS.get(file.format, PLAIN).is_decoded:
-        facts.append(f"{encoding} guessed from its letters (if wrong, set the encoding)" if file.guessed else encoding)
+        facts.append(f"{encoding} guessed from the letters (if wrong, set the encoding)" if file.guessed else encoding)
     if file.n_lines:
         facts.append(count(file.n_lines, "line"))
     name = "standard input" if file.path == STANDARD_INPUT else file.path

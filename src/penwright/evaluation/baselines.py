@@ -1,4 +1,4 @@
-"""Simple methods to compare with: n-gram models for writers, and a word-by-word dictionary for translators."""
+"""Baselines: n-gram models for generators, and a word-by-word dictionary for translators."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,9 +15,9 @@ MOST_COUNTED = 2_000_000  # maximum number of training tokens for the Kneser-Ney
 CHUNK = 1_000_000  # number of held-out tokens to score at once
 MOST_LINKS = 2_000_000  # maximum number of word pairs for learning the dictionary
 LONGEST = 60  # maximum number of words of each sentence that the dictionary is learned from
-ROUNDS = 5  # rounds of expectation maximization
+ROUNDS = 5  # number of rounds of expectation maximization
 PUNCTUATION = re.compile(r"[^\w\s'’-]")
-CLOSING = re.compile(r"[.,;:!?…%)\]}»”]")  # punctuation without a space before it
+CLOSING = re.compile(r"[.,;:!?…%)\]}»”]")  # punctuation that is never preceded by a space
 
 Counts = NDArray[np.float64]
 Tokens = NDArray[np.integer]
@@ -44,7 +44,7 @@ def ngram_baselines(
     seen = np.bincount(pairs // vocab_size, weights=pair_counts, minlength=vocab_size)[before]
     kinds = np.bincount(pairs // vocab_size, minlength=vocab_size)[before]
     wanted = before * vocab_size + after
-    pairs, pair_counts = np.append(pairs, -1), np.append(pair_counts, 0)  # a sentinel for pairs that would sort last
+    pairs, pair_counts = np.append(pairs, -1), np.append(pair_counts, 0)  # a sentinel for lookups past the last pair
     place = np.searchsorted(pairs[:-1], wanted)
     together = np.where(pairs[place] == wanted, pair_counts[place], 0)
     bigram = (together + kinds * unigram[after]) / np.maximum(seen + kinds, 1)

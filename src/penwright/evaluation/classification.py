@@ -69,7 +69,7 @@ class Calibration(NamedTuple):
 def compute_calibration(confidences: NDArray[np.float64], right: NDArray[np.bool_]) -> Calibration:
     """Compute the calibration from the confidence of each prediction, and from whether the prediction is right.
 
-    A value on the border of two bins belongs to the upper one.
+    A confidence on the boundary of two bins belongs to the upper bin.
     """
     which = np.minimum((confidences * N_BINS).astype(int), N_BINS - 1)
     bins = []
@@ -91,7 +91,7 @@ def debiased_error(calibration: Calibration) -> float:
     for each in calibration.bins:
         gap = abs(each.accuracy - each.confidence)
         deviation = sqrt(each.accuracy * (1 - each.accuracy) / each.n)
-        if deviation:  # mean of the absolute value of a normal variable
+        if deviation:  # the gap becomes the mean absolute value of a normal variable
             ratio = gap / deviation
             gap = deviation * sqrt(2 / pi) * exp(-(ratio**2) / 2) + gap * erf(ratio / sqrt(2))
         redrawn += each.n * gap

@@ -34,9 +34,9 @@ class Mistake(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """The minimum probability of a label that gives the label the best F1.
+    """A decision threshold for one label: the minimum probability that maximizes the F1 of the label.
 
-    The scores, in percent, are those of the texts on which the threshold was chosen, so they are a bit optimistic.
+    The scores, in percent, are from the texts that the threshold was chosen on, so they are slightly optimistic.
     """
 
     label: str
@@ -52,7 +52,7 @@ class LabelReport(NamedTuple):
     labels: tuple[LabelScores, ...]
     confusion: list[list[int]]
     mistakes: tuple[Mistake, ...]  # mistakes with the highest probabilities, in descending order
-    threshold: Threshold | None = None  # best threshold of the rarer label; None unless there are two labels
+    threshold: Threshold | None = None  # best threshold for the rarer label; None unless there are two labels
 
     def as_dict(self) -> dict[str, object]:
         """Return the report as a dictionary for JSON."""
@@ -79,7 +79,7 @@ def label_scores(counts: NDArray[np.int64], labels: Sequence[str]) -> tuple[Labe
 
 
 def best_threshold(probabilities: NDArray[np.float64], is_label: NDArray[np.bool_], label: str) -> Threshold | None:
-    """Return the threshold with the best F1, from the probability of the label for each text; None without texts."""
+    """Return the threshold that maximizes F1, given each text's probability of the label; None if no text has it."""
     order = np.argsort(-probabilities, kind="stable")
     sorted_probabilities, n_right = probabilities[order], np.cumsum(is_label[order])
     lower = np.append(sorted_probabilities[1:], 0.0)

@@ -17,7 +17,7 @@ LENGTHS = range(2, 9)  # lengths of the word n-grams
 SHORTEST = 8  # minimum length of a reported passage, in bytes
 CARRIED = 2_000  # number of characters to read again with the next chunk, for n-grams that span two chunks
 _WORD = re.compile(r"\w+")
-_ROW = re.compile(r"([^\w\n])\1{2,}")  # repeated punctuation, e.g. a line of dashes, which is no sign of copying
+_ROW = re.compile(r"([^\w\n])\1{2,}")  # repeated punctuation, such as a line of dashes, is no sign of copying
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 Hashes = UInt64[np.ndarray, " _places"]
 
@@ -79,7 +79,7 @@ def passages(documents: Iterable[Document], n_characters: int, most: int = 50) -
 
 
 class _Ngrams:
-    """The word n-grams of the texts, and whether each was found. An n-gram's hash is a polynomial of word hashes."""
+    """The word n-grams of the texts, and whether the training text has them. Hashes are polynomials of word hashes."""
 
     def __init__(self, texts: Sequence[str]):
         self._texts = [dict(_ngrams(_words(text))) for text in texts]
@@ -94,7 +94,7 @@ class _Ngrams:
             self._found[n][places[known]] = True
 
     def shares(self) -> Iterator[dict[int, float]]:
-        """Yield the share of n-grams that were not found, by n, for each text."""
+        """Yield, for each text, the share of its n-grams that are not in the training text, by n."""
         for text in self._texts:
             found = {n: self._found[n][np.searchsorted(self._wanted[n], hashes)] for n, hashes in text.items()}
             yield {n: float(1 - known.mean()) for n, known in found.items() if len(known)}
@@ -135,9 +135,9 @@ class _Text:
 
 @dataclass
 class _PassageSearch:
-    """A search for the longest common passages. Windows of 8 bytes are compared, then windows of 16, 32 and so on.
+    """A search for the longest passages in common. Windows of 8 bytes are compared, then of 16, 32 and so on.
 
-    Any window of 2^k bytes in a passage finds the passage. It is then measured by extending the window on both sides.
+    Any matching window reveals a passage, which is then measured by extending the window on both sides.
     """
 
     given: Sequence[str]
@@ -229,7 +229,7 @@ def _encode(text: str) -> bytes:
 
 
 def _eight_byte_windows(spelled: bytes) -> Hashes:
-    """Return all windows of 8 bytes as numbers."""
+    """Return all windows of 8 bytes as 64-bit integers."""
     n = max(0, len(spelled) - SHORTEST + 1)
     single = np.frombuffer(spelled, dtype=np.uint8)
     hashes = np.zeros(n, dtype=np.uint64)

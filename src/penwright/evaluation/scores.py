@@ -1,4 +1,4 @@
-"""Named scores of an evaluation, and samples for people to read."""
+"""The scores of an evaluation, and sample outputs for people to read."""
 
 from math import isfinite
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from penwright.evaluation.label_report import LabelReport
 
 
 class Baseline(NamedTuple):
-    """The score of a simple method, for comparison."""
+    """The score of a simple method (a baseline), for comparison with the model."""
 
     name: str
     value: float
@@ -21,7 +21,7 @@ class Score(NamedTuple):
     higher_is_better: bool = False
     note: str = ""  # details that matter in comparisons, e.g. a signature or a unit
     standard_error: float | None = None  # standard error, if known; smaller differences may be due to chance
-    baselines: tuple[Baseline, ...] = ()  # scores of simple methods; empty during training
+    baselines: tuple[Baseline, ...] = ()  # scores of the baselines; empty during training
     report: LabelReport | None = None  # details of a classifier's accuracy, if all held-out texts were evaluated
 
     def beats(self, other: float | None) -> bool:

@@ -49,7 +49,7 @@ class Tuning:
 
 
 def tune(translator: Translator, sources: Sequence[str], references: Sequence[str], say: Say = say_nothing) -> Tuning:
-    """Choose settings on every other pair, and compare them with the current settings on the remaining pairs.
+    """Choose settings on half of the pairs, and compare them with the current settings on the other half.
 
     The n-best list of each source is generated once, then reranked with all settings. Raises PenwrightError for fewer
     than FEWEST pairs.
@@ -62,7 +62,7 @@ def tune(translator: Translator, sources: Sequence[str], references: Sequence[st
     say(f"finding the {current.beam_size} best translations of {len(chosen_on):,} sources")
     found = translator.translate(chosen_on, n_best=current.beam_size, constraints=NO_CONSTRAINTS)
     lists = [translation.candidates for translation in found]
-    say(f"reranking the translations with {len(LENGTH_PENALTIES) * len(COVERAGE_PENALTIES)} pairs of penalties")
+    say(f"reranking the translations with {len(LENGTH_PENALTIES) * len(COVERAGE_PENALTIES)} combinations of penalties")
     covered = _coverages(translator, chosen_on, lists)
     trials = [
         Trial(*settings, *_bleu_and_chrf(_ranked(lists, covered, *settings), references[::2]))
