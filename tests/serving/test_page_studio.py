@@ -143,7 +143,7 @@ def test_from_an_empty_folder_to_a_writer_by_keyboard(browser: Any, studio: Any,
         page.wait_for_selector(".job.finished")
         run = Run(tmp_path / "new" / "runs" / "pasted")
         assert run.is_finished and run.last_step() == STEPS
-        assert re.search("as unsure about the next .* as between", page.inner_text(".job"))
+        assert re.search("as unsure about the next .* as if choosing between", page.inner_text(".job"))
         check_looks(page)
         write_by_keyboard(page, run)
         assert elsewhere == [] and errors == []

@@ -70,7 +70,7 @@ def test_a_word_put_otherwise_begins_the_translation_anew(visit: Any, server: An
     page.wait_for_selector(".other-words button")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    page.wait_for_selector(".details .hint:has-text('It begins as you chose')")
+    page.wait_for_selector(".details .hint:has-text('You chose this beginning')")
     settled(page)
     translator = server.registry.get("translator").translator
     chosen = translator.alternatives(text, "", 8)[1].word

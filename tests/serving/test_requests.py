@@ -147,7 +147,7 @@ def test_whole_surrogate_pairs_are_text(asked: Asked) -> None:
         ("inspect/tokens", {"side": "left"}, "side: must be 'source' or 'target'"),
         ("write", {"settings": {"temprature": 1}}, "did you mean 'temperature'"),
         ("classify", {str(n): n for n in range(9000)}, "there is no field '0'"),
-        ("v1/completions", {"logit_bias": {str(n): "x" for n in range(9000)}}, "logit_bias: may have at most 300"),
+        ("v1/completions", {"logit_bias": {str(n): "x" for n in range(9000)}}, "logit_bias: must have at most 300"),
     ],
 )
 def test_refusals_name_the_place_and_the_reason(asked: Asked, path: str, body: object, about: str) -> None:

@@ -231,7 +231,7 @@ def test_candidates_are_ordered_by_the_number_shown_last(opened: Opened) -> None
     after = [{**before[0], "probability": 0.4}, {**before[1], "probability": 0.6}]
     page = show(opened, "candidates", {"before": before, "after": after, "entropy": 2.1972})
     assert page.locator(".pw-bars tbody th").all_inner_texts() == ["b", "a"]
-    assert "as unsure as between 9 tokens" in page.inner_text(".pw-note")
+    assert "as unsure as if choosing between 9 tokens" in page.inner_text(".pw-note")
 
 
 def test_the_last_column_of_a_confusion_matrix_stays_in_view(opened: Opened) -> None:

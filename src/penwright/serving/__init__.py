@@ -1,1 +1,1 @@
-"""An HTTP server for trained runs: APIs that existing clients know, and a web page."""
+"""An HTTP server for trained runs: APIs for existing clients, and a web page."""

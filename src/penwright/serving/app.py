@@ -66,15 +66,15 @@ def create_app(registry: ModelRegistry, settings: ServingSettings, studio: "Stud
     add_error_handlers(app)
     app.add_api_route("/views/style.css", _style, include_in_schema=False)
     app.mount("/views", _Files(directory=MODULES))
-    app.router.default = _Files(directory=PAGE, html=True)  # serves all paths without a route
+    app.router.default = _Files(directory=PAGE, html=True)  # serves every path that has no route
     return app
 
 
 class _Files(StaticFiles):
-    """Static files. Starlette answers methods other than GET and HEAD with 405; this class answers them with 404."""
+    """A server of static files. Unlike Starlette's, it answers methods other than GET and HEAD with 404, not 405."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a file."""
+        """Answer a request with a file."""
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
             raise HTTPException(404)
         await super().__call__(scope, receive, send)

@@ -18,7 +18,7 @@ from penwright.errors import PenwrightError
 UpdateQueue = asyncio.Queue[tuple[Request, TokenUpdate | Exception]]
 BatchKey = TypeVar("BatchKey", bound=Hashable)
 Result = TypeVar("Result")
-BATCH = 32  # texts per batch
+BATCH = 32  # maximum number of texts per batch
 
 
 class ClientsDisconnected(PenwrightError):
@@ -26,12 +26,12 @@ class ClientsDisconnected(PenwrightError):
 
 
 class CompletionWorker:
-    """A worker that steps a pool until all completions are finished. Other work may run between two steps."""
+    """A worker that advances a batch step by step until all completions are finished. Other work can run in between."""
 
     def __init__(self, pool: ContinuousBatch, worker: Executor):
         self.pool, self._worker = pool, worker
-        self._is_stepping = False  # whether the pool is stepping; used on the worker's thread only
-        self._queues: dict[Request, UpdateQueue] = {}  # used on the server's thread only, like the attributes below
+        self._is_stepping = False  # whether the pool takes a step; used on the worker's thread only
+        self._queues: dict[Request, UpdateQueue] = {}  # used on the server's thread only, like the counters
         self.n_tokens = 0  # number of tokens generated so far
         self.n_abandoned = 0  # number of completions abandoned before their end
 
@@ -133,7 +133,7 @@ class _Request(Generic[BatchKey, Result]):
 class DynamicBatcher(Generic[BatchKey, Result]):
     """A batcher that collects texts for some milliseconds, then processes them in batches.
 
-    A batch takes one text from each request in turn, which keeps large requests from holding up small ones.
+    A batch takes one text from each request in turn, so that large requests do not hold up small ones.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class DynamicBatcher(Generic[BatchKey, Result]):
         self._task = None
 
     def _batch(self) -> list[_Request[BatchKey, Result]]:
-        """Return the requests of the next batch, with one entry for each text. Entries may therefore repeat."""
+        """Return the request of each text in the next batch. A request with several texts can occur several times."""
         alike = [each for each in self._requests if each.is_open and each.key == self._requests[0].key]
         batch: list[_Request[BatchKey, Result]] = []
         for turn in range(BATCH):

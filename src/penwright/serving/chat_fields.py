@@ -46,26 +46,26 @@ class ChatRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    model: Name | None = None  # None: the first model that can answer
+    model: Name | None = None  # name of a model; None for the first one that can answer
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
     max_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = (
         None  # maximum number of new tokens; None: the run's setting
     )
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # newer name for max_tokens
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # 0: always the most likely token
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # at 0, the most likely token is always chosen
     top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
     n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of answers
     stream: bool | None = False  # whether to send the text in events while it is generated
     stream_options: StreamOptions | None = None  # options that apply to streams
     logprobs: bool | None = False  # whether to return the log-probability of each token
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # alternatives per token to return
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # number of alternatives per token
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None: a different one each time
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     logit_bias: Biases | None = None  # values to add to logits, by token id
     tools: list[Any] | None = None  # not supported
-    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # extends OpenAI's API; 0 or -1: all tokens
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # not in OpenAI's API; 0 or -1 keeps all tokens
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
 

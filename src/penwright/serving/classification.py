@@ -18,7 +18,7 @@ class ClassifyRequest(ModelRequest):
     """A request to classify one or more texts."""
 
     texts: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_ENTRIES)]  # texts to classify
-    model: Name | None = None  # None: the first classifier
+    model: Name | None = None  # name of a model; None for the first classifier
 
 
 class LabelResult(BaseModel):

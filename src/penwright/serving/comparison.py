@@ -26,7 +26,7 @@ class ComparisonRequest(ModelRequest):
 
     model: Name | None = None
     text: Text = ""
-    target: Text | None = None  # a translation; None: the model's own translation
+    target: Text | None = None  # a translation of the text; None for the model's own
     other_model: Name | None = None
     other_text: Text = ""
     other_target: Text | None = None
@@ -85,7 +85,7 @@ def _two(body: ComparisonRequest, registry: ModelRegistry) -> _Two:
 async def _tokens(two: _Two) -> tuple[View, tuple[str, ...]]:
     one, warnings = await two.first.find(Inspector.surprises)
     other, more = await two.second.find(Inspector.surprises)
-    found = await asyncio.to_thread(compare, one, other)  # runs on a thread: very different texts take seconds
+    found = await asyncio.to_thread(compare, one, other)  # on a thread, since very different texts take seconds
     return compared(found, two.names), warnings + more
 
 

@@ -19,7 +19,7 @@ MAX_BIASES = 300
 def _limit_entries(given: Any) -> Any:
     """Refuse a large object before validating its values."""
     if isinstance(given, dict) and len(given) > MAX_BIASES:
-        raise ValueError(f"may have at most {MAX_BIASES} entries")
+        raise ValueError(f"must have at most {MAX_BIASES} entries")
     return given
 
 
@@ -37,7 +37,7 @@ class CompletionRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    model: Name | None = None  # None: the first writer
+    model: Name | None = None  # name of a model; None for the first writer
     prompt: (  # one or more prompts, as texts or as token ids
         Text
         | Annotated[list[Text], Field(max_length=MAX_ENTRIES, fail_fast=True)]
@@ -45,13 +45,13 @@ class CompletionRequest(BaseModel):
         | Annotated[list[Ids], Field(max_length=MAX_ENTRIES, fail_fast=True)]
     ) = "\n"
     max_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = 16  # maximum number of new tokens
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # 0: always the most likely token
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # at 0, the most likely token is always chosen
     top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
     n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of completions per prompt
     best_of: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # values other than n are not supported
     stream: bool | None = False  # whether to send the text in events while it is generated
     stream_options: StreamOptions | None = None  # options that apply to streams
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # alternatives per token to return
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # number of alternatives per token
     echo: bool | None = False  # whether to return the prompt before the completion
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None: a different one each time
@@ -59,7 +59,7 @@ class CompletionRequest(BaseModel):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     logit_bias: Biases | None = None  # values to add to logits, by token id
     suffix: Text | None = None  # not supported
-    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # extends OpenAI's API; 0 or -1: all tokens
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # not in OpenAI's API; 0 or -1 keeps all tokens
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
 

@@ -32,14 +32,14 @@ from penwright.serving.settings import ServingSettings
 from penwright.tokenizers import TextStream, Tokenizer
 
 MAX_NUMBERS = 1_000_000  # maximum number of tokens and alternatives in an answer
-MIN_TOP_P = 1e-6  # replaces a top_p of 0; it leaves only the most likely token
+MIN_TOP_P = 1e-6  # replaces a top_p of 0, so that only the most likely token is kept
 
 
 class CompletionJob:
     """A completion request in progress."""
 
     def __init__(self, body: CompletionRequest, served: ModelWorker, limits: ServingSettings):
-        """Store the request. `prepare` checks it later."""
+        """Store the request without checking it; `prepare` does that."""
         self.body, self._served, self._limits = body, served, limits
         self.id, self.created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
         self._settings = _settings(body)
@@ -207,7 +207,9 @@ def _prompt(given: object, tokenizer: Tokenizer) -> tuple[str, list[int]]:
 
 def _check_prompts(prompts: Sequence[tuple[str, list[int]]], limits: ServingSettings) -> None:
     check_texts([text for text, _ in prompts], limits)
-    longest = max((len(tokens) for _, tokens in prompts), default=0)  # in tokens: some tokens have no text
+    longest = max(
+        (len(tokens) for _, tokens in prompts), default=0
+    )  # counted in tokens, since some tokens have no text
     if longest > limits.max_characters:
         raise RequestTooLarge(
             f"a prompt has {longest:,} tokens, but this server accepts at most {limits.max_characters:,} "

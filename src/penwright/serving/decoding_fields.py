@@ -57,7 +57,7 @@ def is_off(name: str, value: object) -> bool:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Convert a JSON value to the type of the setting: None if it disables the setting, and tuples for lists."""
+    """Convert a JSON value to the setting's type: a list to a tuple, and a value that disables the setting to None."""
     if is_off(name, value):
         return None
     return tuple(value) if isinstance(value, list) else value

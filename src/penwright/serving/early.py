@@ -23,7 +23,7 @@ from penwright.workflows.load import load
 router = APIRouter(prefix="/early", responses=ERROR_RESPONSES)
 T = TypeVar("T")
 MAX_TOKENS = 200
-_loading = asyncio.Lock()  # keeps at most one early model in memory
+_loading = asyncio.Lock()  # so that at most one early model is in memory
 
 
 class EarlyRequest(ModelRequest):
@@ -38,7 +38,7 @@ class EarlyAnswer(BaseModel):
     """The answer of the weights from one moment of training."""
 
     step: int | None
-    seconds: float | None  # seconds of training; None for the served weights if they are not recorded
+    seconds: float | None  # seconds of training; None if unknown, as for the served weights
     text: str
     is_served: bool = False
 
@@ -64,7 +64,7 @@ async def run_early(served: ModelWorker, checkpoint: Checkpoint, function: Calla
 
     def work() -> T:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # ignores the warning that the model is not optimized
+            warnings.simplefilter("ignore")  # hides the warning that the model is not optimized
             application = load(checkpoint.folder, served.limits.device)
         return function(application)
 

@@ -24,10 +24,12 @@ class EmbeddingRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    input: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_ENTRIES)]  # texts, not tokens
-    model: Name | None = None  # None: the first model that is not a translator
+    input: (
+        Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_ENTRIES)]
+    )  # texts to embed; token ids are not supported
+    model: Name | None = None  # name of a model; None for the first one that is not a translator
     encoding_format: Literal["float", "base64"] = "float"  # base64: little-endian float32
-    dimensions: int | None = None  # must be the width of the model
+    dimensions: int | None = None  # must equal the model's width, if present
 
 
 class EmbeddingEntry(BaseModel):

@@ -48,9 +48,9 @@ PROBLEMS = {  # plain descriptions of pydantic's errors
     "greater_than_equal": "must be at least {ge}",
     "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
-    "too_long": "may have at most {max_length} entries",
+    "too_long": "must have at most {max_length} entries",
     "too_short": "must not be empty",
-    "string_too_long": "may have at most {max_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
     "string_too_short": "must have at least {min_length} characters",
     "literal_error": "must be {expected}",
     "enum": "must be {expected}",
@@ -137,7 +137,7 @@ def status_and_message(error: Exception) -> tuple[int, str]:
     """Return the HTTP status and the message for an error."""
     status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), None)
     if isinstance(error, TimeoutError):
-        return 504, "the request took longer than the server allows (deadline_seconds). Ask for less"
+        return 504, "the request took longer than the server allows (deadline_seconds). Send a smaller request"
     if isinstance(error, PenwrightError):
         return status or 400, str(error)
     return 500, "internal server error. See the server's log"

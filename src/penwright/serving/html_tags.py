@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape, unescape
 from typing import NamedTuple
 
-# Elements whose content cannot contain tags. True: the content is text to translate.
+# Elements that cannot contain tags, and whether their content is translated.
 UNPARSED = {"script": False, "style": False, "textarea": True, "title": True}
 KEPT = ("script", "style", "code", "kbd", "samp", "var", "math", "svg")  # elements whose text is not translated
 VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
@@ -14,7 +14,7 @@ _NAME = re.compile(r"</?([a-zA-Z][^\s/>]*)")
 _UNTRANSLATED = re.compile(r"""\s(?:translate\s*=\s*["']?no\b|class\s*=\s*["'][^"']*\bnotranslate\b)""", re.IGNORECASE)
 _STOP = re.compile("[>\"']")  # end of a tag, or beginning of a quoted value, where > is an ordinary character
 _LETTER = re.compile(r"[^\W\d_]")
-_SPACES = re.compile(r"[ \t\r\n\f]+")  # white space that HTML shows as one space
+_SPACES = re.compile(r"[ \t\r\n\f]+")  # white space that a browser displays as one space
 _SPACE = ("&nbsp;", "&#160;", "&#xa0;", "&#xA0;")
 
 
@@ -29,7 +29,7 @@ class Piece(NamedTuple):
 def pieces(html: str) -> list[Piece]:
     """Split a page into pieces, in linear time. `with_texts` joins the pieces again."""
     found: list[Piece] = []
-    kept: list[str] = []  # open elements: the outermost untranslated element and the elements inside
+    kept: list[str] = []  # open elements: the outermost untranslated element and all inside it
     for part, is_text in _parts(html):
         found.append(_piece(part) if is_text and not kept else Piece(part))
         name = None if is_text else _NAME.match(part)

@@ -1,7 +1,7 @@
 """The route that serves the pictures of `penwright.inspection`, which show what happens inside a model.
 
 By default, a response is packed for `views/modules/bytes.js`: {views: [{name, heading, data, options}], warnings:
-[texts]}. With `?format=json`, the same content is sent as JSON. With html, svg or png, the response is a file to save.
+[texts]}. With `?format=json`, the same content is sent as JSON. The formats html, svg and png are sent as a file.
 """
 
 import asyncio
@@ -38,17 +38,17 @@ TYPES: Mapping[str, str] = {
     "svg": "image/svg+xml",
     "png": "image/png",
 }
-MAX_ALTERNATIVES = 500_000  # maximum number of alternatives to compute: k per character of the text
+MAX_ALTERNATIVES = 500_000  # maximum product of k and the number of characters in a text
 MAX_NUMBERS = {
     "json": 4_000_000,
     "html": 16_000_000,
     "svg": 16_000_000,
     "png": 16_000_000,
-}  # maximum count of numbers in a picture, by format
-MAX_TOKENS = 512  # maximum length of a text in the picture of a whole model
-MAX_CIRCUIT_TOKENS = 96  # maximum length of a text for circuits and patching, which take many passes
+}  # maximum number of values in a picture, by format
+MAX_TOKENS = 512  # maximum length of a text for the picture of a whole model, in tokens
+MAX_CIRCUIT_TOKENS = 96  # maximum length for circuits and patching, which need many passes, in tokens
 N_WORDS = 2000  # number of words in an embedding map
-N_POSITIONS = 256  # number of positions in the similarity picture
+N_POSITIONS = 256  # number of positions in the picture of positional similarity
 
 
 class InspectRequest(ModelRequest):
@@ -57,21 +57,21 @@ class InspectRequest(ModelRequest):
     model: Name | None = None
     step: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None  # step of early weights; None: the served weights
     text: Text = ""
-    target: Text | None = None  # a translation or a label; None: the output of the model
+    target: Text | None = None  # a translation or a label; None for the model's own output
     head: Annotated[Text, Field(max_length=40)] = "0.0"  # LAYER.HEAD or PART.LAYER.HEAD, for example "cross.3.2"
     heads: Annotated[list[Name], Field(max_length=4096, fail_fast=True, default_factory=list)]  # heads to ablate
-    part: PartName | None = None  # part of the model for rollout and patching; None: the last part
+    part: PartName | None = None  # part of the model for rollout and patching; None for the last part
     position: Annotated[int, Field(ge=0, le=2**31)] | None = (
-        None  # position to show, or the one before the token to attribute
+        None  # position to show; for attribution, the position before the token to explain
     )
     place: Annotated[Text, Field(max_length=40)] = (
         "output"  # place in the model, e.g. "decoder.embedding" or "decoder.2"
     )
     other_text: Text = ""  # text to compare with in patching
-    kind: PatchKind = "residual"  # activations to patch
+    kind: PatchKind = "residual"  # kind of activations to patch
     method: Method = "integrated_gradients"
-    word: Text = ""  # word whose neighbours to find
-    side: Side | None = None  # side of a translator whose embeddings to use
+    word: Text = ""  # word whose nearest neighbours are returned
+    side: Side | None = None  # which embeddings of a translator are used
     k: Annotated[int, Field(ge=1, le=100)] = 10
 
 
@@ -84,7 +84,9 @@ def _one_head(insp: Inspector, body: InspectRequest) -> View:
     maps = insp.attention(body.text, body.target, [head.layer])
     part = maps.part(head.part)
     data = one_head(maps, head).data
-    weights = part.weights[0, head.number][: len(data["weights"])]  # exact weights, not rounded to bytes
+    weights = part.weights[0, head.number][
+        : len(data["weights"])
+    ]  # the exact weights, since a view's weights are rounded to bytes
     return View("head", {**data, "weights": weights}, heading=f"Where head {head} attends")
 
 

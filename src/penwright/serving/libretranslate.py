@@ -195,7 +195,7 @@ async def _read(request: Request, model: type[Body]) -> Body:
     try:
         given = await read_fields(content_type, content)
     except (ValueError, RecursionError):
-        raise UsageError("the body is neither a JSON object nor a form. Send one of them") from None
+        raise UsageError("the body is neither a JSON object nor a form. Send one or the other") from None
     try:
         return model.model_validate(given, strict=is_json)
     except ValidationError as error:

@@ -1,7 +1,7 @@
-"""Live models: the newest checkpoint of a run that trains is served without a restart.
+"""Live models: new checkpoints of a run are served without a restart of the server.
 
-While a run trains, its newest checkpoint is served, and afterwards its best. A request finishes with the
-model with which it began. A replaced model is closed once it is idle.
+During training, the newest checkpoint of a run is served; afterwards, its best. A request that has begun with one model
+finishes with it. A replaced model is closed once it is idle.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from penwright.serving.runs import LIVE, folders, state_of
 from penwright.serving.settings import ServingSettings
 
 WATCH_SECONDS = 1.0  # seconds between two checks of the run folders
-MAX_SHARE = 0.05  # maximum fraction of the time to spend on loading, which slows training down
+MAX_SHARE = 0.05  # maximum fraction of time spent loading checkpoints, because loading slows down training
 IDLE_SECONDS = 30.0  # seconds after which a replaced model that answers no requests is closed
 
 
@@ -31,7 +31,7 @@ class LiveModels:
         self._registry, self._settings = registry, settings
         self._retired: list[tuple[ModelWorker, float]] = []
         self._failed: dict[Path, int | None] = {}  # steps that could not be loaded, by run folder
-        self._resting_until = 0.0  # time until which no weights of runs in training are loaded
+        self._resting_until = 0.0  # until this time, no weights of runs in training are loaded
 
     async def watch(self) -> None:
         """Check the run folders at regular intervals until cancelled."""
@@ -45,7 +45,7 @@ class LiveModels:
         """Load newer checkpoints of the served runs. If the registry is open, also add and remove runs."""
         for served in self._registry:
             if served.opened.checkpoint is not None and not served.is_live:
-                continue  # the user chose this checkpoint
+                continue  # the user chose this checkpoint, so it is not replaced
             run = Run(served.opened.run.folder)
             with suppress(*DAMAGE):
                 served.is_learning = state_of(run) in LIVE
@@ -72,7 +72,7 @@ class LiveModels:
                     self._load(run, wanted, name)
 
     def _may_load(self, run: Run, step: int, is_learning: bool) -> bool:
-        """Return whether to load a step. Do not load a step that has failed, or load too often while the run trains."""
+        """Return whether to load a step: not if it has failed before, and not too often while the run is trained."""
         is_resting = is_learning and monotonic() < self._resting_until
         return self._failed.get(run.folder) != step and not is_resting
 
@@ -105,7 +105,7 @@ class LiveModels:
 
 
 def _wanted_step(run: Run, is_learning: bool) -> int | None:
-    """Return the step to serve: the newest while the run trains, otherwise the best; None if there is no checkpoint."""
+    """Return the step to serve: the newest during training, otherwise the best. Without checkpoints, return None."""
     newest = run.last_step() if run.checkpoints() else None
     best = None if is_learning else run.best_step()
     return newest if best is None else best

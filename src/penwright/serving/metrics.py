@@ -38,7 +38,7 @@ async def metrics(request: Request) -> Response:
 
 
 class Metrics:
-    """A registry of metrics. It counts requests, and reads all other values from the models."""
+    """A registry of metrics that counts requests and reads all other values from the models."""
 
     def __init__(self, registry: ModelRegistry):
         self._collected = CollectorRegistry()

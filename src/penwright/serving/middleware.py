@@ -206,7 +206,7 @@ async def _disconnected(receive: Receive) -> Message:
 
 
 def _hosts(settings: ServingSettings) -> Iterator[str]:
-    """Yield the allowed Host headers. A server on all addresses yields none and allows all, since it requires a key."""
+    """Yield the allowed Host headers; none if the server listens on all addresses, since it then requires a key."""
     if settings.host in {"0.0.0.0", "::"}:
         return
     own = f"[{settings.host}]" if ":" in settings.host else settings.host

@@ -34,7 +34,7 @@ class ModelRegistry:
         self._served = {
             **self._served,
             served.name: served,
-        }  # a new mapping, since a loop may be running over the old one
+        }  # a new mapping, since a loop may be iterating over the old one
         return before
 
     def remove(self, name: str) -> ModelWorker:

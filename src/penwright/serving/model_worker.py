@@ -33,7 +33,7 @@ from penwright.workflows.optimize import kept_alignment
 Kind = Literal["writer", "translator", "classifier"]
 T = TypeVar("T")
 Check = Callable[[], None]  # function that raises an error if the work should stop
-WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # seconds for which a build alternately works and rests
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # durations of a build's alternating work and rest
 # The errors that reading a damaged run may raise.
 DAMAGE = (PenwrightError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)
 
@@ -66,7 +66,9 @@ class ModelWorker:
         self._read_folder()
         self.n_inside = 0  # number of queued and running texts
         self.is_stopping = False
-        self.is_live = self.is_learning = False  # may be replaced by a newer checkpoint; is being trained now
+        self.is_live = self.is_learning = (
+            False  # whether a newer checkpoint may replace it; whether it is being trained
+        )
 
     def _read_folder(self) -> None:
         """Read the facts about the model early: the run folder may be changed or deleted while the model is served."""
@@ -91,12 +93,12 @@ class ModelWorker:
         device, precision = (limits.device, limits.precision) if limits else ("cpu", None)
         served = cls(name or folder.resolve().name, open_run(folder), load(folder, device, precision), limits)
         if served.kind == "writer":
-            _ = served.completion_worker  # created now, because it takes a second
+            _ = served.completion_worker  # create it now rather than during the first request, since it takes a second
         return served
 
     @property
     def kind(self) -> Kind:
-        """The kind of the model."""
+        """Whether the model is a writer, a translator or a classifier."""
         return self.application.kind
 
     @property
@@ -269,7 +271,7 @@ class ModelWorker:
 
 
 def _advance(steps: Steps[None, None, T]) -> tuple[T] | None:
-    """Take a step. After the last step, return the result in a tuple; otherwise return None."""
+    """Advance a generator by one step. Return None or, after the last step, its result in a tuple."""
     try:
         next(steps)
     except StopIteration as end:

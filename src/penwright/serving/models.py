@@ -34,7 +34,7 @@ class ModelFacts(BaseModel):
     heads: list[str]  # names of the heads, for requests about a single head
     device: str
     step: int | None  # training step of the weights
-    is_learning: bool  # whether the run trains now, so that newer weights may follow
+    is_learning: bool  # whether the run is being trained, so that newer weights may follow
     labels: list[str]  # the labels of a classifier
     languages: list[str]  # the two language codes of a translator; see languages.py
     decoding: dict[str, Any]  # default decoding settings of the model

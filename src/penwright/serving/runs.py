@@ -26,7 +26,7 @@ from penwright.serving.model_worker import DAMAGE
 from penwright.serving.run_records import finite_or_none, read_records
 
 router = APIRouter(prefix="/runs", responses=ERROR_RESPONSES)
-QUIET = 120.0  # a run counts as stopped after this many seconds without a new line
+QUIET = 120.0  # a run counts as stopped if its logs get no new line for this many seconds
 MAX_POINTS = 2000  # maximum number of points of a curve
 COUNTERS = ("step", "seconds", "targets", "epoch", "skipped", "total_steps")
 State = Literal["training", "stopping", "finished", "stopped"]
@@ -49,7 +49,7 @@ class RunFacts(BaseModel):
     model: str | None  # name of the served model, if the run is served
     model_step: int | None = None  # training step of the served model
     changed: float  # time of the last change, in seconds since 1970
-    problem: str = ""  # what cannot be read
+    problem: str = ""  # description of what could not be read
 
 
 class Runs(BaseModel):
@@ -73,7 +73,7 @@ class Figures(BaseModel):
     evaluations: dict[str, Column]  # columns: step, seconds, targets and the scores
     alerts: list[AlertFacts]
     state: str
-    problem: str = ""  # what cannot be read
+    problem: str = ""  # description of what could not be read
 
 
 class SampleFacts(BaseModel):

@@ -85,7 +85,7 @@ class Server:
     def run(self, *, open_page: bool = False) -> None:
         """Serve until SIGTERM or Ctrl+C. After SIGTERM, running requests may finish."""
         gc.collect()
-        gc.freeze()  # otherwise, each collection scans all of torch: 0.25 s for a list of 100,000 lists
+        gc.freeze()  # otherwise, each garbage collection scans all of PyTorch's objects, which stalls requests
         before = signal.signal(signal.SIGTERM, _exit)  # after its shutdown, uvicorn raises SIGTERM again
         try:
             asyncio.run(self.serve(open_page=open_page))
@@ -161,7 +161,9 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.create_server(place[:2], family=family, backlog=BACKLOG)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise, responses may end 40 ms late
+        listening.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )  # without TCP_NODELAY, responses may end 40 ms late
         return listening
     except OSError as error:
         raise PenwrightError(f"cannot listen on {host}:{port}: {error.strerror}. Choose a different --port") from None

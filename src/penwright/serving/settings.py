@@ -11,24 +11,26 @@ class ServingSettings(Settings):
     """The address, the key and the limits of a server."""
 
     host: str = "127.0.0.1"  # address to listen on
-    port: int = 8000  # port to listen on; 0: any free port
-    api_key: str | None = None  # key that requests must send, except to /health; None: no key
+    port: int = 8000  # port to listen on; 0 for any free port
+    api_key: str | None = None  # key that every request except /health must send; None for no key
     device: str = "cpu"  # device on which the models run
-    precision: Precision | None = None  # precision of the weights; float32 is exact; None: chosen after training
+    precision: Precision | None = None  # precision of the weights; None for the one chosen after training
     max_body_bytes: PositiveInt = 2_000_000  # maximum size of a request body, in bytes
     max_characters: PositiveInt = 50_000  # maximum length of a text, in characters
     max_texts: PositiveInt = 128  # maximum number of texts per request
     max_n: PositiveInt = 16  # maximum number of completions per prompt, or of alternative translations
     max_new_tokens: PositiveInt = 4096  # maximum number of new tokens of a completion
     max_rows: PositiveInt = 64  # maximum number of completions that a writer generates at a time
-    max_waiting: PositiveInt = 512  # maximum number of queued and running texts of a model; beyond: 429
+    max_waiting: PositiveInt = 512  # maximum number of queued and running texts of a model (else 429)
     max_models: PositiveInt = 16  # maximum number of models that the studio loads, newest first
-    max_model_bytes: PositiveInt = 4_000_000_000  # maximum size of these models together, in bytes
+    max_model_bytes: PositiveInt = 4_000_000_000  # maximum total size of the models that the studio loads, in bytes
     max_upload_bytes: PositiveInt = 500_000_000  # maximum size of a text that is uploaded to the studio, in bytes
-    max_text_bytes: PositiveInt = 4_000_000_000  # maximum size of all uploaded texts, and of a text once unpacked
-    min_free_bytes: PositiveInt = 1_000_000_000  # free disk space that must remain, in bytes
+    max_text_bytes: PositiveInt = (
+        4_000_000_000  # maximum size of all uploads together, and of one unpacked text, in bytes
+    )
+    min_free_bytes: PositiveInt = 1_000_000_000  # minimum free disk space to leave, in bytes
     plan_seconds: PositiveFloat = 180.0  # time limit for reading texts and planning (else 504)
-    max_connections: PositiveInt = 512  # maximum number of open connections; beyond, the longest idle one is closed
+    max_connections: PositiveInt = 512  # maximum number of open connections; beyond it, an idle connection is closed
     read_seconds: PositiveFloat = 20.0  # time limit for sending a request (else 408) or reading part of a response
     build_seconds: PositiveFloat = 10.0  # time limit for compiling a pattern and word constraints (else 400)
     deadline_seconds: PositiveFloat = 300.0  # time limit for answering a request (else 504)

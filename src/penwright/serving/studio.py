@@ -33,7 +33,7 @@ from penwright.storage import remove_folder
 
 router = APIRouter(prefix="/studio", responses=ERROR_RESPONSES)
 ADVANCE_SECONDS = 0.5  # seconds between two checks of the queue
-MAX_PART = 2_000_000  # maximum length of a part of an upload, in base64
+MAX_PART = 2_000_000  # maximum number of base64 characters in a part of an upload
 Role = Literal["text", "label", "source", "target"]
 Column = Annotated[Text, Field(max_length=500)]
 EARLY = ("--set", "training.early=4")  # keep the weights after 1, 10, 100 and 1,000 seconds, to show progress
@@ -53,7 +53,7 @@ class Studio:
     async def watch(self) -> None:
         """Start the waiting runs one after another, until cancelled."""
         while True:
-            with suppress(PenwrightError, OSError):  # e.g. a full disk; the page shows the reason when someone trains
+            with suppress(PenwrightError, OSError):  # e.g. a full disk; starting a run on the page shows the reason
                 await asyncio.to_thread(self.queue.advance)
             await asyncio.sleep(ADVANCE_SECONDS)
 
@@ -120,7 +120,9 @@ class PlanRequest(ModelRequest):
 
     texts: Annotated[list[Name], Field(min_length=1, max_length=1000)]
     task: Literal["generate", "chat", "translate", "classify"] | None = None
-    columns: Annotated[dict[Role, int | Column], Field(default_factory=dict)]  # numbers or names of columns, by role
+    columns: Annotated[
+        dict[Role, int | Column], Field(default_factory=dict)
+    ]  # number or name of the column for each role
     size: Annotated[Text, Field(max_length=40, pattern=r"^[a-z0-9-]+$")] | None = None
     minutes: Annotated[float, Field(gt=0, le=100_000)] | None = None
     steps: Annotated[int, Field(gt=0, le=10**9)] | None = None
@@ -152,7 +154,7 @@ class Queued(BaseModel):
 
 
 class Done(BaseModel):
-    """The answer to a request that returns nothing."""
+    """The answer to a successful request that has no result."""
 
     done: bool = True
 

@@ -113,7 +113,7 @@ class TextFolder:
         if is_there:
             raise UsageError(f"there is already a text '{name}'. Delete it first, or rename the new one")
         if total > most:
-            raise PenwrightError(f"{name} has {total:,} bytes, but at most {most:,} are accepted (max_upload_bytes)")
+            raise PenwrightError(f"{name} has a size of {total:,} bytes, but the limit is {most:,} (max_upload_bytes)")
         if self.used() - n_before + total > folder:
             raise PenwrightError(
                 f"the texts would exceed {folder:,} bytes in total (max_text_bytes). Delete some first"
@@ -157,7 +157,7 @@ def zipped(run: Run) -> BinaryIO:
         for path in _parts(run.folder, best.folder):
             name = (Path(run.folder.name) / path.relative_to(run.folder)).as_posix()
             with (
-                suppress(PenwrightError),  # links are left out
+                suppress(PenwrightError),  # symbolic links are left out
                 open(open_plain(path, os.O_RDONLY), "rb") as file,
                 packed.open(zipfile.ZipInfo(name), "w", force_zip64=True) as member,
             ):

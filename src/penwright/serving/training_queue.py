@@ -61,8 +61,8 @@ class TrainingQueue:
 
     def __init__(self, folder: Path):
         self.home, self.folder = folder, folder / "queue"
-        self._processes: list[subprocess.Popen[bytes]] = []  # training processes, kept until they have ended
-        self._mutex = RLock()  # testing a lock must not prevent a process from taking it
+        self._processes: list[subprocess.Popen[bytes]] = []  # running training processes, kept until they end
+        self._mutex = RLock()  # testing whether a lock is held must not keep a process from taking it
         self._own: BinaryIO | None = None
 
     def open(self) -> None:

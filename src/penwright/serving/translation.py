@@ -44,8 +44,8 @@ from penwright.translation.words import pieces_of_words
 
 router = APIRouter(prefix="/translating", responses=ERROR_RESPONSES)
 T = TypeVar("T")
-MAX_TARGET_CHARACTERS = 4 * MAX_CHARACTERS  # maximum length of a translation in a request
-MIN_WEIGHT = 0.01  # minimum attention weight of a link to send
+MAX_TARGET_CHARACTERS = 4 * MAX_CHARACTERS  # maximum length of a translation in a request, in characters
+MIN_WEIGHT = 0.01  # links with a smaller attention weight are not sent
 
 
 @router.post("/cut", response_model=TranslatedDocument)

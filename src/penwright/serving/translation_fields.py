@@ -49,7 +49,7 @@ class Sentence(BaseModel):
 class TranslationOptions(ModelRequest):
     """The options of a translation request."""
 
-    model: Name | None = None  # None: the first translator
+    model: Name | None = None  # name of a model; None for the first translator
     glossary: Text = ""  # content of a glossary file
     beam_size: Annotated[int, Field(ge=1, le=MAX_BEAMS)] | None = None
     length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
@@ -100,7 +100,7 @@ class Links(BaseModel):
     """The word alignment of a translation, without weights below 0.01."""
 
     links: list[Link]
-    aligned_by: str  # attention heads that provide the weights
+    aligned_by: str  # description of the attention heads that provide the weights
 
 
 class SourceSentence(BaseModel):
@@ -116,7 +116,7 @@ class Paragraph(BaseModel):
     """A paragraph with its layout; see translation/documents.py."""
 
     first: str  # white space and bullet before the first line
-    rest: str  # white space before all other lines
+    rest: str  # white space before each further line
     width: int  # width of the longest line, in columns; 0 for a single line
     sentences: list[SourceSentence]
 

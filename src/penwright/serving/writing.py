@@ -32,7 +32,7 @@ from penwright.tokenizers.tokenizer import unknown_warnings
 
 router = APIRouter(responses={**ERROR_RESPONSES})
 N_LIKELY = 10
-MAX_ALTERNATIVES = 50_000  # maximum total number of alternatives for the tokens of a text
+MAX_ALTERNATIVES = 50_000  # maximum number of alternatives for all tokens of a text together
 Tokens = tuple[int, ...]
 
 
@@ -43,7 +43,7 @@ class TokenChoice(BaseModel):
     text: str  # text of the token alone
     shown: str | None = None  # text that the token adds, if different; "" for part of a character
     probability: float  # the model's probability, without the decoding settings
-    chance: float | None = None  # probability with the decoding settings; None if none apply
+    chance: float | None = None  # probability with the decoding settings; None if no setting applies
 
 
 class NextTokenDistribution(BaseModel):
@@ -211,7 +211,7 @@ def _tokens(served: ModelWorker, body: PromptRequest) -> Tokens:
 
 def _next_distribution(served: ModelWorker, tokens: Tokens, settings: DecodingSettings) -> NextTokenDistribution:
     tokenizer, context = served.generator.tokenizer, served.generator.model.settings.context_length
-    logits = served.logits(tuple(in_view(tokens, context)))  # the model reads only the tokens in view
+    logits = served.logits(tuple(in_view(tokens, context)))  # only the tokens that fit the context are read
     sampling = plan_of(tokenizer, settings, []).sampling
     reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.uses_history else None)[0]
     chances = (

@@ -66,6 +66,6 @@ export async function* askEvents(path, body, { signal = null } = {}) {
     for await (const { event, data } of eventsOf(response)) yield { event, data: JSON.parse(data) };
   } catch (error) {
     if (wasStopped(error) || error instanceof SyntaxError) throw error;
-    throw new ApiError("The connection to the server was lost during its answer.", 0);
+    throw new ApiError("The connection to the server was lost before the answer was complete.", 0);
   }
 }

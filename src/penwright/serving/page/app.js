@@ -133,7 +133,7 @@ function drawPicker(screen, model) {
       : make("strong", {}, model.id);
   return picker.replaceChildren(
     name,
-    make("span", { class: "step", title: "The training step of the weights that answer" }, stepOf(model)),
+    make("span", { class: "step", title: "The training step of the weights in use" }, stepOf(model)),
     make("span", { class: "facts" }, facts(model)),
   );
 }

@@ -26,12 +26,12 @@ function stepsFor(model) {
     ],
     [
       "Embeddings",
-      `Each token becomes a vector of ${width} numbers, its embedding. Tokens that are used alike have vectors that point in similar directions: the cosine of the angle between them is near 1. Search for a token and look at its neighbours.`,
+      `Each token becomes a vector of ${width} numbers, its embedding. Tokens that are used in similar ways have vectors that point in similar directions: the cosine of the angle between them is near 1. Search for a token and look at its neighbours.`,
       ...look("embeddings"),
     ],
     [
       "Positions",
-      "Attention alone ignores the order of the tokens. Every position therefore gets a mark of its own: fast and slow waves, or hands that turn on the unit circle. Positions that are close look alike.",
+      "Attention alone ignores the order of the tokens. Every position therefore gets a mark of its own: fast and slow waves, or hands that turn on the unit circle. The marks of close positions are similar.",
       ...look("positions"),
     ],
     [
@@ -46,7 +46,7 @@ function stepsFor(model) {
     ],
     [
       "Layer upon layer",
-      "Each layer adds what it found to what was there. This is what the model would say if it stopped after each layer: first guesses at the bottom, its answer at the top. The last step is a linear layer and a softmax over everything that it could say.",
+      "Each layer adds its results to the vectors that it reads. This is what the model would say if it stopped after each layer: first guesses at the bottom, its answer at the top. The last step is a linear layer and a softmax over everything that it could say.",
       ...look("lens"),
     ],
     [
@@ -63,7 +63,7 @@ function stepsFor(model) {
   if (kind === "translator") {
     steps.splice(5, 0, [
       "From one language to the other",
-      "While it chooses each word, the decoder asks the encoder: its queries meet the keys of the source. The lines show what it attends to. They cross where the languages order their words differently.",
+      "While it chooses each word, the decoder asks the encoder: its queries are compared with the keys of the source. The lines show which source words it attends to. Lines cross where the two languages order their words differently.",
       ...look("alignment"),
     ]);
   }

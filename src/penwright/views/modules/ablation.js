@@ -25,7 +25,7 @@ function build(root, { heads, loss, tokens, changes, next = null }) {
   );
   const say = (place) =>
     place < first
-      ? "This token was given, so it has no loss."
+      ? "The model did not predict this token, so it has no loss."
       : `“${label(textOf(tokens[place]))}” (${place}): ${signed(values[place])} nats`;
   const text = signedText(root, { tokens, values, line, say, name: "change in loss" });
   const off = heads.map(([part, layer, head]) => `${part} ${layer}·${head}`).join(", ");

@@ -66,7 +66,7 @@ function stepsOf(data, { queries, keys, scores, scaled, masked, weights, values,
     ),
     step(
       "Weights",
-      "The softmax of the scores: e to the power of each score, divided by the sum of these. The weights add up to 1.",
+      "The softmax of the scores: e to the power of each score, divided by the sum over all tokens. The weights add up to 1.",
       columnsOf(sources, ["weight"], [column(weights)], dark, true),
     ),
     step("Weighted values", "Each token's value times its weight.", vectors(product, dark)),

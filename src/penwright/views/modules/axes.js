@@ -30,7 +30,7 @@ export function percent(value) {
 }
 
 /** What an entropy in nats means: the number of equally likely tokens that would leave as much open. */
-export const unsure = (nats) => `as unsure as between ${number(Math.round(Math.exp(nats) * 10) / 10)} tokens`;
+export const unsure = (nats) => `as unsure as if choosing between ${number(Math.round(Math.exp(nats) * 10) / 10)} tokens`;
 
 /** A scale: maps a domain to a range of pixels, linear or logarithmic. */
 export function scale([low, high], [start, end], log = false) {

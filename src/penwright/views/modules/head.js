@@ -8,7 +8,7 @@ import { labels } from "./tokens.js";
 
 /** A caution about the meaning of attention, displayed with every view of attention. */
 export const CAUTION =
-  "Attention shows where a head looks, not why the model answers as it does: switch heads off to check.";
+  "Attention shows what a head attends to, not why the model answers as it does: switch heads off to check.";
 
 /** The caution as a note below a picture. A page with the caution above the pictures hides this note. */
 export const caution = () => make("p", { class: "pw-note pw-caution" }, CAUTION);

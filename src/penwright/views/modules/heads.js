@@ -12,8 +12,8 @@ const SIZE = 64; // maximum pixels per side
 /** Statistics of heads: the name and the meaning of each. */
 const STATISTICS = {
   entropy: ["entropy", "how spread out the attention of each head is, in nats"],
-  confidence: ["confidence", "how much each head attends to its favourite token"],
-  distance: ["distance", "how many tokens away each head attends"],
+  confidence: ["confidence", "how much each head attends to the token with the largest weight"],
+  distance: ["distance", "how far away each head attends, in tokens"],
   previous: ["previous", "how much each head attends to the previous token"],
   diagonal: ["diagonal", "how much each head attends to the token itself"],
   first: ["first", "how much each head attends to the first token"],

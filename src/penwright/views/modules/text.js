@@ -58,7 +58,7 @@ function build(root, data, { measure = "probability" }) {
     spans[place].classList.add("pw-current");
     const token = label(textOf(data.tokens[place]), 60);
     if (place < first) {
-      panel.replaceChildren(make("p", {}, make("bdi", { class: "pw-quoted" }, token), " was given, so it has no score."));
+      panel.replaceChildren(make("p", {}, make("bdi", { class: "pw-quoted" }, token), " was not predicted, so it has no score."));
       return;
     }
     const { logProb, rank, entropy } = score(place);

@@ -148,7 +148,7 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
           make(
             "td",
             { colspan: 5, class: "hint" },
-            `… and ${(rows.length - SHOWN).toLocaleString("en")} more, which the saved table contains`,
+            `… and ${(rows.length - SHOWN).toLocaleString("en")} more. Save the table to get all of them.`,
           ),
         ),
       );

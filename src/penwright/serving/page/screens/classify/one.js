@@ -27,9 +27,9 @@ export function trust(calibration, probability) {
     return `These are the model's own probabilities. How reliable they are is unknown (${calibration.note}).`;
   const bin = calibration.bins.find(({ low, high }) => probability >= low && (probability < high || high >= 1));
   const all = `Over all ${calibration.n.toLocaleString("en")} held-out texts, probabilities were off by ${percent(calibration.error)} on average.`;
-  if (!bin) return `No held-out text had such a probability. ${all}`;
+  if (!bin) return `No held-out text had a probability close to this one. ${all}`;
   const range = `${Math.round(100 * bin.low)} to ${Math.round(100 * bin.high)} %`;
-  return `Of ${bin.n.toLocaleString("en")} held-out texts with ${range}, the model labelled ${percent(bin.accuracy)} correctly. ${all}`;
+  return `Of ${bin.n.toLocaleString("en")} held-out texts with a probability of ${range}, the model labelled ${percent(bin.accuracy)} correctly. ${all}`;
 }
 
 /** Create the view of one text. `remember` stores the method; `calibration` resolves to the calibration or null. */

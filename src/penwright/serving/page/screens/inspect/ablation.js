@@ -18,7 +18,7 @@ function partsOf(names) {
 export const ablation = {
   name: "ablation",
   title: "Ablation",
-  lead: "What the model loses without some of its heads: their output is set to zero, and everything else stays the same. This shows what a head does, not only what it attends to.",
+  lead: "How much worse the model gets without some of its heads: their output is set to zero, and everything else stays the same. This shows what a head does, not only what it attends to.",
   async show({ model, state, ask, draw, place, controls, gone, fail }) {
     const grid = make("div", {});
     const result = make("div", { class: "result" });

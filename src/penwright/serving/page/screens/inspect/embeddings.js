@@ -6,7 +6,7 @@ export const embeddings = {
   name: "embeddings",
   title: "Embeddings",
   textless: true,
-  lead: "Every token is a vector. Tokens that are used alike have vectors that point in similar directions. Search for a token to see its nearest neighbours by cosine similarity.",
+  lead: "Every token is a vector. Tokens that are used in similar ways have vectors that point in similar directions. Search for a token to see its nearest neighbours by cosine similarity.",
   async show({ model, state, ask, draw, place, controls, look, gone, fail }) {
     const sides = [
       ["source", "source"],

@@ -49,7 +49,7 @@ const KINDS = [
 export const patching = {
   name: "patching",
   title: "Patching",
-  lead: "The model reads a different text, but one activation is copied from your text. If the answer to your text comes back, that activation carries what matters.",
+  lead: "The model reads a different text, but one activation is copied from your text. If this restores the answer to your text, that activation carries what matters.",
   async show({ model, state, ask, draw, place, controls, look, gone }) {
     const kind = state.get("kind", "residual");
     const set = (name) => (value) => (state.set({ [name]: value }), look());
@@ -60,7 +60,7 @@ export const patching = {
         dir: "auto",
         value: state.get("other_text"),
         "aria-label": "Other text",
-        placeholder: `A different text with as many tokens`,
+        placeholder: `A different text with the same number of tokens`,
       },
     );
     const submit = (event) => (event.preventDefault(), set("other_text")(field.value));

@@ -103,7 +103,7 @@ function positions(model, tokens, state, look) {
 const arithmetic = {
   name: "arithmetic",
   title: "Arithmetic",
-  lead: "One head, number by number: queries meet keys, the softmax turns the scores into weights, and the weights mix the values.",
+  lead: "One head, number by number: queries are multiplied by keys, the softmax turns the scores into weights, and the weights mix the values.",
   async show({ model, state, ask, draw, place, controls, look, gone }) {
     const usual = model.heads.find((head) => head.startsWith("cross")) || model.heads[0];
     const head = model.heads.includes(state.get("head")) ? state.get("head") : usual;

@@ -34,7 +34,7 @@ export function makeEarly({ signal, fail }) {
   const hint = make(
     "p",
     { class: "hint" },
-    "The same text, answered by the weights after 1, 10, 100 … seconds of learning. " +
+    "The same text, answered by the weights after 1, 10, 100 … seconds of training. " +
       "The slider chooses the weights whose attention heads are drawn.",
   );
   const root = make(

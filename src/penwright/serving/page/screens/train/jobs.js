@@ -62,8 +62,8 @@ export function makeJobs({ act, details }) {
   }
   function answers(state, { step, model_step: served }) {
     const said = served.toLocaleString("en");
-    if (ACTIVE.includes(state)) return `Use it now: it answers with step ${said}`;
-    return served === step ? `It answers with step ${said}` : `It answers with its best weights, from step ${said}`;
+    if (ACTIVE.includes(state)) return `Use it now: it answers with the weights of step ${said}`;
+    return served === step ? `It answers with the weights of step ${said}` : `It answers with its best weights, from step ${said}`;
   }
   function card(job) {
     const more = job.run && details(job.name);

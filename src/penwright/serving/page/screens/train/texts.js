@@ -81,7 +81,7 @@ export function makeTexts({ signal, fail, announce, changed }) {
   async function send(file) {
     const name = unused(clean(file.name));
     if (!file.size) throw new Error(`${name} is empty.`);
-    if (file.size > known.most) throw new Error(`${name} has ${size(file.size)}. At most ${size(known.most)} are accepted.`);
+    if (file.size > known.most) throw new Error(`${name} has a size of ${size(file.size)}, but the limit is ${size(known.most)}.`);
     sending.hidden = false;
     sending.max = file.size;
     for (let offset = 0; offset < file.size; offset += PART) {

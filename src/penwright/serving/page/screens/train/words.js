@@ -73,7 +73,7 @@ export function quality(scores) {
     return [`${rounded(share)} % of unseen texts get the right label`, exact(accuracy)];
   }
   if (!nats) return null;
-  return [`as unsure about the next piece of text as between ${rounded(Math.exp(nats[1]))} pieces`, exact(nats)];
+  return [`as unsure about the next piece of text as if choosing between ${rounded(Math.exp(nats[1]))} pieces`, exact(nats)];
 }
 
 /** Describe what to expect of a budget: [words, the exact figure]. More time is of use up to `paysUpTo` minutes. */
@@ -83,7 +83,7 @@ export function expected({ low, high, epochs, minutes }, bytesPerLetter, paysUpT
   if (low === null) return [`It ${reads}. ${more}`, ""];
   const letters = rounded(2 ** (((low + high) / 2) * bytesPerLetter));
   return [
-    `It ${reads}, and should become as unsure about the next letter as between about ${letters} letters (fewer is better). ${more}`,
+    `It ${reads}, and should become as unsure about the next letter as if choosing between about ${letters} letters (fewer is better). ${more}`,
     `${low.toFixed(2)} to ${high.toFixed(2)} bits per byte of unseen text, a rough estimate`,
   ];
 }

@@ -104,7 +104,7 @@ export function makeDetails({ body, links, choose, move, inspect, lang, fail, si
         make("button", { type: "button", class: "plain", "aria-label": name, click: () => move(by) }, sign);
       const steps = count > 1 ? [step(-1, "Previous sentence", "‹"), step(1, "Next sentence", "›")] : [];
       const title = count > 1 ? `Sentence ${number + 1} of ${count}` : "This sentence";
-      const began = prefix && make("p", { class: "hint" }, "It begins as you chose: ", make("bdi", {}, prefix));
+      const began = prefix && make("p", { class: "hint" }, "You chose this beginning: ", make("bdi", {}, prefix));
       const look = make("button", { type: "button", class: "push", click: () => inspect(number) }, "Inspect");
       const folds = [
         fold("Word alignment", (place) => alignment(place, number, sentence)),
