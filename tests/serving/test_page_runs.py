@@ -271,4 +271,4 @@ def test_pictures_of_early_weights_are_those_of_their_model(asked: Any, early: R
     expected = inspector.attention("It was").part("decoder").weights[0, 1]
     assert status == 200 and found["views"][0]["data"]["weights"] == pytest.approx(expected, abs=1e-6)
     status, refused = asked("inspect/head", {**body, "step": 3})
-    assert status == 400 and "The steps that it kept: 2" in refused["error"]["message"]
+    assert status == 400 and "Steps with early weights: 2" in refused["error"]["message"]

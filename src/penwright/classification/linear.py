@@ -65,7 +65,7 @@ class LinearClassifier(NamedTuple):
     ) -> "LinearClassifier":
         """Fit the classifier. The regularization strength is tuned on a fifth of the texts.
 
-        To be done by the time `until` (as counted by `monotonic`), it uses fewer texts or iterations if necessary.
+        If necessary, use fewer texts or iterations to finish by the time `until` (on the clock of `monotonic`).
         """
         notes = list[str]()
         n = _affordable(texts, labels, n_labels, until, seed)
@@ -82,9 +82,9 @@ class LinearClassifier(NamedTuple):
         return cls(vectorizer, found, strength, tuple(notes))
 
     def refit(self, texts: Sequence[str], labels: Labels, until: float = inf) -> "LinearClassifier | None":
-        """Fit a new classifier on these texts, with the same regularization. Its weights start from this one's.
+        """Fit a new classifier on these texts, with the same regularization. Start from this classifier's weights.
 
-        Return None if there is no time for this before `until`.
+        Return None if there is not enough time before `until`.
         """
         assert self.strength is not None
         n_labels = len(self.coefficients.bias)
@@ -128,7 +128,7 @@ class LinearClassifier(NamedTuple):
 
     @classmethod
     def load(cls, path: Path, n_labels: int, *, whole: bool = False) -> "LinearClassifier":
-        """Load a classifier. With `whole`, prefer the one in the file that was also fitted on the held-out texts.
+        """Load a classifier. With `whole`, load the one that was also fitted on held-out texts, if the file has one.
 
         Raises PenwrightError unless the file holds a classifier with this number of labels.
         """

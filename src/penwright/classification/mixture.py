@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 LINEAR_ALONE = (0.0, 1.0)  # initial weights of the encoder and of the linear classifier
-PRIOR = 5.0  # penalty in nats for a weight that is sqrt(2) from its initial value; important if there are few texts
+PRIOR = 5.0  # penalty in nats for a weight that is sqrt(2) away from its initial value; important for few texts
 MOST_WEIGHT = 5.0
 ITERATIONS, HALVINGS = 20, 20
 

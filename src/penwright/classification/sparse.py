@@ -20,7 +20,7 @@ class SparseRows(NamedTuple):
 
     @property
     def n_rows(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         return len(self.offsets) - 1
 
     def dot(self, matrix: Float[Tensor, "columns width"]) -> Float[Tensor, "rows width"]:

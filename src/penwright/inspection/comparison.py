@@ -28,9 +28,9 @@ class TokenNlls(NamedTuple):
 class Comparison:
     """The surprisals of two texts side by side; pieces with different boundaries are joined."""
 
-    first_texts: tuple[str, ...]  # "" if only the other side has text
+    first_texts: tuple[str, ...]  # pieces of the first text; "" where only the second has one
     second_texts: tuple[str, ...]
-    first: Float64[np.ndarray, " rows"]  # surprisals in nats; NaN if only the other side has text
+    first: Float64[np.ndarray, " rows"]  # surprisals in nats; NaN where the first text has no piece
     second: Float64[np.ndarray, " rows"]
     differences: Float64[np.ndarray, " rows"]  # second - first
     sums: tuple[float, float]  # total surprisal of each side, in nats
@@ -42,7 +42,7 @@ class HeadComparison:
 
     name: PartName
     layers: tuple[int, ...]
-    first: dict[str, Float64[np.ndarray, "n_layers n_heads"]]  # keys: names of statistics
+    first: dict[str, Float64[np.ndarray, "n_layers n_heads"]]  # by name of the statistic
     second: dict[str, Float64[np.ndarray, "n_layers n_heads"]]
 
 
@@ -107,7 +107,7 @@ def _ends_in_common(first: Sequence[str], second: Sequence[str]) -> tuple[int, i
 
 
 def _side_by_side(one: slice, other: slice) -> Spans:
-    """Pair the pieces of two spans one to one. If both have pieces, but different numbers, pair the spans as wholes."""
+    """Pair the pieces of two spans one to one, or the whole spans if both have pieces, but not the same number."""
     n, m = one.stop - one.start, other.stop - other.start
     if n and m and n != m:
         yield one, other

@@ -123,7 +123,7 @@ class PositionalSimilarity:
 
     kind: Literal["sinusoidal", "learned", "rotary", "none"]
     encodings: Float64[np.ndarray, "positions width"]
-    frequencies: Float64[np.ndarray, " pairs"] | None  # in radians per position; None for learned positions
+    frequencies: Float64[np.ndarray, " pairs"] | None  # angular, in radians per position; None if learned
     similarity: Float64[np.ndarray, "positions positions"]
 
 

@@ -20,7 +20,9 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.encoder_only import EncoderOnly
 
 Side = Literal["source", "target"]  # the sides of an encoder-decoder; each may have its own embedding
-PartName = Literal["encoder", "decoder", "cross"]  # parts with attention; cross: from the decoder to the encoder
+PartName = Literal[
+    "encoder", "decoder", "cross"
+]  # parts with attention; "cross" attends from the decoder to the encoder
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class Lens:
     from 1.
     """
 
-    tokens: tuple[Token, ...]  # the tokens at these positions; empty for a classifier
+    tokens: tuple[Token, ...]  # the tokens read at the positions; empty for a classifier
     top_tokens: list[object]  # [n_layers + 1][places][k], most likely first: readable tokens, or labels
     top_probabilities: Float64[np.ndarray, "n_layers_and_one places k"]
     true_probabilities: Float64[np.ndarray, "n_layers_and_one places"]

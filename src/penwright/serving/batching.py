@@ -30,7 +30,7 @@ class CompletionWorker:
 
     def __init__(self, pool: ContinuousBatch, worker: Executor):
         self.pool, self._worker = pool, worker
-        self._is_stepping = False  # whether the pool takes a step; used on the worker's thread only
+        self._is_stepping = False  # whether the pool is taking a step; used on the worker's thread only
         self._queues: dict[Request, UpdateQueue] = {}  # used on the server's thread only, like the counters
         self.n_tokens = 0  # number of tokens generated so far
         self.n_abandoned = 0  # number of completions abandoned before their end
@@ -131,7 +131,7 @@ class _Request(Generic[BatchKey, Result]):
 
 
 class DynamicBatcher(Generic[BatchKey, Result]):
-    """A batcher that collects texts for some milliseconds, then processes them in batches.
+    """A batcher that collects texts for a few milliseconds, then processes them in batches.
 
     A batch takes one text from each request in turn, so that large requests do not hold up small ones.
     """

@@ -1,4 +1,4 @@
-"""The early weights of a run: running a function on them, and the route that compares their answers with today's."""
+"""The early weights of a run, and the route that compares their answers with those of the served weights."""
 
 import asyncio
 import warnings
@@ -60,7 +60,7 @@ async def early(body: EarlyRequest, registry: Registry, limits: Limits) -> Early
 
 
 async def run_early(served: ModelWorker, checkpoint: Checkpoint, function: Callable[[Application], T]) -> T:
-    """Load early weights, call a function with them, and return its result."""
+    """Load early weights into a model, call a function with it, and return the result."""
 
     def work() -> T:
         with warnings.catch_warnings():
@@ -73,11 +73,11 @@ async def run_early(served: ModelWorker, checkpoint: Checkpoint, function: Calla
 
 
 def early_checkpoint(served: ModelWorker, step: int) -> Checkpoint:
-    """Return the early weights of a step. Raises UsageError if the run did not keep them."""
+    """Return the checkpoint of a run at an early step. Raises UsageError if the run did not keep it."""
     kept = {each.step: each for each in served.opened.run.early()}
     if step not in kept:
         steps = ", ".join(map(str, kept)) or "none"
-        raise UsageError(f"{served.name} kept no early weights of step {step}. The steps that it kept: {steps}")
+        raise UsageError(f"{served.name} has no early weights of step {step}. Steps with early weights: {steps}")
     return kept[step]
 
 

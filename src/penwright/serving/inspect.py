@@ -55,7 +55,9 @@ class InspectRequest(ModelRequest):
     """A request for a picture. Each picture uses the fields that apply to it."""
 
     model: Name | None = None
-    step: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None  # step of early weights; None: the served weights
+    step: Annotated[int, Field(ge=0, le=MAX_INT)] | None = (
+        None  # training step of early weights; None for the served weights
+    )
     text: Text = ""
     target: Text | None = None  # a translation or a label; None for the model's own output
     head: Annotated[Text, Field(max_length=40)] = "0.0"  # LAYER.HEAD or PART.LAYER.HEAD, for example "cross.3.2"
