@@ -246,7 +246,7 @@ def importance(found: Sequence[HeadImportance], console: Console) -> Drawn:
 
 
 def neighbours(found: Neighbours, console: Console) -> Drawn:
-    """Draw a table of the tokens whose embeddings are nearest to that of a word."""
+    """Draw a table of the tokens nearest to a word, by the cosine similarity of their embeddings."""
     yield Text(f"nearest to {' + '.join(map(label, found.pieces))}, by cosine similarity")
     rows = [[label(text), f"{cosine:.3f}"] for text, cosine in zip(found.texts, found.cosines, strict=True)]
     yield table_of(["token", "cosine"], rows)

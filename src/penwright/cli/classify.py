@@ -130,7 +130,7 @@ def _classify_table(run: Path, path: str, names: Sequence[str], choice: "_Choice
 
 
 def _cells(result: "Classification", top: int) -> list[str]:
-    """Return the new cells of a row: label ("" if there is none), probability, and the same for the next labels."""
+    """Return the new cells of a row: `top` labels, each with its probability; "" for a missing label."""
     found = [(label, f"{probability:.3f}") for label, probability in islice(result.scores.items(), top)]
     if found and result.label is None:
         found[0] = ("", found[0][1])

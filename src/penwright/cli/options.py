@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penwright.config import Table
     from penwright.workflows.api import Prepared
 
-LONGEST_SIDE = 100  # maximum number of characters of each side of an example in the preview
+LONGEST_SIDE = 100  # maximum number of characters per side of an example in the preview
 FEW_EXAMPLES = 50  # number of labelled texts below which a warning is printed
 FEW_BYTES = 20_000  # size of the training text, in bytes, below which a warning is printed
 RunFolder = Annotated[Path, typer.Argument(help="Folder of a trained run.", metavar="RUN", show_default=False)]

@@ -19,7 +19,7 @@ from penwright.training.trainer import StepReport, Trainer
 
 SPARKS = "▁▂▃▄▅▆▇█"
 LOG_EVERY = 15.0  # seconds between log lines
-SHOWN = 400  # maximum number of characters of each part of a sample to print
+SHOWN = 400  # maximum number of characters to print per part of a sample
 
 
 def print_message(text: str) -> None:

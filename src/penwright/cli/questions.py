@@ -176,7 +176,7 @@ class Questions:
         return Question("model", find, part_answers.whole, views)
 
     def ablation(self, heads: str) -> Question:
-        """Ask for the effect of removing all heads of a comma-separated list, or of removing `each` head in turn."""
+        """Ask what changes without the heads in a comma-separated list or, for `each`, without every head in turn."""
         if heads == "each":
             importance = self.inspector.head_importance
             return Question("importance", lambda: importance(self.text, self.target), answers.importance, _no_view)

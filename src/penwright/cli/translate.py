@@ -60,7 +60,9 @@ NAlternatives = Annotated[
     int | None,
     typer.Option(help="Number of alternatives to print for the next word after --prefix. For a single text.", min=1),
 ]
-IsSampled = Annotated[bool, typer.Option("--sample", help="Sample --n-best translations instead of using beam search.")]
+IsSampled = Annotated[
+    bool, typer.Option("--sample", help="Sample the --n-best translations at random instead of using beam search.")
+]
 Diversity = Annotated[
     float | None,
     typer.Option(

@@ -212,7 +212,7 @@ def first_problem(error: ValidationError) -> str:
 
 
 def _shapes_in(path: Path) -> Shapes:
-    """Read the shapes in the header of a safetensors file: its length in 8 bytes, then JSON."""
+    """Read the tensor shapes from the header of a safetensors file: an 8-byte length, then JSON."""
     with open(open_plain(path, os.O_RDONLY), "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
         if length > min(MOST_IN_HEADER, os.fstat(file.fileno()).st_size):

@@ -1,4 +1,4 @@
-"""Training of a translator with a dictionary, whose entries become examples, and hints in training sentences."""
+"""Dictionaries for training a translator: entries become examples, and hints in training sentences."""
 
 import hashlib
 import re

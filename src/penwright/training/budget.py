@@ -68,7 +68,7 @@ class Clock:
 
     @property
     def least_left(self) -> float:
-        """Minimum number of steps left when the number of steps is settled, as a fraction of the steps so far."""
+        """Minimum number of remaining steps when the total is determined, as a fraction of the steps so far."""
         return min(0.25, (1 - self.settles_at) / self.settles_at)
 
     @classmethod

@@ -40,7 +40,7 @@ Given = TypeVar("Given", Constraints, Constraints | Sequence[Constraints])
 
 
 def _with_old_name(constraints: Given, demands: Given | None) -> Given:
-    """Return the constraints. Accept them under the old name `demands` too, with a warning."""
+    """Return the constraints. Warn if they were passed under their deprecated name, `demands`."""
     if demands is None:
         return constraints
     warn("`demands` is now `constraints`: use the new name", PenwrightWarning, stacklevel=3)

@@ -17,7 +17,7 @@ SHOWN_COLUMNS = 100
 
 
 class SizeOption(NamedTuple):
-    """A model size, and the number of epochs that such a model completes within the planned budget."""
+    """A model size, and the number of epochs that a model of this size completes within the planned budget."""
 
     size: str
     parameters: int

@@ -34,7 +34,7 @@ class Forecast(NamedTuple):
 
     low: float | None
     high: float | None
-    compressed: float | None  # bits per byte of the compressor
+    compressed: float | None  # bits per byte that the compressor needs
     pays_up_to: float | None  # minutes after which more time stops paying off (doubling gains less than 1 %)
 
 

@@ -99,7 +99,8 @@ def _numbers(group: Path, *names: str) -> list[int]:
 def _other_load() -> tuple[str, ...]:
     """Return a notice if other programs keep much of this machine busy, which slows down training."""
     try:
-        load, n = os.getloadavg()[0], os.cpu_count() or 1  # both values describe the whole machine, even in a container
+        # even in a container, load average and CPU count describe the whole machine
+        load, n = os.getloadavg()[0], os.cpu_count() or 1
     except (AttributeError, OSError):  # Windows has no load average
         return ()
     if load - 1 < BUSY * n:  # this process accounts for about 1 of the load average

@@ -1,4 +1,4 @@
-"""Measurement of the throughput of training on this machine, in target tokens per second."""
+"""A meter for the training throughput of this machine, in target tokens per second."""
 
 from collections.abc import Callable
 from time import perf_counter, sleep

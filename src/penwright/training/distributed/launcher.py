@@ -109,7 +109,7 @@ def enter_rank() -> None:
 def leave_rank(code: int) -> int:
     """Return the exit code of this rank. torchrun's agent treats any code but 0 as a crash, and may restart the ranks.
 
-    The launcher gets the code of rank 0 through a file. Without it, only a stop on request counts as success.
+    The launcher gets the code of rank 0 through a file. Without a launcher, a stop on request also counts as success.
     """
     if env_int("RANK", 0) == 0 and (folder := _folder()):
         (folder / CODE).write_text(str(code), encoding="ascii")

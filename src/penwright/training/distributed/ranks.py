@@ -42,7 +42,7 @@ OVER = "over"  # key in the store that is set when rank 0 has ended normally
 
 @dataclass
 class Ranks:
-    """The group of processes that train together, from the point of view of one process."""
+    """The group of processes that train together, as one of them sees it."""
 
     rank: int = 0
     size: int = 1
@@ -140,7 +140,7 @@ class Ranks:
     def map_matrices(self, work: Callable[[Tensor], Tensor], matrices: Sequence[Tensor], n_rows: int) -> list[Tensor]:
         """Return work(matrices), divided among the ranks. `work` must process each matrix independently.
 
-        Under FSDP2, each rank has only some of the `n_rows` rows of all matrices, and gets the same rows of the result.
+        Under FSDP2, each rank holds some of the `n_rows` rows of every matrix, and gets the same rows of the result.
         """
         if self.size == 1:
             return list(work(torch.stack(list(matrices))))

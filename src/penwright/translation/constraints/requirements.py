@@ -70,7 +70,7 @@ class ConstraintResult(NamedTuple):
     start: int  # character offset of the span in the source
     end: int
     protected: bool  # whether the words are a protected span, not a glossary term
-    # found: generated without force; forced: by the search; inserted: after the search; missed: not in the translation
+    # found: generated freely; forced: by the search; inserted: after the search; missed: not in the translation
     state: Literal["found", "forced", "inserted", "missed"]
     target: str = ""
     target_start: int = -1  # character offset in the translation, or -1 if the words are missing
