@@ -16,6 +16,11 @@ from tempfile import TemporaryFile
 from time import monotonic_ns
 from typing import Any, Literal
 
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
+
 from penwright.errors import PenwrightError
 
 MAX_BYTES = 256 << 20  # maximum size of a file that is read into memory, in bytes
@@ -189,6 +194,31 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock within the block, and wait for it first. The system releases it if the process is killed.
+
+    The file of the lock is deleted afterwards. File systems without locks, and Windows, do not wait.
+    """
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(open_plain(path, os.O_RDWR | os.O_CREAT), "rb") as file:
+            if fcntl is not None:
+                with suppress(OSError):
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    continue
+            except FileNotFoundError:  # the process that held the lock has deleted the file
+                continue
+            try:
+                yield
+            finally:
+                with suppress(OSError):  # Windows does not delete open files
+                    path.unlink()
+            return
 
 
 def cache_folder(of: Literal["tokens", "compiled", "vectors"]) -> Path:

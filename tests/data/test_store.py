@@ -15,6 +15,7 @@ from penwright.data.store import TokenStore, cached_store, open_store, store_key
 from penwright.data.store_writer import Cell, write_store
 from penwright.errors import PenwrightError
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.processes import EncodingProcesses
 from penwright.tokenizers.training import train_tokenizer
 
 PAIRS = [("a cat", "un chat"), ("", "vide"), ("two dogs\n", ""), ("", "")]
@@ -115,13 +116,106 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path, tokenizer: Tokenizer, monk
         write_store(tmp_path / "text", ["text"], [("a cat",)], tokenizer, "key")
 
 
-def test_what_a_killed_build_left_a_day_ago_is_removed(tmp_path: Path, tokenizer: Tokenizer):
-    for name in ("text.tmp-1", "text.tmp-2", "other.tmp-1"):
+def test_what_a_killed_build_left_a_week_ago_is_removed(tmp_path: Path, tokenizer: Tokenizer):
+    for name in ("one.part", "two.part", "other.tmp-1"):
         (tmp_path / name).mkdir()
-    for name in ("text.tmp-1", "other.tmp-1"):
+    for name in ("one.part", "other.tmp-1"):
         os.utime(tmp_path / name, (0, 0))
     write_store(tmp_path / "text", ["text"], [], tokenizer, "key")
-    assert names_in(tmp_path) == ["other.tmp-1", "text", "text.tmp-2"]
+    assert names_in(tmp_path) == ["text", "two.part"]
+
+
+CHUNKS = [
+    [f"{word} {row} {n} chats\n" for n in range(row)] for row, word in enumerate(["a", "cat", "un", "deux", "two"])
+]
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("killed_after", range(0, 10, 3))
+def test_an_interrupted_build_continues_where_its_progress_was_saved(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, killed_after: int
+):
+    monkeypatch.setattr(store_writer, "SAVE_EVERY", 20)
+    read: list[str] = []
+
+    def rows(killed_after: int) -> Iterator[tuple[Iterator[str]]]:
+        def chunks(row: list[str]) -> Iterator[str]:
+            for chunk in row:
+                if len(read) == killed_after:
+                    raise Killed
+                read.append(chunk)
+                yield chunk
+
+        yield from ((chunks(row),) for row in CHUNKS)
+
+    whole = write_store(tmp_path / "whole", ["text"], rows(99), tokenizer, "key")
+    read.clear()
+    with pytest.raises(Killed):
+        write_store(tmp_path / "text", ["text"], rows(killed_after), tokenizer, "key")
+    assert names_in(tmp_path) == (["text.part", "whole"] if killed_after > 1 else ["whole"])
+    read.clear()
+    encoded: list[str] = []
+    encode = Tokenizer.encode_pieces
+    monkeypatch.setattr(Tokenizer, "encode_pieces", lambda self, texts: (encoded.extend(texts), encode(self, texts))[1])
+    resumed = write_store(tmp_path / "text", ["text"], rows(99), tokenizer, "key")
+    assert resumed.hashes == whole.hashes and resumed.n_bytes("text") == whole.n_bytes("text")
+    assert len(encoded) <= 10 - killed_after + 2  # chunks hold 14 characters or more
+    assert names_in(tmp_path) == ["text", "whole"]
+
+
+def test_pairs_and_labels_continue_too(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(store_writer, "SAVE_EVERY", 20)
+    every = [(f"a cat {n}", f"un chat {n}", n) for n in range(10)]
+
+    def broken() -> Iterator[tuple[str, str, int]]:
+        yield from every[:7]
+        raise Killed
+
+    def write(name: str, rows: Iterator[tuple[str, str, int]]) -> TokenStore:
+        return write_store(tmp_path / name, ["source", "target"], rows, tokenizer, "key", labels=["label"])
+
+    with pytest.raises(Killed):
+        write("text", broken())
+    assert write("text", iter(every)).hashes == write("whole", iter(every)).hashes
+
+
+def test_progress_of_another_store_is_not_continued(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(store_writer, "SAVE_EVERY", 1)
+    with pytest.raises(Killed):
+        write_store(tmp_path / "text", ["text"], (_killed() if n else ("a cat",) for n in range(2)), tokenizer, "old")
+    store = write_store(tmp_path / "text", ["text"], [("two",)], tokenizer, "new")
+    assert [tokenizer.decode(store.column("text")[row]) for row in range(len(store))] == ["two"]
+
+
+def _killed() -> tuple[str]:
+    raise Killed
+
+
+def test_several_processes_write_the_same_store(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch):
+    def write(name: str) -> TokenStore:
+        return write_store(tmp_path / name, ["text"], [(iter(row),) for row in CHUNKS], tokenizer, "key")
+
+    alone = write("alone")
+    monkeypatch.setattr(store_writer, "FEW", 1)
+    monkeypatch.setattr(store_writer, "_BATCH_CHARACTERS", 30)
+    monkeypatch.setattr(store_writer, "_n_processes", lambda: 2)
+    assert write("together").hashes == alone.hashes
+
+
+def test_a_killed_process_is_an_error_that_says_what_to_do(tokenizer: Tokenizer):
+    processes = EncodingProcesses(tokenizer, 1)
+    try:
+        assert processes.submit([b"a cat"]).result().tokens.tolist() == tokenizer.encode("a cat")
+        processes._processes[0].kill()
+        with pytest.raises(PenwrightError, match="Run the same command again"):
+            processes.submit([b"a cat"]).result()
+    finally:
+        processes.close()
 
 
 def test_the_second_of_two_equal_builds_uses_the_first(store: TokenStore, tokenizer: Tokenizer):

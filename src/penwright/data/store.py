@@ -14,7 +14,7 @@ from jaxtyping import Int32, Int64, UInt
 from numpy.typing import DTypeLike
 
 from penwright.errors import PenwrightError
-from penwright.storage import MOST_IN_SMALL, read_json
+from penwright.storage import CACHE_ADVICE, MOST_IN_SMALL, locked, read_json
 
 FORMAT_VERSION = 2  # version 1 had no checksum of store.json
 
@@ -94,19 +94,31 @@ def checksum(manifest: Mapping[str, object]) -> str:
 
 
 def cached_store(cache_folder: Path, key: str, build: Callable[[Path], object]) -> TokenStore:
-    """Open the store with this key. If it is missing or damaged, `build` first writes it to the folder."""
+    """Open the store with this key. If it is missing or damaged, `build` first writes it to the folder.
+
+    If another process is writing it, wait until it is complete, or continue it if that process is killed.
+    """
     folder = cache_folder / key
-    if folder.exists():  # a missing store may be under construction in another process
-        try:
-            store = open_store(folder)
-            if store.key == key:  # a different key means that the folder has the wrong name
-                store.verify()
-                return store
-            shutil.rmtree(folder, ignore_errors=True)
-        except PenwrightError:
-            shutil.rmtree(folder, ignore_errors=True)
-    build(folder)
-    return open_store(folder)
+    if store := _sound_store(folder, key):
+        return store
+    try:
+        with locked(cache_folder / f"{key}.lock"):
+            if not (store := _sound_store(folder, key)):
+                shutil.rmtree(folder, ignore_errors=True)
+                build(folder)
+    except OSError as error:
+        raise PenwrightError(f"the token store {folder} cannot be written: {error}. {CACHE_ADVICE}") from error
+    return store or open_store(folder)
+
+
+def _sound_store(folder: Path, key: str) -> TokenStore | None:
+    """Return the store in this folder, or None if it is missing, damaged or (in a renamed folder) another one."""
+    try:
+        store = open_store(folder)
+        store.verify()
+    except PenwrightError:
+        return None
+    return store if store.key == key else None
 
 
 def open_store(folder: Path) -> TokenStore:

@@ -1,15 +1,22 @@
-"""Writer of token stores: streams rows in constant memory. A store appears complete or not at all."""
+"""Writer of token stores: streams rows in constant memory, tokenizes in several processes, continues after a stop.
+
+A store appears complete or not at all. Until then, it is a folder with another name.
+"""
 
 import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from penwright.data.store import (
     FORMAT_VERSION,
@@ -22,14 +29,21 @@ from penwright.data.store import (
     tokens_file,
 )
 from penwright.errors import PenwrightError
-from penwright.storage import CACHE_ADVICE, flush
+from penwright.storage import CACHE_ADVICE, MOST_IN_SMALL, flush, read_json, write_bytes_atomically
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.encoders import Ragged
+from penwright.tokenizers.kinds import Markup
+from penwright.tokenizers.processes import EncodingProcesses
 
 Cell = str | Iterable[str] | int
 """A text, the chunks of a long text (their tokens are concatenated), or a label id."""
 
 _BATCH_CHARACTERS = 1 << 20
-_DAY = 86_400.0
+MOST_PROCESSES = 16  # reading, in this process, does not keep more of them busy
+FEW = 8  # batches of a column that this process encodes itself
+SAVE_EVERY = 128 << 20  # characters between two savings of the progress
+PROGRESS, UNFINISHED = "progress.json", ".part"  # name of the file, and suffix of an unfinished folder
+WEEK = 7 * 86_400.0
 
 
 def write_store(
@@ -42,23 +56,29 @@ def write_store(
 ) -> TokenStore:
     """Write a token store. A row has a text for each of `columns`, then an integer for each of `labels`.
 
-    The folder appears only when everything is on disk. Raises PenwrightError if it cannot be written.
+    The folder appears only when everything is on disk. A large store that was interrupted is continued by the next call
+    with the same key. Raises PenwrightError if it cannot be written.
     """
-    with _complete_or_absent(folder, key) as unfinished, ExitStack() as files:
+    with _complete_or_resumable(folder, key) as (unfinished, progress), ExitStack() as files:
         sides = {"target": tokenizer.target}
-        text_columns = {name: _TextColumn(unfinished, name, sides.get(name, tokenizer), files) for name in columns}
-        label_columns = {name: _LabelColumn(unfinished, name, files) for name in labels}
+        share = _n_processes() // max(1, len(columns)) or 1
+        text_columns = {
+            name: _TextColumn(unfinished, name, sides.get(name, tokenizer), files, progress, share) for name in columns
+        }
+        label_columns = {name: _LabelColumn(unfinished, name, files, progress) for name in labels}
         writers: list[_TextColumn | _LabelColumn] = [*text_columns.values(), *label_columns.values()]
-        n_rows = 0
-        for row in rows:
-            for writer, cell in zip(writers, row, strict=True):
+        progress.synchronize = lambda: [writer.synchronize() for writer in writers]
+        for row in islice(rows, progress.n_rows, None):
+            only, *others = row
+            cells = row if others or isinstance(only, str | int) else [progress.chunks(only)]
+            for writer, cell in zip(writers, cells, strict=True):
                 writer.add(cell)
-            n_rows += 1
+            progress.end_row(row)
         written = [file for writer in writers for file in writer.finish()]
         manifest = {
             "version": FORMAT_VERSION,
             "key": key,
-            "n_rows": n_rows,
+            "n_rows": progress.n_rows,
             "columns": {name: column.summary() for name, column in text_columns.items()},
             "labels": list(labels),
             "files": {file.path.name: {"size": file.size, "sha256": file.hash.hexdigest()} for file in written},
@@ -70,38 +90,91 @@ def write_store(
     return open_store(folder)
 
 
-class _File:
-    """A file that is hashed while it is written."""
+def _n_processes() -> int:
+    """Return the number of processes for tokenizing: one per thread of each training process on this machine."""
+    return min(MOST_PROCESSES, torch.get_num_threads() * int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
-    def __init__(self, path: Path, files: ExitStack) -> None:
-        self.path = path
-        self.size = 0
-        self.hash = hashlib.sha256()
-        self._file = files.enter_context(path.open("wb"))
+
+class _Progress:
+    """The progress of a store, saved every SAVE_EVERY characters, so that an interrupted store can be continued."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.path, self.key = folder / PROGRESS, key
+        self.n_rows = self.n_chunks = 0  # complete rows, and chunks of the row after them
+        self.sizes: dict[str, int] = {}  # of each file
+        self.counts: dict[str, tuple[int, int]] = {}  # tokens and UTF-8 bytes of each column
+        self.synchronize: Callable[[], object] = lambda: None  # writes out what is in memory; fills the two above
+        self._n_unsaved = 0
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            saved = read_json(self.path, MOST_IN_SMALL)
+            if saved["key"] == key and all((folder / name).stat().st_size >= n for name, n in saved["sizes"].items()):
+                self.n_rows, self.n_chunks = int(saved["n_rows"]), int(saved["n_chunks"])
+                self.sizes, self.counts = saved["sizes"], saved["counts"]
+
+    def chunks(self, chunks: Iterable[str]) -> Iterator[str]:
+        """Yield the chunks that have not been written. The caller has written a chunk when it asks for the next one."""
+        for chunk in islice(chunks, self.n_chunks, None):
+            yield chunk
+            self.n_chunks += 1
+            self._count(len(chunk))
+
+    def end_row(self, row: Sequence[Cell]) -> None:
+        """Count a row that was written."""
+        self.n_rows, self.n_chunks = self.n_rows + 1, 0
+        self._count(1 + sum(len(cell) for cell in row if isinstance(cell, str)))
+
+    def _count(self, n_characters: int) -> None:
+        self._n_unsaved += n_characters
+        if self._n_unsaved >= SAVE_EVERY:
+            self._n_unsaved = 0
+            self.synchronize()
+            parts = ("key", "n_rows", "n_chunks", "sizes", "counts")
+            write_bytes_atomically(self.path, json.dumps({part: getattr(self, part) for part in parts}).encode())
+
+
+class _File:
+    """A file that is hashed while it is written. It continues after the bytes that `progress` knows."""
+
+    def __init__(self, path: Path, files: ExitStack, progress: _Progress | None = None) -> None:
+        self.path, self.hash = path, hashlib.sha256()
+        self.size = progress.sizes.get(path.name, 0) if progress else 0
+        self._file = files.enter_context(path.open("r+b" if self.size else "wb"))
+        self._file.truncate(self.size)
+        while self._file.tell() < self.size:
+            self.hash.update(self._file.read(min(1 << 20, self.size - self._file.tell())))
 
     def write(self, content: bytes) -> None:
         self._file.write(content)
         self.hash.update(content)
         self.size += len(content)
 
-    def close(self) -> None:
+    def synchronize(self) -> None:
         self._file.flush()
         os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self.synchronize()
         self._file.close()
 
 
 class _TextColumn:
-    """A writer of a text column. It tokenizes many texts at once."""
+    """A writer of a text column. It tokenizes many texts at once, and long columns in several processes."""
 
-    def __init__(self, folder: Path, name: str, tokenizer: Tokenizer, files: ExitStack) -> None:
-        self._tokenizer = tokenizer
-        self._tokens = _File(folder / tokens_file(name), files)
-        self._offsets = _File(folder / offsets_file(name), files)
-        self._offsets.write(np.zeros(1, np.int64).tobytes())
-        self._n_tokens = self._n_bytes = 0
+    def __init__(
+        self, folder: Path, name: str, tokenizer: Tokenizer, files: ExitStack, progress: _Progress, n_processes: int
+    ) -> None:
+        self._tokenizer, self._name, self._on_exit, self._progress = tokenizer, name, files, progress
+        self._tokens = _File(folder / tokens_file(name), files, progress)
+        self._offsets = _File(folder / offsets_file(name), files, progress)
+        if not self._offsets.size:
+            self._offsets.write(np.zeros(1, np.int64).tobytes())
+        self._n_tokens, self._n_bytes = progress.counts.get(name, (0, 0))
         self._chunks: list[str] = []
         self._row_ends: list[int] = []  # number of chunks up to the end of each row
-        self._n_waiting = 0
+        self._n_waiting = self._n_batches = 0
+        self._n_processes = n_processes
+        self._processes: EncodingProcesses | None = None
+        self._encoding: deque[tuple[list[int], int, Future[Ragged]]] = deque()  # row ends, bytes, tokens
 
     def add(self, cell: Cell) -> None:
         assert not isinstance(cell, int), "expected a text, not a label"
@@ -113,8 +186,17 @@ class _TextColumn:
         self._row_ends.append(len(self._chunks))
         self._n_waiting += 1  # an empty text counts too, or else very many would accumulate
 
-    def finish(self) -> tuple[_File, ...]:
+    def synchronize(self) -> None:
         self._flush()
+        while self._encoding:
+            self._write_oldest()
+        for file in (self._tokens, self._offsets):
+            file.synchronize()
+            self._progress.sizes[file.path.name] = file.size
+        self._progress.counts[self._name] = self._n_tokens, self._n_bytes
+
+    def finish(self) -> tuple[_File, ...]:
+        self.synchronize()
         self._tokens.close()
         self._offsets.close()
         return self._tokens, self._offsets
@@ -124,24 +206,48 @@ class _TextColumn:
         return ColumnSummary(dtype=dtype, n_tokens=self._n_tokens, n_bytes=self._n_bytes)
 
     def _flush(self) -> None:
-        tokens, lengths = self._tokenizer.encode_pieces(self._chunks)
+        """Start to encode the waiting chunks."""
+        encoded = [chunk.encode("utf-8", errors="surrogatepass") for chunk in self._chunks]
+        self._encoding.append((self._row_ends, sum(map(len, encoded)), self._encode(encoded)))
+        self._chunks, self._row_ends, self._n_waiting = [], [], 0
+        if len(self._encoding) > 2 * self._n_processes:
+            self._write_oldest()
+
+    def _encode(self, encoded: Sequence[bytes]) -> "Future[Ragged]":
+        """Return the tokens of the waiting chunks, from other processes if there are enough chunks to pay off."""
+        self._n_batches += 1
+        if self._n_processes > 1 and self._n_batches > FEW and not any(isinstance(c, Markup) for c in self._chunks):
+            if self._processes is None:
+                self._processes = EncodingProcesses(self._tokenizer, self._n_processes)
+                self._on_exit.callback(self._processes.close)
+            return self._processes.submit(encoded)
+        done: Future[Ragged] = Future()
+        done.set_result(self._tokenizer.encode_pieces(self._chunks))
+        return done
+
+    def _write_oldest(self) -> None:
+        row_ends, n_bytes, encoding = self._encoding.popleft()
+        tokens, lengths = encoding.result()
         ends = self._n_tokens + np.concatenate([[0], np.cumsum(lengths)])
         self._tokens.write(tokens.tobytes())
-        self._offsets.write(ends[self._row_ends].tobytes())
+        self._offsets.write(ends[row_ends].tobytes())
         self._n_tokens = int(ends[-1])
-        self._n_bytes += len("".join(self._chunks).encode("utf-8", errors="surrogatepass"))
-        self._chunks, self._row_ends, self._n_waiting = [], [], 0
+        self._n_bytes += n_bytes
 
 
 class _LabelColumn:
     """A writer of a column of label ids."""
 
-    def __init__(self, folder: Path, name: str, files: ExitStack) -> None:
-        self._file = _File(folder / labels_file(name), files)
+    def __init__(self, folder: Path, name: str, files: ExitStack, progress: _Progress) -> None:
+        self._file, self._progress = _File(folder / labels_file(name), files, progress), progress
 
     def add(self, cell: Cell) -> None:
         assert isinstance(cell, int), "expected a label, not a text"
         self._file.write(np.int32(cell).tobytes())
+
+    def synchronize(self) -> None:
+        self._file.synchronize()
+        self._progress.sizes[self._file.path.name] = self._file.size
 
     def finish(self) -> tuple[_File, ...]:
         self._file.close()
@@ -149,21 +255,29 @@ class _LabelColumn:
 
 
 @contextmanager
-def _complete_or_absent(folder: Path, key: str) -> Iterator[Path]:
-    """Yield a temporary folder. It is renamed to `folder` on success and deleted on failure, except after SIGKILL."""
-    unfinished = folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
+def _complete_or_resumable(folder: Path, key: str) -> Iterator[tuple[Path, _Progress]]:
+    """Yield an unfinished folder and its progress. On success, the folder is renamed to `folder`.
+
+    On failure, it is kept if its progress was saved and the disk is not full. Otherwise it is deleted.
+    """
+    unfinished = folder.with_name(folder.name + UNFINISHED)
+    keeps = False
     try:
-        _remove_abandoned(folder)
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        yield unfinished
+        _remove_abandoned(folder.parent)
+        unfinished.mkdir(parents=True, exist_ok=True)
+        yield unfinished, _Progress(unfinished, key)
+        (unfinished / PROGRESS).unlink(missing_ok=True)
         flush(unfinished)
         _rename(unfinished, folder, key)
         flush(folder.parent)
     except OSError as error:
         raise PenwrightError(f"the token store {folder} cannot be written: {error}. {CACHE_ADVICE}") from error
+    except BaseException:
+        keeps = (unfinished / PROGRESS).exists()
+        raise
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        if not keeps:
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _rename(unfinished: Path, folder: Path, key: str) -> None:
@@ -175,9 +289,9 @@ def _rename(unfinished: Path, folder: Path, key: str) -> None:
             raise
 
 
-def _remove_abandoned(folder: Path) -> None:
-    """Delete temporary folders that are more than a day old."""
-    for abandoned in folder.parent.glob(f"{folder.name}.tmp-*"):
-        with suppress(FileNotFoundError):  # another process may be renaming its folder
-            if time.time() - abandoned.stat().st_mtime > _DAY:
+def _remove_abandoned(place: Path) -> None:
+    """Delete the unfinished stores that nobody has continued for a week."""
+    for abandoned in [*place.glob(f"*{UNFINISHED}"), *place.glob("*.tmp-*")]:
+        with suppress(OSError):  # another process may rename the folder at this moment
+            if time.time() - max(path.stat().st_mtime for path in (abandoned, *abandoned.iterdir())) > WEEK:
                 shutil.rmtree(abandoned, ignore_errors=True)

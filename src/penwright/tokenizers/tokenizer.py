@@ -201,21 +201,24 @@ class Tokenizer:
     def load(cls, path: Path) -> "Tokenizer":
         """Load a saved tokenizer; raise PenwrightError if the file is missing, damaged or not Penwright's."""
         try:
-            content = read_bytes(path)
+            return cls.of_content(read_bytes(path))
         except OSError as error:
             raise PenwrightError(f"the tokenizer {path} cannot be read: {error}") from error
-        try:
-            file = parse_json(content)
-            if FOREIGN in file:
-                from penwright.tokenizers.foreign import ForeignTokenizer  # noqa: PLC0415 - a subclass of this one
-
-                return ForeignTokenizer(file)
-            check_file(file)
-            return cls(LibraryTokenizer.from_str(content.decode()))
         except Exception as error:  # the tokenizers library raises plain Exception
             raise PenwrightError(
                 f"{path} is damaged or was not made by Penwright: {error}. Restore the file that training wrote"
             ) from error
+
+    @classmethod
+    def of_content(cls, content: bytes) -> "Tokenizer":
+        """Return the tokenizer with this file content. Raise an error of any type if it is not valid."""
+        file = parse_json(content)
+        if FOREIGN in file:
+            from penwright.tokenizers.foreign import ForeignTokenizer  # noqa: PLC0415 - a subclass of this one
+
+            return ForeignTokenizer(file)
+        check_file(file)
+        return cls(LibraryTokenizer.from_str(content.decode()))
 
     @property
     def content(self) -> bytes:
@@ -290,9 +293,5 @@ def controls(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 def unknown_warnings(tokenizer: Tokenizer, text: str) -> list[str]:
     """Return a list with a warning that names the characters unknown to the model; [] if all are known."""
-    unknown = tokenizer.unknown_characters(text)
-    return [f"characters the model does not know: {' '.join(map(_readable, unknown))}"] if unknown else []
-
-
-def _readable(character: str) -> str:
-    return character if character.isprintable() and character != " " else f"U+{ord(character):04X}"
+    unknown = [c if c.isprintable() and c != " " else f"U+{ord(c):04X}" for c in tokenizer.unknown_characters(text)]
+    return [f"characters the model does not know: {' '.join(unknown)}"] if unknown else []

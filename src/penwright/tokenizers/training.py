@@ -18,6 +18,7 @@ _PIECE_LENGTH = 1 << 16
 # Very long spans without white space, or of white space only, are useless for training. BPE takes time that is
 # quadratic in the length of a span.
 _LONG_RUN = re.compile(r"(\S{256}|\s{256})")
+_MAYBE_LONG_RUN = re.compile(r"(?s:(?:.{128})*?)(?:\S{128}|\s{128})")  # a long run fills an aligned block of 128
 
 
 def train_tokenizer(
@@ -57,7 +58,8 @@ def train_tokenizer(
 def _pieces(text: str) -> Iterator[str]:
     text = well_formed(text)
     for start in range(0, len(text), _PIECE_LENGTH):
-        yield from filter(None, _LONG_RUN.split(text[start : start + _PIECE_LENGTH]))
+        piece = text[start : start + _PIECE_LENGTH]
+        yield from filter(None, _LONG_RUN.split(piece)) if _MAYBE_LONG_RUN.match(piece) else [piece]
 
 
 def _sample(pieces: Iterable[str], max_bytes: int) -> list[str]:
