@@ -9,7 +9,7 @@ import torch
 from penwright.config import Recipe, Table, validate
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import Run
-from penwright.tasks import generation, translation
+from penwright.tasks import TASKS, generation, reading_of, translation
 from penwright.training.auto.planner import Plan
 from penwright.training.distributed import parallel
 from penwright.training.observers import Observer
@@ -32,6 +32,22 @@ def test_a_budget_laid_over_a_recipe_replaces_its_own(
     path = tmp_path / "recipe.toml"
     path.write_text("[training]\nminutes = 5\nkeep = 1\n", encoding="utf-8")
     assert read_recipe(path, above) == {"training": training}
+
+
+def test_the_tokenizer_of_a_large_text_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(train_workflow, "LARGE", 1)
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"Line {n} of a short text.\n" for n in range(300)), encoding="utf-8")
+    table = {"data": {"train": [str(text)]}, "tokenizer": {"type": "bpe", "vocab_size": 9000}, "training": {"steps": 1}}
+    recipe = validate(Recipe, {"task": "generate", "model": {}, **table}, "here")
+    corpus = TASKS["generate"].open_corpus(recipe.data.train, reading_of(recipe))
+    heard = Saying()
+    first = train_workflow._tokenizer(recipe, corpus, [heard])
+    monkeypatch.setattr(train_workflow, "train_tokenizer", None)
+    again = train_workflow._tokenizer(recipe, corpus, [heard])
+    assert again.content == first.content
+    assert sum("only supports a vocabulary" in line for line in heard.texts) == 2
 
 
 def test_a_new_run_is_named_after_its_text_and_never_one_that_exists(

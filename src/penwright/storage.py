@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -144,15 +144,20 @@ def saving(final: Path) -> Iterator[Path]:
     folder.mkdir(parents=True)
     try:
         yield folder
-        for path in folder.iterdir():
-            let_others_read(path)
-            flush(path)
-        flush(folder)
-        remove_folder(final)
-        folder.replace(final)
-        flush(final.parent)
+        publish(folder, final)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def publish(folder: Path, final: Path) -> None:
+    """Rename a temporary folder to `final` when all of its files are on disk."""
+    for path in folder.iterdir():
+        let_others_read(path)
+        flush(path)
+    flush(folder)
+    remove_folder(final)
+    folder.replace(final)
+    flush(final.parent)
 
 
 def temporaries_of(final: Path) -> list[Path]:
@@ -221,7 +226,27 @@ def locked(path: Path) -> Iterator[None]:
             return
 
 
-def cache_folder(of: Literal["tokens", "compiled", "vectors"]) -> Path:
+def identity_of(path: Path) -> list[str | int]:
+    """Return what changes when a file is replaced or written to: its real path, number, size and times."""
+    status = path.stat()
+    return [os.path.realpath(path), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def remember(key: Sequence[object], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the JSON object that `make` returned for this key, from the cache if possible."""
+    path: Path | None = None
+    with suppress(OSError, ValueError, PenwrightError):
+        path = cache_folder("facts") / f"{hashlib.sha256(json.dumps(key).encode('utf-8', 'replace')).hexdigest()}.json"
+        return read_json(path)
+    value = make()
+    if path is not None:
+        with suppress(OSError, UnicodeEncodeError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes_atomically(path, json.dumps(value).encode())
+    return value
+
+
+def cache_folder(of: Literal["tokens", "compiled", "vectors", "facts"]) -> Path:
     """Return a subfolder of the cache (PENWRIGHT_CACHE or ~/.cache/penwright), which may be deleted at any time.
 
     Raises PenwrightError if PENWRIGHT_CACHE is not set and there is no home folder.

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from penwright.data.batches import IGNORED, Markers, TextBatches
+from penwright.data import batches as batches_module
+from penwright.data.batches import IGNORED, Markers, TextBatches, permuted
 from penwright.data.bucketing import LabelledBatches, PairBatches, TokenDropout
 from penwright.data.store import Column
 from penwright.errors import PenwrightError
@@ -31,6 +32,26 @@ def test_every_token_is_a_target_once_an_epoch() -> None:
     seen = Counter(int(t) for n in range(int(batches.per_epoch)) for t in batches.batch(n).targets.flatten())
     assert {seen[token] for token in range(318)} == {1}
     assert seen[MARKERS.end] == 1
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 64, 65, 1000])
+def test_a_permutation_that_is_not_stored_has_every_place_once(n: int) -> None:
+    places = np.arange(n)
+    images = permuted(places, n, seed=1)
+    assert sorted(images.tolist()) == places.tolist()
+    assert images[n // 2 :].tolist() == permuted(places[n // 2 :], n, seed=1).tolist()
+    if n >= 64:
+        assert images.tolist() != permuted(places, n, seed=2).tolist()
+        assert abs(np.corrcoef(places, images)[0, 1]) < 0.4 and abs(np.corrcoef(images[1:], images[:-1])[0, 1]) < 0.4
+
+
+def test_a_very_large_text_is_shuffled_without_a_stored_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches_module, "MOST_SHUFFLED", 0)
+    text = column([list(range(318))])
+    batches = TextBatches(text, 8, 32, MARKERS)
+    seen = Counter(int(t) for n in range(int(batches.per_epoch)) for t in batches.batch(n).targets.flatten())
+    assert {seen[token] for token in range(318)} == {1}
+    assert not torch.equal(batches.batch(0).tokens, batches.batch(int(batches.per_epoch)).tokens)
 
 
 def test_epochs_cut_and_order_the_text_anew() -> None:

@@ -1,6 +1,7 @@
 """Documents, subtitles and archives are read as text, within bounds."""
 
 import gzip
+import json
 import subprocess
 import zipfile
 from io import BytesIO
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penwright.data import blocks
+from penwright.data import blocks, documents
+from penwright.data.detection import detect_task
 from penwright.data.files import examine
 from penwright.data.readers import archives, formats, pdf
 from penwright.data.text import open_text
@@ -317,3 +319,27 @@ def test_a_pipe_is_read_once_and_its_text_as_often_as_needed(tmp_path: Path, mon
 def test_a_pipe_that_has_ended_says_so() -> None:
     with pytest.raises(PenwrightError, match="has ended and cannot be read again"):
         examine("/dev/fd/917")
+
+
+@pytest.mark.parametrize("form", ["folder", "pattern"])
+def test_the_parts_of_a_large_table_are_read_by_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(documents, "MANY_ROWS", 1)
+    for part in range(3):
+        lines = [json.dumps({"text": f"document {part} {n} " * 9, "url": f"u{n}"}) for n in range(20)]
+        (tmp_path / "data" / f"part-{part}.jsonl").parent.mkdir(exist_ok=True)
+        (tmp_path / "data" / f"part-{part}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    path = str(tmp_path / "data") if form == "folder" else str(tmp_path / "data" / "*.jsonl")
+    assert detect_task([path])[0] == "generate"
+    corpus = open_text([path])
+    assert corpus.n_training + corpus.n_held_out == 60
+    assert {str(file.path) for file in corpus.files} == {str(tmp_path / "data" / f"part-{n}.jsonl") for n in range(3)}
+    assert open_text([path]).fingerprint == corpus.fingerprint  # from the cache
+
+
+def test_a_folder_with_text_and_tables_reads_the_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text " * 100)
+    (tmp_path / "b.jsonl").write_text('{"text": "row"}')
+    assert [file.path for file in open_text([str(tmp_path)]).files] == [str(tmp_path / "a.txt")]

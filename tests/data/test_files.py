@@ -1,13 +1,16 @@
 """Bytes become text: encodings, damage, line ends."""
 
 import gzip
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.data import files
+from penwright.data import blocks, files
 from penwright.data.encoding import decode
 from penwright.data.files import SourceFile, examine, examine_text
 from penwright.errors import PenwrightError
@@ -251,3 +254,73 @@ def test_damaged_lines_of_a_file_in_two_encodings_stay_damaged(tmp_path):
     file, found = read(write(tmp_path, content))
     assert found == POLISH * 9 + "za\ufffd ż\n" + "Où est l'été ?\n" * 9
     assert file.n_replaced == 1
+
+
+@pytest.fixture
+def large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files are treated like large ones."""
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(files, "LARGE", 1)
+    monkeypatch.setattr(files, "BLOCK", 64)
+    monkeypatch.setattr(blocks, "BLOCK", 64)
+    monkeypatch.setattr(blocks, "MARK_EVERY", 200)
+
+
+LINES = "".join(f"{n} żółwi\r\n" if n % 7 else f"{n} źdźbeł\n" for n in range(300))
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_a_large_file_is_read_from_a_place_near_the_position(
+    tmp_path: Path, large_files: None, compress: Callable[[bytes], bytes]
+):
+    file = examine(write(tmp_path, compress(LINES.encode())))
+    whole = list(file.chunks())
+    assert len(file.marks) > 5
+    for position in range(0, file.n_characters, 97):
+        start, pieces = file.chunks_from(position)
+        rest = list(pieces)
+        before = "".join(whole[: len(whole) - len(rest)])
+        assert rest == whole[len(whole) - len(rest) :]
+        assert start == (len(before), len(before.encode())) and start.characters <= position
+        assert position - start.characters < 500
+
+
+@pytest.mark.parametrize("text", ["x" * 5000, "y" * 1000 + "\n" + "z" * 3000])
+def test_long_lines_are_read_from_their_beginning(tmp_path: Path, large_files: None, text: str):
+    file = examine(write(tmp_path, text.encode()))
+    start, pieces = file.chunks_from(3500)
+    assert (start.characters, "".join(pieces)) == (0, text)
+
+
+def test_a_large_file_is_examined_again_only_if_it_changed(
+    tmp_path: Path, large_files: None, monkeypatch: pytest.MonkeyPatch
+):
+    path = write(tmp_path, LINES.encode())
+    first = examine(path)
+    monkeypatch.setattr(files, "count_text", None)
+    assert examine(path) == first
+    assert examine(path.resolve()) == replace(first, path=str(path.resolve()))
+    monkeypatch.undo()
+    path.write_bytes(LINES.replace("żółwi", "krabów").encode())
+    assert examine(path).text_sha256 != first.text_sha256
+
+
+def test_facts_in_a_damaged_cache_are_found_again(tmp_path: Path, large_files: None):
+    path = write(tmp_path, LINES.encode())
+    first = examine(path)
+    for kept in (tmp_path / "cache" / "facts").iterdir():
+        kept.write_text("{")
+    assert examine(path) == first
+
+
+def test_zstd_is_unpacked(tmp_path: Path, large_files: None):
+    path = tmp_path / "text.txt.zst"
+    with pyarrow.CompressedOutputStream(str(path), "zstd") as stream:
+        stream.write(LINES.encode())
+    file = examine(path)
+    start, pieces = file.chunks_from(3000)
+    assert "".join(file.blocks()) == LINES.replace("\r\n", "\n")
+    assert start.characters > 2000 and "".join(pieces) == "".join(file.blocks())[start.characters :]
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(PenwrightError, match=r"text\.txt\.zst"):
+        examine(path)

@@ -64,6 +64,15 @@ def test_the_content_is_in_the_fingerprint(tmp_path):
     assert prints[0] != prints[1]
 
 
+def test_the_facts_about_a_large_data_set_are_remembered(tmp_path, monkeypatch):
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "facts"))
+    monkeypatch.setattr(hub, "MANY", 1)
+    name = saved(tmp_path, {"train": [{"text": f"text {i}"} for i in range(30)]})
+    first = open_text([name])
+    monkeypatch.setattr(hub, "_as_file", None)
+    assert open_text([name]).files == first.files
+
+
 def test_an_unknown_split_lists_those_there_are(tmp_path):
     name = saved(tmp_path, {"train": [{"text": "a"}], "test": [{"text": "b"}]})
     with pytest.raises(PenwrightError, match=r"no split 'tset'.*: train, test"):

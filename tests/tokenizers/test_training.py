@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penwright.errors import PenwrightError
-from penwright.tokenizers import Tokenizer
+from penwright.tokenizers import Tokenizer, training
 from penwright.tokenizers.kinds import KINDS
 from penwright.tokenizers.training import train_tokenizer
 
@@ -120,3 +120,10 @@ def test_vowel_signs_and_accents_do_not_end_a_word(kind: str, word: str, tmp_pat
 @learned
 def test_a_text_without_marks_is_cut_as_gpt2_cuts_it(kind: str):
     assert not train_tokenizer(kind, ["Plain words, and accents: żółć, été. " * 50], 300).joins_marks
+
+
+@given(st.lists(st.tuples(st.sampled_from(["x", " ", "\n", "ab ", "\u2003"]), st.integers(0, 600)), max_size=8))
+def test_every_text_with_a_long_run_is_searched_for_it(parts: list[tuple[str, int]]):
+    text = "".join(part * n for part, n in parts)
+    if text:
+        assert list(training._pieces(text)) == [piece for piece in training._LONG_RUN.split(text) if piece]

@@ -15,9 +15,11 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from penwright.data.splits import shuffled
 from penwright.data.store import Column
 
 IGNORED = -100  # target that the loss ignores: padding, or a position with nothing to predict
+MOST_SHUFFLED = 1 << 24  # windows of an epoch up to which their order is kept in memory (128 MiB)
 LENGTH_STEP = 4  # lengths are padded to multiples of this number, which limits the number of shapes
 
 AnyBatch = TypeVar("AnyBatch", bound="_Batch")
@@ -154,13 +156,17 @@ class TextBatches(Batches[TextBatch]):
         """Return the batch with this number: windows in the shuffled order of their epoch."""
         wanted = np.arange(number * self.rows, (number + 1) * self.rows)
         epochs = range(wanted[0] // self.n_windows, wanted[-1] // self.n_windows + 1)
-        starts = [
-            _window_starts(self.seed, epoch, self.n_windows, self.length)[
-                wanted[wanted // self.n_windows == epoch] % self.n_windows
-            ]
-            for epoch in epochs
-        ]
+        starts = [self._starts(epoch, wanted[wanted // self.n_windows == epoch] % self.n_windows) for epoch in epochs]
         return self._windows(np.concatenate(starts)[:, None] + np.arange(self.length + 1))
+
+    def _starts(self, epoch: int, places: Indices) -> Indices:
+        """Return the start positions of the windows at these places in the shuffled order of the epoch."""
+        if self.n_windows <= MOST_SHUFFLED:
+            return _window_starts(self.seed, epoch, self.n_windows, self.length)[places]
+        random = np.random.default_rng((self.seed, epoch))
+        return (
+            random.integers(self.length) + permuted(places, self.n_windows, int(random.integers(2**62))) * self.length
+        )
 
     def in_order(self, one_in: int = 1) -> Iterator[TextBatch]:
         """Yield windows from the beginning of the text to the end, including the shorter last one."""
@@ -191,6 +197,24 @@ class TextBatches(Batches[TextBatch]):
             torch.from_numpy(targets),
             torch.from_numpy(documents[:, :-1].copy()) if crossing else None,
         )
+
+
+def permuted(places: Indices, n: int, seed: int) -> Indices:
+    """Return the images of these places under a pseudo-random permutation of 0 to n - 1, which is not stored.
+
+    The permutation is a Feistel network of four rounds (Luby and Rackoff 1988) on the next power of four. It is applied
+    again to images that are not below n.
+    """
+    bits = np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))
+    mask = np.uint64((1 << int(bits)) - 1)
+    images, outside = places.astype(np.uint64), np.ones(len(places), dtype=bool)
+    while outside.any():
+        left, right = images[outside] >> bits, images[outside] & mask
+        for number in range(4):
+            left, right = right, left ^ (shuffled(right, 4 * seed + number) & mask)
+        images[outside] = (left << bits) | right
+        outside = images >= n
+    return images.astype(np.int64)
 
 
 @lru_cache(maxsize=2)

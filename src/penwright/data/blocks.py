@@ -1,4 +1,4 @@
-"""A reader of files in blocks, as bytes or text. It unpacks .gz files, copies pipes to disk, and counts repairs."""
+"""A reader of files in blocks, as bytes or text. It unpacks .gz and .zst, copies pipes to disk, counts repairs."""
 
 import atexit
 import codecs
@@ -13,8 +13,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
+from typing import NamedTuple
 
 from penwright.data.encoding import MIXED, decoder_of
 from penwright.data.paths import STANDARD_INPUT, existing_file
@@ -22,7 +23,8 @@ from penwright.data.readers.archives import archive_of, member_blocks
 from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20  # bytes read at a time
-GZIP = b"\x1f\x8b"
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+MARK_EVERY = 32 << 20  # minimum number of bytes between two marks
 MOST_COPIED = 16 << 30  # maximum size of a temporary copy, in bytes
 _copies: dict[object, Path] = {}
 MARK = "\ufeff"  # the byte-order mark; dropped only at the start of a file
@@ -74,19 +76,36 @@ def copy_once(key: object, name: str, blocks: Callable[[], Iterable[bytes]]) -> 
 
 
 def open_raw(path: str | Path) -> BufferedIOBase:
-    """Open a file, decompressing .gz; the caller must close it. Reading a damaged .gz raises OSError or EOFError."""
+    """Open a file, decompressing .gz and .zst; the caller must close it. Reading damage raises OSError or EOFError."""
     try:
         with open(path, "rb") as file:
-            packed = file.read(2) == GZIP
-        return gzip.open(path, "rb") if packed else open(path, "rb")
+            head = file.read(4)
+        if head == ZSTD:
+            return _open_zstd(path)
+        return gzip.open(path, "rb") if head.startswith(GZIP) else open(path, "rb")
     except OSError as error:
         raise PenwrightError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def raw_blocks(path: Path, name: str, size: int = BLOCK) -> Iterator[bytes]:
-    """Yield the unpacked bytes of a file in blocks of this size. `name` is for error messages."""
+def _open_zstd(path: str | Path) -> BufferedIOBase:
+    try:
+        from pyarrow import input_stream  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError:
+        raise PenwrightError(
+            f"{path} is compressed with zstd, which needs the library pyarrow. Install it: "
+            "pip install 'penwright[hub]'. Or unpack the file"
+        ) from None
+    return BufferedReader(input_stream(str(path), compression="zstd"))
+
+
+def raw_blocks(path: Path, name: str, size: int = BLOCK, begin: int = 0) -> Iterator[bytes]:
+    """Yield the unpacked bytes of a file from an offset on, in blocks of this size. `name` is for error messages."""
     try:
         with open_raw(path) as file:
+            if file.seekable():
+                file.seek(begin)
+            while not file.seekable() and begin > 0 and (skipped := file.read(min(size, begin))):
+                begin -= len(skipped)
             while block := file.read(size):
                 yield block
     except EOFError:
@@ -133,6 +152,14 @@ def _folder() -> Path:
     return folder
 
 
+class Mark(NamedTuple):
+    """A place between two blocks of a file, from which it can be read."""
+
+    offset: int  # in the unpacked bytes
+    characters: int  # number of characters before it
+    utf8_bytes: int  # their size in UTF-8
+
+
 @dataclass
 class TextCounts:
     """The counts of characters, line endings and corrections in one pass over a file."""
@@ -148,6 +175,8 @@ class TextCounts:
     blank: bool = True
     ends_in_line: bool = False
     text: "hashlib._Hash" = field(default_factory=hashlib.sha256)  # hash of the text in UTF-8
+    is_between: bool = False  # whether neither a character nor a CRLF continues after the last block
+    marks: list[Mark] = field(default_factory=list)
 
     @property
     def is_old_mac(self) -> bool:
@@ -163,6 +192,9 @@ class TextCounts:
         self.newlines += text.count("\n")
         self.blank = self.blank and (not text or text.isspace())
         self.ends_in_line = text[-1:] != "\n" if text else self.ends_in_line
+        last = self.marks[-1].offset if self.marks else 0
+        if self.is_between and self.unpacked >= last + MARK_EVERY:
+            self.marks.append(Mark(self.unpacked, self.characters, self.utf8_bytes))
 
 
 def count_text(blocks: Iterable[bytes], encoding: str, old_mac: bool = False) -> TextCounts:
@@ -173,8 +205,10 @@ def count_text(blocks: Iterable[bytes], encoding: str, old_mac: bool = False) ->
     return tally
 
 
-def decoded(blocks: Iterable[bytes], encoding: str, tally: TextCounts, old_mac: bool) -> Iterator[str]:
-    """Yield the decoded text in blocks, and count corrections in `tally`.
+def decoded(
+    blocks: Iterable[bytes], encoding: str, tally: TextCounts, old_mac: bool, first: bool = True
+) -> Iterator[str]:
+    """Yield the decoded text in blocks, and count corrections in `tally`. `first`: the blocks are the start of a file.
 
     Drops a byte-order mark at the start and all NUL characters, and turns CRLF into a newline. With `old_mac`, a bare
     carriage return is a newline too.
@@ -182,15 +216,16 @@ def decoded(blocks: Iterable[bytes], encoding: str, tally: TextCounts, old_mac: 
     decoder = decoder_of(encoding)
     count_damage = _damage_counter(encoding)
     held = ""  # a carriage return at the end of a block may be half of a CRLF
-    first = True
     for block in blocks:
         text = decoder.decode(block)
         count_damage(block, text, tally)
         if first and text:
             text, first = text.removeprefix(MARK), False
         text, held = _tidy(held + text, tally, old_mac)
+        tally.is_between = encoding == "utf-8" and not held and not decoder.getstate()[0]
         if text:
             yield text
+    tally.is_between = False
     text = decoder.decode(b"", final=True)
     count_damage(b"", text, tally)
     text = text.removeprefix(MARK) if first else text
@@ -247,3 +282,16 @@ def _genuine_counter(encoding: str) -> Callable[[bytes], int]:
         return lambda block: 0
     decoder = codecs.getincrementaldecoder(encoding)(errors="ignore")
     return lambda block: decoder.decode(block).count(REPLACEMENT)
+
+
+def cut_at_lines(blocks: Iterable[str], rest: str = "") -> Iterator[str]:
+    """Yield the text of the blocks in pieces of about the same size, cut at the start of a line where possible."""
+    for block in blocks:
+        text = rest + block
+        cut = text.rfind("\n") + 1 or len(text)
+        if len(text) - cut > BLOCK:  # the rest is the start of a line longer than a block
+            cut = len(text)
+        yield text[:cut]
+        rest = text[cut:]
+    if rest:
+        yield rest

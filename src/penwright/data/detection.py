@@ -23,7 +23,15 @@ from penwright.data.guesses import (
 )
 from penwright.data.labelled import classes_in
 from penwright.data.parallel import look_like_translations
-from penwright.data.paths import TEXT_SUFFIXES, expand_archives, is_collection, is_folder, is_pattern, suffix_of
+from penwright.data.paths import (
+    TEXT_SUFFIXES,
+    expand_archives,
+    is_collection,
+    is_folder,
+    is_pattern,
+    suffix_of,
+    tables_in,
+)
 from penwright.data.profiles import Profile, profiles_of
 from penwright.data.readers.bilingual import holds_pairs, holds_segments
 from penwright.data.readers.delimited import labelled_lines
@@ -52,6 +60,8 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
     first, *others = _single_files([str(path) for path in paths])
     if is_hub(first):
         return task_of_table(open_hub(first))
+    if tables := tables_in(first):
+        return _task_of_file(examine_text(tables[0], encoding), [], encoding)
     if is_collection(first):
         what = "folder" if is_folder(first) else "pattern" if is_pattern(first) else "zip archive"
         _ask_about_sides(first, others, what)

@@ -1,11 +1,15 @@
 """Documents (text files, and rows of tables or Hub data sets), measured once and read in pieces."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +17,18 @@ from numpy.typing import NDArray
 from penwright.data.columns import names_in, text_columns
 from penwright.data.corpus import ALL_COLUMNS, Broken, Columns, CorpusPart, Document, Source, Sources, number_reason
 from penwright.data.files import BLOCK, NotText, SourceFile, examine, examine_text
-from penwright.data.paths import count_suffixes, describe_skipped, is_collection, is_pattern, text_files
+from penwright.data.paths import count_suffixes, describe_skipped, is_collection, is_pattern, tables_in, text_files
 from penwright.data.readers.archives import data_members, is_archive
 from penwright.data.readers.bilingual import holds_pairs
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.tables import Table, find_table, has_text_column, is_table_file
-from penwright.data.splits import Hashes, Mask
+from penwright.data.splits import BEGINNING, Cut, Hashes, Mask
 from penwright.errors import PenwrightError
+from penwright.storage import cache_folder, write_bytes_atomically
 
-Measures = Iterator[tuple[int, int, int]]  # each document's characters (as in Documents), UTF-8 bytes, hash
+Measures = NDArray[Any]  # of each document: characters (0: blank; negative: number of a reason), UTF-8 bytes, hash
+MANY_ROWS = 10_000  # rows of a table from which on their measures are remembered
 MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np.uint64)])
 
 
@@ -48,10 +54,15 @@ class TextSlice:
     pieces: Callable[[], Iterator[str]]
     begin: int = 0
     end: int | None = None
+    file: SourceFile | None = None  # the file of the text, in which reading can begin near a position
+
+    def pieces_from(self, position: int) -> tuple[Cut, Iterator[str]]:
+        """Return the pieces of the whole text, without some or all that end before this position, and their start."""
+        return self.file.chunks_from(position) if self.file else (BEGINNING, self.pieces())
 
     def __iter__(self) -> Iterator[str]:
-        place = 0
-        for piece in self.pieces():
+        (place, _), pieces = self.pieces_from(self.begin)
+        for piece in pieces:
             if self.end is not None and place >= self.end:
                 return
             last = None if self.end is None else self.end - place
@@ -67,7 +78,7 @@ def open_documents(paths: Sequence[str | Path], encoding: str | None, columns: C
     reasons: dict[str, int] = {}
     given = dict.fromkeys(map(str, paths))
     opened = list(chain.from_iterable(_sources(path, encoding, columns, reasons) for path in given))
-    measures = [np.fromiter(measured, dtype=MEASURE) for _, measured in opened]
+    measures = [measured for _, measured in opened]
     every = np.concatenate(measures)
     if not len(every):
         paths = ", ".join(file.path for source, _ in opened for file in source.files)
@@ -90,6 +101,8 @@ def _sources(
         yield _rows(open_hub(path), columns, reasons)
     elif is_archive(path) and len(members := data_members(path)) == 1:
         yield from _sources(str(members[0]), encoding, columns, reasons)
+    elif tables := tables_in(path):
+        yield from chain.from_iterable(_sources(str(each), encoding, columns, reasons) for each in tables)
     elif is_collection(path):
         yield _whole_files(*_text_among(path, encoding))
     else:
@@ -143,13 +156,13 @@ def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Sourc
     """Return a source with one document per file, and the measures of the files."""
 
     def documents() -> Iterator[Document]:
-        return (Document(file.path, TextSlice(file.chunks)) for file in files)
+        return (Document(file.path, TextSlice(file.chunks, file=file)) for file in files)
 
-    def measures() -> Measures:
-        for file in files:
-            yield 0 if file.blank else file.n_characters, file.n_utf8_bytes, int(file.text_sha256[:16], 16)
-
-    return Source(files, documents, lambda number: files[number].path, remark=remark), measures()
+    measures = (
+        (0 if file.blank else file.n_characters, file.n_utf8_bytes, int(file.text_sha256[:16], 16)) for file in files
+    )
+    source = Source(files, documents, lambda number: files[number].path, remark=remark)
+    return source, np.fromiter(measures, dtype=MEASURE)
 
 
 def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Source[Document], Measures]:
@@ -165,7 +178,7 @@ def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Sour
         for place, text in enumerate(texts()):
             yield text if isinstance(text, Broken) else Document(table.place(place), TextSlice(partial(_pieces, text)))
 
-    def measures() -> Measures:
+    def measures() -> Iterator[tuple[int, int, int]]:
         for row in texts():
             text = "" if isinstance(row, Broken) else row
             encoded = text.encode()
@@ -174,7 +187,25 @@ def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Sour
 
     choice = f"the text is in column {' + '.join(table.columns[place] for place in places)}"
     source = Source(table.files, documents, table.place, choice, remark=chosen.remark, roles=chosen.roles(table))
-    return source, measures()
+    return source, _remembered(table, choice, measures)
+
+
+def _remembered(table: Table, choice: str, measures: Callable[[], Iterator[tuple[int, int, int]]]) -> Measures:
+    """Return the measures of the rows of a table, from the cache if it has them. Those of broken rows are not kept."""
+    key = json.dumps([[(file.sha256, file.encoding) for file in table.files], choice, table.columns])
+    path: Path | None = None
+    with suppress(OSError, ValueError, PenwrightError):
+        path = cache_folder("facts") / f"{sha256(key.encode('utf-8', 'replace')).hexdigest()}.npy"
+        if (known := np.load(path, allow_pickle=False)).dtype == MEASURE:
+            return known
+    measured = np.fromiter(measures(), dtype=MEASURE)
+    if path is not None and len(measured) >= MANY_ROWS and measured["characters"].min() >= 0:
+        content = BytesIO()
+        np.save(content, measured, allow_pickle=False)
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes_atomically(path, content.getvalue())
+    return measured
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import codecs
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from encodings.aliases import aliases
@@ -127,6 +127,19 @@ def is_damaged_utf8(n_invalid: int, n_multibyte: int, n_bytes: int) -> bool:
     """Return whether a file is damaged UTF-8: it has few invalid sequences, and many valid ones."""
     few = n_invalid <= STRAY_BYTES or n_multibyte > n_invalid
     return few and n_invalid <= max(1, MAX_INVALID * n_bytes) and n_invalid * 20 <= n_bytes
+
+
+def first_invalid(blocks: Iterator[bytes]) -> int | None:
+    """Return the offset of the first byte that is not valid UTF-8."""
+    decoder, before = codecs.getincrementaldecoder("utf-8")(), 0
+    for block in blocks:
+        pending = len(decoder.getstate()[0])
+        try:
+            decoder.decode(block)
+        except UnicodeDecodeError as error:
+            return before - pending + error.start
+        before += len(block)
+    return before - len(decoder.getstate()[0])
 
 
 def decoder_of(encoding: str) -> codecs.IncrementalDecoder:

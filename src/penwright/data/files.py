@@ -1,10 +1,9 @@
 """Text files: unpacked and decoded, with counts of all corrections. Lines end at newlines only."""
 
-import codecs
 import hashlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from io import BufferedIOBase
 from itertools import chain
@@ -12,9 +11,11 @@ from pathlib import Path
 from zipfile import is_zipfile
 
 from penwright.data.blocks import (
+    Mark,
     TextCounts,
     copy_once,
     count_text,
+    cut_at_lines,
     decoded,
     open_raw,
     raw_blocks,
@@ -27,6 +28,7 @@ from penwright.data.encoding import (
     decoder_of,
     describe_non_text,
     first_guess,
+    first_invalid,
     guess_encoding,
     is_damaged_utf8,
     is_mixed,
@@ -38,10 +40,13 @@ from penwright.data.readers.formats import Format, detect_format
 from penwright.data.readers.markup import declared_encoding, html_lines, rtf_lines, segments
 from penwright.data.readers.pdf import pdf_lines
 from penwright.data.readers.spreadsheets import sheet_lines, sheets_read
+from penwright.data.splits import BEGINNING, Cut
 from penwright.errors import PenwrightError
+from penwright.storage import identity_of, remember
 
 BLOCK = 1 << 20  # bytes read at a time; also the approximate maximum length of a piece of text
 HEAD = 4 * BLOCK  # number of characters that first_lines() searches for lines
+LARGE = 1 << 20  # bytes of a file from which on the facts about it are remembered
 PARQUET = "parquet"  # used in place of the encoding of a Parquet table
 MOST_MARKUP = 256 << 20  # maximum length in characters of a web page or RTF document, which is read into memory whole
 FROM_BYTES: dict[str, Callable[[BufferedIOBase, str], Iterator[str]]] = {
@@ -78,6 +83,7 @@ class SourceFile:
     blank: bool = False
     format: str = ""  # name of a format other than plain text, such as "docx"
     remark: str = ""  # description of the part that was read
+    marks: tuple[Mark, ...] = ()  # places from which a large file can be read
     copy: str = ""  # temporary file with the text; "" if the file itself is read
 
     @property
@@ -90,22 +96,29 @@ class SourceFile:
         """True if the file is a Parquet table rather than text."""
         return self.encoding == PARQUET
 
-    def blocks(self) -> Iterator[str]:
-        """Yield the text in pieces of about 1 MiB, cut anywhere."""
-        return decoded(raw_blocks(self.stored, self.path, BLOCK), self.encoding, TextCounts(), old_mac=self.n_cr > 0)
+    def blocks(self, begin: int = 0) -> Iterator[str]:
+        """Yield the text in pieces of about 1 MiB, cut anywhere. `begin` is the offset of a mark."""
+        raw = raw_blocks(self.stored, self.path, BLOCK, begin)
+        return decoded(raw, self.encoding, TextCounts(), self.n_cr > 0, first=not begin)
 
     def chunks(self) -> Iterator[str]:
         """Yield the text in pieces of about 1 MiB, cut at the start of a line where possible."""
-        rest = ""
-        for block in self.blocks():
-            text = rest + block
-            cut = text.rfind("\n") + 1 or len(text)
-            if len(text) - cut > BLOCK:  # the remaining text is the start of a line longer than a block
-                cut = len(text)
-            yield text[:cut]
-            rest = text[cut:]
-        if rest:
-            yield rest
+        return cut_at_lines(self.blocks())
+
+    def chunks_from(self, position: int) -> tuple[Cut, Iterator[str]]:
+        """Return where the pieces of `chunks` begin that contain this position and the following, and these pieces.
+
+        Text far before the position is not read. The first piece may begin earlier than necessary.
+        """
+        for mark in reversed(self.marks):
+            if mark.characters + BLOCK <= position:
+                blocks = self.blocks(mark.offset)
+                first = next(blocks, "")
+                if cut := first.rfind("\n") + 1:  # from here on, the pieces are the same as those of chunks()
+                    size = len(first[:cut].encode("utf-8", "surrogatepass"))
+                    return Cut(mark.characters + cut, mark.utf8_bytes + size), cut_at_lines(blocks, first[cut:])
+                break
+        return BEGINNING, self.chunks()
 
     def lines(self) -> Iterator[str]:
         """Yield the lines without newlines. The last line counts even without a newline."""
@@ -140,9 +153,25 @@ class SourceFile:
 def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
     """Read a file once to find its format, encoding and size. The text of documents is extracted.
 
-    Raises PenwrightError if the file is missing, damaged or not text.
+    Large files that have not changed are not read again. Raises PenwrightError if the file is missing, damaged or not
+    text.
     """
     name, stored = str(path), stored_file(path)
+    if stored.stat().st_size < LARGE or str(stored) != name:
+        return _examine(stored, name, encoding)
+    key = [*identity_of(stored), encoding or ""]
+    return replace(remember_file(key, lambda: _examine(stored, name, encoding)), path=name)
+
+
+def remember_file(key: Sequence[object], make: Callable[[], SourceFile]) -> SourceFile:
+    """Return the facts that `make` found for this key, from the cache if possible."""
+    parts = [field.name for field in fields(SourceFile)]
+    known = remember([*parts, *key], lambda: asdict(make()))
+    return SourceFile(**{**known, "marks": tuple(Mark(*mark) for mark in known["marks"])})
+
+
+def _examine(stored: Path, name: str, encoding: str | None) -> SourceFile:
+    """Examine the file `stored`, which is called `name` in messages."""
     kind = _format(stored, name, check_encoding(encoding) if encoding else None)
     if kind is not None and kind.kind == "other":
         raise NotText(f"{name} is {kind.description}; {kind.remedy}")
@@ -199,7 +228,7 @@ def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
         if is_mixed(kinds):
             guess, guessed = MIXED + guess_encoding(foreign), True
         elif chosen or is_damaged_utf8(tally.replaced, multibyte, tally.unpacked):
-            first_replaced = _first_invalid(blocks())
+            first_replaced = first_invalid(blocks())
         else:
             guess, guessed = guess_encoding(foreign), True
         tally = count_text(blocks(), guess) if guessed else tally
@@ -222,6 +251,7 @@ def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
         n_crlf=tally.crlf,
         n_cr=tally.cr if old_mac else 0,
         blank=tally.blank,
+        marks=tuple(tally.marks),
         copy="" if str(stored) == name else str(stored),
     )
 
@@ -238,19 +268,6 @@ def examine_text(path: str | Path, encoding: str | None = None) -> SourceFile:
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _first_invalid(blocks: Iterator[bytes]) -> int | None:
-    """Return the offset of the first byte that is not valid UTF-8."""
-    decoder, before = codecs.getincrementaldecoder("utf-8")(), 0
-    for block in blocks:
-        pending = len(decoder.getstate()[0])
-        try:
-            decoder.decode(block)
-        except UnicodeDecodeError as error:
-            return before - pending + error.start
-        before += len(block)
-    return before - len(decoder.getstate()[0])
 
 
 def document_lines(

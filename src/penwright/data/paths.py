@@ -11,12 +11,14 @@ from glob import glob
 from pathlib import Path
 
 from penwright.data.readers.archives import archive_of, data_members, is_archive, members
+from penwright.data.readers.formats import unpacked_name
 from penwright.errors import PenwrightError
 
 PLAIN_SUFFIXES = (".txt", ".md", ".text")
 SUBTITLE_SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
 DOCUMENT_SUFFIXES = (".docx", ".odt", ".epub", ".html", ".htm", ".xhtml", ".rtf", ".pdf")  # in order of preference
 TEXT_SUFFIXES = (*PLAIN_SUFFIXES, *DOCUMENT_SUFFIXES, *SUBTITLE_SUFFIXES)
+TABLE_PARTS = (".jsonl", ".ndjson", ".parquet", ".pq")  # tables that large data sets are divided into
 STANDARD_INPUT = "-"
 NEVER_TEXT = {f".{each}" for each in "png jpg jpeg gif webp tif tiff bmp heic mp3 wav mp4 zip tar 7z rar".split()}  # noqa: SIM905
 HUB = "hub:"
@@ -26,9 +28,8 @@ LONGEST_SHOWN = 300  # maximum length of a path in a message, in characters
 
 
 def suffix_of(path: str | Path) -> str:
-    """Return the last suffix in lower case, not counting .gz: '.tsv' for train.TSV.gz."""
-    name = Path(path).name.lower().removesuffix(".gz")
-    return Path(name).suffix
+    """Return the last suffix in lower case, not counting .gz and .zst: '.tsv' for train.TSV.gz."""
+    return Path(unpacked_name(Path(path).name)).suffix
 
 
 def existing_file(path: str | Path) -> Path:
@@ -93,9 +94,17 @@ def is_collection(path: str | Path) -> bool:
 
 
 def expand_archives(paths: Sequence[str]) -> list[str]:
-    """Replace .zip archives with the files in them, without README and similar files."""
-    found = [[str(each) for each in data_members(path)] if is_archive(path) else [path] for path in paths]
-    return [path for each in found for path in each]
+    """Replace .zip archives with the files in them, without README and similar files, and folders with their tables."""
+    found = [data_members(path) if is_archive(path) else tables_in(path) or [path] for path in paths]
+    return [str(path) for each in found for path in each]
+
+
+def tables_in(path: str) -> list[Path]:
+    """Return the tables of TABLE_PARTS in a folder or pattern. Return [] if there are none, or other texts as well."""
+    files = _matching_files(path) if is_pattern(path) else _files_in(Path(path)) if is_folder(path) else []
+    tables = [file for file in files if suffix_of(file) in TABLE_PARTS]
+    others = [file for file in files if is_pattern(path) or suffix_of(file) in TEXT_SUFFIXES]
+    return [] if set(others) - set(tables) else tables
 
 
 def is_pipe_name(path: str) -> bool:
@@ -178,7 +187,9 @@ def _text_in(folder: Path) -> list[Path]:
         others = describe_skipped(folder)
         has = f"files not read: {others}" if others else "it is empty"
         what = "folder" if is_folder(folder) else "archive"
-        raise PenwrightError(f"there is no text ({kinds}, or any of these as .gz) in the {what} {folder}; {has}")
+        raise PenwrightError(
+            f"there is no text ({kinds}, or any of these as .gz or .zst) in the {what} {folder}; {has}"
+        )
     return chosen
 
 
@@ -202,7 +213,7 @@ def _chosen(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 def _stem(file: Path) -> Path:
     """Return the path without its suffixes, with its name in lower case."""
-    return file.with_name(file.name.lower().removesuffix(".gz")).with_suffix("")
+    return file.with_name(unpacked_name(file.name)).with_suffix("")
 
 
 def _rank(file: Path) -> int:

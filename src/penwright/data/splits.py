@@ -118,14 +118,23 @@ class Cut(NamedTuple):
     n_bytes: int  # position in the UTF-8 encoding
 
 
-def tail_start(chunks: Iterable[str], n_characters: int, fraction: float) -> Cut:
+BEGINNING = Cut(0, 0)
+
+
+def tail_position(n_characters: int, fraction: float) -> int:
+    """Return the position from which on `tail_start` searches for the start of a line."""
+    return min(max(1, int(n_characters * (1 - fraction))), n_characters)
+
+
+def tail_start(chunks: Iterable[str], n_characters: int, fraction: float, start: Cut = BEGINNING) -> Cut:
     """Return where the last `fraction` of a document begins, moved forward to the start of a line.
 
-    If no line starts in the first half of this part, the part begins in the middle of a line.
+    If no line starts in the first half of this part, the part begins in the middle of a line. The chunks begin at
+    `start`, which is before `tail_position()`.
     """
-    position = min(max(1, int(n_characters * (1 - fraction))), n_characters)
+    position = tail_position(n_characters, fraction)
     latest = position + (n_characters - position) // 2
-    before, n_bytes, inside = 0, 0, None
+    (before, n_bytes), inside = start, None
     for chunk in chunks:
         end = before + len(chunk)
         if end >= position:

@@ -24,7 +24,15 @@ from penwright.data.corpus import (
 )
 from penwright.data.documents import Documents, TextSlice, open_documents
 from penwright.data.report import Dropped, Report, count, reasons
-from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_documents, repeats, tail_start
+from penwright.data.splits import (
+    DEFAULT_FRACTION,
+    Cut,
+    Mask,
+    held_out_documents,
+    repeats,
+    tail_position,
+    tail_start,
+)
 from penwright.errors import PenwrightError
 
 MANY = 20  # with fewer different documents than this, the end of each one is held out
@@ -125,9 +133,7 @@ def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Pa
     total = int(documents.characters[keep].sum())
     share = _wanted(total, fraction) / total if fraction is None else fraction
     sizes = documents.characters[keep].tolist()
-    cuts = [
-        tail_start(document.chunks, size, share) for document, size in zip(documents.read(keep), sizes, strict=True)
-    ]
+    cuts = [_tail_start(document, size, share) for document, size in zip(documents.read(keep), sizes, strict=True)]
     tails = [cut.characters < size for cut, size in zip(cuts, sizes, strict=True)]
     if not any(tails):
         remarks = "".join(f". {remark}" for remark in documents.notes)
@@ -138,12 +144,12 @@ def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Pa
         )
 
     def heads() -> Iterator[Document]:
-        for (name, chunks), cut in zip(documents.read(keep), cuts, strict=True):
-            yield Document(name, TextSlice(chunks.__iter__, 0, cut.characters))
+        for document, cut in zip(documents.read(keep), cuts, strict=True):
+            yield _slice(document, 0, cut.characters)
 
     def ends() -> Iterator[Document]:
-        for (name, chunks), cut in compress(zip(documents.read(keep), cuts, strict=True), tails):
-            yield Document(name, TextSlice(chunks.__iter__, cut.characters))
+        for document, cut in compress(zip(documents.read(keep), cuts, strict=True), tails):
+            yield _slice(document, cut.characters)
 
     in_heads, bytes_in_heads = (sum(column) for column in zip(*cuts, strict=True))
     training = CorpusPart(heads, len(cuts), in_heads, bytes_in_heads)
@@ -153,6 +159,18 @@ def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Pa
         training,
         held_out,
     ), f"held out: the end of {which}, {_describe_size(training, held_out)}, cut at the start of a line where possible"
+
+
+def _tail_start(document: Document, size: int, share: float) -> Cut:
+    """Return where the tail of a document begins, without reading all of a large file before it."""
+    assert isinstance(document.chunks, TextSlice)
+    start, pieces = document.chunks.pieces_from(tail_position(size, share) - 1)
+    return tail_start(pieces, size, share, start)
+
+
+def _slice(document: Document, begin: int, end: int | None = None) -> Document:
+    assert isinstance(document.chunks, TextSlice)
+    return Document(document.name, replace(document.chunks, begin=begin, end=end))
 
 
 def _wanted(total: int, fraction: float | None) -> int:

@@ -3,9 +3,11 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from math import inf
 from pathlib import Path
 from time import monotonic
+from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import torch
@@ -21,6 +23,7 @@ from penwright.model import make_model
 from penwright.model.encoder_only import EncoderOnly
 from penwright.run.folder import LINEAR, METRICS, Run
 from penwright.run.stop_file import clear_stop_files
+from penwright.storage import remember
 from penwright.tasks import TASKS, AnyCorpus, RunContext, classification, make_card
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
@@ -42,6 +45,7 @@ WATCHED, FIRST_STEPS = 0.1, 8  # share of the budget after which the throughput 
 FASTER = 2.0  # minimum ratio of real to planned throughput for which a new plan is made
 LINEAR_SHARE = 0.25  # maximum share of a budget in minutes for fitting linear classifiers of n-grams
 FIRST_SHARE = 0.6  # part of LINEAR_SHARE for the classifier that is not fitted on held-out texts
+LARGE = 50_000_000  # bytes of training text from which on a trained tokenizer is remembered
 BASELINES = "baselines.json"  # file in a run folder: the scores of the baselines
 
 
@@ -145,12 +149,18 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
         return open_base(recipe).tokenizer
     if recipe.distillation:
         return Tokenizer.load(Run.open(Path(recipe.distillation.teachers[0])).tokenizer_path)
-    notify(observers, "said", f"training a tokenizer ({recipe.tokenizer.type}) on the text")
     wanted, texts = recipe.tokenizer, TASKS[recipe.task].texts(corpus)
-    tokenizer = train_tokenizer(wanted.type, texts, wanted.vocab_size, prefix_space=wanted.prefix_space)
-    for note in tokenizer.notes:
+    notify(observers, "said", f"training a tokenizer ({wanted.type}) on the text")
+
+    def train() -> dict[str, Any]:
+        tokenizer = train_tokenizer(wanted.type, texts, wanted.vocab_size, prefix_space=wanted.prefix_space)
+        return {"content": tokenizer.content.decode(), "notes": tokenizer.notes}
+
+    key = [corpus.fingerprint, wanted.type, wanted.vocab_size, wanted.prefix_space, version("tokenizers")]
+    trained = train() if corpus.training_bytes < LARGE else remember(key, train)
+    for note in trained["notes"]:
         notify(observers, "said", note)
-    return tokenizer
+    return Tokenizer.of_content(trained["content"].encode())
 
 
 def make_context(

@@ -125,12 +125,17 @@ MIME_TYPES = {
 }
 
 
+def unpacked_name(name: str) -> str:
+    """Return the name in lower case, without the suffix of a compressed file."""
+    return name.lower().removesuffix(".gz").removesuffix(".zst")
+
+
 def detect_format(name: str, head: bytes, text: str, open_file: Callable[[], BufferedIOBase]) -> Format | None:
     """Return the format of a file, or None for plain text and unknown formats.
 
     `head` is the beginning of the unpacked bytes; `text` is the decoded `head`. `open_file` opens the whole file.
     """
-    suffix = PurePath(name.lower().removesuffix(".gz")).suffix
+    suffix = PurePath(unpacked_name(name)).suffix
     found = _by_bytes(head, open_file, suffix) or _by_text(text.lstrip("\ufeff").replace("\r\n", "\n"), suffix)
     if found is None and (suffix in BY_SUFFIX and text.strip()):
         found = BY_SUFFIX[suffix]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penwright.data.corpus import Broken
-from penwright.data.files import SourceFile
+from penwright.data.files import SourceFile, remember_file
 from penwright.data.paths import HUB
 from penwright.data.readers.records import Records
 from penwright.errors import PenwrightError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 ROWS = 1000  # rows per batch
+MANY = 100_000  # rows from which on the facts about a data set are remembered
 
 
 def is_hub(path: str | Path) -> bool:
@@ -44,7 +45,10 @@ def open_hub(path: str) -> Records:
     table = Records(path, (), read)
     if not table.columns:
         raise PenwrightError(f"{path} has no rows")
-    return replace(table, files=(_as_file(path, _records(rows)),))
+    if len(rows) < MANY:
+        return replace(table, files=(_as_file(path, _records(rows)),))
+    key = [path, rows._fingerprint, len(rows)]  # `datasets` identifies the content by this hash
+    return replace(table, files=(remember_file(key, lambda: _as_file(path, _records(rows))),))
 
 
 def _load(name: str) -> "Dataset | DatasetDict":
