@@ -29,9 +29,9 @@ MOST_WORK = 1e11  # maximum number of multiplications per fit, which limits the 
 MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
 MEMORY = 6  # number of past updates that L-BFGS remembers
 TOLERANCE = 1e-5  # a fit ends when no entry of the gradient of the mean loss exceeds this value
-PILOT_CHARACTERS = 100_000  # size of the sample on which the time of a fit is estimated
-ENOUGH_EVALUATIONS = 60  # evaluations of the loss for a useful fit; if there is no time for them, texts are left out
-SEARCH_SHARE = 0.6  # share of the time after vectorizing for tuning the regularization strength
+PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated
+ENOUGH_EVALUATIONS = 60  # number of loss evaluations for a useful fit; if time is too short, texts are left out
+SEARCH_SHARE = 0.6  # share of the time left after vectorizing that may be spent on tuning the regularization
 
 # The names of the tensors in a file. The prefix marks the classifier that was fitted on all texts.
 NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"
@@ -169,7 +169,7 @@ def _vectorize(texts: Sequence[str], n_labels: int) -> tuple[NgramVectorizer, Sp
 
 
 def _affordable(texts: Sequence[str], labels: Labels, n_labels: int, until: float, seed: int = 0) -> int:
-    """Return how many of these texts a fit has time for until `until`, estimated on a small random sample."""
+    """Return how many of these texts a fit can process before `until`, estimated from a small random sample."""
     if until == inf:
         return len(texts)
     begin, order = monotonic(), np.random.default_rng(seed).permutation(len(texts))
@@ -193,7 +193,7 @@ def _affordable_evaluations(evaluate: Callable[[], float], until: float) -> int:
 
 
 def _share_of_time(until: float, share: float) -> float:
-    """Return the time at which this share of the time until `until` has passed."""
+    """Return the time at which this share of the time from now to `until` will have passed."""
     now = monotonic()
     return now + share * (until - now)
 

@@ -30,8 +30,8 @@ class TokenScores:
     """The prediction of each token of a text from all tokens before it (and, in translation, from the source)."""
 
     tokens: tuple[Token, ...]
-    log_probs: Float64[np.ndarray, " positions"]  # log p(token | tokens before), in nats; 0: certain
-    ranks: Int[np.ndarray, " positions"]  # 1: the model's first choice
+    log_probs: Float64[np.ndarray, " positions"]  # log p(token | tokens before), in nats; 0 if the model was certain
+    ranks: Int[np.ndarray, " positions"]  # 1 for the model's first choice
     entropies: Float64[np.ndarray, " positions"]  # -sum p log p over the vocabulary, in nats
     alternatives: TopPredictions  # the k most likely tokens at each position
     next: TopPredictions  # the most likely tokens after the end of the text

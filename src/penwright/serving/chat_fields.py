@@ -49,7 +49,7 @@ class ChatRequest(BaseModel):
     model: Name | None = None  # name of a model; None for the first one that can answer
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
     max_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = (
-        None  # maximum number of new tokens; None: the run's setting
+        None  # maximum number of new tokens; None for the run's setting
     )
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # newer name for max_tokens
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # at 0, the most likely token is always chosen
@@ -60,7 +60,7 @@ class ChatRequest(BaseModel):
     logprobs: bool | None = False  # whether to return the log-probability of each token
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # number of alternatives per token
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None: a different one each time
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None for a different one each time
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     logit_bias: Biases | None = None  # values to add to logits, by token id

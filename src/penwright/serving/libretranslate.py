@@ -27,9 +27,9 @@ class TranslateRequest(BaseModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
     q: Text | Annotated[list[Text], Field(max_length=MAX_ENTRIES, fail_fast=True)]  # texts to translate
-    source: Name = "auto"  # language code; auto: detect the language
+    source: Name = "auto"  # language code, or "auto" to detect the language
     target: Name  # language code
-    format: Literal["text", "html"] = "text"  # html: tags are kept, and the text between tags is translated
+    format: Literal["text", "html"] = "text"  # in "html", tags are kept, and the text between tags is translated
     alternatives: Annotated[int, Field(ge=0, le=MAX_INT)] = 0  # number of further translations to return
     api_key: Text | None = None  # the server's key, if it has one
 

@@ -43,7 +43,7 @@ class Job(BaseModel):
     arguments: list[str]  # arguments of the penwright command
     minutes: float | None  # training budget, to show the progress
     created: float
-    started: float | None = None  # time when the training process was started; None: the job is waiting
+    started: float | None = None  # time when the training process was started; None while the job waits
     pid: int | None = None
 
 
