@@ -15,7 +15,7 @@ from penwright.workflows.plan import Prepared, prepare, require_settings
 from penwright.workflows.resume import resume
 from penwright.workflows.train import train
 
-# Function that is called when a run begins, with the folder and the plan (None: resumed). Returns the observers.
+# A function that is called at the start of a run, with its folder and plan (None: resumed), and returns observers.
 Watch = Callable[[Path, Prepared | None], Sequence[Observer]]
 MEMBERS_SHARE = 0.5  # share of a budget in minutes that the members get; the student gets the rest
 

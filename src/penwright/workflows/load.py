@@ -136,7 +136,7 @@ class CorpusRecord(BaseModel):
     card: CardRecord
     trained_from: str | None = None  # folder in which the run was trained; missing in older runs
     columns: dict[str, tuple[tuple[str, PositiveInt], ...]] = {}  # columns by role; missing in older runs
-    imported: Origin | None = None  # origin of the imported model or base
+    imported: Origin | None = None  # origin of the model or of its base, if imported
 
     @property
     def is_untrained(self) -> bool:

@@ -77,7 +77,7 @@ FEWEST_STEPS = 100  # minimum number of steps to learn anything: on Multi30k, 50
 # rest. Measured on a CPU with AVX-512; on a slow CPU, compiling takes a larger part of a short run.
 EFFICIENCY: dict[Task, float] = {"generate": 0.6, "chat": 0.6, "translate": 0.6, "classify": 0.8, "encode": 0.6}
 FLOPS = 2e11  # FLOP per second of training on two cores, for a rough estimate of durations
-# Maximum factor by which the FLOP/s of a larger model on a CPU exceed a smaller one's. Usually, it is lower.
+# On a CPU, maximum ratio of a larger model's FLOP/s to a smaller model's. The ratio is usually lower.
 MAX_FLOPS_GAIN = 1.5
 
 
