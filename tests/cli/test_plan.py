@@ -42,7 +42,7 @@ def test_a_plan_is_asked_for_as_training_is() -> None:
     of_training, of_the_plan = (signature(each.command).parameters for each in (train, plan))
     assert set(of_training) - set(of_the_plan) == {
         *("run", "seed", "balance", "ensemble", "from_", "keep_old", "group", "trim_vocabulary", "add_tokens", "lora"),
-        *("resume", "processes", "max_restarts", "dry_run", "print_recipe"),
+        *("resume", "processes", "max_restarts", "why", "dry_run", "print_recipe"),
     }
     shared = set(of_the_plan) - {"gpus", "gpu"}
     assert all(of_the_plan[name].annotation == of_training[name].annotation for name in shared)

@@ -35,6 +35,15 @@ def test_the_plan_gives_a_reason_for_every_choice(penwright: Command, corpora: P
     assert plan["recipe"]["task"] == "generate" and plan["size"]["parameters"] > 0
 
 
+def test_choices_are_told_briefly_and_their_reasons_if_asked(penwright: Command, corpora: Path, tmp_path: Path) -> None:
+    options = ["train", corpora / "novel.txt", "--steps", 2, *QUICK]
+    brief, long = (penwright(*options, *more, "--run", tmp_path / str(len(more))) for more in ([], ["--why"]))
+    assert brief.returncode == 0 and long.returncode == 0, brief.stderr + long.stderr
+    for name in ("task", "first example", "tokenizer", "model", "training", "run"):
+        assert len(re.findall(f"^{name}: ", brief.stderr, re.MULTILINE)) == 1, name
+    assert "model.qk_norm = True (" in long.stderr and " = True (" not in brief.stderr
+
+
 def test_a_dry_run_writes_nothing(penwright: Command, corpora: Path, tmp_path: Path) -> None:
     assert penwright("train", corpora / "novel.txt", "--dry-run", "--steps", 5, cwd=tmp_path).returncode == 0
     assert list(tmp_path.iterdir()) == []
@@ -272,7 +281,7 @@ def test_an_ensemble_becomes_one_model_that_is_used_like_any_other(
     assert penwright(*options, "--dry-run").returncode == 0 and not list(tmp_path.iterdir())
     done = penwright(*options)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("model.qk_norm = True") == 3  # every plan is told
+    assert done.stderr.count("\ntraining: 4 steps") == 3  # every plan is told
     assert penwright("generate", tmp_path / "all", "It", "--max-new-tokens", 5).returncode == 0
     again = penwright(*options)
     assert again.returncode == 0 and "loss" not in again.stderr, again.stderr

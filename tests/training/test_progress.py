@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable
 from io import StringIO
 from math import inf, nan
@@ -6,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from penwright.cli.progress import LineProgress, LiveProgress
-from penwright.evaluation.scores import Score
+from penwright.evaluation.scores import Sample, Score
 from penwright.training.trainer import StepReport, Trainer
 
 
@@ -22,3 +23,19 @@ def test_a_step_that_was_skipped_does_not_spoil_what_is_shown(
     live.evaluated(trainer, [Score("accuracy", 50.0, True)], [], True)
     live.finished(trainer)
     assert "loss 2.950" in lines.line(trainer) and "loss 2.950" in screen.getvalue()
+
+
+def test_samples_are_shown_at_the_start_in_the_middle_and_at_the_end(
+    make_trainer: Callable[..., Trainer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer, screen = make_trainer(training={"steps": 10}), StringIO()
+    live, lines = LiveProgress(Console(file=screen, force_terminal=True, width=120)), LineProgress()
+    for progress in (live, lines):
+        for step in range(1, 10):
+            trainer.state.step = step
+            progress.stepped(trainer, StepReport(step, 3.0, 3.0, 1.0, 10))
+            progress.evaluated(trainer, [Score("accuracy", 50.0, True)], [Sample("", f"sample {step}")], True)
+        progress.finished(trainer)
+    for shown in (screen.getvalue(), capsys.readouterr().err):
+        assert re.findall(r"sample \d", shown) == ["sample 1", "sample 5", "sample 9"]
+    assert "━" in screen.getvalue() and "left" in screen.getvalue()

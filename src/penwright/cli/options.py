@@ -2,7 +2,6 @@
 
 import json
 import sys
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,14 +10,11 @@ import typer
 from penwright.errors import Option, PenwrightError, Undecided
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from penwright.config import Table
     from penwright.workflows.api import Prepared
 
-LONGEST_SIDE = 100  # maximum number of characters per side of an example in the preview
-FEW_EXAMPLES = 50  # number of labelled texts below which a warning is printed
-FEW_BYTES = 20_000  # size of the training text, in bytes, below which a warning is printed
 RunFolder = Annotated[Path, typer.Argument(help="Folder of a trained run.", metavar="RUN", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Device = Annotated[str, typer.Option(help="Device to compute on: cpu, cuda or mps.")]
@@ -163,29 +159,6 @@ def settings_of(recipe: Path | None, flags: "Table", overrides: "Sequence[str]")
     return {key: value for key, value in settings.items() if value != {}}
 
 
-def plan_as_record(prepared: "Prepared") -> dict[str, object]:
-    """Return the plan as a record for JSON: recipe, choices with reasons, model size and a report on the data."""
-    from penwright.workflows.plan import first_examples
-
-    plan = prepared.plan
-    choices = [choice._asdict() for choice in plan.choices]
-    record = {"recipe": plan.recipe.model_dump(mode="json"), "choices": choices, "epochs": plan.epochs}
-    return {
-        **record,
-        "minutes_wanted": plan.minutes_wanted,
-        "size": plan.size._asdict(),
-        "data": prepared.corpus.report.as_dict(),
-        "examples": first_examples(prepared.corpus),
-    }
-
-
-def _in_one_line(example: dict[str, str]) -> str:
-    """Format an example on one line: `source => target`, `text => label`, or a line of running text."""
-    from penwright.data.profiles import shortened
-
-    return " => ".join(shortened(side, LONGEST_SIDE) for side in example.values())
-
-
 def prepare_by_asking(settings: "Table") -> "tuple[Table, Prepared]":
     """Prepare a run. On a terminal, ask about ambiguous choices. Return the completed settings and the prepared run."""
     from penwright.cli.progress import print_message
@@ -214,46 +187,3 @@ def _ask(undecided: Undecided) -> Option:
             raise undecided
         if answer.isdecimal() and 1 <= int(answer) <= len(undecided.options):
             return undecided.options[int(answer) - 1]
-
-
-def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
-    """Yield the lines of a readable description of the plan."""
-    from penwright.training.auto.choices import amount
-    from penwright.workflows.plan import first_examples
-
-    plan, size = prepared.plan, prepared.plan.size
-    yield f"task: {plan.recipe.task} ({prepared.reason})"
-    yield from (f"  {line}" for line in prepared.corpus.report.lines())
-    yield "first examples, as the model sees them:"
-    yield from (f"  {_in_one_line(example)}" for example in first_examples(prepared.corpus))
-    yield from (f"{choice.key} = {choice.value} ({choice.reason})" for choice in plan.choices)
-    yield from (f"machine: {reason}" for reason in prepared.machine.reasons)
-    yield (
-        f"model: {size.parameters:,} parameters, {size.flops_per_token / 1e6:.1f} MFLOP per token, "
-        f"about {size.training_bytes / 1e9:.2g} GB of memory to train"
-    )
-    if plan.minutes_wanted is not None:
-        does = f"reads only {plan.epochs:.1%} of the data" if plan.epochs < 1 else "takes too few steps to learn much"
-        yield (
-            f"too short: in {amount(plan.recipe.training.minutes or 0.0, 'minute')}, this model {does}. "
-            f"Give --minutes {ceil(10 * plan.minutes_wanted) / 10:g} or more"
-        )
-    if prepared.is_too_large:
-        yield "too large: the model does not fit in the memory of this machine. Choose a smaller --size"
-    yield from _too_little(prepared)
-
-
-def _too_little(prepared: "Prepared") -> "Iterator[str]":
-    """Yield a warning if there is too little training data."""
-    corpus = prepared.corpus
-    if prepared.plan.recipe.task == "classify":
-        if corpus.n_training < FEW_EXAMPLES:
-            yield (
-                f"too few texts: a model can only memorise {counted(corpus.n_training, 'labelled text')}. "
-                "To classify new texts, it needs dozens for each label"
-            )
-    elif corpus.training_bytes < FEW_BYTES:
-        yield (
-            f"too little text: a model can only memorise {counted(corpus.training_bytes, 'byte')}. "
-            "To do well on new text, it needs a few hundred thousand bytes"
-        )

@@ -1,6 +1,7 @@
 """The `penwright plan` command: show what would be trained, and what to expect of it."""
 
 from dataclasses import asdict
+from math import ceil
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,8 +19,7 @@ from penwright.cli.options import (
     TaskName,
     TokenizerSource,
     Validation,
-    plan_as_record,
-    plan_in_words,
+    counted,
     prepare_by_asking,
     print_json,
     settings_of,
@@ -30,10 +30,14 @@ from penwright.errors import Undecided, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penwright.config import TrainingSettings
     from penwright.training.auto.cluster import ClusterEstimate
     from penwright.training.auto.forecast import Forecast
     from penwright.workflows.api import Prepared
 
+LONGEST_SIDE = 100  # maximum number of characters per side of an example in the preview
+FEW_EXAMPLES = 50  # number of labelled texts below which a warning is printed
+FEW_BYTES = 20_000  # size of the training text, in bytes, below which a warning is printed
 NGpus = Annotated[int | None, typer.Option(help="Also estimate training on this many GPUs.", min=1)]
 GpuName = Annotated[str, typer.Option(help="Kind of GPU for --gpus: a100, h100, h200, b200, l40s or rtx4090.")]
 
@@ -141,3 +145,107 @@ def _forecast_in_words(forecast: "Forecast", minutes: float | None) -> "Iterator
             yield f"more time: up to about {limit}, each doubling of the time {gains[0]}"
         else:
             yield f"more time: doubling the time {gains[1]}"
+
+
+def plan_as_record(prepared: "Prepared") -> dict[str, object]:
+    """Return the plan as a record for JSON: recipe, choices with reasons, model size and a report on the data."""
+    from penwright.workflows.plan import first_examples
+
+    plan = prepared.plan
+    choices = [choice._asdict() for choice in plan.choices]
+    record = {"recipe": plan.recipe.model_dump(mode="json"), "choices": choices, "epochs": plan.epochs}
+    return {
+        **record,
+        "minutes_wanted": plan.minutes_wanted,
+        "size": plan.size._asdict(),
+        "data": prepared.corpus.report.as_dict(),
+        "examples": first_examples(prepared.corpus),
+    }
+
+
+def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
+    """Yield the lines of a readable description of the plan."""
+    from penwright.workflows.plan import first_examples
+
+    plan, size = prepared.plan, prepared.plan.size
+    yield from _task_and_data(prepared)
+    yield "first examples, as the model sees them:"
+    yield from (f"  {_in_one_line(example)}" for example in first_examples(prepared.corpus))
+    yield from (f"{choice.key} = {choice.value} ({choice.reason})" for choice in plan.choices)
+    yield from (f"machine: {reason}" for reason in prepared.machine.reasons)
+    yield (
+        f"model: {size.parameters:,} parameters, {size.flops_per_token / 1e6:.1f} MFLOP per token, "
+        f"about {size.training_bytes / 1e9:.2g} GB of memory to train"
+    )
+    yield from _problems(prepared)
+
+
+def plan_in_brief(prepared: "Prepared") -> "Iterator[str]":
+    """Yield a line on each choice that matters most, and the warnings of the plan."""
+    from penwright.training.auto.choices import amount
+    from penwright.workflows.plan import first_examples
+
+    plan, machine, recipe = prepared.plan, prepared.machine, prepared.plan.recipe
+    yield from _task_and_data(prepared)
+    yield from (f"first example: {_in_one_line(example)}" for example in first_examples(prepared.corpus)[:1])
+    tokenizer = recipe.tokenizer
+    n_tokens = f", {counted(tokenizer.vocab_size, 'token')}" if tokenizer.vocab_size else ""
+    yield f"tokenizer: {f'from {tokenizer.from_}' if tokenizer.from_ else tokenizer.type}{n_tokens}"
+    yield f"model: {f'{recipe.model.size}, ' if recipe.model.size else ''}{plan.size.parameters:,} parameters"
+    yield f"training: {_budget(recipe.training)}; reads the text about {amount(plan.epochs, 'time')}"
+    device, _, *others = machine.reasons
+    yield f"machine: {device}; precision {str(machine.precision).removeprefix('torch.')}"
+    yield from (f"machine: {other}" for other in others)
+    yield from _problems(prepared)
+    yield "--why also prints all other choices, with the reasons"
+
+
+def _budget(training: "TrainingSettings") -> str:
+    """Return the budget of a run in words."""
+    from penwright.training.auto.choices import amount, in_words
+
+    if training.minutes is not None:
+        return amount(training.minutes, "minute")
+    if training.steps is not None:
+        return counted(training.steps, "step")
+    return f"{in_words(training.tokens)} tokens" if training.tokens else amount(training.epochs or 0.0, "epoch")
+
+
+def _task_and_data(prepared: "Prepared") -> "Iterator[str]":
+    """Yield the task with its reason, and the report on the data."""
+    yield f"task: {prepared.plan.recipe.task} ({prepared.reason})"
+    yield from (f"  {line}" for line in prepared.corpus.report.lines())
+
+
+def _problems(prepared: "Prepared") -> "Iterator[str]":
+    """Yield a warning for each reason why the model may become bad, or may not fit."""
+    from penwright.training.auto.choices import amount
+
+    plan = prepared.plan
+    if plan.minutes_wanted is not None:
+        does = f"reads only {plan.epochs:.1%} of the data" if plan.epochs < 1 else "takes too few steps to learn much"
+        yield (
+            f"too short: in {amount(plan.recipe.training.minutes or 0.0, 'minute')}, this model {does}. "
+            f"Give --minutes {ceil(10 * plan.minutes_wanted) / 10:g} or more"
+        )
+    if prepared.is_too_large:
+        yield "too large: the model does not fit in the memory of this machine. Choose a smaller --size"
+    corpus = prepared.corpus
+    if prepared.plan.recipe.task == "classify":
+        if corpus.n_training < FEW_EXAMPLES:
+            yield (
+                f"too few texts: a model can only memorise {counted(corpus.n_training, 'labelled text')}. "
+                "To classify new texts, it needs dozens for each label"
+            )
+    elif corpus.training_bytes < FEW_BYTES:
+        yield (
+            f"too little text: a model can only memorise {counted(corpus.training_bytes, 'byte')}. "
+            "To do well on new text, it needs a few hundred thousand bytes"
+        )
+
+
+def _in_one_line(example: dict[str, str]) -> str:
+    """Format an example on one line: `source => target`, `text => label`, or a line of running text."""
+    from penwright.data.profiles import shortened
+
+    return " => ".join(shortened(side, LONGEST_SIDE) for side in example.values())

@@ -7,6 +7,7 @@ from time import monotonic
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -42,9 +43,17 @@ class _Progress(Observer):
     def __init__(self) -> None:
         self.losses: list[float] = []
         self.mean_loss: float | None = None
-        self.began: tuple[float, int] | None = (
-            None  # elapsed seconds and number of target tokens at the first reported step
-        )
+        self.began: tuple[float, int] | None = None  # seconds and target tokens at the first reported step
+        self.samples_due = [0.0, 0.5]  # progress, from 0 to 1, from which samples are shown again
+        self.newest_samples: Sequence[Sample] = ()  # samples that have not been shown
+
+    def due_samples(self, trainer: Trainer, samples: Sequence[Sample]) -> Sequence[Sample]:
+        """Return the samples at the first evaluation, and at the first of the second half. Keep others for the end."""
+        progress = trainer.budget.progress
+        is_due = any(progress >= due for due in self.samples_due)
+        self.samples_due = [due for due in self.samples_due if progress < due]
+        self.newest_samples = () if is_due else samples
+        return samples if is_due else ()
 
     def note(self, trainer: Trainer, report: StepReport) -> None:
         """Update the displayed figures with the report on a step."""
@@ -86,9 +95,14 @@ class LineProgress(_Progress):
             print_message(self.line(trainer))
 
     def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
-        """Print the scores and the samples of an evaluation."""
+        """Print the scores of an evaluation, and its samples at the start and in the middle of training."""
         print_message(f"{self.line(trainer)}\n  held-out: {scores_in_words(scores)}{' (best so far)' if best else ''}")
-        for sample in samples:
+        for sample in self.due_samples(trainer, samples):
+            print_message(sample_in_words(sample))
+
+    def finished(self, trainer: Trainer) -> None:
+        """Print the samples of the last evaluation."""
+        for sample in self.newest_samples:
             print_message(sample_in_words(sample))
 
 
@@ -114,21 +128,24 @@ class LiveProgress(_Progress):
         self.live.update(self._display(trainer))
 
     def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
-        """Add the scores to the display, and print the samples above it."""
+        """Add the scores to the display. At the start and in the middle of training, print the samples above it."""
         self.history.append((trainer.state.step, scores))
-        for sample in samples:
-            self.console.print(Text(sample_in_words(sample), style="cyan"))
+        self._print_samples(self.due_samples(trainer, samples))
         self.live.update(self._display(trainer))
 
     def finished(self, trainer: Trainer) -> None:
-        """Stop the display. Its last state stays on the screen."""
+        """Print the samples of the last evaluation, and stop the display. Its last state stays on the screen."""
+        self._print_samples(self.newest_samples)
         if self.live.is_started:
             self.live.stop()
 
+    def _print_samples(self, samples: Sequence[Sample]) -> None:
+        for sample in samples:
+            self.console.print(Text(sample_in_words(sample), style="cyan"))
+
     def _display(self, trainer: Trainer) -> Group:
         """Return the current display: figures, progress bar, loss curve and the last six evaluations."""
-        done = round(40 * trainer.budget.progress)
-        bar = Text("━" * done, style="green") + Text("━" * (40 - done), style="dim")
+        bar = ProgressBar(total=1.0, completed=trainer.budget.progress, width=40)
         table = Table(box=None, padding=(0, 2, 0, 0))
         for column in ["step", *[score.name for score in self.history[-1][1]]] if self.history else []:
             table.add_column(column, justify="right")

@@ -20,8 +20,6 @@ from penwright.cli.options import (
     TaskName,
     TokenizerSource,
     Validation,
-    plan_as_record,
-    plan_in_words,
     prepare_by_asking,
     print_json,
     settings_of,
@@ -29,6 +27,7 @@ from penwright.cli.options import (
     warn,
     without_none,
 )
+from penwright.cli.plan import plan_as_record, plan_in_brief, plan_in_words
 from penwright.cli.processes import NProcesses, Restarts, run_before_restart, run_in_processes
 from penwright.cli.streams import escaped
 from penwright.errors import UsageError
@@ -81,6 +80,7 @@ ResumedRun = Annotated[
     Path | None, typer.Option(help="Resume this run. With a budget (--minutes, --steps), train that much longer.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan with its reasons, then exit.")]
+Why = Annotated[bool, typer.Option("--why", help="Before training, print every choice with its reason.")]
 PrintRecipe = Annotated[
     bool, typer.Option("--print-recipe", help="Print the recipe (all settings, as TOML), then exit.")
 ]
@@ -111,13 +111,14 @@ def command(
     resume: ResumedRun = None,
     processes: NProcesses = None,
     max_restarts: Restarts = 0,
+    why: Why = False,
     dry_run: DryRun = False,
     print_recipe: PrintRecipe = False,
     json: Json = False,
 ) -> None:
     """Train a model on your own text.
 
-    Settings that you leave out are chosen for the data and the machine, and printed with the reasons.
+    Settings that you leave out are chosen for the data and the machine; --why prints the reasons.
     Ctrl+C saves the run; --resume continues it, bit for bit.
     """
     budget = {"minutes": minutes, "steps": steps, "epochs": epochs}
@@ -128,7 +129,7 @@ def command(
     }
     form: Form | None = "recipe" if print_recipe else None if not dry_run else "json" if json else "plan"
     _require_consistent(from_, resume, ensemble, form)
-    work = partial(_work, settings_of(recipe, flags, set_ or []), run, resume, ensemble, form, json=json)
+    work = partial(_work, settings_of(recipe, flags, set_ or []), run, resume, ensemble, form, json=json, why=why)
     run_in_processes(processes, max_restarts, work)
 
 
@@ -154,7 +155,14 @@ def _require_consistent(base: Path | None, resume: Path | None, ensemble: int | 
 
 
 def _work(
-    settings: "Table", run: Path | None, resume: Path | None, ensemble: int | None, form: "Form | None", *, json: bool
+    settings: "Table",
+    run: Path | None,
+    resume: Path | None,
+    ensemble: int | None,
+    form: "Form | None",
+    *,
+    json: bool,
+    why: bool,
 ) -> None:
     """Print what would be trained, resume a run, or train."""
     if form is not None:
@@ -164,7 +172,7 @@ def _work(
     elif ensemble is None and (begun := run_before_restart(run)):
         _resume(begun, {}, json)
     else:
-        _train(settings, run, ensemble, json)
+        _train(settings, run, ensemble, json, why)
 
 
 def _show_what_would_be_trained(settings: "Table", run: Path | None, n_members: int | None, form: "Form") -> None:
@@ -186,7 +194,7 @@ def _show_what_would_be_trained(settings: "Table", run: Path | None, n_members: 
         _warn_of_short_members(prepared, n_members)
 
 
-def _train(settings: "Table", run: Path | None, n_members: int | None, json: bool) -> None:
+def _train(settings: "Table", run: Path | None, n_members: int | None, json: bool, why: bool) -> None:
     """Train a new run or an ensemble, and print how to use it."""
     from penwright.cli.progress import print_message
     from penwright.run.folder import require_unused
@@ -197,14 +205,14 @@ def _train(settings: "Table", run: Path | None, n_members: int | None, json: boo
     settings, prepared = prepare_by_asking(api.with_imported_base(settings, run, print_message))
     folder = run or api.new_run_folder(prepared.plan.recipe)
     if n_members is not None:
-        _train_ensemble(settings, n_members, folder, json)
+        _train_ensemble(settings, n_members, folder, json, why)
     else:
-        _show_plan(prepared, folder, json)
+        _show_plan(prepared, folder, json, why)
         api.train(prepared, folder, _observers(folder))
     _finish(folder, prepared.plan.recipe.task, json)
 
 
-def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool) -> None:
+def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool, why: bool) -> None:
     """Train an ensemble, and show the plan of each member."""
     from penwright.workflows import api
 
@@ -213,7 +221,7 @@ def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool)
     def watch(run: Path, prepared: "Prepared | None") -> "list[Observer]":
         nonlocal has_warned
         if prepared is not None:
-            _show_plan(prepared, run, json)
+            _show_plan(prepared, run, json, why)
             if not has_warned:
                 _warn_of_short_members(prepared, n_members)
                 has_warned = True
@@ -263,16 +271,14 @@ def _observers(folder: Path) -> "list[Observer]":
     return [progress_observer(), *([board] if board else [])]
 
 
-def _show_plan(prepared: "Prepared", folder: Path, json: bool) -> None:
-    """Print the plan on standard error, or as JSON on standard output."""
+def _show_plan(prepared: "Prepared", folder: Path, json: bool, why: bool) -> None:
+    """Print the plan on standard error, in brief or with all reasons, or as JSON on standard output."""
     from penwright.cli.progress import print_message
 
     if json:
-        print_json({"run": folder, **plan_as_record(prepared)})
-        return
-    for line in plan_in_words(prepared):
-        print_message(line)
-    print_message(f"run: {folder}")
+        return print_json({"run": folder, **plan_as_record(prepared)})
+    lines = plan_in_words(prepared) if why else plan_in_brief(prepared)
+    print_message("\n".join([*lines, f"run: {folder}"]))
 
 
 def _finish(folder: Path, task: str, json: bool) -> None:
