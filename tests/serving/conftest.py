@@ -135,6 +135,12 @@ def visit(browser: "Browser", server: Running) -> Iterator[Visit]:
     assert elsewhere == []
 
 
+def open_details(page: "Page") -> None:
+    """Open all that can be opened, and wait until each table has been built, which its `toggle` event does later."""
+    page.evaluate("document.querySelectorAll('main details').forEach((each) => (each.open = true))")
+    page.wait_for_selector("main:not(:has(.pw-twin > summary:only-child))")
+
+
 Asked = Callable[..., tuple[int, Any]]
 
 

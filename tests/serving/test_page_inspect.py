@@ -57,7 +57,7 @@ def test_keys_lead_from_the_grid_through_heads_and_back(visit: Any) -> None:
         page.keyboard.press(key)
         page.wait_for_selector(f"{title}:text('{head}')")
     page.keyboard.press("PageUp")  # there is none above
-    page.wait_for_timeout(300)  # the address follows
+    page.wait_for_url(re.compile(r"head=decoder\.0\.0"))
     page.reload()
     page.wait_for_selector(f"{title}:text('layer 0, head 0')")
     page.keyboard.press("Escape")
@@ -69,7 +69,7 @@ def test_the_order_of_heads_is_kept_in_the_address(visit: Any) -> None:
     page = visit("#/inspect?model=translator&text=eins&tool=heads")
     page.click(".shown >> text=encoder >> nth=1")
     page.click(".shown >> text=entropy")
-    page.wait_for_timeout(300)
+    page.wait_for_url(re.compile("(?=.*part=encoder).*sort=entropy"))
     page.reload()
     page.wait_for_selector(".pw-sorted")
     assert page.locator(".pw-head-card").first.get_attribute("aria-label").startswith("encoder, layer")
@@ -162,7 +162,7 @@ def test_two_texts_are_laid_beside_each_other(visit: Any, server: Any) -> None:
     numbers = [float(each.replace("−", "-")) for each in re.findall(r"[-−]?\d+\.\d+(?= and| nats)", said)]
     assert numbers == pytest.approx([expected.first[place], expected.second[place]], rel=0.01)
     assert page.locator(".pw-pair .pw-current").count() == 2, "the same row is marked on both sides"
-    page.wait_for_timeout(300)
+    page.wait_for_url(re.compile("other_text=It"))
     page.reload()
     page.wait_for_selector(".shown .pw-comparison")
     assert page.input_value("input[name=other_text]") == "It was night 7"

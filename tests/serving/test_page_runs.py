@@ -15,7 +15,7 @@ import penwright
 from penwright.run.folder import Run
 from penwright.run.stop_file import is_stop_requested, mark_stopped
 
-from .conftest import eventually
+from .conftest import eventually, open_details
 
 SIZES = [("light", 1440, 900), ("dark", 390, 844)]
 PLACES = {
@@ -34,8 +34,7 @@ def test_no_screen_is_wider_than_the_window_and_axe_finds_nothing(
     for place, awaited in PLACES.items():
         page = visit(place, scheme, width, height)
         page.wait_for_selector(awaited)
-        page.evaluate("document.querySelectorAll('main details').forEach((each) => (each.open = true))")
-        page.wait_for_timeout(300)
+        open_details(page)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
         found = axe.Axe().run(page, options=rules).response["violations"]
         assert not found, [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in found]
@@ -97,11 +96,13 @@ def test_ticking_runs_quickly_shows_the_last_choice_and_no_error(visit: Any) -> 
             route.continue_()
     page.locator(".run-list input[value=writer]").click()
     page.wait_for_selector(".pw-plot")
-    page.wait_for_timeout(500)
     chosen = page.evaluate("[...document.querySelectorAll('.run-list input:checked')].map(e => e.value)")
-    shown = page.locator(".pw-keys li").all_inner_texts()
+
+    def shown() -> set[str]:
+        return {text.split(",")[0].strip() for text in page.locator(".pw-keys li").all_inner_texts()}
+
+    assert eventually(lambda: shown() == set(chosen)), shown()
     assert page.locator(".alert").count() == 0
-    assert {text.split(",")[0].strip() for text in shown} == set(chosen)
 
 
 def test_samples_go_by_their_step(visit: Any, runs: Path) -> None:
@@ -190,10 +191,11 @@ def test_training_is_stopped_from_the_page_after_a_question(visit: Any, runs: Pa
         page.keyboard.press("Enter")
         assert page.get_by_role("dialog", name="Stop training busy?").is_visible()
         assert page.evaluate("document.activeElement.textContent") == "Keep training"
-        page.wait_for_timeout(2500)  # the list is drawn anew behind the dialog
+        for _ in range(2):  # the second answer comes after the list was drawn again behind the dialog
+            page.wait_for_event("response", lambda answer: answer.url.endswith("/runs"))
         page.keyboard.press("Enter")
         assert not is_stop_requested(Run(folder))
-        assert page.evaluate("document.activeElement.ariaLabel") == "Stop training busy"
+        assert eventually(lambda: page.evaluate("document.activeElement.ariaLabel") == "Stop training busy")
         page.keyboard.press("Enter")
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")

@@ -1,4 +1,4 @@
-"""The studio in a browser: from an empty folder to a trained writer, although the server is killed half-way."""
+"""The studio in a browser: from an empty folder to a trained model of each task, although the server is killed."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 import pytest
@@ -19,6 +19,13 @@ from penwright.run.folder import Run
 from .conftest import eventually
 
 TEXT = "".join(f"It was day {number}, and the rain fell on house {number * 7 % 31}.\n" for number in range(300))
+NUMBERS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
+PAIRS = "".join(
+    f"{a} {b} {c}\t{NUMBERS[a]} {NUMBERS[b]} {NUMBERS[c]}\n" for a in NUMBERS for b in NUMBERS for c in NUMBERS
+)
+FILMS = "text\tlabel\n" + "".join(
+    f"a {word} film number {n}\t{label}\n" for n in range(60) for word, label in (("fine", "good"), ("dull", "bad"))
+)
 STEPS = 30
 SIZES = [("light", 1440, 900), ("dark", 390, 844)]
 
@@ -32,10 +39,18 @@ def free_port() -> int:
 Start = Callable[[], "subprocess.Popen[bytes]"]
 
 
-@pytest.fixture
-def studio(tmp_path: Path) -> Iterator[tuple[str, Start]]:
-    """The address of a studio, and a function that starts it with the command."""
-    port, started = free_port(), []
+class Studio(NamedTuple):
+    """A studio: its address, its folder, and a function that starts it with the command."""
+
+    address: str
+    folder: Path
+    start: Start
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+    """A studio that is still to be started."""
+    port, started, folder = free_port(), [], tmp_path_factory.mktemp("studio") / "new"
     address = f"http://127.0.0.1:{port}"
 
     def answers() -> bool:
@@ -45,12 +60,13 @@ def studio(tmp_path: Path) -> Iterator[tuple[str, Start]]:
             return False
 
     def start() -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "penwright", "studio", str(tmp_path / "new"), "--port", str(port), "--no-open"]
-        started.append(subprocess.Popen([*command, "--set", "min_free_bytes=1"], env={**os.environ}))
+        command = [sys.executable, "-m", "penwright", "studio", str(folder), "--port", str(port), "--no-open"]
+        if not answers():
+            started.append(subprocess.Popen([*command, "--set", "min_free_bytes=1"], env={**os.environ}))
         assert eventually(answers, 60)
         return started[-1]
 
-    yield address, start
+    yield Studio(address, folder, start)
     for process in started:
         process.kill()
         process.wait()
@@ -58,7 +74,7 @@ def studio(tmp_path: Path) -> Iterator[tuple[str, Start]]:
 
 def tab_to(page: Any, selector: str) -> None:
     """Press Tab until this element has the focus."""
-    for _ in range(60):
+    for _ in range(100):
         if page.evaluate("selector => document.activeElement.matches(selector)", selector):
             return
         page.keyboard.press("Tab")
@@ -78,17 +94,16 @@ def check_looks(page: Any) -> None:
     page.set_viewport_size({"width": 1440, "height": 900})
 
 
-def add_text_by_keyboard(page: Any) -> None:
+def add_text_by_keyboard(page: Any, text: str, task: str) -> None:
     """Paste a text, and wait for its plan."""
-    tab_to(page, ".train summary")
+    tab_to(page, ".zone + details summary")
     page.keyboard.press("Enter")
     tab_to(page, ".train textarea")
-    page.keyboard.insert_text(TEXT)
-    tab_to(page, ".train details button")
+    page.keyboard.insert_text(text)
+    tab_to(page, ".zone + details button")
     page.keyboard.press("Enter")
+    page.wait_for_selector(f"#task:has(option[value={task}]:checked)")
     page.wait_for_selector("#train")
-    assert "It was day" in page.inner_text(".preview")
-    assert page.input_value("#task") == "generate"
 
 
 def shorten_by_keyboard(page: Any) -> None:
@@ -113,39 +128,77 @@ def write_by_keyboard(page: Any, run: Run) -> None:
 
 def with_few_steps(route: Any) -> None:
     """Train for a few steps instead: the shortest time on the slider is too long for a test."""
-    body = {**json.loads(route.request.post_data), "steps": STEPS}
+    body = {**json.loads(route.request.post_data), "size": "nano"}
+    body["steps"] = STEPS if body["name"] == "pasted" else 4
     route.continue_(post_data=json.dumps({name: value for name, value in body.items() if name != "minutes"}))
 
 
-def test_from_an_empty_folder_to_a_writer_by_keyboard(browser: Any, studio: Any, tmp_path: Path) -> None:
-    address, start = studio
-    server = start()
+@pytest.fixture
+def page(browser: Any, studio: Studio) -> Iterator[Any]:
+    """A page that must ask nobody but the studio, and raise no error."""
     elsewhere: list[str] = []
     errors: list[str] = []
     context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
     context.set_default_timeout(180_000)
-    context.on("request", lambda request: None if request.url.startswith(address) else elsewhere.append(request.url))
-    page = context.new_page()
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.route("**/studio/train", with_few_steps)
-    try:
-        page.goto(address)
-        page.wait_for_selector("main[data-ready='train']")
-        add_text_by_keyboard(page)
-        check_looks(page)
-        shorten_by_keyboard(page)
-        tab_to(page, "#train")
-        page.keyboard.press("Enter")
-        page.wait_for_selector(".job.preparing, .job.training")
-        server.send_signal(signal.SIGKILL)
-        server.wait()
-        start()
-        page.wait_for_selector(".job.finished")
-        run = Run(tmp_path / "new" / "runs" / "pasted")
-        assert run.is_finished and run.last_step() == STEPS
-        assert re.search("as unsure about the next .* as if choosing between", page.inner_text(".job"))
-        check_looks(page)
-        write_by_keyboard(page, run)
-        assert elsewhere == [] and errors == []
-    finally:
-        context.close()
+    context.on("request", lambda asked: None if asked.url.startswith(studio.address) else elsewhere.append(asked.url))
+    opened = context.new_page()
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.route("**/studio/train", with_few_steps)
+    yield opened
+    context.close()
+    assert elsewhere == [] and errors == []
+
+
+def test_from_an_empty_folder_to_a_writer_by_keyboard(page: Any, studio: Studio) -> None:
+    server = studio.start()
+    page.goto(studio.address)
+    page.wait_for_selector("main[data-ready='train']")
+    add_text_by_keyboard(page, TEXT, "generate")
+    assert "It was day" in page.inner_text(".preview")
+    check_looks(page)
+    shorten_by_keyboard(page)
+    tab_to(page, "#train")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".job.preparing, .job.training")
+    server.send_signal(signal.SIGKILL)
+    server.wait()
+    studio.start()
+    page.wait_for_selector(".job.finished")
+    run = Run(studio.folder / "runs" / "pasted")
+    assert run.is_finished and run.last_step() == STEPS
+    assert re.search("as unsure about the next .* as if choosing between", page.inner_text(".job"))
+    check_looks(page)
+    write_by_keyboard(page, run)
+
+
+def test_a_translator_by_mouse_and_a_classifier_by_keyboard_wait_for_their_turn(page: Any, studio: Studio) -> None:
+    studio.start()
+    page.goto(f"{studio.address}/#/train")
+    page.wait_for_selector("main[data-ready='train']")
+    pairs = {"name": "pairs.tsv", "mimeType": "text/plain", "buffer": PAIRS.encode()}
+    page.set_input_files("#files", pairs)
+    page.wait_for_selector("#train")
+    assert page.input_value("#task") == "translate" and "eins" in page.inner_text(".preview")
+    page.click("#train")
+    page.wait_for_selector("article[aria-label='pairs']")
+    add_text_by_keyboard(page, FILMS, "classify")
+    tab_to(page, "#name")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("films")
+    tab_to(page, "#train")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("article[aria-label='films']")
+    page.wait_for_selector(".job.finished[aria-label='pairs']")
+    page.click("#open-pairs")
+    page.wait_for_selector("main[data-ready='translate']")
+    page.fill(".source textarea", "eins zwei")
+    page.wait_for_selector(".way")
+    page.goto(f"{studio.address}/#/train")
+    page.wait_for_selector(".job.finished[aria-label='films']")
+    tab_to(page, "#open-films")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("main[data-ready='classify']")
+    tab_to(page, ".asked textarea")
+    page.keyboard.insert_text("a fine film")
+    page.wait_for_selector(".labels tbody tr >> nth=1")
+    assert sorted(page.locator(".labels .pw-choose").all_inner_texts()) == ["bad", "good"]

@@ -143,8 +143,8 @@ def test_only_the_last_text_is_translated_and_the_same_sentence_but_once(visit: 
     page = visit_with(visit, "eins zwei. drei vier.")
     asked = []
     page.on("request", lambda request: asked.append(request.post_data) if "/sentences" in request.url else None)
-    page.fill(".source textarea", "eins zwei. drei fünf.")
-    page.fill(".source textarea", "eins zwei. drei sechs.")
-    page.wait_for_timeout(600)
+    with page.expect_response("**/translating/sentences"):
+        page.fill(".source textarea", "eins zwei. drei fünf.")
+        page.fill(".source textarea", "eins zwei. drei sechs.")
     settled(page)
     assert len(asked) == 1 and "sechs" in asked[0] and "eins zwei" not in asked[0]
