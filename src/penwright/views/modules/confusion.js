@@ -6,6 +6,8 @@ import { inkOn, isDark, sequential } from "./colour.js";
 import { emit, make, view } from "./dom.js";
 import { label } from "./tokens.js";
 
+const MOST_LEVEL = 5; // number of labels up to which the headings of the columns are level; more of them stand upright
+
 /** data: {labels: [n], counts [n, n] (rows true, columns predicted)}. Emits cell-chosen {row, column, count}. */
 export function draw(element, data, options = {}) {
   return view(element, "confusion", build, data, options);
@@ -30,6 +32,7 @@ function build(root, { labels, counts }) {
     return node;
   };
   const heading = (text) => make("th", { scope: "col", title: text }, make("bdi", {}, text));
+  const kind = names.length > MOST_LEVEL ? "pw-confusion-table pw-upright" : "pw-confusion-table";
   const recall = (row) =>
     make("td", { class: "pw-number" }, sums[row] ? percent(values.at(row, row) / sums[row]) : "–");
   const line = (name, row) =>
@@ -39,7 +42,7 @@ function build(root, { labels, counts }) {
     make(
       "div",
       { class: "pw-scroll" },
-      make("table", { class: "pw-confusion-table" }, make("thead", {}, head), make("tbody", {}, names.map(line))),
+      make("table", { class: kind }, make("thead", {}, head), make("tbody", {}, names.map(line))),
     ),
   );
   root.append(
