@@ -1,10 +1,10 @@
-"""Speed of the views in a browser: drawing 96 heads over 512 tokens, opening a head, moving the pointer.
+"""Speed of the views in a browser: drawing 96 heads or a whole model, opening a head, moving the pointer.
 
 Figures are in milliseconds. "Ready" is the time from opening the file to the last view drawn, unpacking included.
 "Drawn" starts after unpacking. "Moved" is the handler of a pointer move with its layout. "Frames" is the longest time
-between two frames while the pointer moves.
+between two frames while the pointer moves. "Painted" is the first contentful paint.
 
-Run: python -m benchmarks.views [ROUNDS]
+Run: python -m benchmarks.views [ROUNDS [PART OF A NAME]]
 """
 
 import sys
@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
+import penwright
 from benchmarks.report import Result, write_result
+from penwright.inspection import Inspector, whole_model
 from penwright.views import View, html
 from penwright.views.notebook import thumbnails
 from penwright.views.packing import to_root_bytes
@@ -46,8 +48,10 @@ PRESSED = """selector => {
 }"""
 MOVED = """([selector, count]) => new Promise(done => {
   const field = document.querySelector(selector);
+  field.scrollIntoView();
   const box = field.getBoundingClientRect();
   const costs = [], frames = [];
+  const median = (values) => values.toSorted((one, other) => one - other)[Math.floor(values.length / 2)];
   let last = null;
   const move = now => {
     if (last !== null) frames.push(now - last);
@@ -58,17 +62,17 @@ MOVED = """([selector, count]) => new Promise(done => {
     document.body.offsetHeight;
     costs.push(performance.now() - start);
     if (costs.length < count) requestAnimationFrame(move);
-    else done([Math.max(...costs), Math.max(...frames)]);
+    else done([Math.max(...costs), Math.max(...frames), median(frames)]);
   };
   requestAnimationFrame(move);
 })"""
 
 
-def main(rounds: int = 5) -> None:
-    """Open the page of each picture in every round."""
+def main(rounds: int = 5, wanted: str = "") -> None:
+    """Open the page of each picture whose name contains `wanted` in every round."""
     from playwright.sync_api import sync_playwright
 
-    views = _views()
+    views = {each: view for each, view in {**_views(), **_whole_model()}.items() if wanted in each}
     found: dict[str, dict[str, list[float]]] = {name: {} for name in views}
     with TemporaryDirectory() as folder, sync_playwright() as playwright:
         pages = {name: _page(Path(folder) / f"{place}.html", view) for place, (name, view) in enumerate(views.items())}
@@ -76,7 +80,7 @@ def main(rounds: int = 5) -> None:
         browser = playwright.chromium.launch(**options)
         for _ in range(rounds):
             for name, path in pages.items():
-                for figure, value in _measure(browser, path, views[name].name).items():
+                for figure, value in _measure(browser, path, views[name].name, name.endswith("phone")).items():
                     found[name].setdefault(figure, []).append(value)
         machine = f"Chromium {browser.version}, headless, without a GPU, offline."
         browser.close()
@@ -88,20 +92,23 @@ def main(rounds: int = 5) -> None:
     write_result(NAME, f"python -m benchmarks.{NAME} {rounds}", results, machine)
 
 
-def _measure(browser: Any, path: Path, view: str) -> dict[str, float]:
-    context = browser.new_context(offline=True, viewport={"width": 1440, "height": 900})
+def _measure(browser: Any, path: Path, view: str, is_phone: bool) -> dict[str, float]:
+    size = {"width": 390, "height": 844} if is_phone else {"width": 1440, "height": 900}
+    context = browser.new_context(offline=True, viewport=size)
     page = context.new_page()
     page.goto(path.as_uri())
     page.wait_for_selector("main[data-ready]")
     figures = {"ready": page.evaluate("performance.getEntriesByName('ready')[0].startTime")}
+    figures["painted"] = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime")
     figures["drawn"] = page.evaluate(REDRAWN, view)
     if view == "attention":
         figures["a head opened"] = page.evaluate(OPENED)
-    fields = {"attention": ".pw-field", "embeddings": ".pw-map", "curves": ".pw-plot"}
-    figures["moved, longest"], figures["frames, longest"] = page.evaluate(MOVED, [fields[view], 120])
+    fields = {"attention": ".pw-field", "embeddings": ".pw-map", "curves": ".pw-plot", "model": ".pw-flowmap"}
+    moved = page.evaluate(MOVED, [fields[view], 120])
+    figures["moved, longest"], figures["frames, longest"], figures["frames, median"] = moved
     if view == "embeddings":  # with the button held, the map is panned
         page.evaluate(PRESSED, fields[view])
-        figures["panned, longest"], figures["frames, longest, panned"] = page.evaluate(MOVED, [fields[view], 60])
+        figures["panned, longest"], figures["frames, longest, panned"], _ = page.evaluate(MOVED, [fields[view], 60])
     context.close()
     return figures
 
@@ -141,6 +148,18 @@ def _views() -> dict[str, View]:
     }
 
 
+def _whole_model() -> dict[str, View]:
+    """Return the file of `penwright inspect --whole` for a model of 12 layers and 12 heads, twice."""
+    text = "".join(f"It was day {number}, and the rain fell on house {number * 7 % 31}.\n" for number in range(200))
+    model = {"d_model": 96, "n_layers": 12, "n_heads": 12, "context_length": 300}
+    settings = {"model": model, "tokenizer": {"type": "bytes"}, "training": {"steps": 1, "batch_tokens": 512}}
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "days.txt").write_text(text, encoding="utf-8")
+        writer = penwright.train(Path(folder) / "days.txt", run=Path(folder) / "run", settings=settings, quiet=True)
+    view = whole_model(Inspector(writer), text[:255])
+    return {f"whole model of 12 layers, 12 heads, 256 tokens{width}": view for width in ("", ", on a phone")}
+
+
 def _head(chance: np.random.Generator) -> np.ndarray:
     """Return causal attention over noise, as bytes."""
     scores = np.exp(chance.normal(0, 2, (N_TOKENS, N_TOKENS))) * np.tri(N_TOKENS)
@@ -148,4 +167,4 @@ def _head(chance: np.random.Generator) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*map(int, sys.argv[1:2]), *sys.argv[2:])
