@@ -264,7 +264,7 @@ def require_writable_cache() -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=folder) as file:
-                file.write(bytes(4096))  # fails on a full disk
+                file.write(bytes(4096))  # raises OSError if the disk is full
         except OSError as error:
             raise PenwrightError(
                 f"The cache folder {folder} is not writable: {error.strerror}. {CACHE_ADVICE}"

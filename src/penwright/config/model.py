@@ -35,7 +35,7 @@ class RotaryScaling(Settings):
         1.0  # RoPE frequencies with fewer rotations than this in the original context count as low
     )
     high_freq_factor: PositiveFloat = (
-        4.0  # frequencies with more rotations than this are not scaled; from low_freq_factor on, they are interpolated
+        4.0  # RoPE frequencies with more rotations are not scaled; those between the two factors are interpolated
     )
     original_context: PositiveInt | None = (
         None  # context length before scaling, in tokens; None: all frequencies count as low (linear scaling)
@@ -47,7 +47,7 @@ class RotaryPositions(Settings):
 
     type: Literal["rotary"] = "rotary"
     base: PositiveFloat = 10_000.0  # base of the RoPE frequencies
-    scaling: RotaryScaling | None = None  # scaling of the frequencies for longer contexts; None: off
+    scaling: RotaryScaling | None = None  # scaling of the RoPE frequencies for longer contexts; None: off
 
 
 class NoPositions(Settings):
@@ -136,7 +136,7 @@ class ModelSettings(Settings):
     window: PositiveInt | None = None  # sliding-window self-attention over this many tokens; None: all tokens
     pooling: Literal["mean", "first"] = "mean"  # what a classifier reads: the mean of all tokens, or the first token
     ngrams: bool = False  # combine a classifier with a linear classifier of word and character n-grams
-    balanced: bool = False  # a classifier treats all labels as equally frequent, so it finds rare ones more often
+    balanced: bool = False  # treat all labels as equally frequent, so a classifier finds rare ones more often
     pooler: bool = False  # dense layer between pooling and output layer (BERT)
     pooler_activation: Literal["tanh", "relu"] = "tanh"  # activation of the pooler (DistilBERT: relu)
     dropout: Probability = 0.0  # dropout on the embeddings and on the output of each sublayer

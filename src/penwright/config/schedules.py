@@ -45,7 +45,7 @@ class _Warmup(Settings):
 
 
 class InverseSquareRoot(_Warmup):
-    """Decay as 1 / sqrt(step) after the warm-up, down to a floor (Vaswani et al. 2017, section 5.3)."""
+    """Inverse-square-root decay after the warm-up, down to a floor (Vaswani et al. 2017, section 5.3)."""
 
     type: Literal["inverse_sqrt"] = "inverse_sqrt"
     warmup_steps: PositiveInt = 400  # steps of linear warm-up

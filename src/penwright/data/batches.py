@@ -143,7 +143,7 @@ class TextBatches(Batches[TextBatch]):
     def __init__(self, text: Column, context_length: int, batch_tokens: int, markers: Markers, seed: int = 0):
         self.text, self.markers, self.seed = text, markers, seed
         n_markers = 1 + markers.begins
-        # Start of each document in the text with its markers, then the total length.
+        # Start of each document in the concatenated text, special tokens included; then the total length.
         self.begins = text.offsets + n_markers * np.arange(len(text.offsets))
         self.total = int(self.begins[-1])
         self.length = max(1, min(context_length, self.total - 1))

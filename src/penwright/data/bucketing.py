@@ -57,7 +57,7 @@ class Bucketed(Batches[AnyBatch]):
         """
         self.seed, self.longest = seed, longest
         rounded = [-(-side // LENGTH_STEP) * LENGTH_STEP for side in lengths]
-        self.order = np.lexsort(rounded[::-1])  # sorted by the first side, then by the second
+        self.order = np.lexsort(rounded[::-1])  # sorted by the length of the first side, then of the second
         if longest is not None:
             self.order = self.order[(np.max(lengths, axis=0) <= longest)[self.order]]
             self.n_left_out = len(lengths[0]) - len(self.order)
@@ -159,7 +159,7 @@ class TokenDropout:
         keys[:, self._never_hidden] = -1.0
         width = min(whole, -(-int(numbers.max()) // LENGTH_STEP) * LENGTH_STEP)
         drawn = keys.argsort(1)[:, :width]
-        places = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)  # `whole` marks padding
+        places = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)  # index `whole` is padding
         padding = torch.from_numpy(places < whole)
         positions = torch.from_numpy(np.minimum(places, whole - 1))
         tokens = batch.tokens.gather(1, positions)
@@ -196,7 +196,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
     def batch(self, number: int) -> LabelledBatch:
         """Return the batch with this number, with random parts of long texts and with token dropout."""
         epoch, place = divmod(number, int(self.per_epoch))
-        random = np.random.default_rng((self.seed, epoch, 1 + place))  # from 1: NumPy ignores a final 0 in a seed
+        random = np.random.default_rng((self.seed, epoch, 1 + place))  # NumPy ignores a final 0 in a seed, so add 1
         if self.token_dropout is None:
             batches, order = self._epoch(epoch)
             return self.examples(order[self._rows(int(batches[place]))], random)

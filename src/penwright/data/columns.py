@@ -93,7 +93,7 @@ def _other_side(table: Table, profiles: Sequence[Profile], source: int | None, t
     if known is None:
         return guess_pair(table.name, profiles)
     others = [each for each in profiles if each.place != known]
-    guess = Guess((others[0].place,), "the other side is the only other column") if len(others) == 1 else None
+    guess = Guess((others[0].place,), "only one other column is left") if len(others) == 1 else None
     if guess is None:
         both = guess_pair(table.name, _possible_sides(profiles, known))
         guess = Guess(tuple(place for place in both.columns if place != known)[:1], both.reason)

@@ -16,7 +16,7 @@ from penwright.data.report import Dropped, Report, count
 from penwright.data.splits import Mask
 from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate
 
-FORMAT_VERSION = 1  # increased whenever the same files are read differently
+FORMAT_VERSION = 1  # increase it when the same files are read differently
 UNKNOWN = "broken"
 Roles = Mapping[str, Sequence[tuple[str, int]]]  # the columns of each role (like "text"): name and number from 1
 Row = tuple[str, ...]  # the cells of a row of a table

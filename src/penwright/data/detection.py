@@ -129,7 +129,7 @@ def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | Non
     if holds_segments(first) and holds_segments(second) and len(others) == 1:
         return (
             "translate",
-            f"{first.path} and {second.path} are two languages of {FORMATS[first.format].description}",
+            f"{first.path} and {second.path} are {FORMATS[first.format].description} in two languages",
         )
     same = first.n_lines == second.n_lines
     if are_sides and (same or len(others) == 1):  # reading the files reports unequal numbers of lines

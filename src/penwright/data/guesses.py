@@ -203,7 +203,7 @@ def named_pair(profiles: Profiles) -> tuple[Profile, Profile] | None:
     by_name = {column.key: column for column in profiles if column.has_words}
     by_name = {name: column for name, column in by_name.items() if not (column.is_constant and column.n_rows > 2)}
     kinds = [(SOURCE_NAMES, TARGET_NAMES), (PROMPT_NAMES, ANSWER_NAMES)]
-    if any(name in by_name for name in INSTRUCTION_NAMES):  # `input` is then part of the prompt, not a source
+    if any(name in by_name for name in INSTRUCTION_NAMES):  # with an instruction, `input` is part of the prompt
         kinds.reverse()
     for sources, targets in kinds:
         source = next((by_name[name] for name in sources if name in by_name), None)

@@ -16,7 +16,8 @@ from penwright.errors import PenwrightError
 
 PLAIN_SUFFIXES = (".txt", ".md", ".text")
 SUBTITLE_SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
-DOCUMENT_SUFFIXES = (".docx", ".odt", ".epub", ".html", ".htm", ".xhtml", ".rtf", ".pdf")  # in order of preference
+# Suffixes of documents, in order of preference.
+DOCUMENT_SUFFIXES = (".docx", ".odt", ".epub", ".html", ".htm", ".xhtml", ".rtf", ".pdf")
 TEXT_SUFFIXES = (*PLAIN_SUFFIXES, *DOCUMENT_SUFFIXES, *SUBTITLE_SUFFIXES)
 TABLE_PARTS = (".jsonl", ".ndjson", ".parquet", ".pq")  # tables that large data sets are divided into
 STANDARD_INPUT = "-"

@@ -137,7 +137,7 @@ def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
 class RowKind(Generic[Example]):
     """A kind of rows, such as pairs or labelled texts, with the functions that differ between kinds."""
 
-    name: str  # enters the fingerprint of a corpus
+    name: str  # a part of the corpus fingerprint
     unit: str  # the name of a row in reports
     chosen_by: str  # the texts whose hashes select the held-out rows
     sources: Callable[[Sequence[str], ReadingOptions], list[RowSource]]

@@ -8,7 +8,7 @@ from sacrebleu.metrics.chrf import CHRF
 from penwright.evaluation.scores import Score
 from penwright.text import HAN, KANA, OTHERS
 
-MUCH = 0.2  # if at least this share of the letters is in scripts without spaces, `13a` is not used
+MUCH = 0.2  # if scripts without spaces make up at least this share of the letters, `13a` is not used
 QUALITY = (  # the meaning of BLEU below each value, as in the documentation of Google Cloud Translation
     (10.0, "almost useless"),
     (20.0, "the gist is hard to get"),

@@ -32,7 +32,7 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Tuning:
-    """The trials, and the scores of a full search with the current and with the best settings."""
+    """The result of tuning: all trials, and the scores of a full search with the current and the best settings."""
 
     trials: tuple[Trial, ...]  # trials in descending order of BLEU plus chrF
     before: float  # BLEU with the current settings, on pairs that the trials did not use

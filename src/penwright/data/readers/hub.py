@@ -17,8 +17,8 @@ from penwright.errors import PenwrightError
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-ROWS = 1000  # rows per batch
-MANY = 100_000  # rows from which on the facts about a data set are remembered
+ROWS = 1000  # number of rows per batch
+MANY = 100_000  # the measures of data sets with at least this many rows are cached
 
 
 def is_hub(path: str | Path) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Record = Mapping[str, object]
-FieldPath = tuple[str, ...]  # the keys from the record to a field
+FieldPath = tuple[str, ...]  # the keys that lead from a record to a field
 BAD_JSON = Broken("bad JSON")
 BLANK = Broken("blank line")
 NO_RECORD = Broken("not a JSON object")

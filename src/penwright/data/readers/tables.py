@@ -113,10 +113,10 @@ class Grid:
     read: ReadCells
     columns: tuple[str, ...]
     header: tuple[str, ...] | None = None
-    n_before: int = 0  # rows before the header
+    n_before: int = 0  # number of rows before the header
     fewest: int = 1  # minimum number of cells in a complete row; empty cells at the end may be missing
     unit: str = "row"
-    n_skipped: int = 0  # lines before the first row
+    n_skipped: int = 0  # number of lines before the first row
 
     @property
     def name(self) -> str:
