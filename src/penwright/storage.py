@@ -203,9 +203,9 @@ def flush(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock within the block, and wait for it first. The system releases it if the process is killed.
+    """Wait for a lock, and hold it within the block. The system releases the lock if the process is killed.
 
-    The file of the lock is deleted afterwards. File systems without locks, and Windows, do not wait.
+    The lock file is deleted afterwards. On Windows, and on file systems without locks, there is no waiting.
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -216,24 +216,24 @@ def locked(path: Path) -> Iterator[None]:
             try:
                 if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     continue
-            except FileNotFoundError:  # the process that held the lock has deleted the file
+            except FileNotFoundError:  # the previous holder of the lock has deleted the file
                 continue
             try:
                 yield
             finally:
-                with suppress(OSError):  # Windows does not delete open files
+                with suppress(OSError):  # Windows cannot delete open files
                     path.unlink()
             return
 
 
 def identity_of(path: Path) -> list[str | int]:
-    """Return what changes when a file is replaced or written to: its real path, number, size and times."""
+    """Return values that change if a file is replaced or written to: its real path, inode, size and times."""
     status = path.stat()
     return [os.path.realpath(path), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def remember(key: Sequence[object], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the JSON object that `make` returned for this key, from the cache if possible."""
+    """Return the JSON object for this key, from the cache if possible. Otherwise, `make` makes it."""
     path: Path | None = None
     with suppress(OSError, ValueError, PenwrightError):
         path = cache_folder("facts") / f"{hashlib.sha256(json.dumps(key).encode('utf-8', 'replace')).hexdigest()}.json"

@@ -19,7 +19,7 @@ from penwright.data.splits import shuffled
 from penwright.data.store import Column
 
 IGNORED = -100  # target that the loss ignores: padding, or a position with nothing to predict
-MOST_SHUFFLED = 1 << 24  # windows of an epoch up to which their order is kept in memory (128 MiB)
+MOST_SHUFFLED = 1 << 24  # maximum number of windows whose order is kept in memory (128 MiB)
 LENGTH_STEP = 4  # lengths are padded to multiples of this number, which limits the number of shapes
 
 AnyBatch = TypeVar("AnyBatch", bound="_Batch")
@@ -160,7 +160,7 @@ class TextBatches(Batches[TextBatch]):
         return self._windows(np.concatenate(starts)[:, None] + np.arange(self.length + 1))
 
     def _starts(self, epoch: int, places: Indices) -> Indices:
-        """Return the start positions of the windows at these places in the shuffled order of the epoch."""
+        """Return the start positions of some windows, given by their places in the shuffled order of the epoch."""
         if self.n_windows <= MOST_SHUFFLED:
             return _window_starts(self.seed, epoch, self.n_windows, self.length)[places]
         random = np.random.default_rng((self.seed, epoch))
@@ -200,10 +200,10 @@ class TextBatches(Batches[TextBatch]):
 
 
 def permuted(places: Indices, n: int, seed: int) -> Indices:
-    """Return the images of these places under a pseudo-random permutation of 0 to n - 1, which is not stored.
+    """Map these numbers by a pseudo-random permutation of 0 to n - 1, without storing the permutation.
 
-    The permutation is a Feistel network of four rounds (Luby and Rackoff 1988) on the next power of four. It is applied
-    again to images that are not below n.
+    The permutation is a Feistel network of four rounds (Luby and Rackoff 1988) on 0 to the next power of four. It is
+    applied again to every result that is not below n.
     """
     bits = np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))
     mask = np.uint64((1 << int(bits)) - 1)

@@ -1,4 +1,4 @@
-"""A reader of files in blocks, as bytes or text. It unpacks .gz and .zst, copies pipes to disk, counts repairs."""
+"""A reader of files in blocks, as bytes or text. Unpacks .gz and .zst, copies pipes to disk, and counts repairs."""
 
 import atexit
 import codecs
@@ -24,7 +24,7 @@ from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20  # bytes read at a time
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-MARK_EVERY = 32 << 20  # minimum number of bytes between two marks
+MARK_EVERY = 32 << 20  # minimum number of bytes between two places to resume reading
 MOST_COPIED = 16 << 30  # maximum size of a temporary copy, in bytes
 _copies: dict[object, Path] = {}
 MARK = "\ufeff"  # the byte-order mark; dropped only at the start of a file
@@ -76,7 +76,7 @@ def copy_once(key: object, name: str, blocks: Callable[[], Iterable[bytes]]) -> 
 
 
 def open_raw(path: str | Path) -> BufferedIOBase:
-    """Open a file, decompressing .gz and .zst; the caller must close it. Reading damage raises OSError or EOFError."""
+    """Open a file, decompressing .gz and .zst; the caller must close it. A damaged file raises OSError or EOFError."""
     try:
         with open(path, "rb") as file:
             head = file.read(4)
@@ -99,7 +99,7 @@ def _open_zstd(path: str | Path) -> BufferedIOBase:
 
 
 def raw_blocks(path: Path, name: str, size: int = BLOCK, begin: int = 0) -> Iterator[bytes]:
-    """Yield the unpacked bytes of a file from an offset on, in blocks of this size. `name` is for error messages."""
+    """Yield the unpacked bytes of a file in blocks of this size, from offset `begin`. `name` is for error messages."""
     try:
         with open_raw(path) as file:
             if file.seekable():
@@ -153,11 +153,11 @@ def _folder() -> Path:
 
 
 class Mark(NamedTuple):
-    """A place between two blocks of a file, from which it can be read."""
+    """A place between two blocks of a file at which reading can start."""
 
-    offset: int  # in the unpacked bytes
-    characters: int  # number of characters before it
-    utf8_bytes: int  # their size in UTF-8
+    offset: int  # offset in the unpacked bytes
+    characters: int  # number of characters before this place
+    utf8_bytes: int  # number of UTF-8 bytes before this place
 
 
 @dataclass
@@ -175,7 +175,7 @@ class TextCounts:
     blank: bool = True
     ends_in_line: bool = False
     text: "hashlib._Hash" = field(default_factory=hashlib.sha256)  # hash of the text in UTF-8
-    is_between: bool = False  # whether neither a character nor a CRLF continues after the last block
+    is_between: bool = False  # whether the last block ended with a whole character, not inside a CRLF
     marks: list[Mark] = field(default_factory=list)
 
     @property
@@ -208,7 +208,7 @@ def count_text(blocks: Iterable[bytes], encoding: str, old_mac: bool = False) ->
 def decoded(
     blocks: Iterable[bytes], encoding: str, tally: TextCounts, old_mac: bool, first: bool = True
 ) -> Iterator[str]:
-    """Yield the decoded text in blocks, and count corrections in `tally`. `first`: the blocks are the start of a file.
+    """Yield the decoded text in blocks, and count corrections in `tally`. With `first`, a file starts with the blocks.
 
     Drops a byte-order mark at the start and all NUL characters, and turns CRLF into a newline. With `old_mac`, a bare
     carriage return is a newline too.
@@ -285,11 +285,11 @@ def _genuine_counter(encoding: str) -> Callable[[bytes], int]:
 
 
 def cut_at_lines(blocks: Iterable[str], rest: str = "") -> Iterator[str]:
-    """Yield the text of the blocks in pieces of about the same size, cut at the start of a line where possible."""
+    """Yield the text of the blocks in pieces about as long as a block, cut at the start of a line where possible."""
     for block in blocks:
         text = rest + block
         cut = text.rfind("\n") + 1 or len(text)
-        if len(text) - cut > BLOCK:  # the rest is the start of a line longer than a block
+        if len(text) - cut > BLOCK:  # the remaining text is the start of a line longer than a block
             cut = len(text)
         yield text[:cut]
         rest = text[cut:]

@@ -27,8 +27,8 @@ from penwright.data.splits import BEGINNING, Cut, Hashes, Mask
 from penwright.errors import PenwrightError
 from penwright.storage import cache_folder, write_bytes_atomically
 
-Measures = NDArray[Any]  # of each document: characters (0: blank; negative: number of a reason), UTF-8 bytes, hash
-MANY_ROWS = 10_000  # rows of a table from which on their measures are remembered
+Measures = NDArray[Any]  # each document's characters (as in Documents), UTF-8 bytes, hash
+MANY_ROWS = 10_000  # the measures of tables with at least this many rows are cached
 MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np.uint64)])
 
 
@@ -54,10 +54,10 @@ class TextSlice:
     pieces: Callable[[], Iterator[str]]
     begin: int = 0
     end: int | None = None
-    file: SourceFile | None = None  # the file of the text, in which reading can begin near a position
+    file: SourceFile | None = None  # the file that contains the text; reading can start near any position
 
     def pieces_from(self, position: int) -> tuple[Cut, Iterator[str]]:
-        """Return the pieces of the whole text, without some or all that end before this position, and their start."""
+        """Return the position of the first piece, and the pieces. Pieces that end before `position` may be omitted."""
         return self.file.chunks_from(position) if self.file else (BEGINNING, self.pieces())
 
     def __iter__(self) -> Iterator[str]:
@@ -191,7 +191,7 @@ def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Sour
 
 
 def _remembered(table: Table, choice: str, measures: Callable[[], Iterator[tuple[int, int, int]]]) -> Measures:
-    """Return the measures of the rows of a table, from the cache if it has them. Those of broken rows are not kept."""
+    """Return the sizes and hashes of the rows of a table, from the cache if possible. Broken rows are not cached."""
     key = json.dumps([[(file.sha256, file.encoding) for file in table.files], choice, table.columns])
     path: Path | None = None
     with suppress(OSError, ValueError, PenwrightError):

@@ -46,7 +46,7 @@ from penwright.storage import identity_of, remember
 
 BLOCK = 1 << 20  # bytes read at a time; also the approximate maximum length of a piece of text
 HEAD = 4 * BLOCK  # number of characters that first_lines() searches for lines
-LARGE = 1 << 20  # bytes of a file from which on the facts about it are remembered
+LARGE = 1 << 20  # facts about files of at least this size are cached; in bytes
 PARQUET = "parquet"  # used in place of the encoding of a Parquet table
 MOST_MARKUP = 256 << 20  # maximum length in characters of a web page or RTF document, which is read into memory whole
 FROM_BYTES: dict[str, Callable[[BufferedIOBase, str], Iterator[str]]] = {
@@ -83,7 +83,7 @@ class SourceFile:
     blank: bool = False
     format: str = ""  # name of a format other than plain text, such as "docx"
     remark: str = ""  # description of the part that was read
-    marks: tuple[Mark, ...] = ()  # places from which a large file can be read
+    marks: tuple[Mark, ...] = ()  # places in a large file at which reading can start
     copy: str = ""  # temporary file with the text; "" if the file itself is read
 
     @property
@@ -97,7 +97,7 @@ class SourceFile:
         return self.encoding == PARQUET
 
     def blocks(self, begin: int = 0) -> Iterator[str]:
-        """Yield the text in pieces of about 1 MiB, cut anywhere. `begin` is the offset of a mark."""
+        """Yield the text in pieces of about 1 MiB, cut anywhere. `begin` is the offset of one of `marks`."""
         raw = raw_blocks(self.stored, self.path, BLOCK, begin)
         return decoded(raw, self.encoding, TextCounts(), self.n_cr > 0, first=not begin)
 
@@ -106,15 +106,15 @@ class SourceFile:
         return cut_at_lines(self.blocks())
 
     def chunks_from(self, position: int) -> tuple[Cut, Iterator[str]]:
-        """Return where the pieces of `chunks` begin that contain this position and the following, and these pieces.
+        """Return the start of the first piece, and the pieces of `chunks` from about this position to the end.
 
-        Text far before the position is not read. The first piece may begin earlier than necessary.
+        Text far before the position is not read. The first piece may start well before the position.
         """
         for mark in reversed(self.marks):
             if mark.characters + BLOCK <= position:
                 blocks = self.blocks(mark.offset)
                 first = next(blocks, "")
-                if cut := first.rfind("\n") + 1:  # from here on, the pieces are the same as those of chunks()
+                if cut := first.rfind("\n") + 1:  # after this line break, chunks() would yield the same pieces
                     size = len(first[:cut].encode("utf-8", "surrogatepass"))
                     return Cut(mark.characters + cut, mark.utf8_bytes + size), cut_at_lines(blocks, first[cut:])
                 break
@@ -153,8 +153,8 @@ class SourceFile:
 def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
     """Read a file once to find its format, encoding and size. The text of documents is extracted.
 
-    Large files that have not changed are not read again. Raises PenwrightError if the file is missing, damaged or not
-    text.
+    For large files, the result is cached until the file changes. Raises PenwrightError if the file is missing, damaged
+    or not text.
     """
     name, stored = str(path), stored_file(path)
     if stored.stat().st_size < LARGE or str(stored) != name:
@@ -164,7 +164,7 @@ def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
 
 
 def remember_file(key: Sequence[object], make: Callable[[], SourceFile]) -> SourceFile:
-    """Return the facts that `make` found for this key, from the cache if possible."""
+    """Return the facts about a file with this key, from the cache if possible. Otherwise, `make` finds them."""
     parts = [field.name for field in fields(SourceFile)]
     known = remember([*parts, *key], lambda: asdict(make()))
     return SourceFile(**{**known, "marks": tuple(Mark(*mark) for mark in known["marks"])})

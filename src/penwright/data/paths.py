@@ -19,7 +19,7 @@ SUBTITLE_SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
 # Suffixes of documents, in order of preference.
 DOCUMENT_SUFFIXES = (".docx", ".odt", ".epub", ".html", ".htm", ".xhtml", ".rtf", ".pdf")
 TEXT_SUFFIXES = (*PLAIN_SUFFIXES, *DOCUMENT_SUFFIXES, *SUBTITLE_SUFFIXES)
-TABLE_PARTS = (".jsonl", ".ndjson", ".parquet", ".pq")  # tables that large data sets are divided into
+TABLE_PARTS = (".jsonl", ".ndjson", ".parquet", ".pq")  # suffixes of the tables of a divided data set
 STANDARD_INPUT = "-"
 NEVER_TEXT = {f".{each}" for each in "png jpg jpeg gif webp tif tiff bmp heic mp3 wav mp4 zip tar 7z rar".split()}  # noqa: SIM905
 HUB = "hub:"
@@ -95,13 +95,13 @@ def is_collection(path: str | Path) -> bool:
 
 
 def expand_archives(paths: Sequence[str]) -> list[str]:
-    """Replace .zip archives with the files in them, without README and similar files, and folders with their tables."""
+    """Replace .zip archives with their files (without README and similar files), and folders with their tables."""
     found = [data_members(path) if is_archive(path) else tables_in(path) or [path] for path in paths]
     return [str(path) for each in found for path in each]
 
 
 def tables_in(path: str) -> list[Path]:
-    """Return the tables of TABLE_PARTS in a folder or pattern. Return [] if there are none, or other texts as well."""
+    """Return the tables (TABLE_PARTS) in a folder or pattern; [] if there are none, or if there are other texts too."""
     files = _matching_files(path) if is_pattern(path) else _files_in(Path(path)) if is_folder(path) else []
     tables = [file for file in files if suffix_of(file) in TABLE_PARTS]
     others = [file for file in files if is_pattern(path) or suffix_of(file) in TEXT_SUFFIXES]

@@ -122,7 +122,7 @@ BEGINNING = Cut(0, 0)
 
 
 def tail_position(n_characters: int, fraction: float) -> int:
-    """Return the position from which on `tail_start` searches for the start of a line."""
+    """Return the position at which `tail_start` begins to search for the start of a line."""
     return min(max(1, int(n_characters * (1 - fraction))), n_characters)
 
 
@@ -130,7 +130,7 @@ def tail_start(chunks: Iterable[str], n_characters: int, fraction: float, start:
     """Return where the last `fraction` of a document begins, moved forward to the start of a line.
 
     If no line starts in the first half of this part, the part begins in the middle of a line. The chunks begin at
-    `start`, which is before `tail_position()`.
+    `start`, which must be before `tail_position()`.
     """
     position = tail_position(n_characters, fraction)
     latest = position + (n_characters - position) // 2

@@ -96,7 +96,7 @@ def checksum(manifest: Mapping[str, object]) -> str:
 def cached_store(cache_folder: Path, key: str, build: Callable[[Path], object]) -> TokenStore:
     """Open the store with this key. If it is missing or damaged, `build` first writes it to the folder.
 
-    If another process is writing it, wait until it is complete, or continue it if that process is killed.
+    If another process is writing the store, wait for it. If that process is killed, complete the store here.
     """
     folder = cache_folder / key
     if store := _sound_store(folder, key):
@@ -112,7 +112,7 @@ def cached_store(cache_folder: Path, key: str, build: Callable[[Path], object]) 
 
 
 def _sound_store(folder: Path, key: str) -> TokenStore | None:
-    """Return the store in this folder, or None if it is missing, damaged or (in a renamed folder) another one."""
+    """Return the store in this folder; None if it is missing or damaged, or if it has another key."""
     try:
         store = open_store(folder)
         store.verify()

@@ -1,6 +1,6 @@
-"""Writer of token stores: streams rows in constant memory, tokenizes in several processes, continues after a stop.
+"""Writer of token stores: streams rows in constant memory, tokenizes in several processes, and can be resumed.
 
-A store appears complete or not at all. Until then, it is a folder with another name.
+A store appears complete or not at all: until it is complete, its folder has a temporary name.
 """
 
 import hashlib
@@ -39,10 +39,10 @@ Cell = str | Iterable[str] | int
 """A text, the chunks of a long text (their tokens are concatenated), or a label id."""
 
 _BATCH_CHARACTERS = 1 << 20
-MOST_PROCESSES = 16  # reading, in this process, does not keep more of them busy
-FEW = 8  # batches of a column that this process encodes itself
-SAVE_EVERY = 128 << 20  # characters between two savings of the progress
-PROGRESS, UNFINISHED = "progress.json", ".part"  # name of the file, and suffix of an unfinished folder
+MOST_PROCESSES = 16  # more would wait for the one process that reads the rows
+FEW = 8  # the first batches of a column are tokenized in this process
+SAVE_EVERY = 128 << 20  # characters between two saves of the progress
+PROGRESS, UNFINISHED = "progress.json", ".part"  # file of the progress, and suffix of an unfinished folder
 WEEK = 7 * 86_400.0
 
 
@@ -56,8 +56,8 @@ def write_store(
 ) -> TokenStore:
     """Write a token store. A row has a text for each of `columns`, then an integer for each of `labels`.
 
-    The folder appears only when everything is on disk. A large store that was interrupted is continued by the next call
-    with the same key. Raises PenwrightError if it cannot be written.
+    The folder appears only when everything is on disk. If writing a large store is interrupted, the next call with
+    the same key resumes it. Raises PenwrightError if it cannot be written.
     """
     with _complete_or_resumable(folder, key) as (unfinished, progress), ExitStack() as files:
         sides = {"target": tokenizer.target}
@@ -96,14 +96,14 @@ def _n_processes() -> int:
 
 
 class _Progress:
-    """The progress of a store, saved every SAVE_EVERY characters, so that an interrupted store can be continued."""
+    """The progress of a store, saved every SAVE_EVERY characters, so that writing can be resumed."""
 
     def __init__(self, folder: Path, key: str) -> None:
         self.path, self.key = folder / PROGRESS, key
-        self.n_rows = self.n_chunks = 0  # complete rows, and chunks of the row after them
-        self.sizes: dict[str, int] = {}  # of each file
-        self.counts: dict[str, tuple[int, int]] = {}  # tokens and UTF-8 bytes of each column
-        self.synchronize: Callable[[], object] = lambda: None  # writes out what is in memory; fills the two above
+        self.n_rows = self.n_chunks = 0  # numbers of complete rows, and of chunks of the next row
+        self.sizes: dict[str, int] = {}  # size of each file
+        self.counts: dict[str, tuple[int, int]] = {}  # numbers of tokens and UTF-8 bytes in each column
+        self.synchronize: Callable[[], object] = lambda: None  # writes buffered data; updates `sizes` and `counts`
         self._n_unsaved = 0
         with suppress(OSError, ValueError, KeyError, TypeError):
             saved = read_json(self.path, MOST_IN_SMALL)
@@ -112,14 +112,14 @@ class _Progress:
                 self.sizes, self.counts = saved["sizes"], saved["counts"]
 
     def chunks(self, chunks: Iterable[str]) -> Iterator[str]:
-        """Yield the chunks that have not been written. The caller has written a chunk when it asks for the next one."""
+        """Yield the chunks that are not yet written. Asking for the next chunk means that the last one is written."""
         for chunk in islice(chunks, self.n_chunks, None):
             yield chunk
             self.n_chunks += 1
             self._count(len(chunk))
 
     def end_row(self, row: Sequence[Cell]) -> None:
-        """Count a row that was written."""
+        """Count a written row."""
         self.n_rows, self.n_chunks = self.n_rows + 1, 0
         self._count(1 + sum(len(cell) for cell in row if isinstance(cell, str)))
 
@@ -133,7 +133,7 @@ class _Progress:
 
 
 class _File:
-    """A file that is hashed while it is written. It continues after the bytes that `progress` knows."""
+    """A file that is hashed while it is written. If `progress` has a size for it, writing resumes there."""
 
     def __init__(self, path: Path, files: ExitStack, progress: _Progress | None = None) -> None:
         self.path, self.hash = path, hashlib.sha256()
@@ -174,7 +174,7 @@ class _TextColumn:
         self._n_waiting = self._n_batches = 0
         self._n_processes = n_processes
         self._processes: EncodingProcesses | None = None
-        self._encoding: deque[tuple[list[int], int, Future[Ragged]]] = deque()  # row ends, bytes, tokens
+        self._encoding: deque[tuple[list[int], int, Future[Ragged]]] = deque()  # row ends, number of bytes, tokens
 
     def add(self, cell: Cell) -> None:
         assert not isinstance(cell, int), "expected a text, not a label"
@@ -206,7 +206,7 @@ class _TextColumn:
         return ColumnSummary(dtype=dtype, n_tokens=self._n_tokens, n_bytes=self._n_bytes)
 
     def _flush(self) -> None:
-        """Start to encode the waiting chunks."""
+        """Start tokenizing the waiting chunks."""
         encoded = [chunk.encode("utf-8", errors="surrogatepass") for chunk in self._chunks]
         self._encoding.append((self._row_ends, sum(map(len, encoded)), self._encode(encoded)))
         self._chunks, self._row_ends, self._n_waiting = [], [], 0
@@ -214,7 +214,7 @@ class _TextColumn:
             self._write_oldest()
 
     def _encode(self, encoded: Sequence[bytes]) -> "Future[Ragged]":
-        """Return the tokens of the waiting chunks, from other processes if there are enough chunks to pay off."""
+        """Return a future for the tokens of these chunks. Long columns are tokenized in other processes."""
         self._n_batches += 1
         if self._n_processes > 1 and self._n_batches > FEW and not any(isinstance(c, Markup) for c in self._chunks):
             if self._processes is None:
@@ -258,7 +258,7 @@ class _LabelColumn:
 def _complete_or_resumable(folder: Path, key: str) -> Iterator[tuple[Path, _Progress]]:
     """Yield an unfinished folder and its progress. On success, the folder is renamed to `folder`.
 
-    On failure, it is kept if its progress was saved and the disk is not full. Otherwise it is deleted.
+    On failure, the folder is kept if its progress was saved and the disk is not full; otherwise, it is deleted.
     """
     unfinished = folder.with_name(folder.name + UNFINISHED)
     keeps = False
@@ -290,8 +290,8 @@ def _rename(unfinished: Path, folder: Path, key: str) -> None:
 
 
 def _remove_abandoned(place: Path) -> None:
-    """Delete the unfinished stores that nobody has continued for a week."""
+    """Delete unfinished stores that have not changed for a week."""
     for abandoned in [*place.glob(f"*{UNFINISHED}"), *place.glob("*.tmp-*")]:
-        with suppress(OSError):  # another process may rename the folder at this moment
+        with suppress(OSError):  # another process may be renaming its folder
             if time.time() - max(path.stat().st_mtime for path in (abandoned, *abandoned.iterdir())) > WEEK:
                 shutil.rmtree(abandoned, ignore_errors=True)

@@ -162,7 +162,7 @@ def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Pa
 
 
 def _tail_start(document: Document, size: int, share: float) -> Cut:
-    """Return where the tail of a document begins, without reading all of a large file before it."""
+    """Return where the held-out end of a document begins, without reading all of a large file."""
     assert isinstance(document.chunks, TextSlice)
     start, pieces = document.chunks.pieces_from(tail_position(size, share) - 1)
     return tail_start(pieces, size, share, start)
