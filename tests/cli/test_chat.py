@@ -1,6 +1,8 @@
 """`penwright chat`, and runs of prompts and answers."""
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,18 @@ def test_a_model_that_cannot_answer_says_so(penwright: Command, runs: Path, kind
     refused = penwright("chat", runs / kind, "Hello")
     assert refused.returncode == 2
     assert message in refused.stderr
+
+
+def test_the_spaces_that_a_template_puts_around_an_answer_are_not_shown(
+    talker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = penwright_package.load(talker)
+    shown = replace(model.generate(["a"], max_new_tokens=1)[0], text="  so be it ")
+
+    def stream(_: object) -> Iterator[str]:
+        yield from ("  ", " so", " be it ")
+        return shown
+
+    monkeypatch.setattr(model, "_stream", stream)
+    assert "".join(model.stream_answer([Message("user", "Hello")])) == "so be it "
+    assert model.answer([Message("user", "Hello")]).text == "so be it"

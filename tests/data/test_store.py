@@ -158,8 +158,8 @@ def test_an_interrupted_build_continues_where_its_progress_was_saved(
     assert names_in(tmp_path) == (["text.part", "whole"] if killed_after > 1 else ["whole"])
     read.clear()
     encoded: list[str] = []
-    encode = Tokenizer.encode_pieces
-    monkeypatch.setattr(Tokenizer, "encode_pieces", lambda self, texts: (encoded.extend(texts), encode(self, texts))[1])
+    encode = Tokenizer.encode_ragged
+    monkeypatch.setattr(Tokenizer, "encode_ragged", lambda self, texts: (encoded.extend(texts), encode(self, texts))[1])
     resumed = write_store(tmp_path / "text", ["text"], rows(99), tokenizer, "key")
     assert resumed.hashes == whole.hashes and resumed.n_bytes("text") == whole.n_bytes("text")
     assert len(encoded) <= 10 - killed_after + 2  # chunks hold 14 characters or more

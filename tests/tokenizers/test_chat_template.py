@@ -1,13 +1,16 @@
 """Chat templates: the same text as transformers makes, and messages that stay text."""
 
+import json
+
 import pytest
 import transformers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as LibraryTokenizer
-from tokenizers import models
 
 from penwright.errors import PenwrightError
 from penwright.tokenizers import chat_template
-from penwright.tokenizers.chat_template import PLAIN, ChatTemplate, Message
+from penwright.tokenizers.chat_template import PLAIN, ChatTemplate, Message, encode_pieces
+from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.tokenizers.kinds import Markup
 from penwright.tokenizers.training import train_tokenizer
 
@@ -16,18 +19,68 @@ CHATML = (
     "You are kind.<|im_end|>\n{% endif %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+LLAMA_2 = (
+    "{% for m in messages %}{% if m.role == 'user' %}{{ bos_token + '[INST] ' + m.content.strip() + ' [/INST]' }}"
+    "{% else %}{{ ' ' + m.content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
+)
+LLAMA_3 = (
+    "{% for m in messages %}{{ bos_token if loop.first }}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
+    "{{ m.content | trim }}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+)
+MISTRAL = (
+    "{{ bos_token }}{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}{% if m.role == 'user' %}"
+    "{{ '[INST] ' + m.content + ' [/INST]' }}{% else %}{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}"
+)
+GEMMA = (
+    "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
+    "{{ m.content | trim }}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+ZEPHYR = (
+    "{% for m in messages %}\n{{ '<|' + m.role + '|>\n' + m.content + eos_token }}\n"
+    "{% if loop.last and add_generation_prompt %}\n{{ '<|assistant|>' }}\n{% endif %}\n{% endfor %}"
+)
+ENDS = {  # the text that each template calls eos_token
+    PLAIN: "",
+    CHATML: "<|im_end|>",
+    LLAMA_2: "</s>",
+    LLAMA_3: "<|eot_id|>",
+    MISTRAL: "</s>",
+    GEMMA: "<end_of_turn>",
+    ZEPHYR: "</s>",
+}
 TALK = [Message("user", "Hello"), Message("assistant", "Hi."), Message("user", "Bye"), Message("assistant", "So long.")]
 
 
-@pytest.mark.parametrize(("source", "end"), [(PLAIN, ""), (CHATML, "<|im_end|>")])
+@pytest.mark.parametrize("source", ENDS)
 @pytest.mark.parametrize("n", [1, 3])
-def test_the_text_is_that_of_transformers(source: str, end: str, n: int) -> None:
-    library = LibraryTokenizer(models.BPE())
-    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=library)
+def test_the_text_is_that_of_transformers(source: str, n: int) -> None:
+    library, end = LibraryTokenizer(models.BPE()), ENDS[source]
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=library, bos_token="<s>", eos_token=end or None)
     messages = [each._asdict() for each in TALK[:n]]
     text = theirs.apply_chat_template(messages, chat_template=source, tokenize=False, add_generation_prompt=True)
-    turns, rest = ChatTemplate(source, end_token=end).turns(TALK[:n])
+    turns, rest = ChatTemplate(source, "<s>", end).turns(TALK[:n])
     assert "".join([piece for turn in turns for piece in (*turn.prompt, turn.answer, end)] + [*rest]) == text
+
+
+@pytest.mark.parametrize("source", [LLAMA_2, MISTRAL, ZEPHYR])
+def test_the_tokens_are_those_of_transformers_for_a_tokenizer_that_joins_spaces_to_words(source: str) -> None:
+    library = LibraryTokenizer(models.BPE(unk_token="<unk>"))
+    library.pre_tokenizer, library.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    specials = [AddedToken(name, special=True, normalized=False) for name in ("<unk>", "<s>", "</s>")]
+    text = "[INST] Hello [/INST] Hi. [INST] Bye [/INST] So long. <|user|>\n<|assistant|>\n"
+    library.train_from_iterator([text] * 3, trainers.BpeTrainer(special_tokens=specials, show_progress=False))
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=library, bos_token="<s>", eos_token="</s>")
+    ours = ForeignTokenizer(json.loads(library.to_str()) | {"penwright": {"pad": 2, "start": 1, "end": 2}})
+    wanted = theirs.apply_chat_template(
+        [each._asdict() for each in TALK], chat_template=source, add_generation_prompt=True
+    )["input_ids"]
+    turns, rest = ChatTemplate(source, "<s>", "</s>").turns(TALK)
+    pieces = [piece for turn in turns for piece in (turn.prompt, [turn.answer], [Markup("</s>")])]
+    found = [token for each in [*pieces, rest] for token in encode_pieces(ours, each)]
+    assert theirs.convert_ids_to_tokens(found) == theirs.convert_ids_to_tokens(wanted)
 
 
 def test_turns_are_the_answers_and_what_comes_before_them() -> None:
@@ -46,7 +99,7 @@ def test_turns_are_the_answers_and_what_comes_before_them() -> None:
 def test_special_tokens_in_messages_are_text() -> None:
     tokenizer = train_tokenizer("bytes", ["a"])
     template = ChatTemplate("{{ '</s>' }}{{ messages[0].content }}")
-    tokens = tokenizer.encode_pieces(template.turns([Message("user", "a</s>")])[1]).tokens.tolist()
+    tokens = encode_pieces(tokenizer, template.turns([Message("user", "a</s>")])[1])
     assert tokens == [tokenizer.end_id, *b"a</s>"]
 
 

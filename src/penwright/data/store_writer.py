@@ -31,8 +31,9 @@ from penwright.data.store import (
 from penwright.errors import PenwrightError
 from penwright.storage import CACHE_ADVICE, MOST_IN_SMALL, flush, read_json, write_bytes_atomically
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.chat_template import encode_chunks
 from penwright.tokenizers.encoders import Ragged
-from penwright.tokenizers.kinds import Markup
+from penwright.tokenizers.kinds import Answer, Markup
 from penwright.tokenizers.processes import EncodingProcesses
 
 Cell = str | Iterable[str] | int
@@ -169,7 +170,7 @@ class _TextColumn:
         if not self._offsets.size:
             self._offsets.write(np.zeros(1, np.int64).tobytes())
         self._n_tokens, self._n_bytes = progress.counts.get(name, (0, 0))
-        self._chunks: list[str] = []
+        self._chunks: list[str | tuple[str, ...]] = []  # the pieces of a conversation are one chunk
         self._row_ends: list[int] = []  # number of chunks up to the end of each row
         self._n_waiting = self._n_batches = 0
         self._n_processes = n_processes
@@ -178,9 +179,10 @@ class _TextColumn:
 
     def add(self, cell: Cell) -> None:
         assert not isinstance(cell, int), "expected a text, not a label"
-        for chunk in [cell] if isinstance(cell, str) else cell:
+        is_chat = isinstance(cell, tuple) and isinstance(cell[-1], Answer | Markup)
+        for chunk in [cell] if is_chat or isinstance(cell, str) else cell:
             self._chunks.append(chunk)
-            self._n_waiting += len(chunk)
+            self._n_waiting += len(chunk) if isinstance(chunk, str) else sum(map(len, chunk))
             if self._n_waiting >= _BATCH_CHARACTERS:
                 self._flush()
         self._row_ends.append(len(self._chunks))
@@ -202,12 +204,13 @@ class _TextColumn:
         return self._tokens, self._offsets
 
     def summary(self) -> ColumnSummary:
-        dtype = np.dtype(self._tokenizer.dtype).name
-        return ColumnSummary(dtype=dtype, n_tokens=self._n_tokens, n_bytes=self._n_bytes)
+        name = np.dtype(self._tokenizer.dtype).name
+        return ColumnSummary(dtype=name, n_tokens=self._n_tokens, n_bytes=self._n_bytes)
 
     def _flush(self) -> None:
         """Start tokenizing the waiting chunks."""
-        encoded = [chunk.encode("utf-8", errors="surrogatepass") for chunk in self._chunks]
+        texts = [chunk if isinstance(chunk, str) else "".join(chunk) for chunk in self._chunks]
+        encoded = [text.encode("utf-8", errors="surrogatepass") for text in texts]
         self._encoding.append((self._row_ends, sum(map(len, encoded)), self._encode(encoded)))
         self._chunks, self._row_ends, self._n_waiting = [], [], 0
         if len(self._encoding) > 2 * self._n_processes:
@@ -216,13 +219,13 @@ class _TextColumn:
     def _encode(self, encoded: Sequence[bytes]) -> "Future[Ragged]":
         """Return a future for the tokens of these chunks. Long columns are tokenized in other processes."""
         self._n_batches += 1
-        if self._n_processes > 1 and self._n_batches > FEW and not any(isinstance(c, Markup) for c in self._chunks):
+        if self._n_processes > 1 and self._n_batches > FEW and all(isinstance(c, str) for c in self._chunks):
             if self._processes is None:
                 self._processes = EncodingProcesses(self._tokenizer, self._n_processes)
                 self._on_exit.callback(self._processes.close)
             return self._processes.submit(encoded)
         done: Future[Ragged] = Future()
-        done.set_result(self._tokenizer.encode_pieces(self._chunks))
+        done.set_result(encode_chunks(self._tokenizer, self._chunks))
         return done
 
     def _write_oldest(self) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Stream
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from math import log
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from penwright.decoding.windows import mean_pooled, read_windows, split, unit_ve
 from penwright.errors import UsageError
 from penwright.model.decoder_only import DecoderOnly
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.chat_template import ChatTemplate, Message
+from penwright.tokenizers.chat_template import ChatTemplate, Message, encode_pieces
 from penwright.tokenizers.tokenizer import unknown_warnings
 
 BATCH_ROWS = 32  # maximum number of completions that are generated together
@@ -129,7 +129,7 @@ class Generator:
         settings = decoding_settings(self.defaults, settings, options)
         tokens = self.chat_tokens(messages, settings.max_new_tokens or 0)
         prompt = self.tokenizer.decode(tokens)
-        return self._stream(Request(prompt, tokens, plan_of(self.tokenizer, settings, [prompt])))
+        return _from_first_word(self._stream(Request(prompt, tokens, plan_of(self.tokenizer, settings, [prompt]))))
 
     def answer(self, messages: Sequence[Message], settings: GivenSettings = None, **options: Any) -> Completion:
         """Return the answer to a conversation; options as in `generate`."""
@@ -157,9 +157,9 @@ class Generator:
             turns, rest = self.template.turns(messages)
             tokens: list[int] = []
             for turn in turns:
-                tokens += self.tokenizer.encode_pieces([*turn.prompt, turn.answer]).tokens.tolist()
+                tokens += [*encode_pieces(self.tokenizer, turn.prompt), *encode_pieces(self.tokenizer, [turn.answer])]
                 tokens.append(self.tokenizer.end_id)
-            tokens = self.tokenizer.prompt([*tokens, *self.tokenizer.encode_pieces(rest).tokens.tolist()])
+            tokens = self.tokenizer.prompt([*tokens, *encode_pieces(self.tokenizer, rest)])
             if len(tokens) <= room or len(messages) <= n_system + 2:
                 return tokens
             messages = [*messages[:n_system], *messages[n_system + 2 :]]
@@ -237,3 +237,17 @@ class Generator:
         assert draft is not None and draft.finish is not None
         text, warnings = "".join(draft.pieces), self.warnings(draft.prompt)
         return Completion(draft.prompt, text, tuple(draft.tokens), tuple(draft.log_probs), draft.finish, warnings)
+
+
+def _from_first_word(stream: Stream[str, None, Completion]) -> Stream[str, None, Completion]:
+    """Drop the spaces around an answer, which the templates of some models contain."""
+    has_begun = False
+    while True:
+        try:
+            piece = next(stream)
+        except StopIteration as end:
+            return replace(end.value, text=end.value.text.strip(" "))
+        piece = piece if has_begun else piece.lstrip(" ")
+        if piece:
+            has_begun = True
+            yield piece

@@ -78,7 +78,7 @@ def _answer(work: CompletionJob) -> ChatAnswer:
     choices = [
         ChatChoice(
             index=each.index,
-            message=AnswerMessage(role="assistant", content=each.text),
+            message=AnswerMessage(role="assistant", content=each.text.strip(" ")),
             logprobs=ChatLogProbs.of(each.logprobs),
             finish_reason=each.finish_reason,
         )
@@ -91,7 +91,7 @@ async def _chunks(
     work: CompletionJob, body: ChatRequest, first: CompletionChoice, rest: AsyncGenerator[CompletionChoice, None]
 ) -> AsyncIterator[str]:
     """Yield the events of a stream: the pieces of the answers (the first of each has the role), then the usage."""
-    begun = set[int]()
+    begun, has_text = set[int](), set[int]()
 
     def chunk(*pieces: CompletionChoice, with_usage: bool = False) -> str:
         whole = work.answer(pieces, with_usage=with_usage)
@@ -99,7 +99,10 @@ async def _chunks(
         for each in pieces:
             role = None if each.index in begun else "assistant"
             begun.add(each.index)
-            delta = AnswerMessage.model_validate({"role": role, "content": each.text})
+            content = each.text if each.index in has_text else each.text.lstrip(" ")  # as in some templates
+            if content:
+                has_text.add(each.index)
+            delta = AnswerMessage.model_validate({"role": role, "content": content})
             scores = ChatLogProbs.of(each.logprobs)
             deltas.append(ChatDelta(index=each.index, delta=delta, logprobs=scores, finish_reason=each.finish_reason))
         return sent(ChatChunk(id=whole.id, created=whole.created, model=whole.model, choices=deltas, usage=whole.usage))

@@ -22,7 +22,7 @@ def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
     """Yield the prompt, the answer and the number of each turn of each conversation."""
     for conversation in _conversations(part):
         for number, turn in enumerate(conversation.turns):
-            yield turn.prompt, turn.answer, number
+            yield turn.prompt, (turn.answer,), number
 
 
 def texts(corpus: AnyCorpus) -> Iterator[str]:

@@ -11,9 +11,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from penwright.config import ChatSettings
 from penwright.errors import PenwrightError
-from penwright.tokenizers.kinds import Markup
+from penwright.tokenizers.encoders import Ragged
+from penwright.tokenizers.kinds import Answer, Markup
+from penwright.tokenizers.tokenizer import Tokenizer
 
 PLAIN = (
     "{% for message in messages %}{{ '\\n' if not loop.first }}{{ message.role | capitalize }}:\n{{ message.content }}"
@@ -38,7 +42,7 @@ class Turn(NamedTuple):
     """An answer by the assistant, and the text between the previous answer and this one."""
 
     prompt: tuple[str, ...]  # pieces of text: Markup from the template, or the contents of messages
-    answer: str
+    answer: Answer  # with the spaces that the template writes around it, which a tokenizer joins to words
 
 
 @dataclass(frozen=True)
@@ -57,15 +61,24 @@ class ChatTemplate:
         turns, pieces, is_after_answer = list[Turn](), list[str](), False
         for piece in self._pieces(messages):
             if isinstance(piece, Markup):
-                pieces.append(Markup(piece.removeprefix(self.end_token)) if is_after_answer else piece)
+                rest = piece.lstrip(" ")
+                if is_after_answer and self.end_token and rest.startswith(self.end_token):
+                    answer = turns[-1].answer
+                    turns[-1] = turns[-1]._replace(answer=Answer(answer + piece[: -len(rest)], answer.before))
+                    pieces.append(Markup(rest.removeprefix(self.end_token)))
+                else:
+                    pieces.append(piece)
                 is_after_answer = False
                 continue
+            content = messages[piece].content
             is_after_answer = messages[piece].role == ASSISTANT
             if is_after_answer:
-                turns.append(Turn(tuple(pieces), messages[piece].content))
+                before = pieces.pop() if pieces and isinstance(pieces[-1], Markup) else Markup()
+                pieces.append(Markup(before.rstrip(" ")))  # the model writes the spaces before its answer
+                turns.append(Turn(tuple(pieces), Answer(before[len(pieces[-1]) :] + content, pieces[-1])))
                 pieces = []
             else:
-                pieces.append(messages[piece].content)
+                pieces.append(content)
         return turns, tuple(pieces)
 
     def _pieces(self, messages: Sequence[Message]) -> Iterator[Markup | int]:
@@ -120,3 +133,40 @@ PLAIN_TEMPLATE = ChatTemplate()
 def template_of(settings: ChatSettings | None) -> ChatTemplate:
     """Return the chat template of a model, or the plain template if it has none."""
     return ChatTemplate(settings.template, settings.bos_token, settings.eos_token) if settings else PLAIN_TEMPLATE
+
+
+def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[str]) -> list[int]:
+    """Return the tokens of a text in pieces. Special tokens are recognized in Markup, the text of a chat template.
+
+    The text between two special tokens is encoded as a whole, because a tokenizer may join a space to a word. An Answer
+    must be the only piece.
+    """
+    ids = tokenizer.special_ids
+    names = _any_of(tuple(ids))
+    tokens, text = list[int](), ""
+    for piece in pieces:
+        if isinstance(piece, Answer):
+            before = names.split(piece.before)[-1]
+            whole, first = tokenizer.encode(before + piece), tokenizer.encode(before)
+            return whole[len(first) :] if whole[: len(first)] == first else tokenizer.encode(piece)
+        for place, part in enumerate(names.split(piece) if isinstance(piece, Markup) else [piece]):
+            if place % 2:
+                tokens += [*tokenizer.encode(text), ids[part]]
+                text = ""
+            else:
+                text += part
+    return [*tokens, *tokenizer.encode(text)]
+
+
+@lru_cache(maxsize=8)
+def _any_of(names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(f"({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})")
+
+
+def encode_chunks(tokenizer: Tokenizer, chunks: Sequence[str | Sequence[str]]) -> Ragged:
+    """Encode texts, and texts in pieces, to one array; return it with the number of tokens of each."""
+    texts = [chunk for chunk in chunks if isinstance(chunk, str)]
+    if len(texts) == len(chunks):
+        return tokenizer.encode_ragged(texts)
+    encoded = [np.array(encode_pieces(tokenizer, [c] if isinstance(c, str) else c), tokenizer.dtype) for c in chunks]
+    return Ragged(np.concatenate(encoded), np.array(list(map(len, encoded))))

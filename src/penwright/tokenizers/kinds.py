@@ -35,6 +35,18 @@ class Markup(str):
     __slots__ = ()
 
 
+class Answer(str):
+    """An answer in a conversation, encoded as the continuation of the template's text before it."""
+
+    before: Markup
+
+    def __new__(cls, text: str, before: str = "") -> "Answer":
+        """Return this text as the continuation of `before`."""
+        answer = super().__new__(cls, text)
+        answer.before = Markup(before)
+        return answer
+
+
 class TrainedTokenizer(NamedTuple):
     """A tokenizer without special tokens, and notes on requests that training could not satisfy."""
 

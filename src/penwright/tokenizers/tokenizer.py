@@ -3,7 +3,6 @@
 import codecs
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -26,7 +25,7 @@ from penwright.tokenizers.encoders import (
     character_encoder,
     ids_type,
 )
-from penwright.tokenizers.kinds import END, PAD, START, UNKNOWN, Markup, kind_of
+from penwright.tokenizers.kinds import END, PAD, START, UNKNOWN, kind_of
 
 CONTROLS = {*map(chr, [*range(0x20), *range(0x7F, 0xA0)]), "\u2028", "\u2029"} - {"\t"}
 
@@ -70,25 +69,10 @@ class Tokenizer:
         texts = texts if _is_well_formed("".join(texts)) else [well_formed(text) for text in texts]
         return self._encoder(list(map(with_space, texts)) if self.prefix_space else texts)
 
-    def encode_pieces(self, texts: Sequence[str]) -> Ragged:
-        """Encode texts as `encode_ragged` does, but recognize special tokens in Markup, the text of a chat template."""
-        if not any(isinstance(text, Markup) for text in texts):
-            return self.encode_ragged(texts)
-        ids = {name: token_id for token_id, name in self._specials.items()}
-        names = re.compile(f"({'|'.join(map(re.escape, sorted(ids, key=len, reverse=True)))})")
-        encoded = []
-        for text in texts:
-            parts = names.split(text) if isinstance(text, Markup) else [text]
-            is_name = [place % 2 == 1 for place in range(len(parts))]
-            encoded.append(
-                [
-                    i
-                    for part, named in zip(parts, is_name, strict=True)
-                    for i in ([ids[part]] if named else self.encode(part))
-                ]
-            )
-        lengths = np.array([len(each) for each in encoded], dtype=np.int64)
-        return Ragged(np.array([i for each in encoded for i in each], dtype=self.dtype), lengths)
+    @property
+    def special_ids(self) -> dict[str, int]:
+        """The ids of the special tokens, by name."""
+        return {name: token_id for token_id, name in self._specials.items()}
 
     def decode(self, ids: Iterable[SupportsIndex]) -> str:
         """Return the text of these ids; unknown characters and invalid UTF-8 become U+FFFD."""
