@@ -1,6 +1,7 @@
 """The Trainer of transformers on models of our sizes, in its own process.
 
 `lm TEXT SETTINGS` prints characters per second; `classify TRAIN DEV TEST SETTINGS` prints accuracies.
+`lora TEXT GGUF ADAPTER SETTINGS` trains a LoRA adapter with peft, and prints tokens per second.
 """
 
 import json
@@ -25,7 +26,7 @@ from transformers import (
     TrainingArguments,
 )
 
-PAD = "[PAD]"
+STARTED, PAD = perf_counter(), "[PAD]"
 
 
 class Windows(Dataset[dict[str, torch.Tensor]]):
@@ -131,6 +132,50 @@ def classifier(train: Path, dev: Path, test: Path, settings: dict[str, Any]) -> 
     print(json.dumps(scores))
 
 
+def lora(text: Path, gguf: Path, adapter: Path, settings: dict[str, Any]) -> None:
+    """Train a LoRA adapter for `seconds` in this process; the learning rate falls to zero by the clock.
+
+    The text is cut into adjacent windows without padding, shuffled in each epoch. The base model is in bfloat16.
+    """
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    context, seconds = settings["context"], settings["seconds"]
+    source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
+    tokens = AutoTokenizer.from_pretrained(**source)(text.read_text(encoding="utf-8"), return_tensors="pt").input_ids[0]
+    windows = tokens[: len(tokens) // context * context].view(-1, context)
+    model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16)
+    rank = settings["rank"]
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = get_peft_model(model, config)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=settings["learning_rate"], weight_decay=0.0)
+    run = torch.compile(model) if settings["compile"] else model
+    order, times, begin = torch.empty(0, dtype=torch.long), [perf_counter()], perf_counter()
+    while (elapsed := perf_counter() - STARTED) < seconds:
+        if len(order) < settings["rows"]:
+            order = torch.cat([order, torch.randperm(len(windows))])
+        here, order = windows[order[: settings["rows"]]], order[settings["rows"] :]
+        with torch.autocast("cpu", torch.bfloat16):  # the adapters are in float32
+            loss = run(input_ids=here, labels=here).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        warmup = min(1.0, len(times) / settings["warmup"])
+        optimizer.param_groups[0]["lr"] = settings["learning_rate"] * warmup * (1 - elapsed / seconds)
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append(perf_counter())
+    model.save_pretrained(adapter)
+    steps = np.diff(times)
+    found = {
+        "steps": len(steps),
+        "tokens per second": settings["rows"] * context / median(steps.tolist()),
+        "trained": sum(parameter.numel() for parameter in trained) / model.get_base_model().num_parameters(),
+        "seconds before the first step": begin - STARTED,
+    }
+    print(json.dumps(found))
+
+
 def _padded(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     longest = max(len(row["input_ids"]) for row in rows)
     tokens = [row["input_ids"] + [0] * (longest - len(row["input_ids"])) for row in rows]
@@ -164,5 +209,7 @@ def _arguments(rows: int, **more: object) -> TrainingArguments:
 if __name__ == "__main__":
     if sys.argv[1] == "lm":
         language_model(Path(sys.argv[2]), json.loads(sys.argv[3]))
+    elif sys.argv[1] == "lora":
+        lora(*map(Path, sys.argv[2:5]), json.loads(sys.argv[5]))
     else:
         classifier(Path(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]), json.loads(sys.argv[5]))

@@ -15,10 +15,11 @@ Line = tuple[float, str]  # seconds since the start of the command, and a line o
 
 
 class Finished(NamedTuple):
-    """The seconds of a successful process, and its output with times."""
+    """The seconds of a successful process, its output with times, and its peak memory."""
 
     seconds: float
     lines: list[Line]
+    peak: int  # maximum resident memory in bytes
 
     def found(self, pattern: str) -> list[tuple[float, float]]:
         """Return the time and the number of each line that matches the pattern, whose only group is the number."""
@@ -49,9 +50,11 @@ def run(command: Sequence[object], folder: Path | None = None, limit: float = fl
         if perf_counter() - begin > limit:
             process.kill()
             break
-    if process.wait() and perf_counter() - begin <= limit:
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode and perf_counter() - begin <= limit:
         raise SystemExit("\n".join([f"{command} failed:", *(line for _, line in lines[-30:])]))
-    return Finished(perf_counter() - begin, lines)
+    return Finished(perf_counter() - begin, lines, 1024 * usage.ru_maxrss)
 
 
 class NanoGPT:

@@ -83,6 +83,8 @@ def write_result(name: str, command: str, results: Sequence[Result], remark: str
 
 
 def _spread(values: Sequence[float]) -> str:
-    """Return the median, with the range if there are several values."""
+    """Return the median, with the range if there are several values, or a dash if there are none."""
+    if not values:
+        return "–"
     shown = f"{median(values):.4g}"
     return shown if len(values) == 1 else f"{shown} ({min(values):.4g} to {max(values):.4g})"

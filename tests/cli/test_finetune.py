@@ -93,7 +93,8 @@ def test_lora_saves_adapters_only_and_is_merged_when_loaded(
     base, run = tmp_path / "base", tmp_path / "run"
     shutil.copytree(runs / "writer", base)
     made = penwright(
-        "train", new_text / "nights.txt", "--from", base, "--lora", 2, "--steps", 6, "--run", run, *settings()
+        *("train", new_text / "nights.txt", "--from", base, "--lora", 2, "--steps", 6, "--run", run, *settings()),
+        *("--set", 'lora.targets=["query", "value"]'),
     )
     assert made.returncode == 0, made.stderr
     saved = Run(run).newest()[0].weights()
@@ -233,7 +234,8 @@ def test_an_adapter_is_written_and_read_as_peft_does(
     assert written.returncode == 0, written.stderr
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 2, 4.0)
-    assert config["target_modules"] == ["q_proj", "v_proj"]  # the names of transformers' Qwen3
+    attention, feed_forward = ["k_proj", "o_proj", "q_proj", "v_proj"], ["down_proj", "gate_proj", "up_proj"]
+    assert config["target_modules"] == sorted(attention + feed_forward)  # the names of transformers' Qwen3
     names = load_file(tmp_path / "adapter" / "adapter_model.safetensors").keys()
     assert "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight" in names
     merged = tmp_path / "merged"

@@ -173,8 +173,9 @@ def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
     yield from (f"  {_in_one_line(example)}" for example in first_examples(prepared.corpus))
     yield from (f"{choice.key} = {choice.value} ({choice.reason})" for choice in plan.choices)
     yield from (f"machine: {reason}" for reason in prepared.machine.reasons)
+    trained = f" ({size.trained:,} of them trained)" if size.trained < size.parameters else ""
     yield (
-        f"model: {size.parameters:,} parameters, {size.flops_per_token / 1e6:.1f} MFLOP per token, "
+        f"model: {size.parameters:,} parameters{trained}, {size.flops_per_token / 1e6:.1f} MFLOP per token, "
         f"about {size.training_bytes / 1e9:.2g} GB of memory to train"
     )
     yield from _problems(prepared)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -118,7 +118,7 @@ class LoraSettings(Settings):
 
     rank: Annotated[int, Field(gt=0, le=4096)]  # rank of each adapter
     alpha: PositiveFloat | None = None  # adapters are scaled by alpha / rank; None: twice the rank
-    targets: Annotated[tuple[LoraTarget, ...], Field(min_length=1)] = ("query", "value")  # layers that get an adapter
+    targets: Annotated[tuple[LoraTarget, ...], Field(min_length=1)] = get_args(LoraTarget)  # layers that get an adapter
 
     @property
     def scale(self) -> float:

@@ -26,6 +26,8 @@ class LoraLinear(nn.Linear):
         nn.init.kaiming_uniform_(self.lora_A, a=sqrt(5))
 
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:  # noqa: D102 - as in nn.Linear
+        if torch.is_autocast_enabled(x.device.type):  # convert x once, for both products
+            x = x.to(torch.get_autocast_dtype(x.device.type))
         return super().forward(x) + F.linear(F.linear(x, self.lora_A), self.lora_B) * self.scale
 
 

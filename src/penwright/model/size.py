@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 from torch import nn
 
-from penwright.config import ModelSettings, Task
+from penwright.config import LoraSettings, ModelSettings, Task
 from penwright.model import make_model
 from penwright.model.init import shapes_only
 
 ADAMW_BYTES = 16  # bytes per float32 parameter with AdamW: weight, gradient, two moments (with Muon, one)
+FROZEN_BYTES = 6  # bytes per frozen parameter: the weight in float32, and a copy in bfloat16 for matrix products
 ACTIVATIONS_PER_LAYER = 20  # approximate number of vectors per token stored for the backward pass, with fused attention
 
 
@@ -20,23 +21,35 @@ class Size(NamedTuple):
     matrix_parameters: int  # parameters that multiply every token, output layer included, embedding tables excluded
     flops_per_token: int  # FLOPs of one forward pass at full context; training costs three times as much
     training_bytes: int
+    trained: int  # parameters that are trained; with LoRA, those of the adapters
 
 
-def size_of(task: Task, vocab_size: int, settings: ModelSettings, batch_tokens: int = 0, n_labels: int = 2) -> Size:
+def size_of(
+    task: Task,
+    vocab_size: int,
+    settings: ModelSettings,
+    batch_tokens: int = 0,
+    n_labels: int = 2,
+    lora: LoraSettings | None = None,
+) -> Size:
     """Return the size of a model, computed from the shapes of its parameters."""
-    parameters, tables = _counted(task, vocab_size, settings, n_labels)
+    parameters, tables, trained = _counted(task, vocab_size, settings, n_labels, lora)
     output = vocab_size * settings.d_model if task != "classify" and settings.tie_embeddings != "none" else 0
     matrices = parameters - tables + output
     layers = settings.n_layers + (settings.n_decoder_layers or settings.n_layers if task == "translate" else 0)
     attention = 4 * layers * settings.context_length * settings.n_heads * settings.d_head
     activations = batch_tokens * (layers * settings.d_model * ACTIVATIONS_PER_LAYER + 2 * vocab_size) * 4
-    return Size(parameters, matrices, 2 * matrices + attention, ADAMW_BYTES * parameters + activations)
+    weights = ADAMW_BYTES * trained + FROZEN_BYTES * (parameters - trained)
+    return Size(parameters, matrices, 2 * matrices + attention, weights + activations, trained)
 
 
 @lru_cache(maxsize=256)  # cached, because planning calls this repeatedly, and each call builds modules
-def _counted(task: Task, vocab_size: int, settings: ModelSettings, n_labels: int) -> tuple[int, int]:
-    """Count the parameters of a model and, separately, the parameters of its embedding tables."""
+def _counted(
+    task: Task, vocab_size: int, settings: ModelSettings, n_labels: int, lora: LoraSettings | None
+) -> tuple[int, int, int]:
+    """Count the parameters of a model, those of its embedding tables, and those that are trained."""
     with shapes_only():
-        model = make_model(task, vocab_size, settings, n_labels)
+        model = make_model(task, vocab_size, settings, n_labels, lora)
     tables = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, nn.Embedding)}
-    return sum(p.numel() for p in model.parameters()), sum(tables.values())
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return sum(p.numel() for p in model.parameters()), sum(tables.values()), trained

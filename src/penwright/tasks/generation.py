@@ -17,6 +17,8 @@ from penwright.text import first_words
 N_PROMPTS, WORDS = 2, 3  # number of default prompts for samples, and number of words per prompt
 SAMPLE_TOKENS = 150
 MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
+# On a CPU, maximum product of parameters and tokens in a quick evaluation of an imported model: a quarter of a minute.
+MOST_COMPUTED = 5 * 10**11
 LONGEST_WINDOW = 1024  # maximum training window for imported models, in tokens, as in transformers' examples
 COUNTED = 20_000_000  # maximum number of training tokens for the baselines, which limits memory
 
@@ -47,7 +49,11 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
 
 def _window_stride(context: RunContext) -> int:
     """Return the stride n of a quick evaluation, which reads every nth window."""
-    return -(-len(context.held_out.column("text").tokens) // MOST_EVALUATED)
+    most = MOST_EVALUATED
+    if context.recipe.tokenizer.is_pretrained and context.device.type == "cpu":
+        n_parameters = sum(parameter.numel() for parameter in context.model.parameters())
+        most = min(most, max(1, MOST_COMPUTED // n_parameters))
+    return -(-len(context.held_out.column("text").tokens) // most)
 
 
 def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
@@ -65,11 +71,8 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     assert context.training is not None
     training = context.training.column("text").tokens[:COUNTED]
     nats = ngram_baselines(training, context.held_out.column("text").tokens, context.tokenizer.vocab_size)
-    coverage = (
-        f"; quick evaluations read one in {_window_stride(context)} windows"
-        if _window_stride(context) > 1 and not whole
-        else ""
-    )
+    stride = _window_stride(context)
+    coverage = f"; quick evaluations read one in {stride} windows" if stride > 1 and not whole else ""
     return [Score("nats per token", value, note=f"{name}{coverage}") for name, value in nats.items()]
 
 

@@ -95,7 +95,7 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     machine = choose_machine(first.training)
     facts = _facts(first.task, corpus)
     say("timing a few training steps on this machine")
-    measure = throughput_meter(machine, first.task, max(1, len(corpus.labels)))
+    measure = throughput_meter(machine, first.task, max(1, len(corpus.labels)), first.lora)
 
     def replan(minutes: float) -> Plan:
         return make_plan(facts, merge(given, {"training": {"minutes": minutes}}), measure, machine.device)

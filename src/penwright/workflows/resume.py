@@ -160,7 +160,10 @@ def _follow_run(work: Record) -> None:
 def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Observer]) -> None:
     """Suggest compilation if an uncompiled run is resumed with a budget that is long enough for it to pay off."""
     seconds = 60 * (recipe.training.minutes or 0.0)
-    if recipe.training.compile == "off" and choose_compilation(machine.device, recipe.task, seconds)[0]:
+    if (
+        recipe.training.compile == "off"
+        and choose_compilation(machine.device, recipe.task, seconds, has_adapters=recipe.lora is not None)[0]
+    ):
         notify(
             observers, "said", "steps are not compiled; --set training.compile=on would save about a third of the time"
         )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from penwright.config import SIZES, ModelSettings, Task, merge, validate
+from penwright.config import SIZES, LoraSettings, ModelSettings, Task, merge, validate
 from penwright.devices import TOO_LITTLE_MEMORY
 from penwright.errors import PenwrightError, UsageError
 from penwright.model.size import Size, size_of
@@ -179,7 +179,7 @@ class CapacityPlanner:
     def _tokens_per_second(self, name: str | None, vocab_size: int) -> float:
         """Return the throughput without compilation: measured, or estimated if the model does not fit in memory."""
         settings, batch_tokens = self._settings(name), int(self._choices.number("training.batch_tokens"))
-        size = size_of(self._facts.task, vocab_size, settings, batch_tokens, max(1, self._facts.n_labels))
+        size = size_of(self._facts.task, vocab_size, settings, batch_tokens, max(1, self._facts.n_labels), self._lora)
         if self._device.type == "cpu" and size.training_bytes > available_memory():
             return FLOPS / (3 * size.flops_per_token)
         return self._measure_throughput(settings, vocab_size, batch_tokens)
@@ -261,7 +261,8 @@ class CapacityPlanner:
         asked = self._choices.section("training").get("compile", "auto")
         if asked != "auto":
             return asked == "on", "as requested"
-        return choose_compilation(self._device, self._facts.task, seconds)
+        has_adapters = bool(self._choices.section("lora"))
+        return choose_compilation(self._device, self._facts.task, seconds, has_adapters=has_adapters)
 
     def _settings(self, name: str | None) -> ModelSettings:
         table = merge(SIZES[name] if name else {}, self._choices.section("model"))
@@ -275,10 +276,15 @@ class CapacityPlanner:
             return False
         return True
 
+    @property
+    def _lora(self) -> LoraSettings | None:
+        own = self._choices.section("lora")
+        return validate(LoraSettings, own, "[lora]") if own else None
+
     def _measure(self, name: str | None) -> Size:
         n_labels = max(1, self._facts.n_labels)
         batch_tokens = int(self._choices.number("training.batch_tokens"))
-        return size_of(self._facts.task, self.vocab_size, self._settings(name), batch_tokens, n_labels)
+        return size_of(self._facts.task, self.vocab_size, self._settings(name), batch_tokens, n_labels, self._lora)
 
     def _flops(self, name: str | None) -> int:
         return self._measure(name).flops_per_token

@@ -18,7 +18,7 @@ MANY_EPOCHS = 6.0  # number of epochs from which classifiers need a higher token
 CHARACTER_EPOCHS = 6.0
 LORA_RATE = 1e-2  # learning rate of adapters (measured: better than 2e-3 after 40 steps)
 # Usual learning rates for models that other projects trained, in full and with adapters.
-PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 5e-4
+PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3
 # Batch in tokens and learning rate for pretrained models that become classifiers: those of BERT, and a higher rate for
 # models that are narrower than BERT (measured with MiniLM, whose width is 384).
 FINE_BATCH, FINE_RATE, NARROW_RATE, WIDTH_OF_BERT = 768, 5e-5, 2e-4, 768
@@ -52,9 +52,8 @@ def make_plan(facts: Facts, given: Table, measure_throughput: MeasureThroughput,
     choices = Choices(merge({"task": facts.task}, given))
     capacity = CapacityPlanner(facts, choices, measure_throughput, device)
     recipe = _Planner(facts, choices, capacity).recipe()
-    size = size_of(
-        facts.task, capacity.vocab_size, recipe.model, recipe.training.batch_tokens, n_labels=max(1, facts.n_labels)
-    )
+    n_labels, batch_tokens = max(1, facts.n_labels), recipe.training.batch_tokens
+    size = size_of(facts.task, capacity.vocab_size, recipe.model, batch_tokens, n_labels, recipe.lora)
     tokens = capacity.epochs * capacity.corpus_tokens
     wanted, made = capacity.minutes_wanted(), tuple(choices.made)
     return Plan(recipe, made, size, capacity.epochs, wanted, tokens, capacity.vocab_size)
@@ -136,7 +135,7 @@ class _Planner:
         if self.facts.task == "generate":
             context, batch = (128, 2048) if self.capacity.is_short else (256, 4096)
             self._suggest("model.context_length", context, "tokens that the model sees at once")
-            batch = 2048 if self._is_pretrained else batch
+            batch = 1024 if self._is_pretrained else batch
             self._suggest("training.batch_tokens", batch, "many small steps learn fastest")
         elif self.facts.task == "chat":
             self._suggest("model.context_length", 512, "tokens that the model sees at once")
@@ -226,7 +225,7 @@ class _Planner:
                 f"learning rate {rate:g}, for {'adapters' if has_adapters else 'a model that was trained elsewhere'}"
             )
             self.choices.suggest_type("optimizer", adamw, reason)
-            if self.facts.task == "classify":
+            if self.facts.task == "classify" or (has_adapters and self._is_pretrained):
                 self._choose_schedule(0.95, "the learning rate falls for nearly the whole run (measured)")
             else:
                 self._choose_schedule(0.6, "the number of steps need not be known until the cooldown begins")

@@ -5,7 +5,7 @@ from time import perf_counter, sleep
 
 import torch
 
-from penwright.config import ModelSettings, Muon, Task
+from penwright.config import AdamW, LoraSettings, ModelSettings, Muon, Task
 from penwright.data.batches import IGNORED, Batch, LabelledBatch, MaskedBatch, PairBatch, TextBatch
 from penwright.data.masking import MASKED
 from penwright.losses import summed_loss
@@ -28,16 +28,22 @@ LENGTHS: dict[Task, int] = {  # typical number of tokens per text; for "generate
     "encode": 128,
 }
 MOST_TOKENS = 4096  # maximum size of a batch timed on a CPU, in tokens; larger batches have much the same throughput
+MOST_LORA_TOKENS = (
+    256  # the same with adapters: their base models are large, and timing should not need the most memory
+)
 
 
-def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> MeasureThroughput:
+def throughput_meter(
+    machine: Machine, task: Task, n_labels: int = 2, lora: LoraSettings | None = None
+) -> MeasureThroughput:
     """Return a function that times training steps on random tokens, and returns 0 if GPU memory is too small."""
 
     def measure(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
-        model = make_model(task, vocab_size, settings, n_labels).to(machine.device).train()
-        optimizers = Optimizers(model, Muon(), machine.precision)
-        length = min(LENGTHS[task], settings.context_length)
-        n_rows = max(1, (min(batch_tokens, MOST_TOKENS) if machine.device.type == "cpu" else batch_tokens) // length)
+        model = make_model(task, vocab_size, settings, n_labels, lora).to(machine.device).train()
+        optimizers = Optimizers(model, AdamW() if lora else Muon(), machine.precision)
+        most = MOST_LORA_TOKENS if lora else MOST_TOKENS
+        length = min(LENGTHS[task], settings.context_length, most)
+        n_rows = max(1, (min(batch_tokens, most) if machine.device.type == "cpu" else batch_tokens) // length)
         n_working = min(n_rows, machine.ranks.size)
         rows = n_rows // n_working  # rows of the batch per process
         shown = max(1, round(length * (1 - settings.token_dropout)))  # tokens that a classifier drops cost no time
