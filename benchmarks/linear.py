@@ -46,7 +46,7 @@ def main(train: Path, test: Path, sklearn: str = "", minutes: float = 0.0) -> No
     wall, processor = perf_counter(), process_time()
     model = LinearClassifier.fit(texts, torch.tensor([names.index(label) for label in labels]), len(names))
     seconds = f"{perf_counter() - wall:.1f} s, {process_time() - processor:.1f} s of processor time"
-    found = [names[index] for index in model.log_probabilities(test_texts).argmax(-1).tolist()]
+    found = [names[index] for index in model.outputs(test_texts).argmax(-1).tolist()]
     right = sum(a == b for a, b in zip(found, test_labels, strict=True))
     print(f"ours, linear: {100 * right / len(test_labels):.2f} % ({seconds})", flush=True)
     with TemporaryDirectory() as folder:

@@ -85,13 +85,32 @@ def _label_loss(
     if not isinstance(batch, LabelledBatch):
         raise TypeError(f"a classifier cannot read a {type(batch).__name__}")
     logits = model(batch.tokens, batch.padding, batch.positions).float()
-    loss = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=label_smoothing)
+    loss = _loss_of_logits(model, logits, batch.targets, label_smoothing)
     if teachers is None:
         return loss
     with torch.no_grad():
-        probs = [each(batch.tokens, batch.padding, batch.positions).float().softmax(-1) for each in teachers.models]
-    soft = F.cross_entropy(logits, torch.stack(probs).mean(0), reduction="sum")
-    return (1 - teachers.weight) * loss + teachers.weight * soft
+        outputs = [each(batch.tokens, batch.padding, batch.positions).float() for each in teachers.models]
+    probs = torch.stack([_probabilities(model, each) for each in outputs]).mean(0)
+    return (1 - teachers.weight) * loss + teachers.weight * _loss_of_logits(model, logits, probs)
+
+
+def _probabilities(model: EncoderOnly, logits: Float[Tensor, "batch n_labels"]) -> Float[Tensor, "batch n_labels"]:
+    """Return the probabilities of the labels; for a score, return the score."""
+    if model.settings.problem_type == "regression":
+        return logits
+    return logits.softmax(-1) if model.settings.problem_type == "single_label_classification" else logits.sigmoid()
+
+
+def _loss_of_logits(
+    model: EncoderOnly, logits: Float[Tensor, "batch n_labels"], targets: Tensor, label_smoothing: float = 0.0
+) -> Float[Tensor, ""]:
+    """Return the summed loss: cross-entropy, binary cross-entropy of each label, or half the squared error."""
+    problem = model.settings.problem_type
+    if targets.ndim == 1 or problem == "single_label_classification":
+        return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=label_smoothing)
+    if problem == "multi_label_classification":
+        return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+    return F.mse_loss(logits, targets, reduction="sum") / 2
 
 
 def _masked_loss(model: EncoderOnly, batch: MaskedBatch, label_smoothing: float) -> Float[Tensor, ""]:

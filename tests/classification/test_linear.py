@@ -26,7 +26,7 @@ def make_texts(n: int, noise: int = 0) -> tuple[list[str], torch.Tensor]:
 
 def test_it_learns_which_words_give_a_label_away() -> None:
     texts, labels = make_texts(40)
-    found = LinearClassifier.fit(texts, labels, 2).log_probabilities(["a good one", "a bad one"])
+    found = LinearClassifier.fit(texts, labels, 2).outputs(["a good one", "a bad one"])
     assert found.argmax(-1).tolist() == [1, 0]
     assert found.exp().sum(-1).tolist() == pytest.approx([1, 1])
 
@@ -77,7 +77,7 @@ def test_there_are_no_more_weights_than_allowed(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("texts", [["a"], ["a", "b"], ["", " "]])
 def test_a_few_texts_suffice(texts: list[str]) -> None:
     labels = torch.arange(len(texts))
-    assert LinearClassifier.fit(texts, labels, 2).log_probabilities(["a", ""]).isfinite().all()
+    assert LinearClassifier.fit(texts, labels, 2).outputs(["a", ""]).isfinite().all()
 
 
 def test_a_saved_classifier_is_the_same(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_saved_classifier_is_the_same(tmp_path: Path) -> None:
     fitted = LinearClassifier.fit(texts, labels, 2)
     fitted.save(tmp_path / "ngrams.safetensors")
     loaded = LinearClassifier.load(tmp_path / "ngrams.safetensors", 2)
-    assert torch.equal(loaded.log_probabilities(texts), fitted.log_probabilities(texts))
+    assert torch.equal(loaded.outputs(texts), fitted.outputs(texts))
     assert [path.name for path in tmp_path.iterdir()] == ["ngrams.safetensors"]
 
 
@@ -98,7 +98,7 @@ def test_a_file_may_also_hold_a_classifier_of_all_texts(tmp_path: Path) -> None:
     part.save(path, whole)
     for has_all, expected in ((False, part), (True, whole)):
         found = LinearClassifier.load(path, 2, whole=has_all)
-        assert torch.equal(found.log_probabilities(texts), expected.log_probabilities(texts))
+        assert torch.equal(found.outputs(texts), expected.outputs(texts))
     part.save(path)
     assert len(LinearClassifier.load(path, 2, whole=True).vectorizer.keys) == len(part.vectorizer.keys)
 
@@ -111,7 +111,7 @@ def test_a_classifier_that_is_fitted_again_is_as_if_it_had_been_fitted_on_all_te
     n_ngrams = len(again.vectorizer.keys)
     afresh = linear.fit_coefficients(rows, labels, 2, n_ngrams, part.strength or 0.0)
     expected = afresh.logits(rows).double().log_softmax(-1)
-    torch.testing.assert_close(again.log_probabilities(texts), expected, atol=0.05, rtol=0)
+    torch.testing.assert_close(again.outputs(texts), expected, atol=0.05, rtol=0)
     assert n_ngrams > len(part.vectorizer.keys)
 
 
@@ -121,7 +121,7 @@ def test_a_fit_without_time_uses_a_few_texts_and_iterations_and_says_so(monkeypa
     found = LinearClassifier.fit(texts, labels, 2, until=monotonic())
     assert len(found.notes) == 2 and found.notes[0].endswith("of 400 texts to save time")
     assert len(found.vectorizer.keys) < len(LinearClassifier.fit(texts, labels, 2).vectorizer.keys)
-    assert found.log_probabilities(["a good one", "a bad one"]).argmax(-1).tolist() == [1, 0]
+    assert found.outputs(["a good one", "a bad one"]).argmax(-1).tolist() == [1, 0]
     assert found.refit(texts, labels, until=monotonic()) is None
 
 
@@ -132,7 +132,7 @@ def test_a_fit_with_enough_time_is_the_same_as_without_a_limit() -> None:
         LinearClassifier.fit(texts, labels, 2),
     )
     assert found.notes == ()
-    torch.testing.assert_close(found.log_probabilities(texts), expected.log_probabilities(texts))
+    torch.testing.assert_close(found.outputs(texts), expected.outputs(texts))
 
 
 def test_a_file_that_is_no_classifier_is_refused(tmp_path: Path) -> None:

@@ -232,12 +232,18 @@ def test_several_labels_in_a_list_are_refused_with_their_place(tmp_path: Path, l
         open_labelled([path])
 
 
-def test_several_labels_in_one_word_are_refused_unless_the_column_is_told(tmp_path: Path) -> None:
+def test_several_labels_in_a_cell_are_split_unless_the_column_is_told(tmp_path: Path) -> None:
     kinds = ["action", "comedy", "action|comedy", "drama|action"]
     path = table(tmp_path, {"text": sentence, "label": lambda i: kinds[i % 4]})
-    with pytest.raises(PenwrightError, match=r"'action\|comedy' combine several.*data\.label"):
-        open_labelled([path])
+    assert set(open_labelled([path]).labels) == {"action", "comedy", "drama"}
     assert set(open_labelled([path], ReadingOptions(Columns(label="label"))).labels) == set(kinds)
+
+
+def test_labels_that_may_be_separated_by_commas_are_asked_about(tmp_path: Path) -> None:
+    kinds = ["action", "comedy", "action,comedy", "drama,action"]
+    path = table(tmp_path, {"text": sentence, "label": lambda i: kinds[i % 4]})
+    with pytest.raises(PenwrightError, match=r"'action,comedy' may combine several.*data\.label_separator=,"):
+        open_labelled([path])
 
 
 def test_many_labels_are_learned_where_their_column_is_told(tmp_path: Path) -> None:

@@ -87,10 +87,10 @@ def test_the_models_mode_is_as_before(classifier: Classifier) -> None:
 
 def test_texts_that_are_tokens_already_are_scored_as_texts_are(classifier: Classifier) -> None:
     texts = ["abc", "d", "abcdefghij" * 5]
-    found = classifier.log_probabilities([np.array(classifier.tokenizer.encode(text), dtype=int) for text in texts])
+    found = classifier.outputs([np.array(classifier.tokenizer.encode(text), dtype=int) for text in texts])
     for row, given in zip(found.exp().tolist(), classifier.classify(texts), strict=True):
         assert dict(zip(LABELS, row, strict=True)) == pytest.approx(given.scores)
-    assert classifier.log_probabilities([]).shape == (0, len(LABELS))
+    assert classifier.outputs([]).shape == (0, len(LABELS))
 
 
 def test_a_linear_classifier_is_mixed_by_the_weights_of_the_model(
@@ -100,7 +100,7 @@ def test_a_linear_classifier_is_mixed_by_the_weights_of_the_model(
     linear = LinearClassifier.fit(["abc"] * 3 + ["def"] * 3 + ["hij"] * 3, torch.arange(3).repeat_interleave(3), 3)
     mixture = Classifier(model, characters, LABELS, linear)
     alone = Classifier(model, characters, LABELS).classify("abc")[0]
-    expected = dict(zip(LABELS, linear.log_probabilities(["abc"])[0].exp().tolist(), strict=True))
+    expected = dict(zip(LABELS, linear.outputs(["abc"])[0].exp().tolist(), strict=True))
     assert mixture.classify("abc")[0].scores == pytest.approx(expected)  # the weights before training: 0 and 1
     model.mixture.copy_(torch.tensor([1.0, 0.0]))
     assert mixture.classify("abc")[0].scores == pytest.approx(alone.scores)
@@ -111,7 +111,7 @@ def test_a_balanced_classifier_divides_by_the_shares_of_the_labels(
 ) -> None:
     model, shares = classifying_model(characters.vocab_size, balanced=True), torch.tensor([0.7, 0.2, 0.1])
     model.log_prior.copy_(shares.log())
-    plain = Classifier(model, characters, LABELS).log_probabilities([np.array(characters.encode("abc"))])[0].exp()
+    plain = Classifier(model, characters, LABELS).outputs([np.array(characters.encode("abc"))])[0].exp()
     expected = plain / shares
     (found,) = Classifier(model, characters, LABELS).classify("abc")
     assert [found.scores[label] for label in LABELS] == pytest.approx((expected / expected.sum()).tolist())

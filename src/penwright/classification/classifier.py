@@ -11,6 +11,7 @@ from torch import Tensor
 
 from penwright.classification.linear import LinearClassifier
 from penwright.classification.mixture import mixed
+from penwright.config import ProblemType
 from penwright.decoding.batches import diverged
 from penwright.decoding.brief import described, noted
 from penwright.decoding.padding import Padded
@@ -26,13 +27,22 @@ Tokens = Integer[np.ndarray, " _"]
 
 @dataclass(frozen=True)
 class Classification:
-    """The label of a text and the probability of each label. A blank text has no label and no probabilities."""
+    """The label of a text and the probability of each label. A blank text has no label and no probabilities.
+
+    A model that gives any number of labels also sets `labels`. A model that gives a number sets `score`, and no label.
+    """
 
     label: str | None  # most likely label; None for a blank text, or if its probability is below a threshold
     scores: Mapping[str, float]  # probability of each label, most likely first
     warnings: tuple[str, ...] = ()
+    labels: tuple[str, ...] | None = None  # all labels of the text, most likely first; None: the model gives only one
+    score: float | None = None  # predicted number; None: the model gives labels
 
     def __repr__(self) -> str:
+        if self.score is not None:
+            return f"<Classification {self.score:.4g}{noted(self.warnings)}>"
+        if self.labels is not None:
+            return f"<Classification {list(self.labels)}{noted(self.warnings)}>"
         sure = f" ({self.scores[self.label]:.1%})" if self.label is not None else ""
         return f"<Classification {self.label!r}{sure}{noted(self.warnings)}>"
 
@@ -80,12 +90,12 @@ class Classifier:
             )
         texts = [texts] if isinstance(texts, str) else texts
         written = {place: self._tokens(text) for place, text in enumerate(texts) if not is_blank(text)}
-        linear = self.linear_log_probabilities([texts[place] for place in written])
-        log_probs = self.combine(self.log_probabilities(list(written.values())), linear)
-        if log_probs.isnan().any():
+        linear = self.linear_outputs([texts[place] for place in written])
+        outputs = self.combine(self.outputs(list(written.values())), linear)
+        if outputs.isnan().any():
             raise diverged()
         found = [NOTHING] * len(texts)
-        for (place, tokens), each in zip(written.items(), log_probs, strict=True):
+        for (place, tokens), each in zip(written.items(), outputs, strict=True):
             found[place] = self._classification(texts[place], n_windows(len(tokens), self._room), each)
         return found
 
@@ -101,43 +111,63 @@ class Classifier:
     def _tokens(self, text: str) -> Tokens:
         return np.array(self.tokenizer.encode(text), dtype=np.int64)
 
-    def log_probabilities(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:
-        """Return the log-probabilities of the labels from the encoder alone, for tokenized texts of any length."""
-        windows = read_windows(self.model, [self._windows(tokens) for tokens in texts], self._log_probs)
-        means = [each.double().mean(0) for each in windows]
-        return torch.stack(means).log_softmax(-1) if means else torch.zeros(0, len(self.labels), dtype=torch.double)
+    @property
+    def problem(self) -> ProblemType:
+        """What the model gives each text: one label, any number of labels, or a score."""
+        return self.model.settings.problem_type
+
+    def outputs(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:
+        """Return the log-probabilities of the labels from the encoder alone, for tokenized texts of any length.
+
+        If a text can have several labels, return their logits; for a score, return the standardized score.
+        """
+        windows = read_windows(self.model, [self._windows(tokens) for tokens in texts], self._outputs)
+        if not windows:
+            return torch.zeros(0, len(self.labels), dtype=torch.double)
+        means = torch.stack([each.double().mean(0) for each in windows])
+        return means.log_softmax(-1) if self.problem == "single_label_classification" else means
 
     def combine(
         self, encoder: Float[Tensor, "texts n_labels"], linear: Float[Tensor, "texts n_labels"] | None
     ) -> Float[Tensor, "texts n_labels"]:
-        """Combine the log-probabilities of the encoder with those of the linear classifier, if there is one.
+        """Combine the outputs of the encoder with those of the linear classifier, if there is one.
 
         With `model.balanced`, probabilities are divided by the shares of the labels (logit adjustment, Menon et al.
         2021).
         """
-        log_probs = encoder if linear is None else mixed(encoder, linear, self.model.mixture)
+        outputs = encoder if linear is None else mixed(encoder, linear, self.model.mixture, self.problem)
         if self.model.settings.balanced:
-            log_probs = (log_probs - self.model.log_prior.to(log_probs)).log_softmax(-1)
-        return log_probs
+            outputs = (outputs - self.model.log_prior.to(outputs)).log_softmax(-1)
+        return outputs
 
-    def linear_log_probabilities(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"] | None:
-        """Return the log-probabilities from the linear classifier, or None if there is no linear classifier."""
-        return None if self.linear is None else self.linear.log_probabilities(texts)
+    def linear_outputs(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"] | None:
+        """Return the outputs of the linear classifier, or None if there is no linear classifier."""
+        return None if self.linear is None else self.linear.outputs(texts)
 
     def _windows(self, tokens: Tokens) -> list[list[int]]:
         return [[self.tokenizer.start_id, *part, self.tokenizer.end_id] for part in split(tokens.tolist(), self._room)]
 
-    def _log_probs(self, batch: Padded) -> Float[Tensor, "windows n_labels"]:
-        return self.model(*batch).float().log_softmax(-1)
+    def _outputs(self, batch: Padded) -> Float[Tensor, "windows n_labels"]:
+        logits: Tensor = self.model(*batch).float()
+        return logits.log_softmax(-1) if self.problem == "single_label_classification" else logits
 
     def _pooled(self, batch: Padded) -> Float[Tensor, "windows d_model"]:
         return self.model.pool(self.model.hidden(*batch), batch.padding)
 
-    def _classification(self, text: str, n_parts: int, log_probs: Float[Tensor, " n_labels"]) -> Classification:
-        probabilities = log_probs.exp()
+    def _classification(self, text: str, n_parts: int, outputs: Float[Tensor, " n_labels"]) -> Classification:
+        found = unknown_warnings(self.tokenizer, text)
+        if n_parts > 1:
+            found.append(f"the text is longer than the model's context, so it was read in {n_parts} windows")
+        warnings, problem = tuple(found), self.problem
+        if problem == "regression":
+            mean, deviation = self.model.scale.tolist()
+            return Classification(None, {}, warnings, score=mean + deviation * float(outputs[0]))
+        is_set = problem == "multi_label_classification"
+        probabilities = outputs.sigmoid() if is_set else outputs.exp()
         order = probabilities.argsort(descending=True, stable=True).tolist()
         scores = {self.labels[label]: float(probabilities[label]) for label in order}
-        warnings = unknown_warnings(self.tokenizer, text)
-        if n_parts > 1:
-            warnings.append(f"the text is longer than the model's context, so it was read in {n_parts} windows")
-        return Classification(self.labels[order[0]], scores, tuple(warnings))
+        if not is_set:
+            return Classification(self.labels[order[0]], scores, warnings)
+        passes = probabilities >= self.model.thresholds.to(probabilities)
+        labels = tuple(self.labels[label] for label in order if passes[label])
+        return Classification(labels[0] if labels else None, scores, warnings, labels)

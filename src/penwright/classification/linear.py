@@ -1,6 +1,6 @@
 """A linear n-gram classifier: a baseline for the neural classifier, and an optional part of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -8,27 +8,31 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn import functional as F
 
+from penwright.classification.fitting import (
+    FEWEST_ITERATIONS,
+    SINGLE,
+    STRENGTHS,
+    Coefficients,
+    Targets,
+    choose_strength,
+    fit_coefficients,
+    share_of_time,
+)
 from penwright.classification.ngrams import NgramVectorizer
 from penwright.classification.sparse import SparseRows
+from penwright.config import ProblemType
 from penwright.errors import PenwrightError
 from penwright.storage import let_others_read, require_plain
 
 MOST_WEIGHTS = 1 << 22  # maximum number of weights (n-grams x labels)
 FEW_TEXTS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
-STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0)  # inverse regularization strengths to try (C in scikit-learn)
-MANY_LABELS = 1000  # with at least this many labels, only one regularization strength is tried, to save time
 N_FOLDS = 5
-MOST_WORK = 1e11  # maximum number of multiplications per fit, which limits the iterations
-MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
-MEMORY = 6  # number of past updates that L-BFGS remembers
-TOLERANCE = 1e-5  # a fit ends when no entry of the gradient of the mean loss exceeds this value
 PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated
 ENOUGH_EVALUATIONS = 60  # number of loss evaluations for a useful fit; if time is too short, texts are left out
 SEARCH_SHARE = 0.6  # share of the time left after vectorizing that may be spent on tuning the regularization
@@ -36,59 +40,57 @@ SEARCH_SHARE = 0.6  # share of the time left after vectorizing that may be spent
 # The names of the tensors in a file. The prefix marks the classifier that was fitted on all texts.
 NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"
 
-Labels = Int64[Tensor, " texts"]
-
-
-class Coefficients(NamedTuple):
-    """The weights of a linear model."""
-
-    weights: Float[Tensor, "ngrams n_labels"]
-    bias: Float[Tensor, " n_labels"]
-    is_complete: bool = True  # False if the fit ran out of time
-
-    def logits(self, rows: SparseRows) -> Float[Tensor, "texts n_labels"]:
-        """Return the logits of each row."""
-        return rows.dot(self.weights) + self.bias
-
 
 class LinearClassifier(NamedTuple):
-    """A logistic-regression classifier on TF-IDF features of n-grams."""
+    """A linear model on TF-IDF features of n-grams.
+
+    It is multinomial logistic regression; if a text can have several labels, one binary logistic regression for each
+    label; for scores, ridge regression.
+    """
 
     vectorizer: NgramVectorizer
     coefficients: Coefficients
     strength: float | None = None  # inverse regularization strength; None if the classifier was loaded
     notes: tuple[str, ...] = ()  # what was left out to save time
+    problem: ProblemType = SINGLE
 
     @classmethod
     def fit(
-        cls, texts: Sequence[str], labels: Labels, n_labels: int, seed: int = 0, until: float = inf
+        cls,
+        texts: Sequence[str],
+        labels: Targets,
+        n_labels: int,
+        seed: int = 0,
+        until: float = inf,
+        problem: ProblemType = SINGLE,
     ) -> "LinearClassifier":
         """Fit the classifier. The regularization strength is tuned on a fifth of the texts.
 
         If necessary, use fewer texts or iterations to finish by the time `until` (on the clock of `monotonic`).
         """
         notes = list[str]()
-        n = _affordable(texts, labels, n_labels, until, seed)
+        n = _affordable(texts, labels, n_labels, until, problem, seed)
         if n < len(texts):
             notes.append(f"fitted on {n:,} of {len(texts):,} texts to save time")
             chosen = np.sort(np.random.default_rng(seed).permutation(len(texts))[:n])
             texts, labels = [texts[place] for place in chosen.tolist()], labels[chosen]
         vectorizer, rows = _vectorize(texts, n_labels)
         n_ngrams, folds = len(vectorizer.keys), _folds(len(texts), seed)
-        strength, start = _choose_strength(rows, labels, n_labels, n_ngrams, folds, _share_of_time(until, SEARCH_SHARE))
-        found = fit_coefficients(rows, labels, n_labels, n_ngrams, strength, start, until)
+        end_of_search = share_of_time(until, SEARCH_SHARE)
+        strength, start = choose_strength(rows, labels, n_labels, n_ngrams, folds, end_of_search, problem)
+        found = fit_coefficients(rows, labels, n_labels, n_ngrams, strength, start, until, problem)
         if not found.is_complete:
             notes.append("stopped before it converged to save time")
-        return cls(vectorizer, found, strength, tuple(notes))
+        return cls(vectorizer, found, strength, tuple(notes), problem)
 
-    def refit(self, texts: Sequence[str], labels: Labels, until: float = inf) -> "LinearClassifier | None":
+    def refit(self, texts: Sequence[str], labels: Targets, until: float = inf) -> "LinearClassifier | None":
         """Fit a new classifier on these texts, with the same regularization. Start from this classifier's weights.
 
         Return None if there is not enough time before `until`.
         """
         assert self.strength is not None
         n_labels = len(self.coefficients.bias)
-        if _affordable(texts, labels, n_labels, until) < len(texts):
+        if _affordable(texts, labels, n_labels, until, self.problem) < len(texts):
             return None
         vectorizer, rows = _vectorize(texts, n_labels)
         places = np.searchsorted(vectorizer.keys, self.vectorizer.keys)
@@ -97,14 +99,18 @@ class LinearClassifier(NamedTuple):
         weights[places[kept]] = self.coefficients.weights[torch.from_numpy(kept)]
         start = Coefficients(weights, self.coefficients.bias)
         n_ngrams = len(vectorizer.keys)
-        found = fit_coefficients(rows, labels, n_labels, n_ngrams, self.strength, start, until)
-        return LinearClassifier(vectorizer, found, self.strength)
+        found = fit_coefficients(rows, labels, n_labels, n_ngrams, self.strength, start, until, self.problem)
+        return LinearClassifier(vectorizer, found, self.strength, problem=self.problem)
 
-    def log_probabilities(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"]:
-        """Return the log-probability of each label, in double precision."""
+    def outputs(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"]:
+        """Return the log-probability of each label, in double precision.
+
+        If a text can have several labels, return their logits; for a score, return the standardized score.
+        """
         if not texts:
             return torch.zeros(0, len(self.coefficients.bias), dtype=torch.double)
-        return self.coefficients.logits(self.vectorizer.rows(texts)).double().log_softmax(-1)
+        logits = self.coefficients.logits(self.vectorizer.rows(texts)).double()
+        return logits.log_softmax(-1) if self.problem == SINGLE else logits
 
     def save(self, path: Path, whole: "LinearClassifier | None" = None) -> None:
         """Save the classifier as safetensors. `whole`, also fitted on the held-out texts, goes into the same file.
@@ -127,7 +133,9 @@ class LinearClassifier(NamedTuple):
         return {f"{prefix}{name}": tensor for name, tensor in parts}
 
     @classmethod
-    def load(cls, path: Path, n_labels: int, *, whole: bool = False) -> "LinearClassifier":
+    def load(
+        cls, path: Path, n_labels: int, *, whole: bool = False, problem: ProblemType = SINGLE
+    ) -> "LinearClassifier":
         """Load a classifier. With `whole`, load the one that was also fitted on held-out texts, if the file has one.
 
         Raises PenwrightError unless the file holds a classifier with this number of labels.
@@ -144,14 +152,14 @@ class LinearClassifier(NamedTuple):
         dtypes = [each.dtype for each in (keys, idf, weights, bias)]
         if shapes != [(n,), (n,), (n, n_labels), (n_labels,)] or dtypes != [torch.int64, *3 * [torch.float32]]:
             raise PenwrightError(f"{path} is not a linear classifier with {n_labels} labels. Restore the original file")
-        return cls(NgramVectorizer(keys.numpy(), idf.numpy()), Coefficients(weights, bias))
+        return cls(NgramVectorizer(keys.numpy(), idf.numpy()), Coefficients(weights, bias), problem=problem)
 
 
-def out_of_fold(texts: Sequence[str], labels: Labels, n_labels: int, seed: int = 0) -> Float[Tensor, "texts n_labels"]:
+def out_of_fold(texts: Sequence[str], labels: Targets, n_labels: int, seed: int = 0) -> Float[Tensor, "texts n_labels"]:
     """Return the log-probabilities of each text from a linear classifier that was fitted without the text's fold."""
     vectorizer, rows = _vectorize(texts, n_labels)
     folds, n_ngrams = _folds(len(texts), seed), len(vectorizer.keys)
-    strength, coefficients = _choose_strength(rows, labels, n_labels, n_ngrams, folds)
+    strength, coefficients = choose_strength(rows, labels, n_labels, n_ngrams, folds)
     found = torch.zeros(len(texts), n_labels)
     for fold in range(N_FOLDS):
         others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
@@ -168,7 +176,9 @@ def _vectorize(texts: Sequence[str], n_labels: int) -> tuple[NgramVectorizer, Sp
     return vectorizer, vectorizer.rows(texts)
 
 
-def _affordable(texts: Sequence[str], labels: Labels, n_labels: int, until: float, seed: int = 0) -> int:
+def _affordable(
+    texts: Sequence[str], labels: Targets, n_labels: int, until: float, problem: ProblemType, seed: int = 0
+) -> int:
     """Return how many of these texts a fit can process before `until`, estimated from a small random sample."""
     if until == inf:
         return len(texts)
@@ -177,96 +187,13 @@ def _affordable(texts: Sequence[str], labels: Labels, n_labels: int, until: floa
     sample = order[: 1 + int(np.searchsorted(sizes, PILOT_CHARACTERS))]
     vectorizer, rows = _vectorize([texts[place] for place in sample.tolist()], n_labels)
     vectorized = monotonic()
-    fit_coefficients(rows, labels[sample], n_labels, len(vectorizer.keys), STRENGTHS[0], None, begin)
+    fit_coefficients(rows, labels[sample], n_labels, len(vectorizer.keys), STRENGTHS[0], None, begin, problem)
     evaluated = monotonic()  # after FEWEST_ITERATIONS evaluations, since the deadline has passed
     seconds = (vectorized - begin) + ENOUGH_EVALUATIONS / FEWEST_ITERATIONS * (evaluated - vectorized)
     share = (until - evaluated) / seconds * float(sizes[len(sample) - 1] / sizes[-1])
     return min(len(texts), max(len(sample), int(share * len(texts))))
 
 
-def _affordable_evaluations(evaluate: Callable[[], float], until: float) -> int:
-    """Return how many evaluations of a loss there is time for, but at least FEWEST_ITERATIONS."""
-    begin = monotonic()
-    evaluate()
-    end = monotonic()
-    return max(FEWEST_ITERATIONS, int((until - end) / max(1e-6, end - begin)))
-
-
-def _share_of_time(until: float, share: float) -> float:
-    """Return the time at which this share of the time from now to `until` will have passed."""
-    now = monotonic()
-    return now + share * (until - now)
-
-
 def _folds(n_texts: int, seed: int) -> NDArray[np.int64]:
     """Assign each text to one of N_FOLDS folds at random."""
     return np.random.default_rng(seed).permutation(n_texts) % N_FOLDS
-
-
-def _choose_strength(
-    rows: SparseRows,
-    labels: Labels,
-    n_labels: int,
-    n_ngrams: int,
-    folds: NDArray[np.int64],
-    until: float = inf,
-) -> tuple[float, Coefficients]:
-    """Return the regularization strength with the lowest loss on the first fold, and the coefficients fitted with it.
-
-    The coefficients are fitted on the other folds.
-    """
-    others, own = np.flatnonzero(folds != 0), np.flatnonzero(folds == 0)
-    train, check = rows.take(others), rows.take(own)
-    found: list[tuple[float, float, Coefficients]] = []  # (loss, regularization strength, coefficients)
-    strengths = STRENGTHS if n_labels < MANY_LABELS else STRENGTHS[1:2]
-    for number, strength in enumerate(strengths):
-        start, own_end = found[-1][2] if found else None, _share_of_time(until, 1 / (len(strengths) - number))
-        fitted = fit_coefficients(train, labels[others], n_labels, n_ngrams, strength, start, own_end)
-        loss = float(F.cross_entropy(fitted.logits(check), labels[own]))
-        found.append((loss, strength, fitted))
-        if loss > min(each[0] for each in found):
-            break
-    _, strength, coefficients = min(found, key=lambda each: each[0])
-    return strength, coefficients
-
-
-def fit_coefficients(
-    rows: SparseRows,
-    labels: Labels,
-    n_labels: int,
-    n_ngrams: int,
-    strength: float,
-    start: Coefficients | None = None,
-    until: float = inf,
-) -> Coefficients:
-    """Fit multinomial logistic regression with an L2 penalty, using L-BFGS."""
-    n, transposed = max(1, rows.n_rows), rows.transpose(n_ngrams)
-    weights, bias = (
-        (t.clone() for t in start[:2]) if start else (torch.zeros(n_ngrams, n_labels), torch.zeros(n_labels))
-    )
-    everyone = torch.arange(rows.n_rows)
-    iterations = MOST_WORK / (4.0 * max(1, len(rows.columns)) * n_labels)
-    optimizer = torch.optim.LBFGS(
-        [weights, bias],
-        max_iter=int(min(MOST_ITERATIONS, max(FEWEST_ITERATIONS, iterations))),
-        tolerance_grad=TOLERANCE,
-        history_size=MEMORY,
-        line_search_fn="strong_wolfe",
-    )
-
-    def loss_and_gradient() -> float:
-        log_probs = (rows.dot(weights) + bias).log_softmax(-1)
-        error = log_probs.exp()
-        error[everyone, labels] -= 1
-        error /= n
-        weights.grad = transposed.dot(error).add_(weights, alpha=1 / (strength * n))
-        bias.grad = error.sum(0)
-        return float(F.nll_loss(log_probs, labels)) + float(weights.square().sum()) / (2 * strength * n)
-
-    with torch.no_grad():
-        limit = inf if until == inf else _affordable_evaluations(loss_and_gradient, until)
-        group = optimizer.param_groups[0]
-        group["max_eval"] = min(limit, group["max_eval"])
-        optimizer.step(loss_and_gradient)
-    is_complete = optimizer.state[weights]["func_evals"] < limit
-    return Coefficients(weights, bias, is_complete)

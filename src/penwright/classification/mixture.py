@@ -5,21 +5,26 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
+from penwright.config import ProblemType
+
 LINEAR_ALONE = (0.0, 1.0)  # initial weights of the encoder and of the linear classifier
 PRIOR = 5.0  # penalty in nats for a weight that is sqrt(2) away from its initial value; important for few texts
 MOST_WEIGHT = 5.0
 ITERATIONS, HALVINGS = 20, 20
 
-LogProbs = Float[Tensor, "texts n_labels"]
+Outputs = Float[Tensor, "texts n_labels"]
 
 
-def mixed(encoder: LogProbs, linear: LogProbs, weights: Float[Tensor, "2"]) -> LogProbs:
-    """Return the log-probabilities of the mixture, in double precision."""
+def mixed(
+    encoder: Outputs, linear: Outputs, weights: Float[Tensor, "2"], problem: ProblemType = "single_label_classification"
+) -> Outputs:
+    """Return the outputs of the mixture in double precision: log-probabilities, logits of several labels, or scores."""
     first, second = weights.double().cpu()
-    return (first * encoder.double() + second * linear.double()).log_softmax(-1)
+    outputs = first * encoder.double() + second * linear.double()
+    return outputs.log_softmax(-1) if problem == "single_label_classification" else outputs
 
 
-def fit_mixture(encoder: LogProbs, linear: LogProbs, labels: Int64[Tensor, " texts"]) -> Float[Tensor, "2"]:
+def fit_mixture(encoder: Outputs, linear: Outputs, labels: Int64[Tensor, " texts"]) -> Float[Tensor, "2"]:
     """Return the mixture weights with the lowest loss on these texts, found by Newton's method.
 
     The sum of the weights calibrates the probabilities, like a temperature (Guo et al. 2017).
@@ -52,3 +57,24 @@ def fit_mixture(encoder: LogProbs, linear: LogProbs, labels: Int64[Tensor, " tex
         if is_done:
             break
     return weights.float()
+
+
+def fit_mixture_of_sets(
+    encoder: Outputs, linear: Outputs, targets: Float[Tensor, "texts n_labels"]
+) -> Float[Tensor, "2"]:
+    """Return the mixture weights for logits of several labels. Each label of each text is a decision of its own."""
+    first, second = (
+        torch.stack([-F.softplus(logits), -F.softplus(-logits)], -1).flatten(0, 1) for logits in (encoder, linear)
+    )
+    return fit_mixture(first, second, targets.long().flatten())
+
+
+def fit_mixture_of_scores(
+    encoder: Outputs, linear: Outputs, targets: Float[Tensor, "texts n_labels"]
+) -> Float[Tensor, "2"]:
+    """Return the mixture weights for standardized scores: those with the least squares, near the initial weights."""
+    both = torch.stack([encoder.double().flatten(), linear.double().flatten()])
+    start = torch.tensor(LINEAR_ALONE, dtype=torch.double)
+    penalty = PRIOR * torch.eye(2, dtype=torch.double)
+    weights = torch.linalg.solve(both @ both.T + penalty, both @ targets.double().flatten() + penalty @ start)
+    return weights.clamp(0, MOST_WEIGHT).float()

@@ -14,6 +14,9 @@ from penwright.errors import UsageError
 if TYPE_CHECKING:
     from penwright.classification.classifier import Classification
 
+BETWEEN_LABELS = "|"  # between the labels of a text, and between their probabilities
+NEW = ("labels", "score")  # fields of the JSON output that only some models have
+
 PositiveLabel = Annotated[
     str | None,
     typer.Option(
@@ -31,7 +34,11 @@ def command(
     threshold: Annotated[
         float | None,
         typer.Option(
-            help="Give no label to a text whose best label has a probability below P.", metavar="P", min=0, max=1
+            help="Give no label to a text whose best label has a probability below P. If a text can have several "
+            "labels: give each label with at least this probability.",
+            metavar="P",
+            min=0,
+            max=1,
         ),
     ] = None,
     positive: PositiveLabel = None,
@@ -53,7 +60,8 @@ def command(
 ) -> None:
     """Classify texts, lines of standard input, or table rows.
 
-    Prints one line per text: label, probability and text, separated by tabs. Blank texts get no label.
+    Prints one line per text: label, probability and text, separated by tabs. Blank texts get no label. If a text can
+    have several labels, they are separated by |, and so are their probabilities. A model of scores prints a number.
     """
     from penwright.workflows.load import load_classifier
 
@@ -62,12 +70,13 @@ def command(
         _classify_table(run, csv, text or [], _Choice(top, threshold, positive), device)
         return
     classifier, choice = load_classifier(run, device), _Choice(top, threshold, positive)
-    choice.check(classifier.labels)
+    choice.check(classifier.labels, classifier.problem)
     sources = given_texts(texts)
     results = [choice.limited(each) for each in classifier.classify(sources)]
     for number, (source, result) in enumerate(zip(sources, results, strict=True), start=1):
         if json:
-            print_json({"text": source, **asdict(result)})
+            found = {name: value for name, value in asdict(result).items() if name not in NEW or value is not None}
+            print_json({"text": source, **found})
             continue
         for warning in result.warnings:
             warn(f"text {number}: {warning}" if len(sources) > 1 else warning)
@@ -81,14 +90,22 @@ class _Choice(NamedTuple):
     threshold: float | None
     positive: str | None
 
-    def check(self, labels: Sequence[str]) -> None:
-        """Raise UsageError if --positive is not a label."""
+    def check(self, labels: Sequence[str], problem: str) -> None:
+        """Raise UsageError if --positive is not a label, or another option does not suit the model."""
+        given = {"--top": self.top > 1, "--threshold": self.threshold, "--positive": self.positive}
+        unsuited = {"regression": tuple(given), "multi_label_classification": ("--positive",)}
+        for option in unsuited.get(problem, ()):
+            if given[option]:
+                what = "one number" if problem == "regression" else "any number of labels"
+                raise UsageError(f"{option} has no effect: this model gives each text {what}")
         if self.positive is not None and self.positive not in labels:
             raise UsageError(f"there is no label '{self.positive}'. The labels are {', '.join(labels[:20])}")
 
     def limited(self, result: "Classification") -> "Classification":
         """Return the classification with only its `top` labels; the one that --positive selects comes first."""
         scores, label = result.scores, result.label
+        if result.labels is not None:
+            return self._limited_set(result)
         if label is not None and self.positive is not None:
             others = [each for each in scores if each != self.positive]
             is_positive = scores[self.positive] >= (0.5 if self.threshold is None else self.threshold)
@@ -99,6 +116,14 @@ class _Choice(NamedTuple):
         kept = dict(islice(scores.items(), self.top)) if self.top > 1 else scores
         return replace(result, label=label, scores=kept)
 
+    def _limited_set(self, result: "Classification") -> "Classification":
+        """Return the labels with at least the given probability."""
+        labels = result.labels or ()
+        if self.threshold is not None:
+            labels = tuple(label for label, probability in result.scores.items() if probability >= self.threshold)
+        kept = dict(islice(result.scores.items(), self.top)) if self.top > 1 else result.scores
+        return replace(result, label=labels[0] if labels else None, labels=labels, scores=kept)
+
 
 def _require_table_alone(texts: Sequence[str] | None, json: bool) -> None:
     if texts:
@@ -108,13 +133,16 @@ def _require_table_alone(texts: Sequence[str] | None, json: bool) -> None:
 
 
 def _classify_table(run: Path, path: str, names: Sequence[str], choice: "_Choice", device: str) -> None:
-    """Print the table with new columns: `predicted`, `probability` and, with --top, `predicted_2` and so on."""
+    """Print the table with new columns: `predicted`, `probability` and, with --top, `predicted_2` and so on.
+
+    A model of scores adds only `predicted`.
+    """
     from penwright.cli.user_table import UserTable
     from penwright.run.folder import Run
     from penwright.workflows.load import corpus_record, load_classifier
 
     classifier, table = load_classifier(run, device), UserTable.read(path)
-    choice.check(classifier.labels)
+    choice.check(classifier.labels, classifier.problem)
     sources = table.texts(names, corpus_record(Run.open(run)).columns.get("text", ()))
     top, results = choice.top, [choice.limited(each) for each in classifier.classify(sources)]
     if n_warned := sum(bool(result.warnings) for result in results):
@@ -125,14 +153,23 @@ def _classify_table(run: Path, path: str, names: Sequence[str], choice: "_Choice
         )
     suffixes = ["", *(f"_{place}" for place in range(2, top + 1))]
     columns = [f"{name}{suffix}" for suffix in suffixes for name in ("predicted", "probability")]
+    columns = columns[:1] if classifier.problem == "regression" else columns
     cells = [_cells(result, top) for result in results]
-    table.write(columns, [[row[place] for row in cells] for place in range(2 * top)])
+    table.write(columns, [[row[place] for row in cells] for place in range(len(columns))])
 
 
 def _cells(result: "Classification", top: int) -> list[str]:
-    """Return the new cells of a row: `top` labels, each with its probability; "" for a missing label."""
+    """Return the new cells of a row: `top` labels, each with its probability; "" for a missing label.
+
+    Several labels of a text share a cell. With `top` above 1, the most likely labels are listed one by one instead.
+    """
+    if result.score is not None:
+        return [f"{result.score:.4g}"]
+    if result.labels is not None and top == 1:
+        probabilities = [f"{result.scores[label]:.3f}" for label in result.labels]
+        return [BETWEEN_LABELS.join(result.labels), BETWEEN_LABELS.join(probabilities)]
     found = [(label, f"{probability:.3f}") for label, probability in islice(result.scores.items(), top)]
-    if found and result.label is None:
+    if found and result.label is None and result.labels is None:
         found[0] = ("", found[0][1])
     found += [("", "")] * (top - len(found))
     return [cell for pair in found for cell in pair]

@@ -11,14 +11,18 @@ LONGEST = 80  # maximum number of characters of a text to print
 
 def report_lines(report: LabelReport) -> Iterator[str]:
     """Yield the scores of each label, the confusion matrix and the worst mistakes."""
-    yield from ("", "label\tprecision\trecall\tF1\ttexts")
+    has_thresholds = any(each.threshold is not None for each in report.labels)
+    yield from ("", "label\tprecision\trecall\tF1\ttexts" + "\tthreshold" * has_thresholds)
     by_f1 = sorted(report.labels, key=lambda each: 101.0 if each.f1 is None else each.f1)
     shown = report.labels if len(report.labels) <= MOST_LABELS else by_f1[:MOST_LABELS]
     for each in shown:
-        yield "\t".join([each.label, *map(_percent, (each.precision, each.recall, each.f1)), f"{each.n_texts:,}"])
+        threshold = [] if each.threshold is None else [f"{each.threshold:.3f}"]
+        percents = map(_percent, (each.precision, each.recall, each.f1))
+        yield "\t".join([each.label, *percents, f"{each.n_texts:,}", *threshold])
     if len(shown) < len(report.labels):
         yield f"(the {MOST_LABELS} of {len(report.labels):,} labels with the lowest F1; --json prints all labels)"
-    yield from ("", *_confusion(report))
+    if report.confusion:
+        yield from ("", *_confusion(report))
     if (best := report.threshold) is not None:
         scores = f"F1 {best.f1:.1f}, precision {best.precision:.1f}, recall {best.recall:.1f}"
         yield ""

@@ -38,7 +38,9 @@ AnySetting = Annotated[
 ]
 TaskName = Annotated[
     str | None,
-    typer.Option(help="Task: generate, chat, translate, classify or encode. Default: detected from the data."),
+    typer.Option(
+        help="Task: generate, chat, translate, classify, score (predict numbers) or encode. Default: detected."
+    ),
 ]
 Minutes = Annotated[float | None, typer.Option(help="Training budget in minutes, evaluation included.")]
 Steps = Annotated[int | None, typer.Option(help="Training budget in optimizer steps.")]

@@ -108,6 +108,9 @@ SIZES["llama3-1b"] = merge(LLAMA3, {"d_model": 2048, "n_layers": 16, "d_ff": 819
 SIZES["llama3-8b"] = merge(LLAMA3, {"d_model": 4096, "n_layers": 32, "d_ff": 14_336, "tie_embeddings": "none"})
 
 
+ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
+
+
 class ModelSettings(Settings):
     """A Transformer. The defaults describe a modern block; `size` selects a preset."""
 
@@ -135,6 +138,9 @@ class ModelSettings(Settings):
     scale_embeddings: bool = False  # multiply the embeddings by sqrt(d_model)
     window: PositiveInt | None = None  # sliding-window self-attention over this many tokens; None: all tokens
     pooling: Literal["mean", "first"] = "mean"  # what a classifier reads: the mean of all tokens, or the first token
+    problem_type: ProblemType = (
+        "single_label_classification"  # what a classifier gives each text: one label, any number of labels, or a score
+    )
     ngrams: bool = False  # combine a classifier with a linear classifier of word and character n-grams
     balanced: bool = False  # treat all labels as equally frequent, so a classifier finds rare ones more often
     pooler: bool = False  # dense layer between pooling and output layer (BERT)

@@ -52,6 +52,7 @@ class DataSettings(Settings):
     target: Column | None = None  # column of the target sentences
     text: Columns = ()  # columns of the text; several columns are joined by spaces
     label: Column | None = None  # column of the labels
+    label_separator: Annotated[str, Field(min_length=1)] | None = None  # separates several labels in a cell, such as |
     label_names: dict[str, str] = Field(default_factory=dict)  # names for labels in the files, such as {"1" = "World"}
     dictionary: str | None = None  # translators: file of terms and translations to learn, and to use as hints
     group: Column | None = None  # column of groups, such as authors: a group is held out as a whole, or not at all
@@ -242,6 +243,8 @@ class Recipe(Settings):
             )
         if self.data.dictionary is not None and self.task != "translate":
             raise ValueError(f"[data] dictionary is for translators only, not for the task {self.task}")
+        if self.model.balanced and self.model.problem_type != "single_label_classification":
+            raise ValueError("[model] balanced (--balance) is only for classifiers that give each text one label")
         if self.lora and not self.finetuning:
             raise ValueError(
                 "[lora] needs [finetuning]: an adapter changes a trained model. Name the model with --from RUN"

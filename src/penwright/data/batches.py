@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -80,7 +80,7 @@ class LabelledBatch(_Batch):
 
     tokens: Int[Tensor, "batch length"]
     padding: Bool[Tensor, "batch length"]  # True at real tokens
-    targets: Int[Tensor, " batch"]  # label ids
+    targets: Int[Tensor, " batch"] | Float[Tensor, "batch n_labels"]  # label ids; 0 or 1 for each label; or a score
     positions: Int[Tensor, "batch length"] | None = None  # positions of the tokens in the text; None: 0, 1, 2, ...
 
 

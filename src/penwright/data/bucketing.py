@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
@@ -184,9 +185,14 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         markers: Markers,
         seed: int = 0,
         token_dropout: TokenDropout | None = None,
+        targets: Float[Tensor, "values n_labels"] | None = None,
     ):
-        """Batch the texts. `batch_tokens` is the number of tokens before token dropout."""
-        self.text, self.labels, self.markers, self.token_dropout = text, labels, markers, token_dropout
+        """Batch the texts. `batch_tokens` is the number of tokens before token dropout.
+
+        `targets` has the targets of a text in the row that its label names; None: the labels themselves are targets.
+        """
+        self.text, self.labels, self.markers = text, labels, markers
+        self.token_dropout, self.targets = token_dropout, targets
         self.cut = max(1, context_length - 2)
         self.beyond = np.maximum(text.lengths - self.cut, 0)  # number of tokens beyond the context, for each text
         self.n_cut = int((self.beyond > 0).sum())
@@ -221,7 +227,8 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         start, end = (self.markers.start,), (self.markers.end,)
         tokens, lengths = _padded(texts, self.markers.pad, before=start, after=end, most=self.longest)
         labels = torch.from_numpy(self.labels[rows].astype(np.int64))
-        return LabelledBatch(len(rows), tokens, torch.arange(tokens.shape[1]) < lengths[:, None], labels)
+        targets = labels if self.targets is None else self.targets[labels]
+        return LabelledBatch(len(rows), tokens, torch.arange(tokens.shape[1]) < lengths[:, None], targets)
 
 
 AnyBatches = Batches[TextBatch] | Batches[PairBatch] | Batches[LabelledBatch] | Batches[MaskedBatch]

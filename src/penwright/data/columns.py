@@ -15,11 +15,13 @@ from penwright.data.guesses import (
     named_pair,
     named_text,
     rest_of_prompt,
+    setting,
     unused,
 )
-from penwright.data.profiles import LISTS, Profile, profiles_of
+from penwright.data.profiles import LISTS, NUMBERS, Profile, profiles_of
+from penwright.data.readers.layout import LABEL_NAMES, RATING_NAMES
 from penwright.data.readers.tables import Table
-from penwright.errors import PenwrightError
+from penwright.errors import Option, PenwrightError, Undecided
 
 KEYS = ("source", "target", "text", "label", "group")
 
@@ -113,7 +115,10 @@ def labelled_columns(table: Table, columns: Columns) -> ColumnChoice:
         profiles_of(table),
         tuple(find_column(table, each) for each in requested_columns(columns, "group")),
     )
-    if not labels:
+    if not labels and columns.label_kind and columns.label_kind.problem_type == "regression":
+        guess = _score_column(table.name, [each for each in profiles if each.place not in (*texts, *groups)])
+        labels, reasons = guess.columns, [guess.reason]
+    elif not labels:
         guess = guess_label(table.name, profiles, without=(*texts, *groups))
         labels, reasons = guess.columns, [guess.reason]
     if not texts:
@@ -127,6 +132,20 @@ def labelled_columns(table: Table, columns: Columns) -> ColumnChoice:
         )
     own = {"group": groups} if groups else {}
     return _chosen(table, profiles, {"text": texts, "label": labels[:1], **own}, reasons)
+
+
+def _score_column(table: str, profiles: Sequence[Profile]) -> Guess:
+    """Choose the column of scores: the only column of numbers, or one whose name or fractions tell it from others."""
+    numbers = [each for each in profiles if each.kind == NUMBERS and not each.is_constant]
+    named = [each for each in numbers if each.key in ("score", *LABEL_NAMES, *RATING_NAMES)]
+    for some, why in ((named[:1], "is a common name for scores"), (numbers, "is the only column of numbers")):
+        if len(some) == 1:
+            return Guess((some[0].place,), f"'{some[0].name}' {why}")
+    scales = [each for each in numbers if each.is_scale]
+    if len(scales) == 1:
+        return Guess((scales[0].place,), f"'{scales[0].name}' is the only column of numbers with fractions")
+    options = [Option((setting("label", each),), each.described()) for each in numbers or profiles]
+    raise Undecided(f"{table}: which column is the score?", options)
 
 
 def text_columns(table: Table, columns: Columns) -> ColumnChoice:

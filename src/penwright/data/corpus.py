@@ -11,11 +11,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from penwright.config import ProblemType
 from penwright.data.files import SourceFile
 from penwright.data.report import Dropped, Report, count
 from penwright.data.splits import Mask
+from penwright.errors import PenwrightError
 from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate
 
+BETWEEN_LABELS = "\x1f"  # the "unit separator" of ASCII, which no label contains
 FORMAT_VERSION = 1  # increase it when the same files are read differently
 UNKNOWN = "broken"
 Roles = Mapping[str, Sequence[tuple[str, int]]]  # the columns of each role (like "text"): name and number from 1
@@ -39,10 +42,22 @@ class Pair(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """A text and its label."""
+    """A text and its label: a class, several classes joined by BETWEEN_LABELS, or a number."""
 
     text: str
     label: str
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classes of the text."""
+        return tuple(self.label.split(BETWEEN_LABELS))
+
+
+class LabelKind(NamedTuple):
+    """The kind of labels in a column."""
+
+    problem_type: ProblemType = "single_label_classification"
+    separator: str | None = None  # what separates several labels in a cell; None: only lists hold several labels
 
 
 @dataclass(frozen=True)
@@ -53,6 +68,7 @@ class Columns:
     target: str | int | None = None
     text: tuple[str | int, ...] | str | int | None = None  # text columns; several are joined by a space
     label: str | int | None = None
+    label_kind: LabelKind | None = None  # None: detect it
     group: str | int | None = None  # column; rows with the same value in it are held out together
     label_names: Mapping[str, str] = field(default_factory=dict)  # new names for labels in the files
     as_trained: Roles = field(default_factory=dict)  # the columns used in training, for roles that are not set
@@ -88,9 +104,9 @@ class ReadingOptions:
 DEFAULT_READING = ReadingOptions()
 
 
-def with_training_columns(reading: ReadingOptions, roles: Roles) -> ReadingOptions:
-    """Return the options with the columns used in training, unless they already have such columns."""
-    columns = replace(reading.columns, group=None)  # groups matter only for the choice of held-out rows
+def with_training_columns(reading: ReadingOptions, roles: Roles, label_kind: LabelKind | None = None) -> ReadingOptions:
+    """Return the options with the kind of labels and the columns used in training, unless they have such columns."""
+    columns = replace(reading.columns, group=None, label_kind=label_kind)  # groups matter only for the held-out rows
     return replace(reading, columns=replace(columns, as_trained=columns.as_trained or roles))
 
 
@@ -122,6 +138,8 @@ class Corpus(Generic[Example]):
     label_counts: Mapping[str, int] = field(default_factory=dict)  # counts in the training part, in label order
     names: tuple[str, ...] = ()  # names of the two sides, if all files agree
     roles: Roles = field(default_factory=dict)  # the columns that were chosen, if all files agree
+    label_kind: LabelKind | None = None  # None unless the corpus is labelled
+    label_values: tuple[str, ...] = ()  # the different values of `Labelled.label`, unless each text has one class
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -192,6 +210,7 @@ class Source(Generic[Item]):
     names: tuple[str, ...] = ()  # names of the two sides: columns or languages
     remark: str = ""  # remark on parts that were not read
     roles: Roles = field(default_factory=dict)  # the chosen columns of each role
+    label_kind: LabelKind | None = None  # the kind of labels; None unless the items are labelled texts
     groups: Callable[[], Iterator[str]] | None = None  # yields the group of each item; None: items have no groups
 
 
@@ -217,6 +236,17 @@ class Sources(Generic[Item]):
         """The columns of each role if they are the same in all sources; otherwise empty."""
         first, *others = (source.roles for source in self.each)
         return first if all(each == first for each in others) else {}
+
+    @property
+    def label_kind(self) -> LabelKind | None:
+        """The kind of labels. Raises PenwrightError if it is not the same in all sources."""
+        kinds = {source.label_kind: source.files[0].path for source in self.each}
+        if len(kinds) > 1:
+            raise PenwrightError(
+                f"{' and '.join(kinds.values())} have different kinds of labels. Set the kind for all files: "
+                "--set model.problem_type=..."
+            )
+        return next(iter(kinds))
 
     @property
     def notes(self) -> tuple[str, ...]:

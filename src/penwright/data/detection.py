@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from penwright.data.class_folders import classes_in
 from penwright.data.conversations import conversation_columns
 from penwright.data.files import SourceFile, examine_text
 from penwright.data.guesses import (
@@ -21,7 +22,6 @@ from penwright.data.guesses import (
     texts_of,
     undecided_pair,
 )
-from penwright.data.labelled import classes_in
 from penwright.data.parallel import look_like_translations
 from penwright.data.paths import (
     TEXT_SUFFIXES,
@@ -239,9 +239,9 @@ def _refuse_scored_pairs(table: Table, profiles: Sequence[Profile], texts: Seque
     if pair_of_texts(texts) is not None and scale is not None:
         raise Undecided(
             f"{table.name} has pairs of texts, {overview(texts)}, and numbers on a scale, {scale.described()}. "
-            "Penwright learns classes, not numbers",
+            "Which task is this?",
             [TRANSLATE],
-            "To learn classes, replace the numbers with class names such as low and high",
+            "To learn the numbers: --task score. To learn classes, replace them with names such as low and high",
         )
 
 

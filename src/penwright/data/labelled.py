@@ -1,6 +1,7 @@
 """Labelled texts: tables with a text and a label in each row, or folders with a subfolder for each label."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,17 +9,32 @@ from shlex import quote
 
 import numpy as np
 
-from penwright.data.columns import labelled_columns, names_in
-from penwright.data.corpus import DEFAULT_READING, Broken, Columns, Corpus, CorpusPart, Labelled, ReadingOptions, Rule
-from penwright.data.files import SourceFile, examine, examine_text
+from penwright.data.class_folders import class_files, class_rows
+from penwright.data.columns import ColumnChoice, labelled_columns, names_in
+from penwright.data.corpus import (
+    BETWEEN_LABELS,
+    DEFAULT_READING,
+    Broken,
+    Columns,
+    Corpus,
+    CorpusPart,
+    LabelKind,
+    Labelled,
+    ReadingOptions,
+    Rule,
+)
+from penwright.data.files import examine_text
 from penwright.data.labels import (
     count_labels,
+    find_separator,
+    kind_of_labels,
     label_cleaning_remark,
+    label_set,
     notes_on_labels,
-    require_single_labels,
+    number_label,
     single_label,
 )
-from penwright.data.paths import TEXT_SUFFIXES, expand_archives, is_folder, suffix_of, visible_files
+from penwright.data.paths import expand_archives, is_folder
 from penwright.data.readers.bilingual import holds_pairs
 from penwright.data.readers.delimited import PREFIX, LabelledLines, labelled_lines
 from penwright.data.readers.formats import FORMATS
@@ -35,26 +51,22 @@ from penwright.data.rows import (
     open_evaluation_rows,
     open_rows,
 )
-from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_groups, held_out_of_classes
+from penwright.data.splits import DEFAULT_FRACTION, Hashes, Mask, held_out_groups, held_out_of_classes
 from penwright.errors import PenwrightError
 
 MOST_HELD_OUT = 2000  # maximum number of held-out rows, unless the settings give a share
 MOST_LABELS = 1000  # maximum number of different labels
 MOST_LABELS_PER_TEXT = 0.5  # maximum ratio of labels to texts in a large corpus whose label column is set
 FEWEST_LINES = 2  # minimum number of lines in a file of labelled lines
-SPLITS = {"train", "training", "test", "testing", "dev", "valid", "val", "validation", "eval"}
-UNLABELLED = ("unsup", "unlabeled", "unlabelled")
-TRAINING = ("train", "training")
-CLASSES = {  # common names of class folders
-    *("pos", "neg", "neu", "positive", "negative", "neutral", "mixed", "good", "bad", "spam", "ham"),
-    *("true", "false", "real", "fake", "yes", "no", "0", "1", "2", "3", "4", "5", "human", "machine", "ai"),
-}
 
 
 def open_labelled(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Labelled]:
     """Open labelled texts for training. No held-out text occurs in the training part."""
-    corpus = open_rows(LABELLED, paths, reading)
-    held_out = {example.label for example in corpus.held_out}
+    corpus = _with_label_values(open_rows(LABELLED, paths, reading))
+    if corpus.label_kind and corpus.label_kind.problem_type == "regression":
+        name = corpus.roles["label"][0][0] if "label" in corpus.roles else "score"
+        return replace(corpus, label_counts={name: len(corpus.training)})
+    held_out = {label for example in corpus.held_out for label in example.labels}
     counts = count_labels(corpus, held_out)
     report = replace(corpus.report, notes=(*corpus.report.notes, *notes_on_labels(counts, held_out)))
     return replace(corpus, report=report, label_counts=counts)
@@ -65,7 +77,15 @@ def open_evaluation_labelled(
 ) -> Corpus[Labelled]:
     """Open labelled texts for evaluation. Only blank and unreadable texts are dropped."""
     without_groups = replace(reading, columns=replace(reading.columns, group=None))
-    return open_evaluation_rows(LABELLED, paths, without_groups)
+    return _with_label_values(open_evaluation_rows(LABELLED, paths, without_groups))
+
+
+def _with_label_values(corpus: Corpus[Labelled]) -> Corpus[Labelled]:
+    """Add the different values of the labels, unless each text has one class."""
+    if corpus.label_kind in (None, LabelKind()):
+        return corpus
+    values = {example.label for part in (corpus.training, corpus.held_out) for example in part}
+    return replace(corpus, label_values=tuple(sorted(values)))
 
 
 def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
@@ -84,7 +104,10 @@ def _from_folder(folder: str, reading: ReadingOptions) -> RowSource:
     files = [(reading.columns.label_names.get(name, name), file) for name, file in found]
     choice = "each folder is a class, each file a text"
     every = tuple(file for _, file in files)
-    return RowSource(every, partial(class_rows, files), lambda number: every[number].path, choice, remark=remark)
+    if reading.columns.label_kind not in (None, LabelKind()):
+        raise PenwrightError(f"{folder}: in folders, each text has one label. Pass a table for other kinds of labels")
+    place, kind = (lambda number: every[number].path), LabelKind()
+    return RowSource(every, partial(class_rows, files), place, choice, remark=remark, label_kind=kind)
 
 
 def _open(path: str, reading: ReadingOptions) -> Table:
@@ -116,17 +139,29 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
     choice = f"text = column {names}, label = column {table.columns[label]}"
     if columns.label_names:
         choice += f" ({', '.join(f'{old} is {new}' for old, new in columns.label_names.items())})"
-    values = chosen.profiles[label].values
-    if columns.label is None:
-        require_single_labels(table.name, values)
-    read = partial(_with_tidy_labels, table, texts, label, columns.label_names)
+    values, kind = chosen.profiles[label].values, _kind(table, chosen, label, columns)
+    choice += {"multi_label_classification": ", several labels", "regression": ", a number"}.get(kind.problem_type, "")
+    choice += f" separated by {kind.separator}" if kind.separator else ""
+    read = partial(_with_tidy_labels, table, texts, label, replace(columns, label_kind=kind))
     why = f"{table.name}: {table.form}" if isinstance(table, LabelledLines) else chosen.remark
     remark = "\n".join(filter(None, [why, label_cleaning_remark(table.name, values)]))
     groups = None
     if place := chosen.places.get("group"):
         choice += f", group = column {table.columns[place[0]]}"
         groups = partial(_groups, table, place[0])
-    return RowSource(table.files, read, table.place, choice, remark=remark, roles=chosen.roles(table), groups=groups)
+    return RowSource(
+        table.files, read, table.place, choice, remark=remark, roles=chosen.roles(table), label_kind=kind, groups=groups
+    )
+
+
+def _kind(table: Table, chosen: ColumnChoice, label: int, columns: Columns) -> LabelKind:
+    """Return the kind of labels that the settings name, or the kind that the values show."""
+    values, given = chosen.profiles[label].values, columns.label_kind
+    if given is None:
+        return kind_of_labels(table.name, values, is_named=columns.label is not None)
+    if given == LabelKind("multi_label_classification"):
+        return given._replace(separator=find_separator([value for value in values if not value.startswith("[")]))
+    return given
 
 
 def _groups(table: Table, column: int) -> Iterator[str]:
@@ -134,25 +169,32 @@ def _groups(table: Table, column: int) -> Iterator[str]:
     return ("" if isinstance(row, Broken) else row[0] for row in select(table, (column,), column))
 
 
-def _with_tidy_labels(
-    table: Table, texts: Sequence[int], label: int, names: Mapping[str, str]
-) -> Iterator[TwoSides | Broken]:
+def _with_tidy_labels(table: Table, texts: Sequence[int], label: int, columns: Columns) -> Iterator[TwoSides | Broken]:
     """Yield the text and the label of every row, with labels tidied and renamed as the settings say."""
-    tidy: dict[str, str] = {}
+    tidy: dict[str, str | Broken] = {}
+    names, (problem_type, separator) = columns.label_names, columns.label_kind or LabelKind()
     for number, row in enumerate(select(table, texts, label)):
         if isinstance(row, Broken):
             yield row
             continue
         text, found = row
-        if found not in tidy:
+        if found in tidy:
+            pass
+        elif problem_type == "multi_label_classification":
+            tidy[found] = label_set(found, separator, names)
+        elif problem_type == "regression":
+            tidy[found] = number_label(found)
+        else:
             single = single_label(found, table.place(number))
             tidy[found] = names.get(found) or names.get(single, single)
-        yield text, tidy[found]
+        target = tidy[found]
+        yield target if isinstance(target, Broken) else (text, target)
 
 
 def _check_rows(rows: Rows, keep: Mask, reading: ReadingOptions) -> list[str]:
-    """Check the number of labels. Return a note if some texts have several labels."""
-    _check_number_of_labels(rows, keep, is_requested=reading.columns.label is not None)
+    """Check the number of labels. Return a note if some texts occur with different labels."""
+    if rows.label_kind and rows.label_kind.problem_type == "single_label_classification":
+        _check_number_of_labels(rows, keep, is_requested=reading.columns.label is not None)
     n_texts, n_rows = len(np.unique(rows.first_hashes[keep])), len(np.unique(rows.hashes[keep]))
     return [f"{count(n_rows - n_texts, 'text')} with more than one label"] if n_rows > n_texts else []
 
@@ -188,14 +230,37 @@ def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
     kept, fraction = int(keep.sum()), reading.held_out
     wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
     if any(source.groups for source in rows.each):
-        return held_out_groups(group_hashes(rows), rows.second_hashes, keep, round(wanted), reading.seed)
-    chosen = held_out_of_classes(rows.first_hashes, rows.second_hashes, keep, round(wanted), reading.seed)
+        return held_out_groups(group_hashes(rows), _classes(rows, keep), keep, round(wanted), reading.seed)
+    chosen = held_out_of_classes(rows.first_hashes, _classes(rows, keep), keep, round(wanted), reading.seed)
+    if rows.label_kind and rows.label_kind.problem_type == "multi_label_classification":
+        chosen = _without_lost_labels(rows, keep, chosen)
     if not chosen.any():
         raise PenwrightError(
             f"{rows.files[0].path} has {count(kept, 'labelled text')} but no class with two different texts, so none "
             "can be held out; add texts, or pass held-out files to --validation"
         )
     return chosen
+
+
+def _classes(rows: Rows, keep: Mask) -> Hashes:
+    """Return the class of each row: for several labels, the rarest of them; for numbers, always the same."""
+    if not rows.label_kind or rows.label_kind.problem_type == "single_label_classification":
+        return rows.second_hashes
+    classes = np.zeros_like(rows.second_hashes)
+    if rows.label_kind.problem_type == "multi_label_classification":
+        sets = [label.split(BETWEEN_LABELS) for _, label in rows.read(keep)]
+        counts = Counter(label for labels in sets for label in labels)
+        number = {label: index for index, label in enumerate(counts)}
+        classes[keep] = [number[min(labels, key=lambda label: (counts[label], label))] for labels in sets]
+    return classes
+
+
+def _without_lost_labels(rows: Rows, keep: Mask, chosen: Mask) -> Mask:
+    """Return the held-out rows without those that have a label which no training row has."""
+    known = {label for _, labels in rows.read(keep & ~chosen) for label in labels.split(BETWEEN_LABELS)}
+    lost = np.zeros_like(chosen)
+    lost[chosen] = [not known.issuperset(labels.split(BETWEEN_LABELS)) for _, labels in rows.read(chosen)]
+    return chosen & ~np.isin(rows.first_hashes, rows.first_hashes[lost])
 
 
 def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
@@ -211,77 +276,6 @@ def _part(rows: Rows, chosen: Mask) -> CorpusPart[Labelled]:
 
     n_characters, n_bytes = int(rows.first_sizes[chosen].sum()), int(rows.first_bytes[chosen].sum())
     return CorpusPart(read, int(chosen.sum()), n_characters, n_bytes)
-
-
-def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
-    """Return the text files of each class by name, and a remark on files that are not read.
-
-    If the folder contains `train` and `test`, only `train` is read. Raises PenwrightError for fewer than two classes.
-    """
-    folder, remarks = Path(folder), []
-    inner = _subfolders(folder)
-    names = {each.name.lower() for each in inner}
-    training = next((each for each in inner if each.name.lower() in TRAINING), None)
-    if training and names <= SPLITS:
-        others = [str(each) for each in inner if each != training]
-        if others:
-            remarks.append(f"not read: {', '.join(others)} (for evaluation, use --validation or `penwright evaluate`)")
-        folder, inner = training, _subfolders(training)
-    unlabelled = [each for each in inner if each.name.lower() in UNLABELLED]
-    remarks += [f"not read: {each} (no labels)" for each in unlabelled]
-    found = {each.name: _text_files(each) for each in inner if each not in unlabelled}
-    classes = {name: files for name, files in found.items() if files}
-    if len(classes) < 2:
-        raise PenwrightError(
-            f"{folder} does not contain two class folders with texts (found: {', '.join(classes) or 'none'}). Put the "
-            "texts of each class into a folder with its name, or pass a table with a text and a label in each row"
-        )
-    apart = [file for file in folder.iterdir() if file.is_file() and not file.name.startswith(".")]
-    if apart:
-        remarks.append(f"not read: {count(len(apart), 'file')} in {folder} outside the class folders")
-    return classes, "; ".join(remarks)
-
-
-def classes_in(folder: str | Path) -> tuple[list[str], bool]:
-    """Return the subfolders that may be classes, and whether all of them have common class names.
-
-    The list is empty if the folder itself contains text files.
-    """
-    folder = Path(folder)
-    try:
-        has_own_texts = any(suffix_of(file) in TEXT_SUFFIXES for file in folder.iterdir() if file.is_file())
-        classes = [] if has_own_texts else list(class_folders(folder)[0])
-    except (PenwrightError, OSError):  # not a folder, or a folder without classes
-        return [], False
-    return classes, bool(classes) and {name.lower() for name in classes} <= CLASSES
-
-
-def class_rows(files: Sequence[tuple[str, SourceFile]]) -> Iterator[tuple[str, str]]:
-    """Yield each file's text with its class."""
-    return (("".join(file.blocks()).strip(), name) for name, file in files)
-
-
-def class_files(folder: str | Path, encoding: str | None) -> tuple[list[tuple[str, SourceFile]], str]:
-    """Examine the files of all classes. Return each with its class, and a remark on unreadable files."""
-    classes, remark = class_folders(folder)
-    files, remarks = [], [remark] if remark else []
-    for name, paths in classes.items():
-        for path in paths:
-            try:
-                files.append((name, examine(path, encoding)))
-            except PenwrightError as error:
-                remarks.append(f"not read: {error}")
-    return files, "; ".join(remarks)
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    above = {folder.resolve(), *folder.resolve().parents}  # a link may lead to one of these folders
-    inner = (each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
-    return sorted(each for each in inner if each.resolve() not in above)
-
-
-def _text_files(folder: Path) -> list[Path]:
-    return sorted(file for file in visible_files(folder) if suffix_of(file) in TEXT_SUFFIXES)
 
 
 LABELLED = RowKind(

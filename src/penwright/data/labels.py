@@ -5,41 +5,96 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from math import isfinite, nan
 from shlex import quote
 from unicodedata import category, normalize
 
-from penwright.data.corpus import Corpus, Labelled
+from penwright.data.corpus import BETWEEN_LABELS, Broken, Corpus, LabelKind, Labelled
 from penwright.data.report import count
 from penwright.errors import PenwrightError
 
 JOINERS = "\u200c\u200d"  # invisible, but needed to write some languages and emoji
 SEPARATORS = "|;,"
+CLEAR_SEPARATORS = "|;"  # characters that hardly ever occur within a label
 SEVERAL = 0.1  # labels may be combinations if at least this share contains a separator
+NO_NUMBER = Broken("the label is not a number")
 FEW_NUMBERS = 10  # up to this many different numbers are probably class names
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
 def single_label(label: str, place: str) -> str:
     """Return a tidy label. A list of one label counts as that label. Raises PenwrightError for a longer list."""
-    if label.startswith("[") and label.endswith("]"):
-        items = _items(label)
-        if items is not None and len(items) > 1:
-            raise PenwrightError(
-                f"{place} has several labels ({', '.join(items)}). Penwright learns one label for each text: keep one"
-            )
-        if items is not None:
-            label = items[0] if items else ""
-    return tidy_label(label)
+    items = _items(label)
+    if items is not None and len(items) > 1:
+        raise PenwrightError(
+            f"{place} has several labels ({', '.join(items)}), but each text should have one. Keep one of them, or "
+            "learn any number of labels for each text: --set model.problem_type=multi_label_classification"
+        )
+    return tidy_label(label if items is None else "".join(items))
+
+
+def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str:
+    """Return the labels of a cell, tidy and sorted, as they stand in `Labelled.label`; "" if there are none."""
+    items = _items(cell)
+    if items is None:
+        items = [cell] if separator is None else cell.split(separator)
+    labels = {tidy_label(item.strip()) for item in items} - {""}
+    return BETWEEN_LABELS.join(sorted({names.get(label, label) for label in labels}))
+
+
+def number_label(cell: str) -> str | Broken:
+    """Return a number as Python writes it; a cell without a number is broken, unless it is blank."""
+    if not cell:
+        return ""
+    try:
+        number = float(cell.replace("−", "-"))
+    except ValueError:
+        number = nan
+    return repr(number) if isfinite(number) else NO_NUMBER
 
 
 def _items(text: str) -> list[str] | None:
     """Return the items of a list in JSON or Python notation, or None."""
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
     for parse in (json.loads, ast.literal_eval):
         try:
             found = parse(text)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
         return [item if isinstance(item, str) else json.dumps(item, default=str) for item in found]
+    return None
+
+
+def kind_of_labels(table: str, labels: Collection[str], *, is_named: bool) -> LabelKind:
+    """Return the kind of the labels in a column: several for each text if cells hold lists or a clear separator.
+
+    A column that the settings name (`is_named`) is split only if it holds lists. Raises PenwrightError in doubtful
+    cases.
+    """
+    if sum(len(_items(label) or ()) > 1 for label in labels) >= max(2, SEVERAL * len(labels)):
+        return LabelKind("multi_label_classification")
+    separator = None if is_named else find_separator(labels)
+    if separator is None:
+        return LabelKind()
+    if separator in CLEAR_SEPARATORS:
+        return LabelKind("multi_label_classification", separator)
+    example = min(label for label in labels if separator in label.strip(separator))
+    raise PenwrightError(
+        f"{table}: labels such as '{example}' may combine several labels. To learn any number of labels for each text: "
+        f"--set data.label_separator={quote(separator)}. To learn each combination as a class of its own, name the "
+        "column: --set data.label=..."
+    )
+
+
+def find_separator(labels: Collection[str]) -> str | None:
+    """Return the separator of labels such as `action|comedy` whose parts recur, or None."""
+    for separator in SEPARATORS:
+        joined = [label for label in labels if separator in label.strip(separator)]
+        parts = {part.strip() for label in joined for part in label.split(separator)}
+        recur = len(parts) < len(joined) or 2 * len(parts & set(labels)) >= len(parts)
+        if len(joined) >= max(2, SEVERAL * len(labels)) and recur:
+            return separator
     return None
 
 
@@ -61,20 +116,6 @@ def label_cleaning_remark(table: str, labels: Iterable[str]) -> str:
         f"{table}: {count(len(changed), 'label')} with decomposed accents or invisible characters, such as {first}, "
         f"read as {tidy_label(changed[0])}"
     )
-
-
-def require_single_labels(table: str, labels: Collection[str]) -> None:
-    """Raise PenwrightError if some labels are combinations of labels, such as `action|comedy`."""
-    for separator in SEPARATORS:
-        joined = [label for label in labels if separator in label.strip(separator)]
-        parts = {part.strip() for label in joined for part in label.split(separator)}
-        recur = len(parts) < len(joined) or 2 * len(parts & set(labels)) >= len(parts)
-        if len(joined) >= max(2, SEVERAL * len(labels)) and recur:
-            raise PenwrightError(
-                f"{table}: labels such as '{min(joined)}' combine several labels. Penwright learns one label for each "
-                "text: keep one in each row. To learn each combination as a class of its own, name the column: "
-                "--set data.label=..."
-            )
 
 
 def _look_alikes(labels: Iterable[str]) -> Iterator[str]:
@@ -104,7 +145,7 @@ def count_labels(corpus: Corpus[Labelled], held_out: Set[str]) -> dict[str, int]
 
     Raises PenwrightError if there is only one label, or if a held-out text has a label that no training text has.
     """
-    counts = Counter(example.label for example in corpus.training)
+    counts = Counter(label for example in corpus.training for label in example.labels)
     labels = sorted(counts, key=_label_order)
     if len(labels) == 1:
         raise PenwrightError(

@@ -154,7 +154,7 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
     keep, dropped = clean(rows, kind.rules(rows, reading.cleaning))
     notes = kind.check(rows, keep, reading)
     if reading.validation:
-        where, chosen = _read_all(kind, reading.validation, with_training_columns(reading, rows.roles))
+        where, chosen = _read_all(kind, reading.validation, with_training_columns(reading, rows.roles, rows.label_kind))
         rest, files, how = keep, rows.files + where.files, "the validation files"
     else:
         where, chosen = rows, kind.hold_out(rows, keep, reading)
@@ -183,7 +183,14 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
     )
     names = {source.names for source in rows.each}
     return Corpus(
-        training, held_out, files, fingerprint, report, names=names.pop() if len(names) == 1 else (), roles=rows.roles
+        training,
+        held_out,
+        files,
+        fingerprint,
+        report,
+        names=names.pop() if len(names) == 1 else (),
+        roles=rows.roles,
+        label_kind=rows.label_kind,
     )
 
 
@@ -194,7 +201,8 @@ def open_evaluation_rows(
     rows, chosen = _read_all(kind, paths, reading)
     corpus = only_held_out(kind.part(rows, chosen), rows.files, kind.unit, rows.choices, rows.notes)
     names = {source.names for source in rows.each}
-    return replace(corpus, names=names.pop() if len(names) == 1 else (), roles=rows.roles)
+    names_of_sides = names.pop() if len(names) == 1 else ()
+    return replace(corpus, names=names_of_sides, roles=rows.roles, label_kind=rows.label_kind)
 
 
 def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Rows:

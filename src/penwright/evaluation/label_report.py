@@ -21,6 +21,7 @@ class LabelScores(NamedTuple):
     recall: float | None  # share of correct predictions among the texts with this true label
     f1: float | None  # harmonic mean of precision and recall
     n_texts: int  # number of texts with this true label
+    threshold: float | None = None  # minimum probability of the label; None if each text has one label
 
 
 class Mistake(NamedTuple):
@@ -50,14 +51,17 @@ class LabelReport(NamedTuple):
     """A report on the labels of a classifier. In the confusion matrix, rows are true labels."""
 
     labels: tuple[LabelScores, ...]
-    confusion: list[list[int]]
+    confusion: list[list[int]]  # empty if texts can have several labels
     mistakes: tuple[Mistake, ...]  # mistakes with the highest probabilities, in descending order
     threshold: Threshold | None = None  # best threshold for the rarer label; None unless there are two labels
 
     def as_dict(self) -> dict[str, object]:
         """Return the report as a dictionary for JSON."""
         return {
-            "labels": [each._asdict() for each in self.labels],
+            "labels": [
+                {name: value for name, value in each._asdict().items() if name != "threshold" or value is not None}
+                for each in self.labels
+            ],
             "confusion": self.confusion,
             "mistakes": [each._asdict() for each in self.mistakes],
             **({"threshold": self.threshold._asdict()} if self.threshold else {}),
@@ -66,16 +70,16 @@ class LabelReport(NamedTuple):
 
 def label_scores(counts: NDArray[np.int64], labels: Sequence[str]) -> tuple[LabelScores, ...]:
     """Return the scores of each label from a confusion matrix."""
-    found = []
-    for index, label in enumerate(labels):
-        correct, n_true, n_predicted = (
-            int(n) for n in (counts[index, index], counts[index].sum(), counts[:, index].sum())
-        )
-        precision = 100 * correct / n_predicted if n_predicted else None
-        recall = 100 * correct / n_true if n_true else None
-        f1 = 200 * correct / (n_true + n_predicted) if n_true + n_predicted else None
-        found.append(LabelScores(label, precision, recall, f1, n_true))
-    return tuple(found)
+    numbers = zip(np.diag(counts).tolist(), counts.sum(1).tolist(), counts.sum(0).tolist(), strict=True)
+    return tuple(label_score(label, *three) for label, three in zip(labels, numbers, strict=True))
+
+
+def label_score(label: str, correct: int, n_true: int, n_predicted: int) -> LabelScores:
+    """Return the scores of a label, given how often it is correctly predicted, true and predicted."""
+    precision = 100 * correct / n_predicted if n_predicted else None
+    recall = 100 * correct / n_true if n_true else None
+    f1 = 200 * correct / (n_true + n_predicted) if n_true + n_predicted else None
+    return LabelScores(label, precision, recall, f1, n_true)
 
 
 def best_threshold(probabilities: NDArray[np.float64], is_label: NDArray[np.bool_], label: str) -> Threshold | None:

@@ -20,6 +20,8 @@ class Outcomes:
         """The labels or tokens that the model predicts; raises UsageError for an encoder without labels."""
         if not self._names:
             raise UsageError("this encoder has no labels, so it predicts nothing. Inspect its heads instead")
+        if self.model.settings.problem_type != "single_label_classification":
+            raise UsageError("only models that give each text one label can be explained. Inspect its heads instead")
         return self._names
 
     def index(self, name: str) -> int:

@@ -30,6 +30,10 @@ class EncoderOnly(nn.Module):
         self.output = nn.Linear(settings.d_model, n_labels) if n_labels else nn.Identity()
         if settings.ngrams:  # mixture weights of this model and of the n-gram model, fitted on held-out texts
             self.mixture = nn.Parameter(torch.tensor([0.0, 1.0]), requires_grad=False)
+        if settings.problem_type == "multi_label_classification":  # minimum probability of each label of a text
+            self.thresholds = nn.Parameter(torch.full((n_labels,), 0.5), requires_grad=False)
+        if settings.problem_type == "regression":  # mean and standard deviation of the scores of the training texts
+            self.scale = nn.Parameter(torch.tensor([0.0, 1.0]), requires_grad=False)
         if settings.balanced:  # logarithm of each label's share of the training texts
             self.log_prior = nn.Parameter(torch.zeros(n_labels), requires_grad=False)
         initialise(self, settings)

@@ -10,8 +10,8 @@ from penwright.errors import PenwrightError
 
 Convert = Callable[[Tensor, Tensor], Tensor]
 ADAPTER = ".lora_B"  # suffix of the names of adapter weights
-VOCABULARY = ("embedding.tokens", "source_embedding.tokens", "target_embedding.tokens")  # modules with a row per token
-FITTED = ("mixture", "log_prior")  # parameters of classifiers that are computed after training instead of trained
+VOCABULARY = ("embedding.tokens", "source_embedding.tokens", "target_embedding.tokens")  # tables with a row per token
+FITTED = ("mixture", "log_prior", "thresholds", "scale")  # parameters of classifiers that are computed, not trained
 _DECODER = {"embedding": "embedding", "decoder": "encoder"}
 _SOURCE = {"source_embedding": "embedding", "encoder": "encoder"}
 _ENCODER = {"embedding": "embedding", "encoder": "encoder", "pooler": "pooler"}

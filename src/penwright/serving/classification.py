@@ -1,5 +1,6 @@
 """The routes of classifiers: the labels of texts, and the calibration of a classifier."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter
@@ -27,6 +28,8 @@ class LabelResult(BaseModel):
     label: str | None
     scores: dict[str, float]  # probability of each label, highest first
     warnings: list[str]
+    labels: list[str] | None = None  # all labels of the text, if the model gives any number of labels
+    score: float | None = None  # predicted number, if the model gives numbers
 
 
 class Labels(BaseModel):
@@ -43,7 +46,7 @@ async def classify(body: ClassifyRequest, registry: Registry, limits: Limits) ->
     check_texts(texts, limits)
     served = registry.get(body.model, "classifier")
     found = await served.classify(texts)
-    results = [LabelResult(label=each.label, scores=dict(each.scores), warnings=list(each.warnings)) for each in found]
+    results = [LabelResult.model_validate(asdict(each)) for each in found]
     return Labels(model=served.name, results=results)
 
 

@@ -2,12 +2,14 @@
 
 In every run, `workflows/plan.py` opens the corpus and plans the recipe. Then `workflows/train.py` trains the tokenizer
 and stores the tokens. A `Session` runs the steps of a `Trainer`, evaluates the model and saves the run. Each task has
-its own module: `generation.py`, `chat.py`, `translation.py`, `classification.py`, `encoding.py`.
+its own module: `generation.py`, `chat.py`, `translation.py`, `classification.py` (also `multi_label.py` and
+`regression.py`), `encoding.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from penwright.config import Task
 from penwright.data.bucketing import AnyBatches
@@ -21,7 +23,7 @@ from penwright.data.text import open_evaluation_text, open_text
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Sample, Score
 from penwright.storage import cache_folder
-from penwright.tasks import chat, classification, encoding, generation, translation
+from penwright.tasks import chat, classification, encoding, generation, labelled, multi_label, regression, translation
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext, make_card, reading_of
 from penwright.tasks.dictionary import open_pairs_with_dictionary
 from penwright.tokenizers import Tokenizer
@@ -58,10 +60,13 @@ class TaskParts:
     ) -> TokenStore:
         """Return the tokens of one part of the corpus, from the cache if possible."""
         part = corpus.held_out if held_out else corpus.training
-        key = _store_key(corpus.fingerprint, tokenizer, labels, held_out=held_out)
+        key, values = (
+            _store_key(corpus.fingerprint, tokenizer, labels, held_out=held_out),
+            corpus.label_values or labels,
+        )
 
         def build(folder: Path) -> None:
-            write_store(folder, self.columns, self.rows(part, labels), tokenizer, key, self.labels)
+            write_store(folder, self.columns, self.rows(part, values), tokenizer, key, self.labels)
 
         return cached_store(cache_folder("tokens"), key, build)
 
@@ -77,6 +82,22 @@ def kept_training_tokens(fingerprint: str, tokenizer: Tokenizer, labels: Sequenc
 def _store_key(fingerprint: str, tokenizer: Tokenizer, labels: Sequence[str], *, held_out: bool) -> str:
     """Return a cache key that depends on everything that determines the tokens of a part."""
     return store_key(fingerprint, tokenizer.fingerprint, "held out" if held_out else "training", *labels)
+
+
+PROBLEMS = {
+    "single_label_classification": classification,
+    "multi_label_classification": multi_label,
+    "regression": regression,
+}
+
+
+def _of_problem(name: str) -> Callable[..., Any]:
+    """Return the function with this name that suits the problem type of a context."""
+
+    def call(context: RunContext, *arguments: object) -> object:
+        return getattr(PROBLEMS[context.recipe.model.problem_type], name)(context, *arguments)
+
+    return call
 
 
 TASKS: dict[Task, TaskParts] = {
@@ -124,13 +145,13 @@ TASKS: dict[Task, TaskParts] = {
         open_evaluation=open_evaluation_labelled,
         columns=("text",),
         labels=("label",),
-        rows=classification.rows,
-        texts=classification.texts,
-        batches=classification.batches,
-        quick_evaluate=classification.quick_evaluate,
-        evaluate=classification.evaluate,
-        baselines=classification.baselines,
-        sample=classification.sample,
+        rows=labelled.rows,
+        texts=labelled.texts,
+        batches=labelled.batches,
+        quick_evaluate=_of_problem("quick_evaluate"),
+        evaluate=_of_problem("evaluate"),
+        baselines=_of_problem("baselines"),
+        sample=_of_problem("sample"),
     ),
     "encode": TaskParts(
         open_corpus=encoding.open_corpus,

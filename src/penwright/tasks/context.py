@@ -11,7 +11,18 @@ from penwright.classification.linear import LinearClassifier
 from penwright.config import Recipe
 from penwright.data.batches import Markers
 from penwright.data.conversations import Conversation
-from penwright.data.corpus import Cleaning, Columns, Corpus, CorpusPart, Document, Labelled, Pair, ReadingOptions, Roles
+from penwright.data.corpus import (
+    Cleaning,
+    Columns,
+    Corpus,
+    CorpusPart,
+    Document,
+    LabelKind,
+    Labelled,
+    Pair,
+    ReadingOptions,
+    Roles,
+)
 from penwright.data.store import TokenStore
 from penwright.languages import languages_between
 from penwright.model import Model
@@ -36,7 +47,7 @@ class RunContext:
     card: ModelCard
     linear: LinearClassifier | None = None  # linear classifier of n-grams; classification only
     whole_linear: LinearClassifier | None = None  # also fitted on held-out texts, for use outside the corpus
-    linear_log_probs: Tensor | None = None  # log-probabilities from `linear` for the texts of quick evaluations
+    linear_outputs: Tensor | None = None  # outputs of `linear` for the texts of quick evaluations
     dictionary: Mapping[str, str] | None = None  # word translations for the baseline; None: learned from the corpus
     has_new_head: bool = False  # whether a fine-tuned model has a new, untrained head
 
@@ -64,7 +75,16 @@ def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
     """Return the options for reading files: columns (from the recipe or, if unset, from `roles`) and rows to skip."""
     data = recipe.data
     return ReadingOptions(
-        columns=Columns(data.source, data.target, data.text, data.label, data.group, data.label_names, roles or {}),
+        columns=Columns(
+            source=data.source,
+            target=data.target,
+            text=data.text,
+            label=data.label,
+            label_kind=LabelKind(recipe.model.problem_type, data.label_separator),
+            group=data.group,
+            label_names=data.label_names,
+            as_trained=roles or {},
+        ),
         validation=data.validation,
         held_out=data.held_out,
         seed=recipe.seed if data.seed is None else data.seed,

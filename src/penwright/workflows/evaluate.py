@@ -20,7 +20,16 @@ from penwright.evaluation.scores import Baseline, Score
 from penwright.languages import Languages, languages_between
 from penwright.model import Model
 from penwright.run.folder import Run
-from penwright.tasks import TASKS, AnyCorpus, RunContext, classification, kept_training_tokens, reading_of, translation
+from penwright.tasks import (
+    TASKS,
+    AnyCorpus,
+    RunContext,
+    classification,
+    kept_training_tokens,
+    labelled,
+    reading_of,
+    translation,
+)
 from penwright.workflows.load import OpenedRun, best_precision, corpus_record, open_run
 
 
@@ -134,9 +143,10 @@ def evaluate(
 def check_labels(folder: Path) -> list[Mistake]:
     """Return the training texts of a classifier that may have a wrong label, most doubtful first."""
     own = open_run(folder)
-    if own.recipe.task != "classify":
-        raise UsageError(f"{folder} is not a classifier, so there are no labels to check")
-    return classification.doubtful_labels(open_corpus_of(own), own.card.labels, own.recipe.seed)
+    if own.recipe.task != "classify" or own.recipe.model.problem_type != "single_label_classification":
+        raise UsageError(f"{folder} is not a classifier with one label for each text, so there are no labels to check")
+    corpus = open_corpus_of(own)
+    return classification.doubtful_labels(evaluation_context(own, corpus, own.model()), corpus)
 
 
 def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]:
@@ -149,7 +159,7 @@ def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]
             say(f"no comparison with a linear classifier, which needs the training text: {error}")
         else:
             say("fitting a linear classifier of n-grams on the training text, for comparison")
-            context.linear = classification.fit_linear(corpus, own.card.labels, recipe.seed)
+            context.linear = labelled.fit_linear(context, corpus)
     if recipe.task == "translate" and not len(context.corpus.training):
         try:
             context.dictionary = translation.learn_dictionary_of(open_corpus_of(own).training)

@@ -40,7 +40,7 @@ def with_base(given: Table) -> Table:
     if given.get("lora") and given["finetuning"].get("add_tokens"):
         raise UsageError("--add-tokens cannot be combined with --lora: adapters do not train the vectors of tokens")
     weights_for(given["task"], base.recipe.task, {})  # raises PenwrightError if the weights do not fit the task
-    chosen = {"ngrams", "balanced"}
+    chosen = {"ngrams", "balanced", "problem_type"}
     if not base.recipe.tokenizer.is_pretrained:
         chosen |= {"dropout"}  # a pretrained model keeps its own dropout, which is 0 for most writers
     if given["task"] != base.recipe.task:
@@ -156,7 +156,7 @@ def start_from_base(model: Model, recipe: Recipe, tokenizer: Tokenizer, labels: 
         return False
     base = open_base(recipe)
     weights = base_weights(recipe, base, tokenizer)
-    if base.card.labels != tuple(labels):
+    if base.card.labels != tuple(labels) or base.recipe.model.problem_type != recipe.model.problem_type:
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("output.")}
     return start_from(model, weights, recipe.finetuning.base, HEAD if recipe.task == "classify" else ())
 

@@ -201,8 +201,9 @@ def _kept_head(run: Run) -> AlignmentHead | None:
 def calibrate(folder: Path, device: str = "cpu") -> Calibration:
     """Return how often a classifier is right at each level of confidence, measured once on held-out texts."""
     here, opened_run = usable_device(device), open_run(folder)
-    if opened_run.recipe.task != "classify":
-        raise UsageError(f"{folder} is not a classifier, so there is no confidence to calibrate")
+    recipe = opened_run.recipe
+    if recipe.task != "classify" or recipe.model.problem_type != "single_label_classification":
+        raise UsageError(f"{folder} is not a classifier with one label for each text, so it cannot be calibrated")
     kept = opened_run.run.finding(CALIBRATION, CalibrationRecord)
     if kept is None:
         context = evaluation_context(opened_run, open_corpus_of(opened_run), opened_run.model(), here)

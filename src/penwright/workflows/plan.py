@@ -1,13 +1,13 @@
 """Plan a run: merge the settings, open the corpus, plan the recipe. Nothing is written."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from pathlib import Path
 
 from penwright.config import BUDGETS, Recipe, Table, Task, flatten, merge, one_or_more, read_toml, validate
 from penwright.data.conversations import Conversation
-from penwright.data.corpus import Document, Labelled, Pair
+from penwright.data.corpus import Document, LabelKind, Labelled, Pair, ReadingOptions
 from penwright.data.detection import detect_task
 from penwright.data.paths import WILDCARD, is_pattern, is_pipe_name
 from penwright.data.report import count
@@ -32,6 +32,7 @@ from penwright.training.auto.planner import Plan, make_plan
 from penwright.training.auto.throughput import throughput_meter
 from penwright.workflows.finetune import changed_tokenizer, require_suitable, with_base
 
+SCORE = "score"  # the name of a task: classify, with numbers instead of classes
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must fit the width of the model
 N_EXAMPLES = 3  # number of examples to show before training
 FEWEST_CHARACTERS = 100  # minimum length of the text for training a writer
@@ -78,16 +79,19 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     if not paths:
         raise UsageError("nothing to train on: name a file, a folder or hub:NAME")
     require_writable_cache()  # fail before the text is read
+    if given.get("task") == SCORE:
+        given = merge(given, {"task": "classify", "model": {"problem_type": "regression"}})
     asked, encoding = given.get("task"), data.get("encoding")
     told = _task_of_columns(data)
     task, reason = (asked, "as requested") if asked else told or detect_task(paths, encoding=encoding)
     if task not in TASKS:
-        raise UsageError(f"there is no task '{task}'; the tasks are {', '.join(TASKS)}")
+        raise UsageError(f"there is no task '{task}'; the tasks are {', '.join([*TASKS, SCORE])}")
     say("reading the text")
     given, tokenizer = _with_existing_tokenizer({**given, "task": task})
     given = with_base(_with_teacher_tokenizer(given))
     first = validate(Recipe, _without_open_choices(merge(given, {"task": task})), "the settings")
-    corpus = TASKS[first.task].open_corpus(first.data.train, reading_of(first))
+    corpus = TASKS[first.task].open_corpus(first.data.train, _reading(first, given))
+    given = merge(given, _kind_of_labels(corpus))
     if tokenizer is None and (tokenizer := changed_tokenizer(first, corpus, say)):
         given = merge(given, {"tokenizer": {"vocab_size": tokenizer.vocab_size}})
     require_suitable(first, corpus, tokenizer, say)
@@ -101,6 +105,24 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
         return make_plan(facts, merge(given, {"training": {"minutes": minutes}}), measure, machine.device)
 
     return Prepared(make_plan(facts, given, measure, machine.device), corpus, machine, reason, tokenizer, replan)
+
+
+def _reading(recipe: Recipe, given: Table) -> ReadingOptions:
+    """Return the options for reading files. The kind of labels is detected unless `given` sets it."""
+    reading, separator = reading_of(recipe), recipe.data.label_separator
+    if "problem_type" in given.get("model", {}):
+        return reading
+    kind = LabelKind("multi_label_classification", separator) if separator else None
+    return replace(reading, columns=replace(reading.columns, label_kind=kind))
+
+
+def _kind_of_labels(corpus: AnyCorpus) -> Table:
+    """Return the settings for the kind of labels of a corpus; none if each text has one label, or no label."""
+    if corpus.label_kind in (None, LabelKind()):
+        return {}
+    problem_type, separator = corpus.label_kind
+    data = {"data": {"label_separator": separator}} if separator else {}
+    return {"model": {"problem_type": problem_type}, **data}
 
 
 def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
@@ -127,7 +149,12 @@ def forecast(prepared: Prepared) -> Forecast:
 
 def _task_of_columns(data: Table) -> tuple[str, str] | None:
     """Return the task that the given columns imply, and the reason. Return None if they imply no task."""
-    for key, task in (("label", "classify"), ("source", "translate"), ("target", "translate")):
+    for key, task in (
+        ("label", "classify"),
+        ("label_separator", "classify"),
+        ("source", "translate"),
+        ("target", "translate"),
+    ):
         if data.get(key) is not None:
             return task, f"data.{key} is set"
     return None

@@ -15,6 +15,7 @@ import torch
 from penwright.application import Application
 from penwright.classification.linear import LinearClassifier
 from penwright.config import Recipe
+from penwright.data.corpus import Labelled
 from penwright.data.report import count
 from penwright.devices import advise_on_out_of_memory
 from penwright.errors import PenwrightError
@@ -24,7 +25,7 @@ from penwright.model.encoder_only import EncoderOnly
 from penwright.run.folder import LINEAR, METRICS, Run
 from penwright.run.stop_file import clear_stop_files
 from penwright.storage import remember
-from penwright.tasks import TASKS, AnyCorpus, RunContext, classification, make_card
+from penwright.tasks import TASKS, AnyCorpus, RunContext, labelled, make_card
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.training.auto.machine import Machine
@@ -178,6 +179,9 @@ def make_context(
     if isinstance(model, EncoderOnly) and recipe.model.balanced:
         counts = torch.tensor([float(n) for n in corpus.label_counts.values()])
         model.log_prior.copy_((counts / counts.sum()).log())
+    if isinstance(model, EncoderOnly) and recipe.model.problem_type == "regression":
+        scores = torch.tensor([float(each.label) for each in corpus.training if isinstance(each, Labelled)])
+        model.scale.copy_(torch.stack([scores.mean(), scores.std(correction=0).clamp(min=1e-6)]))
     card = make_card(corpus, training, tokenizer)
     return RunContext(
         recipe, corpus, tokenizer, training, held_out, model.to(device), device, card, has_new_head=has_new_head
@@ -198,13 +202,13 @@ def add_linear(context: RunContext, run: Run, observers: Sequence[Observer], is_
         seconds = LINEAR_SHARE * 60 * (recipe.training.minutes or inf)
         has_second = recipe.model.ngrams and not recipe.data.validation
         end_of_first = begin + (FIRST_SHARE if has_second else 1) * seconds
-        linear = classification.fit_linear(corpus, labels, recipe.seed, end_of_first)
+        linear = labelled.fit_linear(context, corpus, end_of_first)
         if has_second:
-            whole = classification.refit_linear(linear, corpus, labels, begin + seconds)
+            whole = labelled.refit_linear(linear, context, begin + seconds)
         for note in linear.notes:
             notify(observers, "said", f"linear classifier of n-grams: {note}")
         linear.save(path, whole)
-    context.linear = LinearClassifier.load(path, len(labels))
+    context.linear = LinearClassifier.load(path, len(labels), problem=context.recipe.model.problem_type)
 
 
 def _save_corpus_record(run: Run, context: RunContext) -> None:

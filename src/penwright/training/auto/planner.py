@@ -182,7 +182,8 @@ class _Planner:
             self.choices.revise("model.token_dropout", 0.7, reason)
         if self.facts.task == "translate":
             self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")
-        if self.facts.task == "classify":
+        problem = self.choices.section("model").get("problem_type", "single_label_classification")
+        if self.facts.task == "classify" and problem == "single_label_classification":
             self._suggest("training.label_smoothing", 0.1, "keeps the model from growing overconfident")
 
     def _dropout(self) -> tuple[float, str]:

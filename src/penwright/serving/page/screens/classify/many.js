@@ -106,7 +106,7 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
           { model: model.id, texts: some.map(({ text }) => text) },
           { signal: stopped },
         );
-        results.forEach(({ label, scores }, at) => shown.found.push(rowOf(some[at], label, scores, from + at)));
+        results.forEach((result, at) => shown.found.push(rowOf(some[at], result, from + at)));
       }
       draw();
       announce(summary.textContent);
@@ -115,14 +115,15 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
     }
     if (!stopped.aborted) progress.hidden = true;
   }
-  function rowOf({ text, truth }, label, scores, number) {
-    const isKnown = truth !== null && model.labels.includes(truth);
+  function rowOf({ text, truth }, { label, labels, score, scores }, number) {
+    const isSingle = labels === null && score === null;
+    const isKnown = isSingle && truth !== null && model.labels.includes(truth);
     return {
       number,
       text,
       truth,
       isKnown,
-      label: label ?? "", // null for a blank text, which has no scores either
+      label: labels?.join(" | ") ?? (score === null ? (label ?? "") : String(score)), // "" for a blank text
       scores,
       confidence: scores[label] ?? 0,
       wrong: Number(isKnown && truth !== label),
@@ -208,7 +209,7 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
       text,
       ...(hasTruth() ? [truth] : []),
       label,
-      ...model.labels.map((name) => scores[name].toFixed(6)),
+      ...model.labels.map((name) => scores[name]?.toFixed(6) ?? ""),
     ]);
     return format([names, ...rows]);
   }

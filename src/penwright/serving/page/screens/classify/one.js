@@ -39,17 +39,18 @@ export function makeOne({ model, signal, fail, announce, method, remember, calib
   const picture = make("div", { class: "picture" });
   const why = make("p", { class: "pw-note" });
   const chosen = choices("Attribution by", METHODS, method, (name) => (remember(name), explain(name)));
+  const reasons = make(
+    "section",
+    { "aria-label": "Why" },
+    make("div", { class: "line" }, make("h2", {}, "Why"), chosen),
+    picture,
+    why,
+  );
   const root = make(
     "div",
     { class: "one", hidden: true },
     make("section", { "aria-label": "Labels" }, bars, note),
-    make(
-      "section",
-      { "aria-label": "Why" },
-      make("div", { class: "line" }, make("h2", {}, "Why"), chosen),
-      picture,
-      why,
-    ),
+    reasons,
   );
   const shown = { text: "", label: null, method, handles: [] };
   const asking = newest(signal);
@@ -77,7 +78,8 @@ export function makeOne({ model, signal, fail, announce, method, remember, calib
     /** Classify a text and explain its most likely label. */
     async show(text, stopped) {
       const { results } = await askJson("classify", { model: model.id, texts: text }, { signal: stopped });
-      const { label, scores, warnings } = results[0];
+      const { label, labels, score, scores, warnings } = results[0];
+      const isSingle = labels === null && score === null;
       bars.replaceChildren();
       drawLabels(bars, {
         labels: Object.keys(scores),
@@ -85,7 +87,13 @@ export function makeOne({ model, signal, fail, announce, method, remember, calib
         note: warnings.join(" ") || null,
       });
       root.hidden = false;
+      reasons.hidden = !isSingle;
       Object.assign(shown, { text, label: null });
+      if (!isSingle) {
+        note.textContent = score === null ? `Labels: ${labels.join(", ") || "none"}` : `Predicted number: ${score}`;
+        announce(note.textContent);
+        return;
+      }
       announce(`${label}, ${percent(scores[label])}`);
       const known = await calibration;
       note.textContent = trust(known, scores[label]);

@@ -1,0 +1,144 @@
+"""Fitting of generalized linear models on sparse features, by L-BFGS."""
+
+from collections.abc import Callable, Sequence
+from math import inf
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from penwright.classification.sparse import SparseRows
+from penwright.config import ProblemType
+
+STRENGTHS: Sequence[float] = (
+    3.0,
+    10.0,
+    30.0,
+    100.0,
+    300.0,
+)  # inverse regularization strengths to try (C in scikit-learn)
+STRENGTHS_OF_SCORES: Sequence[float] = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # the same for regression
+MANY_LABELS = 1000  # with at least this many labels, only one regularization strength is tried, to save time
+MOST_WORK = 1e11  # maximum number of multiplications per fit, which limits the iterations
+MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
+MEMORY = 6  # number of past updates that L-BFGS remembers
+TOLERANCE = 1e-5  # a fit ends when no entry of the gradient of the mean loss exceeds this value
+
+# The label ids; 0 or 1 for each label; or the standardized scores.
+Targets = Int64[Tensor, " texts"] | Float[Tensor, "texts n_labels"]
+SINGLE: ProblemType = "single_label_classification"
+
+
+class Coefficients(NamedTuple):
+    """The weights of a linear model."""
+
+    weights: Float[Tensor, "ngrams n_labels"]
+    bias: Float[Tensor, " n_labels"]
+    is_complete: bool = True  # False if the fit ran out of time
+
+    def logits(self, rows: SparseRows) -> Float[Tensor, "texts n_labels"]:
+        """Return the logits of each row."""
+        return rows.dot(self.weights) + self.bias
+
+
+def choose_strength(
+    rows: SparseRows,
+    labels: Targets,
+    n_labels: int,
+    n_ngrams: int,
+    folds: NDArray[np.int64],
+    until: float = inf,
+    problem: ProblemType = SINGLE,
+) -> tuple[float, Coefficients]:
+    """Return the regularization strength with the lowest loss on the first fold, and the coefficients fitted with it.
+
+    The coefficients are fitted on the other folds.
+    """
+    others, own = np.flatnonzero(folds != 0), np.flatnonzero(folds == 0)
+    train, check = rows.take(others), rows.take(own)
+    found: list[tuple[float, float, Coefficients]] = []  # results as (loss, strength, coefficients)
+    strengths = STRENGTHS_OF_SCORES if problem == "regression" else STRENGTHS
+    strengths = strengths if n_labels < MANY_LABELS else strengths[1:2]
+    for number, strength in enumerate(strengths):
+        start, own_end = found[-1][2] if found else None, share_of_time(until, 1 / (len(strengths) - number))
+        fitted = fit_coefficients(train, labels[others], n_labels, n_ngrams, strength, start, own_end, problem)
+        loss, _ = _loss_and_errors(fitted.logits(check), labels[own], problem)
+        found.append((loss, strength, fitted))
+        if loss > min(each[0] for each in found):
+            break
+    _, strength, coefficients = min(found, key=lambda each: each[0])
+    return strength, coefficients
+
+
+def fit_coefficients(
+    rows: SparseRows,
+    labels: Targets,
+    n_labels: int,
+    n_ngrams: int,
+    strength: float,
+    start: Coefficients | None = None,
+    until: float = inf,
+    problem: ProblemType = SINGLE,
+) -> Coefficients:
+    """Fit a generalized linear model with an L2 penalty, using L-BFGS. With one label per text, it is multinomial."""
+    n, transposed = max(1, rows.n_rows), rows.transpose(n_ngrams)
+    weights, bias = (
+        (t.clone() for t in start[:2]) if start else (torch.zeros(n_ngrams, n_labels), torch.zeros(n_labels))
+    )
+    iterations = MOST_WORK / (4.0 * max(1, len(rows.columns)) * n_labels)
+    optimizer = torch.optim.LBFGS(
+        [weights, bias],
+        max_iter=int(min(MOST_ITERATIONS, max(FEWEST_ITERATIONS, iterations))),
+        tolerance_grad=TOLERANCE,
+        history_size=MEMORY,
+        line_search_fn="strong_wolfe",
+    )
+
+    def loss_and_gradient() -> float:
+        loss, errors = _loss_and_errors(rows.dot(weights) + bias, labels, problem)
+        errors /= n
+        weights.grad = transposed.dot(errors).add_(weights, alpha=1 / (strength * n))
+        bias.grad = errors.sum(0)
+        return loss + float(weights.square().sum()) / (2 * strength * n)
+
+    with torch.no_grad():
+        limit = inf if until == inf else _affordable_evaluations(loss_and_gradient, until)
+        group = optimizer.param_groups[0]
+        group["max_eval"] = min(limit, group["max_eval"])
+        optimizer.step(loss_and_gradient)
+    is_complete = optimizer.state[weights]["func_evals"] < limit
+    return Coefficients(weights, bias, is_complete)
+
+
+def _loss_and_errors(
+    logits: Float[Tensor, "texts n_labels"], targets: Targets, problem: ProblemType
+) -> tuple[float, Float[Tensor, "texts n_labels"]]:
+    """Return the mean loss of the texts, and the derivative of each text's loss by its logits."""
+    if problem == SINGLE:
+        log_probs = logits.log_softmax(-1)
+        errors = log_probs.exp()
+        errors[torch.arange(len(errors)), targets] -= 1
+        return float(F.nll_loss(log_probs, targets)), errors
+    if problem == "regression":
+        return float((logits - targets).square().sum(-1).mean() / 2), logits - targets
+    loss = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1).mean()
+    return float(loss), logits.sigmoid() - targets
+
+
+def _affordable_evaluations(evaluate: Callable[[], float], until: float) -> int:
+    """Return how many evaluations of a loss there is time for, but at least FEWEST_ITERATIONS."""
+    begin = monotonic()
+    evaluate()
+    end = monotonic()
+    return max(FEWEST_ITERATIONS, int((until - end) / max(1e-6, end - begin)))
+
+
+def share_of_time(until: float, share: float) -> float:
+    """Return the time at which this share of the time from now to `until` will have passed."""
+    now = monotonic()
+    return now + share * (until - now)

@@ -1,0 +1,88 @@
+"""Folders with a subfolder of text files for each class."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from penwright.data.files import SourceFile, examine
+from penwright.data.paths import TEXT_SUFFIXES, suffix_of, visible_files
+from penwright.data.report import count
+from penwright.errors import PenwrightError
+
+SPLITS = {"train", "training", "test", "testing", "dev", "valid", "val", "validation", "eval"}
+UNLABELLED = ("unsup", "unlabeled", "unlabelled")
+TRAINING = ("train", "training")
+CLASSES = {  # common names of class folders
+    *("pos", "neg", "neu", "positive", "negative", "neutral", "mixed", "good", "bad", "spam", "ham"),
+    *("true", "false", "real", "fake", "yes", "no", "0", "1", "2", "3", "4", "5", "human", "machine", "ai"),
+}
+
+
+def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
+    """Return the text files of each class by name, and a remark on files that are not read.
+
+    If the folder contains `train` and `test`, only `train` is read. Raises PenwrightError for fewer than two classes.
+    """
+    folder, remarks = Path(folder), []
+    inner = _subfolders(folder)
+    names = {each.name.lower() for each in inner}
+    training = next((each for each in inner if each.name.lower() in TRAINING), None)
+    if training and names <= SPLITS:
+        others = [str(each) for each in inner if each != training]
+        if others:
+            remarks.append(f"not read: {', '.join(others)} (for evaluation, use --validation or `penwright evaluate`)")
+        folder, inner = training, _subfolders(training)
+    unlabelled = [each for each in inner if each.name.lower() in UNLABELLED]
+    remarks += [f"not read: {each} (no labels)" for each in unlabelled]
+    found = {each.name: _text_files(each) for each in inner if each not in unlabelled}
+    classes = {name: files for name, files in found.items() if files}
+    if len(classes) < 2:
+        raise PenwrightError(
+            f"{folder} does not contain two class folders with texts (found: {', '.join(classes) or 'none'}). Put the "
+            "texts of each class into a folder with its name, or pass a table with a text and a label in each row"
+        )
+    apart = [file for file in folder.iterdir() if file.is_file() and not file.name.startswith(".")]
+    if apart:
+        remarks.append(f"not read: {count(len(apart), 'file')} in {folder} outside the class folders")
+    return classes, "; ".join(remarks)
+
+
+def classes_in(folder: str | Path) -> tuple[list[str], bool]:
+    """Return the subfolders that may be classes, and whether all of them have common class names.
+
+    The list is empty if the folder itself contains text files.
+    """
+    folder = Path(folder)
+    try:
+        has_own_texts = any(suffix_of(file) in TEXT_SUFFIXES for file in folder.iterdir() if file.is_file())
+        classes = [] if has_own_texts else list(class_folders(folder)[0])
+    except (PenwrightError, OSError):  # not a folder, or a folder without classes
+        return [], False
+    return classes, bool(classes) and {name.lower() for name in classes} <= CLASSES
+
+
+def class_rows(files: Sequence[tuple[str, SourceFile]]) -> Iterator[tuple[str, str]]:
+    """Yield each file's text with its class."""
+    return (("".join(file.blocks()).strip(), name) for name, file in files)
+
+
+def class_files(folder: str | Path, encoding: str | None) -> tuple[list[tuple[str, SourceFile]], str]:
+    """Examine the files of all classes. Return each with its class, and a remark on unreadable files."""
+    classes, remark = class_folders(folder)
+    files, remarks = [], [remark] if remark else []
+    for name, paths in classes.items():
+        for path in paths:
+            try:
+                files.append((name, examine(path, encoding)))
+            except PenwrightError as error:
+                remarks.append(f"not read: {error}")
+    return files, "; ".join(remarks)
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    above = {folder.resolve(), *folder.resolve().parents}  # a link may lead to one of these folders
+    inner = (each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+    return sorted(each for each in inner if each.resolve() not in above)
+
+
+def _text_files(folder: Path) -> list[Path]:
+    return sorted(file for file in visible_files(folder) if suffix_of(file) in TEXT_SUFFIXES)

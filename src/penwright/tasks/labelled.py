@@ -1,0 +1,226 @@
+"""Labelled texts: what all classifiers share, whether a text gets one label, any number of labels, or a score."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress, islice
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from penwright.classification.classifier import Classifier
+from penwright.classification.linear import LinearClassifier
+from penwright.data.bucketing import LabelledBatches, TokenDropout
+from penwright.data.corpus import Labelled
+from penwright.data.labels import label_key
+from penwright.data.store import TokenStore
+from penwright.data.store_writer import Cell
+from penwright.errors import PenwrightError
+from penwright.model.encoder_only import EncoderOnly
+from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
+
+SHOWN = 10  # maximum number of labels in an error message
+MOST_EVALUATED = 10_000  # maximum number of texts in a quick evaluation
+MOST_SCORES = 20_000_000  # maximum number of scores (texts x labels) in memory at once
+MOST_LOGITS = 50_000_000  # maximum number of logits (texts x labels) for fitting the linear classifier
+MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
+MOST_REFITTED = 20_000  # maximum number of texts for a linear classifier of all texts
+LINEAR = "linear classifier of n-grams"  # the note of this baseline's scores
+
+# The label ids; 0 or 1 for each label; or the standardized scores.
+Targets = Int64[Tensor, " texts"] | Float[Tensor, "texts n_labels"]
+Outputs = Float[Tensor, "texts n_labels"]
+
+
+def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
+    """Yield each text with the index of the text's label.
+
+    Labels that differ only in notation (1 and 1.0) match. Raises PenwrightError for an unknown label.
+    """
+    number = {label: index for index, label in enumerate(labels)}
+    keys = Counter(map(label_key, labels))
+    alike = {key: index for index, key in enumerate(map(label_key, labels)) if keys[key] == 1}
+    for example in part:
+        assert isinstance(example, Labelled)
+        index = number.get(example.label)
+        if index is None:
+            index = alike.get(label_key(example.label))
+        if index is None:
+            raise unknown_label(example.label, labels)
+        yield example.text, index
+
+
+def unknown_label(label: str, labels: Sequence[str]) -> PenwrightError:
+    """Return an error about a label that the training texts lack."""
+    known = f"{', '.join(labels[:SHOWN])}{', ...' if len(labels) > SHOWN else ''}"
+    return PenwrightError(
+        f"the label '{label[:50]}' does not occur in the training texts, which have the labels: {known}"
+    )
+
+
+def texts(corpus: AnyCorpus) -> Iterator[str]:
+    """Yield the training texts."""
+    for example in corpus.training:
+        assert isinstance(example, Labelled)
+        yield example.text
+
+
+def batches(context: RunContext, store: TokenStore) -> LabelledBatches:
+    """Return the batches of a token store."""
+    recipe, model = context.recipe, context.recipe.model
+    return LabelledBatches(
+        store.column("text"),
+        store.labels["label"],
+        model.context_length,
+        recipe.training.batch_tokens,
+        context.markers,
+        recipe.seed,
+        TokenDropout(model.token_dropout, model.pooling == "first") if model.token_dropout else None,
+        target_table(context, context.corpus),
+    )
+
+
+def target_table(context: RunContext, corpus: AnyCorpus) -> Float[Tensor, "values n_labels"] | None:
+    """Return the targets for each of the corpus's `label_values`, or None if each text has one label.
+
+    Raises PenwrightError for a label that does not occur in the training texts.
+    """
+    problem, labels = context.recipe.model.problem_type, context.card.labels
+    if problem == "single_label_classification":
+        return None
+    if problem == "regression":
+        mean, deviation = classifier_model(context).scale.cpu()
+        return ((torch.tensor([float(value) for value in corpus.label_values]) - mean) / deviation)[:, None]
+    number = {label: index for index, label in enumerate(labels)}
+    table = torch.zeros(len(corpus.label_values), len(labels))
+    for row, value in enumerate(corpus.label_values):
+        for label in Labelled("", value).labels:
+            if label not in number:
+                raise unknown_label(label, labels)
+            table[row, number[label]] = 1
+    return table
+
+
+def classifier_model(context: RunContext) -> EncoderOnly:
+    """Return the model of a classifier."""
+    assert isinstance(context.model, EncoderOnly)
+    return context.model
+
+
+def fit_linear(context: RunContext, corpus: AnyCorpus, until: float = inf) -> LinearClassifier:
+    """Fit a linear classifier of n-grams on the training texts. If there are many texts, use a random sample."""
+    n_labels, seed = len(context.card.labels), context.recipe.seed
+    texts, targets = some_texts(context, corpus, corpus.training, seed)
+    return LinearClassifier.fit(texts, targets, n_labels, seed, until, context.recipe.model.problem_type)
+
+
+def refit_linear(linear: LinearClassifier, context: RunContext, until: float = inf) -> LinearClassifier | None:
+    """Fit a linear classifier on all texts, held-out ones included.
+
+    Return None for a large corpus, to which the held-out texts add little, or if it cannot be done by the time `until`
+    (as counted by `monotonic`). Use the classifier only for texts outside the corpus: its scores for the held-out texts
+    are too good.
+    """
+    corpus = context.corpus
+    if len(corpus.training) + len(corpus.held_out) > MOST_REFITTED:
+        return None
+    (texts, targets), (more, others) = (
+        some_texts(context, corpus, part, 0) for part in (corpus.training, corpus.held_out)
+    )
+    return linear.refit([*texts, *more], torch.cat([targets, others]), until)
+
+
+def some_texts(context: RunContext, corpus: AnyCorpus, part: AnyPart, seed: int) -> tuple[list[str], Targets]:
+    """Return the texts of a part with their targets. If there are many texts, return a random sample."""
+    values, table = corpus.label_values or context.card.labels, target_table(context, corpus)
+    fitting = int(len(part) * MOST_CHARACTERS / max(1, part.n_characters))
+    n = max(1, min(len(part), fitting, MOST_LOGITS // len(context.card.labels)))
+    kept = np.zeros(len(part), dtype=bool)
+    kept[np.random.default_rng(seed).permutation(len(part))[:n]] = True
+    texts, numbers = [], []
+    for text, number in compress(rows(part, values), kept.tolist()):
+        assert isinstance(text, str) and isinstance(number, int)
+        texts.append(text)
+        numbers.append(number)
+    return texts, torch.tensor(numbers) if table is None else table[torch.tensor(numbers)]
+
+
+class Predictions(NamedTuple):
+    """The outputs for some of the held-out texts."""
+
+    outputs: Outputs
+    truth: Targets
+    texts: Sequence[str]
+
+
+def predictions(context: RunContext) -> Iterator[Predictions]:
+    """Yield the predictions for all held-out texts, in parts that fit in memory."""
+    classifier, column, truth = classifier_of(context), context.held_out.column("text"), true_targets(context)
+    most, texts = most_at_once(context), held_out_texts(context)
+    for begin in range(0, len(truth), most):
+        part = list(islice(texts, most))
+        tokens = [column[row] for row in range(begin, begin + len(part))]
+        outputs = classifier.combine(classifier.outputs(tokens), classifier.linear_outputs(part))
+        yield Predictions(outputs, truth[begin : begin + most], part)
+
+
+def quick_predictions(
+    context: RunContext, fit_mixture: Callable[[Outputs, Outputs, Tensor], Tensor]
+) -> tuple[Outputs, Targets]:
+    """Return the outputs for a fixed random sample of held-out texts, and the truth.
+
+    The mixture with the linear classifier is fitted on this sample.
+    """
+    classifier, column, truth = classifier_of(context), context.held_out.column("text"), true_targets(context)
+    rows = np.random.default_rng(0).permutation(len(truth))[: most_at_once(context)]
+    outputs, truth = classifier.outputs([column[row] for row in rows.tolist()]), truth[rows]
+    if classifier.linear is not None:
+        if context.linear_outputs is None:
+            chosen = set(rows.tolist())
+            texts = {row: text for row, text in enumerate(held_out_texts(context)) if row in chosen}
+            context.linear_outputs = classifier.linear.outputs([texts[row] for row in rows.tolist()])
+        classifier.model.mixture.copy_(fit_mixture(outputs, context.linear_outputs, truth))
+    return classifier.combine(outputs, context.linear_outputs), truth
+
+
+def linear_predictions(context: RunContext) -> Iterator[tuple[Outputs, Targets]]:
+    """Yield the outputs of the linear classifier for all held-out texts, with the truth; nothing if there is none."""
+    texts, linear = held_out_texts(context), context.linear
+    if linear is None:
+        return
+    for truth in true_targets(context).split(most_at_once(context)):
+        yield linear.outputs(list(islice(texts, len(truth)))), truth
+
+
+def classifier_of(context: RunContext) -> Classifier:
+    """Return the classifier of a context."""
+    classifier = context.application
+    assert isinstance(classifier, Classifier)
+    return classifier
+
+
+def true_targets(context: RunContext) -> Targets:
+    """Return the targets of the held-out texts."""
+    numbers = torch.from_numpy(context.held_out.labels["label"].astype(np.int64))
+    table = target_table(context, context.corpus)
+    return numbers if table is None else table[numbers]
+
+
+def held_out_texts(context: RunContext) -> Iterator[str]:
+    """Yield the held-out texts, in the order of the token store."""
+    for example in context.corpus.held_out:
+        assert isinstance(example, Labelled)
+        yield example.text
+
+
+def most_at_once(context: RunContext) -> int:
+    """Return the number of texts to score at once, as limited by MOST_SCORES."""
+    return max(1, min(MOST_EVALUATED, MOST_SCORES // max(1, len(context.card.labels))))
+
+
+def held_out_examples(context: RunContext, n: int) -> list[Labelled]:
+    """Return the first held-out texts with their labels."""
+    return [example for example in islice(context.corpus.held_out, n) if isinstance(example, Labelled)]

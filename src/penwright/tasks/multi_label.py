@@ -1,0 +1,106 @@
+"""Classification with any number of labels for each text: each label is a decision of its own."""
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from penwright.classification.mixture import fit_mixture_of_sets
+from penwright.evaluation.label_report import N_MISTAKES, LabelReport, Mistake, best_threshold
+from penwright.evaluation.label_sets import (
+    SetCounts,
+    count_sets,
+    nats_of_sets,
+    scores_of_labels,
+    set_scores,
+    worst_sets,
+)
+from penwright.evaluation.scores import Sample, Score
+from penwright.tasks.context import RunContext
+from penwright.tasks.labelled import (
+    LINEAR,
+    Outputs,
+    Targets,
+    classifier_model,
+    classifier_of,
+    held_out_examples,
+    linear_predictions,
+    predictions,
+    quick_predictions,
+    true_targets,
+)
+
+N_SAMPLES = 3
+FEWEST_POSITIVES = 10  # minimum number of held-out texts with a label for tuning its threshold
+
+
+def quick_evaluate(context: RunContext) -> Sequence[Score]:
+    """Score a fixed random sample of held-out texts. Fit the mixture and the thresholds on this sample."""
+    outputs, truth = quick_predictions(context, fit_mixture_of_sets)
+    thresholds = classifier_model(context).thresholds
+    thresholds.copy_(fit_thresholds(outputs, truth))
+    counts = count_sets(outputs.sigmoid() >= thresholds.cpu(), truth)
+    return _scores(counts, nats_of_sets(outputs, truth))
+
+
+def fit_thresholds(outputs: Outputs, truth: Targets) -> Float[Tensor, " n_labels"]:
+    """Return the threshold with the best F1 for each label; 0.5 for labels with few texts."""
+    probabilities, is_label = outputs.sigmoid().double().numpy(), truth.bool().numpy()
+    found = np.full(probabilities.shape[1], 0.5)
+    for label in np.flatnonzero(is_label.sum(0) >= FEWEST_POSITIVES):
+        best = best_threshold(probabilities[:, label], is_label[:, label], "")
+        found[label] = best.threshold if best else 0.5
+    return torch.from_numpy(found).float()
+
+
+def evaluate(context: RunContext) -> Sequence[Score]:
+    """Score all held-out texts. The first score has a report on all labels."""
+    labels, thresholds = context.card.labels, classifier_model(context).thresholds.cpu()
+    results, nats, mistakes = list[SetCounts](), 0.0, list[Mistake]()
+    for outputs, truth, texts in predictions(context):
+        mistakes += worst_sets(outputs, truth, thresholds, texts, labels, sum(each.n_texts for each in results))
+        results.append(count_sets(outputs.sigmoid() >= thresholds, truth))
+        nats += nats_of_sets(outputs, truth)
+    counts = reduce(add, results)
+    worst = tuple(sorted(mistakes, reverse=True)[:N_MISTAKES])
+    first, *others = _scores(counts, nats)
+    return [first._replace(report=LabelReport(scores_of_labels(counts, labels, thresholds), [], worst)), *others]
+
+
+def _scores(counts: SetCounts, nats: float) -> Sequence[Score]:
+    return [*set_scores(counts), Score("nats per text", nats / max(1, counts.n_texts))]
+
+
+def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
+    """Score the most frequent label, the frequencies of all labels, and the linear classifier."""
+    truth = true_targets(context)
+    shares = truth.mean(0, dtype=torch.double).clamp(1e-6, 1 - 1e-6)
+    frequent = torch.zeros_like(truth, dtype=torch.bool)
+    frequent[:, int(shares.argmax())] = True
+    micro, *_ = set_scores(count_sets(frequent, truth))
+    nats = nats_of_sets(shares.logit().expand(truth.shape), truth) / max(1, len(truth))
+    found = [
+        micro._replace(note="always the most frequent label"),
+        Score("nats per text", nats, note="each label as likely as in the held-out texts"),
+    ]
+    parts = [
+        (count_sets(outputs > 0, truth), nats_of_sets(outputs, truth)) for outputs, truth in linear_predictions(context)
+    ]
+    if parts:
+        counts, nats = reduce(add, [counts for counts, _ in parts]), sum(nats for _, nats in parts)
+        found += [score._replace(note=f"{LINEAR}, thresholds 0.5") for score in _scores(counts, nats)]
+    return found
+
+
+def sample(context: RunContext) -> Sequence[Sample]:
+    """Classify a few held-out texts."""
+    examples = held_out_examples(context, N_SAMPLES)
+    given = classifier_of(context).classify([example.text for example in examples])
+    return [
+        Sample(example.text, ", ".join(each.labels or ()) or "(no label)", ", ".join(example.labels))
+        for example, each in zip(examples, given, strict=True)
+    ]

@@ -1,0 +1,66 @@
+"""Regression: each text gets a number, such as a number of stars."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from penwright.classification.mixture import fit_mixture_of_scores
+from penwright.evaluation.regression import Numbers, regression_scores
+from penwright.evaluation.scores import Sample, Score
+from penwright.tasks.context import RunContext
+from penwright.tasks.labelled import (
+    Outputs,
+    Targets,
+    classifier_model,
+    classifier_of,
+    held_out_examples,
+    linear_predictions,
+    predictions,
+    quick_predictions,
+    true_targets,
+)
+
+N_SAMPLES = 3
+
+
+def quick_evaluate(context: RunContext) -> Sequence[Score]:
+    """Score a fixed random sample of held-out texts. Fit the mixture with the linear model on this sample."""
+    return _scores(context, [quick_predictions(context, fit_mixture_of_scores)])
+
+
+def evaluate(context: RunContext) -> Sequence[Score]:
+    """Score all held-out texts."""
+    return _scores(context, [(part.outputs, part.truth) for part in predictions(context)])
+
+
+def _scores(context: RunContext, parts: Sequence[tuple[Outputs, Targets]]) -> Sequence[Score]:
+    predicted, truth = (_numbers(context, side) for side in zip(*parts, strict=True))
+    return regression_scores(predicted, truth, float(classifier_model(context).scale[1]))
+
+
+def _numbers(context: RunContext, standardized: Sequence[Outputs | Targets]) -> Numbers:
+    """Return standardized scores as numbers on the scale of the training texts."""
+    mean, deviation = classifier_model(context).scale.tolist()
+    return mean + deviation * np.concatenate([each[:, 0].double().numpy() for each in standardized])
+
+
+def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
+    """Score the mean of the training texts, and ridge regression of n-grams."""
+    mean, deviation = classifier_model(context).scale.tolist()
+    truth = _numbers(context, [true_targets(context)])
+    always = regression_scores(np.full_like(truth, mean), truth, deviation)
+    found = [score._replace(note="always the mean of the training texts") for score in always[2:]]
+    if context.linear is not None:
+        linear = _scores(context, list(linear_predictions(context)))
+        found += [score._replace(note="ridge regression of n-grams", standard_error=None) for score in linear]
+    return found
+
+
+def sample(context: RunContext) -> Sequence[Sample]:
+    """Predict the numbers of a few held-out texts."""
+    examples = held_out_examples(context, N_SAMPLES)
+    given = classifier_of(context).classify([example.text for example in examples])
+    return [
+        Sample(example.text, "" if each.score is None else f"{each.score:.4g}", example.label)
+        for example, each in zip(examples, given, strict=True)
+    ]

@@ -1,0 +1,225 @@
+"""Several labels for each text, and scores: reading, fitting, thresholds, and use by command."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from penwright.classification.fitting import fit_coefficients
+from penwright.classification.mixture import fit_mixture_of_scores, fit_mixture_of_sets, mixed
+from penwright.classification.ngrams import NgramVectorizer
+from penwright.data.corpus import Columns, LabelKind, ReadingOptions
+from penwright.data.labelled import open_labelled
+from penwright.data.labels import label_set
+from penwright.errors import PenwrightError
+from penwright.evaluation.label_sets import count_sets, scores_of_labels, set_scores, worst_sets
+from penwright.evaluation.regression import correlation, ranks, regression_scores
+from penwright.tasks.multi_label import FEWEST_POSITIVES, fit_thresholds
+
+from ..cli.conftest import QUICK, Command, penwright  # noqa: F401  # a fixture
+
+WORDS = {"action": "gun chase", "comedy": "joke laugh", "war": "battle army"}
+SETS = [["action"], ["comedy"], ["war"], ["action", "war"], ["comedy", "war"], ["action", "comedy", "war"]]
+
+
+def labelled_texts(n: int = 240) -> list[tuple[str, list[str]]]:
+    chosen = [SETS[number * 7 % len(SETS)] for number in range(n)]
+    return [(" ".join([*(WORDS[label] for label in labels), f"film {k}"]), labels) for k, labels in enumerate(chosen)]
+
+
+def scored_texts(n: int = 200) -> list[tuple[str, float]]:
+    return [(" ".join(["great"] * (k % 5) + ["bad"] * (4 - k % 5) + [f"film {k}"]), 1.5 + k % 5 / 2) for k in range(n)]
+
+
+def write(path: Path, header: list[str], rows: list[list[object]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+def set_table(folder: Path, separator: str) -> Path:
+    rows = [[text, separator.join(labels)] for text, labels in labelled_texts()]
+    return write(folder / "films.csv", ["text", "label"], rows)
+
+
+def score_table(folder: Path) -> Path:
+    return write(folder / "stars.csv", ["text", "score"], [list(row) for row in scored_texts()])
+
+
+@pytest.mark.parametrize("separator", ["|", ";"])
+def test_a_clear_separator_is_found(tmp_path: Path, separator: str) -> None:
+    corpus = open_labelled([set_table(tmp_path, separator)])
+    assert corpus.label_kind == LabelKind("multi_label_classification", separator)
+    assert corpus.labels == ("action", "comedy", "war")
+    counts = {label: sum(label in example.labels for example in corpus.training) for label in corpus.labels}
+    assert dict(corpus.label_counts) == counts
+    assert 0 < len(corpus.held_out) < 40
+
+
+def test_lists_in_json_lines_need_no_setting(tmp_path: Path) -> None:
+    path = tmp_path / "films.jsonl"
+    lines = [json.dumps({"text": text, "labels": labels}) for text, labels in labelled_texts()]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    corpus = open_labelled([path])
+    assert corpus.label_kind == LabelKind("multi_label_classification")
+    assert {example.labels for example in corpus.training} == {tuple(labels) for labels in SETS}
+
+
+def test_cells_are_read_as_sets() -> None:
+    assert label_set(" b ; a;b;", ";", {}) == "a\x1fb"
+    assert label_set('["x, y", "z"]', None, {"z": "last"}) == "last\x1fx, y"
+    assert label_set("", "|", {}) == ""
+
+
+def test_no_held_out_text_has_a_label_that_training_lacks(tmp_path: Path) -> None:
+    rows = [[text, ";".join(labels)] for text, labels in labelled_texts(60)]
+    rows += [[f"odd {k}", f"action;rare{k % 8}"] for k in range(9)]
+    corpus = open_labelled([write(tmp_path / "films.csv", ["text", "label"], rows)])
+    known = {label for example in corpus.training for label in example.labels}
+    assert known == set(corpus.labels) and {each for text in corpus.held_out for each in text.labels} <= known
+
+
+def test_a_score_must_be_a_finite_number(tmp_path: Path) -> None:
+    rows = [*scored_texts(40), ("no number", "good"), ("not finite", "inf"), ("nothing", "")]
+    path = write(tmp_path / "stars.csv", ["text", "score"], [list(row) for row in rows])
+    corpus = open_labelled([path], ReadingOptions(Columns(label_kind=LabelKind("regression"))))
+    assert corpus.labels == ("score",)
+    assert len(corpus.training) + len(corpus.held_out) == 40
+    assert {float(value) for value in corpus.label_values} == {1.5, 2.0, 2.5, 3.0, 3.5}
+    dropped = {each.reason: each.count for each in corpus.report.dropped}
+    assert dropped["the label is not a number"] == 2 and sum(dropped.values()) == 3
+
+
+def test_several_labels_are_independent_logistic_regressions() -> None:
+    texts = [text for text, _ in labelled_texts(60)]
+    targets = torch.tensor([[float(name in labels) for name in WORDS] for _, labels in labelled_texts(60)])
+    vectorizer = NgramVectorizer.fit(texts, 1, 10_000)
+    rows, n = vectorizer.rows(texts), len(vectorizer.keys)
+    found = fit_coefficients(rows, targets, 3, n, 10.0, problem="multi_label_classification")
+    for label in range(3):
+        two = fit_coefficients(rows, targets[:, label].long(), 2, n, 5.0)  # half the strength: weights count twice
+        logits = (two.weights[:, 1] - two.weights[:, 0], two.bias[1] - two.bias[0])
+        torch.testing.assert_close(
+            found.logits(rows)[:, label], rows.dot(logits[0][:, None])[:, 0] + logits[1], atol=0.05, rtol=0
+        )
+
+
+def test_scores_are_fitted_by_ridge_regression() -> None:
+    texts, numbers = zip(*scored_texts(60), strict=True)
+    targets = torch.tensor(numbers)[:, None] - 2.5
+    vectorizer = NgramVectorizer.fit(texts, 1, 10_000)
+    rows, n = vectorizer.rows(texts), len(vectorizer.keys)
+    found = fit_coefficients(rows, targets, 1, n, 3.0, problem="regression").logits(rows).double()
+    matrix = torch.cat([rows.dot(torch.eye(n)), torch.ones(60, 1)], 1).double()
+    penalty = torch.eye(n + 1, dtype=torch.double) / 3.0
+    penalty[-1, -1] = 0
+    weights = torch.linalg.solve(matrix.T @ matrix + penalty, matrix.T @ targets.double())
+    torch.testing.assert_close(found, matrix @ weights, atol=1e-2, rtol=0)
+
+
+def test_mixtures_lower_the_loss() -> None:
+    torch.manual_seed(0)
+    truth = (torch.rand(500, 4) < 0.3).float()
+    encoder, linear = (2 * (truth - 0.5) + torch.randn(500, 4) for _ in range(2))
+    weights = fit_mixture_of_sets(encoder, linear, truth)
+    losses = [
+        float(F.binary_cross_entropy_with_logits(each.double(), truth.double()))
+        for each in (mixed(encoder, linear, weights, "multi_label_classification"), encoder, linear)
+    ]
+    assert losses[0] < min(losses[1:])
+    scores = torch.randn(500, 1)
+    encoder, linear = (scores + torch.randn(500, 1) for _ in range(2))
+    weights = fit_mixture_of_scores(encoder, linear, scores)
+    assert (mixed(encoder, linear, weights, "regression") - scores).square().mean() < (linear - scores).square().mean()
+    assert weights.tolist() == pytest.approx([1 / 3, 1 / 3], abs=0.08)
+
+
+def test_thresholds_are_tuned_for_labels_with_enough_texts() -> None:
+    truth = torch.zeros(100, 2)
+    truth[:30, 0] = 1
+    truth[: FEWEST_POSITIVES - 1, 1] = 1
+    logits = torch.where(truth.bool(), -1.0, -3.0)  # probabilities 0.27 and 0.05
+    first, second = fit_thresholds(logits, truth).tolist()
+    assert 0.05 < first < 0.27 and second == 0.5
+
+
+def test_scores_of_sets() -> None:
+    truth = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    predicted = torch.tensor([[True, False], [True, False], [False, True]])
+    counts = count_sets(predicted, truth)
+    micro, macro, exact = set_scores(counts)
+    assert (micro.value, macro.value, exact.value) == pytest.approx((200 * 2 / 6, 50.0, 100 / 3))
+    first, second = scores_of_labels(counts + counts, ["a", "b"], torch.tensor([0.5, 0.25]))
+    assert (first.f1, first.n_texts, second.recall, second.threshold) == (100.0, 4, 0.0, 0.25)
+    worst = worst_sets(
+        torch.tensor([[3.0, -3], [3, -3], [-3, 1]]), truth, torch.full((2,), 0.5), list("xyz"), ["a", "b"]
+    )
+    assert [(each.predicted, each.label, each.text) for each in worst] == [("a", "a, b", "y"), ("b", "", "z")]
+
+
+def test_scores_of_numbers() -> None:
+    truth = np.array([1.0, 2.0, 2.0, 4.0])
+    assert ranks(truth).tolist() == [1.0, 2.5, 2.5, 4.0]
+    assert correlation(truth, 3 - 2 * truth) == pytest.approx(-1)
+    assert correlation(truth, np.ones(4)) == 0
+    pearson, spearman, error, nats = regression_scores(truth**3, truth, 1.0)
+    assert spearman.value == pytest.approx(1) and 0.8 < pearson.value < 1 and error.value == pytest.approx(18)
+    assert nats.value > regression_scores(truth, truth, 1.0)[-1].value
+
+
+def test_several_labels_by_command(penwright: Command, tmp_path: Path) -> None:  # noqa: F811
+    path, run = set_table(tmp_path, ","), tmp_path / "run"
+    refused = penwright("train", path, "--run", run, "--steps", 2, *QUICK)
+    assert refused.returncode == 1 and "--set data.label_separator=," in refused.stderr
+    done = penwright("train", path, "--run", run, "--steps", 4, "--set", "data.label_separator=,", *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert "3 labels to learn" in done.stderr and "to beat: micro-F1" in done.stderr
+    found = penwright("classify", run, "gun chase battle army film", "", "--json").stdout.splitlines()
+    first, blank = map(json.loads, found)
+    assert set(first["labels"]) == {"action", "war"} and first["label"] == first["labels"][0]
+    assert list(first["scores"]) == sorted(first["scores"], key=first["scores"].get, reverse=True)
+    assert blank["label"] is None
+    every = penwright("classify", run, "gun", "--threshold", 0).stdout.split("\t")
+    assert set(every[0].split("|")) == set(WORDS) and len(every[1].split("|")) == 3
+    done = penwright("classify", run, "--csv", path)
+    rows = list(csv.reader(io.StringIO(done.stdout)))
+    assert rows[0] == ["text", "label", "predicted", "probability"]
+    right = [set(row[1].split(",")) == set(row[2].split("|")) for row in rows[1:]]
+    assert sum(right) > 0.9 * len(right)
+    assert penwright("classify", run, "gun", "--positive", "war").returncode == 2
+    report = json.loads(penwright("evaluate", run, "--json").stdout)
+    assert [each["name"] for each in report] == ["micro-F1", "macro-F1", "exact match", "nats per text"]
+    assert [each["label"] for each in report[0]["report"]["labels"]] == sorted(WORDS)
+    assert penwright("evaluate", run, "--check-labels").returncode == 2
+
+
+def test_scores_by_command(penwright: Command, tmp_path: Path) -> None:  # noqa: F811
+    path, run = score_table(tmp_path), tmp_path / "run"
+    done = penwright("train", path, "--run", run, "--steps", 4, "--task", "score", *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert "to beat: Pearson's r" in done.stderr
+    low, high = (
+        float(line.split("\t")[0])
+        for line in penwright(
+            "classify", run, "bad bad bad bad film", "great great great great film"
+        ).stdout.splitlines()
+    )
+    assert low < 2 and high > 3
+    rows = list(csv.reader(io.StringIO(penwright("classify", run, "--csv", path).stdout)))
+    assert rows[0] == ["text", "score", "predicted"]
+    assert abs(float(rows[1][2]) - float(rows[1][1])) < 1
+    assert penwright("classify", run, "gun", "--top", 2).returncode == 2
+    assert "mean absolute error" in penwright("evaluate", run).stdout
+    resumed = penwright("train", "--resume", run, "--steps", 2)
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def test_files_with_different_kinds_of_labels_are_refused(tmp_path: Path) -> None:
+    plain = write(tmp_path / "plain.csv", ["text", "label"], [[f"text {k}", "ab"[k % 2]] for k in range(40)])
+    with pytest.raises(PenwrightError, match="different kinds of labels"):
+        open_labelled([plain, set_table(tmp_path, "|")])
