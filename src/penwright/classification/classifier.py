@@ -29,14 +29,14 @@ Tokens = Integer[np.ndarray, " _"]
 class Classification:
     """The label of a text and the probability of each label. A blank text has no label and no probabilities.
 
-    A model that gives any number of labels also sets `labels`. A model that gives a number sets `score`, and no label.
+    A multi-label model also sets `labels`. A regression model sets `score`, but no label.
     """
 
     label: str | None  # most likely label; None for a blank text, or if its probability is below a threshold
     scores: Mapping[str, float]  # probability of each label, most likely first
     warnings: tuple[str, ...] = ()
-    labels: tuple[str, ...] | None = None  # all labels of the text, most likely first; None: the model gives only one
-    score: float | None = None  # predicted number; None: the model gives labels
+    labels: tuple[str, ...] | None = None  # all labels of the text, most likely first; None unless multi-label
+    score: float | None = None  # predicted number; None unless the model is a regression model
 
     def __repr__(self) -> str:
         if self.score is not None:
@@ -113,7 +113,7 @@ class Classifier:
 
     @property
     def problem(self) -> ProblemType:
-        """What the model gives each text: one label, any number of labels, or a score."""
+        """What the model predicts for a text: one label, any number of labels, or a score."""
         return self.model.settings.problem_type
 
     def outputs(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:

@@ -1,4 +1,4 @@
-"""Fitting of generalized linear models on sparse features, by L-BFGS."""
+"""An L-BFGS solver for generalized linear models on sparse features."""
 
 from collections.abc import Callable, Sequence
 from math import inf
@@ -22,14 +22,21 @@ STRENGTHS: Sequence[float] = (
     100.0,
     300.0,
 )  # inverse regularization strengths to try (C in scikit-learn)
-STRENGTHS_OF_SCORES: Sequence[float] = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # the same for regression
+STRENGTHS_OF_SCORES: Sequence[float] = (
+    0.1,
+    0.3,
+    1.0,
+    3.0,
+    10.0,
+    30.0,
+)  # inverse regularization strengths to try for scores (regression)
 MANY_LABELS = 1000  # with at least this many labels, only one regularization strength is tried, to save time
 MOST_WORK = 1e11  # maximum number of multiplications per fit, which limits the iterations
 MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
 MEMORY = 6  # number of past updates that L-BFGS remembers
 TOLERANCE = 1e-5  # a fit ends when no entry of the gradient of the mean loss exceeds this value
 
-# The label ids; 0 or 1 for each label; or the standardized scores.
+# The targets of the texts: one label id each, or 0 or 1 for each label, or standardized scores.
 Targets = Int64[Tensor, " texts"] | Float[Tensor, "texts n_labels"]
 SINGLE: ProblemType = "single_label_classification"
 
@@ -85,7 +92,7 @@ def fit_coefficients(
     until: float = inf,
     problem: ProblemType = SINGLE,
 ) -> Coefficients:
-    """Fit a generalized linear model with an L2 penalty, using L-BFGS. With one label per text, it is multinomial."""
+    """Fit a generalized linear model (multinomial for one label per text) with an L2 penalty, using L-BFGS."""
     n, transposed = max(1, rows.n_rows), rows.transpose(n_ngrams)
     weights, bias = (
         (t.clone() for t in start[:2]) if start else (torch.zeros(n_ngrams, n_labels), torch.zeros(n_labels))
@@ -118,7 +125,7 @@ def fit_coefficients(
 def _loss_and_errors(
     logits: Float[Tensor, "texts n_labels"], targets: Targets, problem: ProblemType
 ) -> tuple[float, Float[Tensor, "texts n_labels"]]:
-    """Return the mean loss of the texts, and the derivative of each text's loss by its logits."""
+    """Return the mean loss of the texts, and the derivative of each text's loss with respect to its logits."""
     if problem == SINGLE:
         log_probs = logits.log_softmax(-1)
         errors = log_probs.exp()
@@ -131,7 +138,7 @@ def _loss_and_errors(
 
 
 def _affordable_evaluations(evaluate: Callable[[], float], until: float) -> int:
-    """Return how many evaluations of a loss there is time for, but at least FEWEST_ITERATIONS."""
+    """Return how many loss evaluations there is time for before `until`, but at least FEWEST_ITERATIONS."""
     begin = monotonic()
     evaluate()
     end = monotonic()
@@ -139,6 +146,6 @@ def _affordable_evaluations(evaluate: Callable[[], float], until: float) -> int:
 
 
 def share_of_time(until: float, share: float) -> float:
-    """Return the time at which this share of the time from now to `until` will have passed."""
+    """Return the time at which the fraction `share` of the time left before `until` will have elapsed."""
     now = monotonic()
     return now + share * (until - now)

@@ -33,8 +33,8 @@ from penwright.storage import let_others_read, require_plain
 MOST_WEIGHTS = 1 << 22  # maximum number of weights (n-grams x labels)
 FEW_TEXTS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
 N_FOLDS = 5
-PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated
-ENOUGH_EVALUATIONS = 60  # number of loss evaluations for a useful fit; if time is too short, texts are left out
+PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated, in characters
+ENOUGH_EVALUATIONS = 60  # number of loss evaluations for a useful fit; if they take too long, texts are left out
 SEARCH_SHARE = 0.6  # share of the time left after vectorizing that may be spent on tuning the regularization
 
 # The names of the tensors in a file. The prefix marks the classifier that was fitted on all texts.
@@ -51,7 +51,7 @@ class LinearClassifier(NamedTuple):
     vectorizer: NgramVectorizer
     coefficients: Coefficients
     strength: float | None = None  # inverse regularization strength; None if the classifier was loaded
-    notes: tuple[str, ...] = ()  # what was left out to save time
+    notes: tuple[str, ...] = ()  # notes about what was left out to save time
     problem: ProblemType = SINGLE
 
     @classmethod
@@ -80,7 +80,7 @@ class LinearClassifier(NamedTuple):
         strength, start = choose_strength(rows, labels, n_labels, n_ngrams, folds, end_of_search, problem)
         found = fit_coefficients(rows, labels, n_labels, n_ngrams, strength, start, until, problem)
         if not found.is_complete:
-            notes.append("stopped before it converged to save time")
+            notes.append("stopped early, before convergence, to save time")
         return cls(vectorizer, found, strength, tuple(notes), problem)
 
     def refit(self, texts: Sequence[str], labels: Targets, until: float = inf) -> "LinearClassifier | None":
@@ -188,7 +188,7 @@ def _affordable(
     vectorizer, rows = _vectorize([texts[place] for place in sample.tolist()], n_labels)
     vectorized = monotonic()
     fit_coefficients(rows, labels[sample], n_labels, len(vectorizer.keys), STRENGTHS[0], None, begin, problem)
-    evaluated = monotonic()  # after FEWEST_ITERATIONS evaluations, since the deadline has passed
+    evaluated = monotonic()  # the deadline had passed, so the fit made only FEWEST_ITERATIONS evaluations
     seconds = (vectorized - begin) + ENOUGH_EVALUATIONS / FEWEST_ITERATIONS * (evaluated - vectorized)
     share = (until - evaluated) / seconds * float(sizes[len(sample) - 1] / sizes[-1])
     return min(len(texts), max(len(sample), int(share * len(texts))))

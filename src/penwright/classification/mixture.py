@@ -18,7 +18,7 @@ Outputs = Float[Tensor, "texts n_labels"]
 def mixed(
     encoder: Outputs, linear: Outputs, weights: Float[Tensor, "2"], problem: ProblemType = "single_label_classification"
 ) -> Outputs:
-    """Return the outputs of the mixture in double precision: log-probabilities, logits of several labels, or scores."""
+    """Return the outputs of the mixture in double precision: log-probabilities, multi-label logits, or scores."""
     first, second = weights.double().cpu()
     outputs = first * encoder.double() + second * linear.double()
     return outputs.log_softmax(-1) if problem == "single_label_classification" else outputs
@@ -62,7 +62,7 @@ def fit_mixture(encoder: Outputs, linear: Outputs, labels: Int64[Tensor, " texts
 def fit_mixture_of_sets(
     encoder: Outputs, linear: Outputs, targets: Float[Tensor, "texts n_labels"]
 ) -> Float[Tensor, "2"]:
-    """Return the mixture weights for logits of several labels. Each label of each text is a decision of its own."""
+    """Return the mixture weights for multi-label logits. Each label of each text is a separate binary example."""
     first, second = (
         torch.stack([-F.softplus(logits), -F.softplus(-logits)], -1).flatten(0, 1) for logits in (encoder, linear)
     )
@@ -72,7 +72,7 @@ def fit_mixture_of_sets(
 def fit_mixture_of_scores(
     encoder: Outputs, linear: Outputs, targets: Float[Tensor, "texts n_labels"]
 ) -> Float[Tensor, "2"]:
-    """Return the mixture weights for standardized scores: those with the least squares, near the initial weights."""
+    """Return the mixture weights for standardized scores: a least-squares fit, with a penalty for change."""
     both = torch.stack([encoder.double().flatten(), linear.double().flatten()])
     start = torch.tensor(LINEAR_ALONE, dtype=torch.double)
     penalty = PRIOR * torch.eye(2, dtype=torch.double)

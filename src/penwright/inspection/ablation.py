@@ -37,7 +37,7 @@ class Ablation:
     loss_after: float
     tokens: tuple[Token, ...]  # the predicted tokens; empty for a classifier, which predicts a label
     changes: Float64[np.ndarray, " answers"]  # change of the loss of each token, after - before
-    next_ids: Int[np.ndarray, " outcomes"]  # the most likely outcomes at the last position, with or without the heads
+    next_ids: Int[np.ndarray, " outcomes"]  # the most likely outcomes at the last position, before or after ablation
     next_texts: tuple[str, ...]
     next_before: Float64[np.ndarray, " outcomes"]  # probabilities of the outcomes in `next_ids`
     next_after: Float64[np.ndarray, " outcomes"]
@@ -142,12 +142,12 @@ def _mean(values: Float64[np.ndarray, " answers"]) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 
-ROWS = 32  # texts per batch
+ROWS = 32  # number of texts per batch
 
 
 @dataclass(frozen=True)
 class Occlusion:
-    """The effect of each token: a label's log-probability with the token minus the one without it, in nats."""
+    """The effect of each token: a label's log-probability with the token minus that without it, in nats."""
 
     target: str  # the label
     log_prob: float  # log-probability of the label with all tokens

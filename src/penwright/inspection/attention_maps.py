@@ -27,7 +27,7 @@ LEVELS = 255
 
 @dataclass(frozen=True)
 class AttentionPart:
-    """The attention weights of all heads of one part: the weight of each source for each target. Rows sum to 1."""
+    """The attention weights of a part of the model, by layer and head. Rows are targets and sum to 1."""
 
     name: PartName
     layers: tuple[int, ...]  # layer numbers along the first axis
@@ -144,7 +144,7 @@ def _stacked(maps: dict[int, Tensor]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Rollout:
-    """The share of each target's content that comes from each source.
+    """Attention rollout: the share of each target's content that comes from each source.
 
     For a translator, the rows of `decoder` and `cross` sum to 1 together. Otherwise, each row sums to 1.
     """

@@ -25,7 +25,7 @@ class Node(NamedTuple):
 class BeamTree:
     """A recorder of the beam search for one source.
 
-    If a second search begins, the nodes of the first one are discarded, because it only made a draft.
+    If a second search begins, the nodes of the first one are discarded, since it only produced a draft translation.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Beams:
 
 
 def beams(translator: Translator, text: str, beam_size: int | None = None) -> Beams:
-    """Return the tree of the search for a text; raises UsageError unless the text is translated in one pass."""
+    """Return the beam search tree of a translated text; raises UsageError unless it is translated in one pass."""
     tree = BeamTree()
 
     def watch(source: int, extension: Extension) -> None:

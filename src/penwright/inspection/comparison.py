@@ -38,19 +38,19 @@ class Comparison:
 
 @dataclass(frozen=True)
 class HeadComparison:
-    """The statistics of a part's heads on both sides; NaN for a head that one side lacks."""
+    """The head statistics of one part, in two models or for two texts; NaN for a head that only the other model has."""
 
     name: PartName
     layers: tuple[int, ...]
-    first: dict[str, Float64[np.ndarray, "n_layers n_heads"]]  # by name of the statistic
+    first: dict[str, Float64[np.ndarray, "n_layers n_heads"]]  # an array for each statistic, by name
     second: dict[str, Float64[np.ndarray, "n_layers n_heads"]]
 
 
 def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
     """Align the surprisals of two texts.
 
-    Equal texts are divided wherever a piece ends in both texts. Different texts are aligned by their longest common
-    sequences. Raises UsageError if the differences are too long to align.
+    Equal texts are divided wherever a piece ends at the same place in both. Different texts are aligned by their
+    longest common sequences. Raises UsageError if the differences are too long to align.
     """
     same = "".join(first.texts) == "".join(second.texts)
     spans = list(_same_ends(first.texts, second.texts) if same else _shared(first.texts, second.texts))
@@ -118,7 +118,7 @@ def _side_by_side(one: slice, other: slice) -> Spans:
 
 
 def compare_heads(first: Sequence[HeadStatistics], second: Sequence[HeadStatistics]) -> tuple[HeadComparison, ...]:
-    """Compare the heads of the parts that both sides have; skip statistics that neither side has."""
+    """Compare the head statistics of the parts that both models have; skip statistics that are NaN for both."""
     known = {part.name: part for part in second}
     return tuple(_compare_part(part, known[part.name]) for part in first if part.name in known)
 

@@ -74,7 +74,7 @@ def plane(matrix: Float[np.ndarray, "n d_model"]) -> tuple[Float64[np.ndarray, "
 def neighbours(model: Model, tokenizer: Tokenizer, word: str, k: int = 10, side: Side | None = None) -> Neighbours:
     """Return the tokens nearest to a word.
 
-    The word is read as part of a sentence if it is a single token there; otherwise, it is read by itself.
+    The word is read with a leading space if this yields a single token; otherwise, it is read by itself.
     """
     ids, table, words = _ids_of(tokenizer, word), _table(model, side), vocabulary(tokenizer)
     found, close = nearest(table, table[ids].mean(0), k, [*ids, *special_ids(tokenizer)])
@@ -123,7 +123,7 @@ class PositionalSimilarity:
 
     kind: Literal["sinusoidal", "learned", "rotary", "none"]
     encodings: Float64[np.ndarray, "positions width"]
-    frequencies: Float64[np.ndarray, " pairs"] | None  # angular, in radians per position; None if learned
+    frequencies: Float64[np.ndarray, " pairs"] | None  # angular frequencies (radians per position); None if learned
     similarity: Float64[np.ndarray, "positions positions"]
 
 

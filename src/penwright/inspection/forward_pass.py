@@ -39,7 +39,7 @@ class ForwardPass:
         return np.array([token.id for token in self.answers], dtype=np.int64)
 
     def sides(self, part: PartName) -> tuple[tuple[Token, ...], tuple[Token, ...]]:
-        """Return the tokens that attend in a part, and the tokens that they attend to."""
+        """Return the tokens that attend in this part of the model, and the tokens that they attend to."""
         return self.source if part == "encoder" else self.target, self.target if part == "decoder" else self.source
 
     def cut(self, longest: int) -> "ForwardPass":
@@ -84,7 +84,7 @@ def _ids(model: Model, tokens: Sequence[Token], rows: int) -> Int[Tensor, "rows 
 
 
 def embeddings(model: Model) -> dict[Side, Embedding]:
-    """Return the embedding of each side that the model reads."""
+    """Return the embedding of each side (source or target) that the model reads."""
     match model:
         case EncoderDecoder():
             return {"source": model.source_embedding, "target": model.target_embedding}
@@ -95,7 +95,7 @@ def embeddings(model: Model) -> dict[Side, Embedding]:
 
 
 def embedding_of(model: Model, side: Side | None = None) -> Embedding:
-    """Return the embedding of a side, by default the first; raises UsageError if the model lacks that side."""
+    """Return the source or target embedding, by default the first; raises UsageError if the model lacks it."""
     sides = embeddings(model)
     if side is not None and side not in sides:
         raise UsageError(f"only a translator has a {side}; this model has only a {next(iter(sides))}")

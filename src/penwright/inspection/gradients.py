@@ -148,7 +148,7 @@ def _token_vectors(embedding: Embedding, tokens: Sequence[Token]) -> Vectors:
 
 
 def _baseline_vectors(embedding: Embedding, tokens: Sequence[Token]) -> Vectors:
-    """Return the mean token vector for each token; special tokens keep their own vectors."""
+    """Return the baseline: the mean of all token vectors, except that special tokens keep their own vectors."""
     special = torch.tensor([token.start == token.end for token in tokens], device=embedding.tokens.weight.device)
     return torch.where(special[None, :, None], _token_vectors(embedding, tokens), embedding.tokens.weight.mean(0))
 
@@ -166,7 +166,7 @@ class _FixedVectors(nn.Module):
 
 @contextmanager
 def _with_vectors(embedding: Embedding, vectors: Vectors) -> Iterator[None]:
-    """Make one embedding return these vectors inside the `with` block, but no embedding that shares its table."""
+    """Make an embedding return these vectors inside the `with` block. Embeddings that share its table do not change."""
     table = embedding.tokens
     embedding.tokens = _FixedVectors(vectors)  # type: ignore[assignment]  # the model only calls the table
     try:

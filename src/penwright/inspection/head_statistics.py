@@ -104,8 +104,8 @@ def first(weights: Weights) -> Float[np.ndarray, "n_layers n_heads"]:
 def induction(weights: Weights, ids: Int[np.ndarray, " length"]) -> Float[np.ndarray, "n_layers n_heads"]:
     """Return the attention to tokens that follow earlier occurrences of the target token (Olsson et al. 2022).
 
-    This is the sum of w[t, s + 1] over the earlier positions s of token t. A target counts only if its token occurred
-    before, and not only directly before it. The result is NaN if no target counts.
+    This is the sum of w[t, s + 1] over the earlier positions s of token t. A target counts only if its token
+    also occurs at least two positions earlier. The result is NaN if no target counts.
     """
     followers = _followers(ids)
     repeated = followers.any(-1)

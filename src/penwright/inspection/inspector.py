@@ -80,7 +80,7 @@ class Inspector(CircuitInspector):
         return alignment(self.attention(text, target))
 
     def packed_attention(self, text: str, target: str | None = None) -> tuple[PackedPart, ...]:
-        """Return the attention weights of every head, in one byte per weight, for long texts."""
+        """Return the attention weights of every head, packed into one byte per weight to save memory."""
         return packed_maps(self.model, self.read(text, target))
 
     def head_statistics(self, text: str, target: str | None = None) -> tuple[HeadStatistics, ...]:
@@ -99,7 +99,7 @@ class Inspector(CircuitInspector):
         return beams(self.application, text, beam_size)
 
     def rollout(self, text: str, target: str | None = None) -> tuple[Rollout, ...]:
-        """Return the share of each position's content that comes from each token, by part."""
+        """Return the attention rollout by part: the share of each position's content that comes from each token."""
         return rollouts(self.attention(text, target))
 
     def lens(self, text: str, target: str | None = None, k: int = 5) -> Lens:
@@ -180,7 +180,7 @@ class Inspector(CircuitInspector):
         return head_arithmetic(self.model, self.read(text, target), parse_head(head, self.model))
 
     def neighbours(self, word: str, k: int = 10, side: Side | None = None) -> Neighbours:
-        """Return the tokens nearest to a word, which is read as part of a sentence if it is a single token there."""
+        """Return the tokens nearest to a word, which is read with a leading space if this yields a single token."""
         return neighbours(self.model, self.tokenizer, word, k, side)
 
     def embedding_map(self, words: Sequence[str] | None = None, n: int = 500, side: Side | None = None) -> EmbeddingMap:

@@ -25,7 +25,7 @@ from penwright.model.encoder_only import EncoderOnly
 
 @dataclass(frozen=True)
 class SublayerMap:
-    """A sublayer at every position, and the heads of an attention at one position."""
+    """The overview of a sublayer: vector lengths at all positions and, for an attention, its heads at one position."""
 
     part: PartName
     layer: int
@@ -38,7 +38,7 @@ class SublayerMap:
 
 @dataclass(frozen=True)
 class StackMap:
-    """An encoder or a decoder."""
+    """The overview of an encoder or a decoder."""
 
     name: StackName
     tokens: tuple[Token, ...]

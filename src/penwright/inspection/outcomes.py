@@ -21,7 +21,9 @@ class Outcomes:
         if not self._names:
             raise UsageError("this encoder has no labels, so it predicts nothing. Inspect its heads instead")
         if self.model.settings.problem_type != "single_label_classification":
-            raise UsageError("only models that give each text one label can be explained. Inspect its heads instead")
+            raise UsageError(
+                "only models that predict one label per text can be explained. Inspect the heads of this model instead"
+            )
         return self._names
 
     def index(self, name: str) -> int:

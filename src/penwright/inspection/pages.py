@@ -66,7 +66,7 @@ def whole_model(look: Inspector, text: str, target: str | None = None, position:
     for here in [start, *(each for each in range(len(last.tokens)) if each != start)]:
         stacks = (
             found.stacks if here == start else found.stacks[-1:]
-        )  # include the encoder only once, with all its positions
+        )  # the encoder is the same for all decoder positions, so it is included only once
         spots = [
             (stack, where) for stack in stacks for where in ([here] if stack is last else range(len(stack.tokens)))
         ]
@@ -89,7 +89,7 @@ def whole_model(look: Inspector, text: str, target: str | None = None, position:
 def circuit(
     look: Inspector, text: str, target: str | None = None, position: int | None = None, n_edges: int = 16
 ) -> dict[str, object]:
-    """Return the strongest paths to an outcome, a sentence about each, and what each part adds to its logit."""
+    """Return the strongest paths to an outcome, a sentence about each, and each part's contribution to the logit."""
     at = 0 if look.shape == "classifier" else position
     found = look.paths(text, target, position=at, n_edges=n_edges)
     parts = look.logit_attribution(text, target, position=at)

@@ -30,7 +30,7 @@ from penwright.model.mask import KernelMask
 PatchKind = Literal["residual", "attention", "feed_forward", "heads"]
 PATCH_KINDS: tuple[PatchKind, ...] = ("residual", "attention", "feed_forward", "heads")
 BATCH_TOKENS = 2048  # maximum number of tokens per batch
-SMALLEST = 1e-9  # a smaller difference between the texts is a rounding error
+SMALLEST = 1e-9  # preferences that differ by less count as equal, because of rounding errors
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def preferences(
 ) -> AttributionTarget:
     """Return the position and the two outcomes to compare, by default the model's predictions for the two texts.
 
-    The default position is the last one, or with `last=False` the first at which the predictions differ.
+    The default position is the last one or, with `last=False`, the first at which the predictions differ.
     """
     require_same_lengths(*texts)
     text, other = (_scores(model, each)[0] for each in texts)

@@ -134,7 +134,7 @@ def paths(model: Model, reading: ForwardPass, aim: AttributionTarget, names: Seq
 def _sites(
     model: Model, recording: Recording, stack: StackRecord
 ) -> Iterator[tuple[list[_Site], list[str], Float[Tensor, "contributions positions d_model"]]]:
-    """Yield groups of sites that read the same point of the residual stream, with the contributions to it."""
+    """Yield groups of sites that read the residual stream at the same point, with the contributions to it."""
     for place, (names, vectors) in walk(stack):
         if place is None:
             cross = recording.sublayers("cross") if stack is not recording.stacks[-1] else []

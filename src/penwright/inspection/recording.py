@@ -28,12 +28,12 @@ StackName = Literal["encoder", "decoder"]
 
 @dataclass(eq=False)
 class HeadsRecord:
-    """The queries, keys, values and outputs of the heads of an attention; shared keys and values are repeated."""
+    """The queries, keys, values and outputs of an attention's heads; shared keys and values are repeated."""
 
     queries: Float[Tensor, "n_heads targets d_head"]
     keys: Float[Tensor, "n_heads sources d_head"]
     values: Float[Tensor, "n_heads sources d_head"]
-    outputs: Float[Tensor, "n_heads targets d_head"]  # before the output projection
+    outputs: Float[Tensor, "n_heads targets d_head"]  # outputs of the heads before the output projection
     mask: KernelMask
 
 
@@ -49,7 +49,7 @@ class SublayerRecord:
     read: Float[Tensor, "positions d_model"] = field(init=False)  # the sublayer's input; normalized in a pre-norm model
     output: Float[Tensor, "positions d_model"] = field(init=False)
     after: Float[Tensor, "positions d_model"] = field(init=False)  # the residual stream after the sublayer
-    heads: HeadsRecord = field(init=False)  # set only for an attention
+    heads: HeadsRecord = field(init=False)  # set only for an attention sublayer
     rotation: Rotation | None = None
     hidden: Float[Tensor, "positions d_ff"] = field(init=False)  # set only for a feed-forward network
 

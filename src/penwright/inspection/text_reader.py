@@ -91,7 +91,7 @@ class TextReader:
         if n_tokens > self.room:
             exempt = " except token scores" if kind == "writer" else ""
             warnings.append(
-                f"the text has {n_tokens} tokens: all results{exempt} are about the first {self.room}, "
+                f"the text has {n_tokens} tokens, but all results{exempt} cover only the first {self.room}, "
                 "which fit the context"
             )
         return tuple(warnings)

@@ -22,7 +22,7 @@ from penwright.inspection.tokens import Token
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
 
-STEP_ROWS = 128  # positions scored per step
+STEP_ROWS = 128  # number of positions scored per step
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class TokenScores:
 
     tokens: tuple[Token, ...]
     log_probs: Float64[np.ndarray, " positions"]  # log p(token | tokens before), in nats; 0 if the model was certain
-    ranks: Int[np.ndarray, " positions"]  # 1 for the model's first choice
-    entropies: Float64[np.ndarray, " positions"]  # -sum p log p over the vocabulary, in nats
+    ranks: Int[np.ndarray, " positions"]  # ranks among all tokens; the most likely token has rank 1
+    entropies: Float64[np.ndarray, " positions"]  # -sum p log p over the vocabulary (entropy), in nats
     alternatives: TopPredictions  # the k most likely tokens at each position
     next: TopPredictions  # the most likely tokens after the end of the text
 

@@ -24,7 +24,7 @@ class Token:
 def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[Token, ...]:
     """Return the tokens of a text, without special ones; several may cover the same character.
 
-    Offsets refer to the text that the tokenizer reads, in which half of a surrogate pair becomes U+FFFD.
+    Offsets refer to the text that the tokenizer reads, in which an unpaired surrogate becomes U+FFFD.
     """
     ids, text = tokenizer.encode(text), well_formed(text)
     character_of_byte = np.repeat(np.arange(len(text)), [len(character.encode()) for character in text])

@@ -243,7 +243,7 @@ def importance(found: Sequence[HeadImportance]) -> View:
 
 
 def labels(found: Lens) -> View:
-    """Show a classifier's prediction, the last row of its lens; the lens must have all labels."""
+    """Show a classifier's prediction, taken from the last row of its logit lens. The lens must cover all labels."""
     (texts,) = np.array(found.top_tokens[-1], dtype=object)
     data = {"labels": list(texts), "probabilities": found.top_probabilities[-1, 0]}
     return View("labels", data, heading="Predicted label")

@@ -31,7 +31,7 @@ class CompletionWorker:
     def __init__(self, pool: ContinuousBatch, worker: Executor):
         self.pool, self._worker = pool, worker
         self._is_stepping = False  # whether the pool is taking a step; used on the worker's thread only
-        self._queues: dict[Request, UpdateQueue] = {}  # used on the server's thread only, like the counters
+        self._queues: dict[Request, UpdateQueue] = {}  # updates for each request; used on the server's thread only
         self.n_tokens = 0  # number of tokens generated so far
         self.n_abandoned = 0  # number of completions abandoned before their end
 

@@ -52,7 +52,7 @@ class ChatRequest(BaseModel):
         None  # maximum number of new tokens; None for the run's setting
     )
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # newer name for max_tokens
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # at 0, the most likely token is always chosen
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # at temperature 0, the likeliest token is chosen
     top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
     n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of answers
     stream: bool | None = False  # whether to send the text in events while it is generated
@@ -65,7 +65,7 @@ class ChatRequest(BaseModel):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     logit_bias: Biases | None = None  # values to add to logits, by token id
     tools: list[Any] | None = None  # not supported
-    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # not in OpenAI's API; 0 or -1 keeps all tokens
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # top-k sampling, not in OpenAI's API; 0 or -1: off
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
 

@@ -28,8 +28,8 @@ class LabelResult(BaseModel):
     label: str | None
     scores: dict[str, float]  # probability of each label, highest first
     warnings: list[str]
-    labels: list[str] | None = None  # all labels of the text, if the model gives any number of labels
-    score: float | None = None  # predicted number, if the model gives numbers
+    labels: list[str] | None = None  # all labels of the text; None unless the model is multi-label
+    score: float | None = None  # predicted number; None unless the model is a regression model
 
 
 class Labels(BaseModel):
@@ -73,7 +73,7 @@ class CalibrationFacts(BaseModel):
 async def calibration(registry: Registry, model: Name | None = None) -> CalibrationFacts:
     """Return the calibration of a classifier. The first request measures it and caches it in the run folder."""
     served = registry.get(model, "classifier")
-    _ = served.classifier  # raises UsageError for other kinds of models
+    _ = served.classifier  # raises UsageError unless the model is a classifier
 
     def measured() -> Calibration | str:
         try:

@@ -45,10 +45,10 @@ class CompletionRequest(BaseModel):
         | Annotated[list[Ids], Field(max_length=MAX_ENTRIES, fail_fast=True)]
     ) = "\n"
     max_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = 16  # maximum number of new tokens
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # at 0, the most likely token is always chosen
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # at temperature 0, the likeliest token is chosen
     top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
     n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of completions per prompt
-    best_of: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # values other than n are not supported
+    best_of: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # must equal n; other values are not supported
     stream: bool | None = False  # whether to send the text in events while it is generated
     stream_options: StreamOptions | None = None  # options that apply to streams
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # number of alternatives per token
@@ -59,7 +59,7 @@ class CompletionRequest(BaseModel):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     logit_bias: Biases | None = None  # values to add to logits, by token id
     suffix: Text | None = None  # not supported
-    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # not in OpenAI's API; 0 or -1 keeps all tokens
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # top-k sampling, not in OpenAI's API; 0 or -1: off
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
 

@@ -45,7 +45,7 @@ class CompletionJob:
         self._settings = _settings(body)
         self._requests, self._echoes, self._n_read = list[Request](), list[str](), 0
         self.choices: list[_ChoiceBuilder] = []
-        _ = served.generator  # raises UsageError for other kinds of models
+        _ = served.generator  # raises UsageError unless the model is a writer
 
     async def prepare(self) -> None:
         """Check the request and tokenize its prompts, on a thread because long prompts take time.
@@ -65,7 +65,7 @@ class CompletionJob:
         for text, tokens in prompts:
             new_requests = generator.requests(tokens, self._settings, n, n_likely=body.logprobs or 0, biases=biases)
             for request in new_requests:
-                request.number += times[tuple(tokens)] * n  # the completions of a repeated prompt must differ
+                request.number += times[tuple(tokens)] * n  # a repeated prompt gets different completions
             times[tuple(tokens)] += 1
             self._requests += new_requests
             self._echoes += [text] * n

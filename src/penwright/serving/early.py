@@ -23,7 +23,7 @@ from penwright.workflows.load import load
 router = APIRouter(prefix="/early", responses=ERROR_RESPONSES)
 T = TypeVar("T")
 MAX_TOKENS = 200
-_loading = asyncio.Lock()  # so that at most one early model is in memory
+_loading = asyncio.Lock()  # ensures that at most one early model is in memory
 
 
 class EarlyRequest(ModelRequest):
@@ -35,7 +35,7 @@ class EarlyRequest(ModelRequest):
 
 
 class EarlyAnswer(BaseModel):
-    """The answer of the weights from one moment of training."""
+    """An answer from the weights at one moment of training, or from the served weights."""
 
     step: int | None
     seconds: float | None  # seconds of training; None if unknown, as for the served weights

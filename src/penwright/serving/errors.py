@@ -24,7 +24,7 @@ TYPES = {
     503: "unavailable_error",
     504: "timeout_error",
 }
-AGAIN_SECONDS = {429: "1", 503: "5"}  # values of the Retry-After header
+AGAIN_SECONDS = {429: "1", 503: "5"}  # values of the Retry-After header, in seconds
 Problem = Mapping[str, Any]  # one error of a pydantic ValidationError
 KINDS = {  # pydantic's types, described for users of JSON
     "string": "a string",

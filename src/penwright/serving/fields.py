@@ -35,7 +35,7 @@ class ModelRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, given: Any) -> Any:
-        """Report only the first unknown field. pydantic would report all fields, even a million."""
+        """Report only the first unknown field. pydantic would report every unknown field, even a million."""
         names = given if isinstance(given, dict) else ()
         unknown = next((name for name in names if name not in cls.model_fields), None)
         if unknown is not None:

@@ -46,8 +46,8 @@ MAX_NUMBERS = {
     "png": 16_000_000,
 }  # maximum number of values in a picture, by format
 MAX_TOKENS = 512  # maximum length of a text for the picture of a whole model, in tokens
-MAX_CIRCUIT_TOKENS = 96  # maximum length for circuits and patching, which need many passes, in tokens
-N_WORDS = 2000  # number of words in an embedding map
+MAX_CIRCUIT_TOKENS = 96  # maximum length of a text in tokens for circuits and patching, which need many passes
+N_WORDS = 2000  # number of tokens in an embedding map
 N_POSITIONS = 256  # number of positions in the picture of positional similarity
 
 
@@ -73,7 +73,7 @@ class InspectRequest(ModelRequest):
     kind: PatchKind = "residual"  # kind of activations to patch
     method: Method = "integrated_gradients"
     word: Text = ""  # word whose nearest neighbours are returned
-    side: Side | None = None  # which embeddings of a translator are used
+    side: Side | None = None  # whether to use a translator's source or target embeddings; None for source
     k: Annotated[int, Field(ge=1, le=100)] = 10
 
 

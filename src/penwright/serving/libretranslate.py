@@ -101,7 +101,7 @@ async def translate(request: Request, registry: Registry, limits: Limits) -> Tra
 
 
 async def _ranked_translations(served: ModelWorker, texts: Sequence[str], n: int) -> dict[str, list[str]]:
-    """Return up to n translations of each text, best first. Translate many texts in several rounds."""
+    """Return up to n translations of each text, best first. Many texts are translated in several rounds."""
     found: dict[str, list[str]] = {}
     options = TranslationChoices(max(served.translator.defaults.beam_size, n), n)
     at_once = min(len(texts), served.limits.max_texts, served.limits.max_waiting)
@@ -113,7 +113,7 @@ async def _ranked_translations(served: ModelWorker, texts: Sequence[str], n: int
 
 
 def _ranks(page: Sequence[Piece], ranked: Mapping[str, Sequence[str]]) -> range:
-    """Return the ranks from 1 to the largest number of translations of any text on the page."""
+    """Return the ranks 1 to n, where n is the largest number of translations that a text of the page has."""
     return range(1, 1 + max((len(ranked[text]) for text in texts_of(page)), default=1))
 
 
@@ -176,7 +176,7 @@ async def _translator(
         suitable = [served for served in suitable if body.source in {pairs[served].source, "source"}]
     unknown = [served for served, pair in pairs.items() if pair.source == "source"]
     if not suitable and len(pairs) == len(unknown) == 1:
-        suitable = unknown  # a single translator whose languages are unknown
+        suitable = unknown  # a single translator of unknown languages may support any request
     if not suitable:
         supported = ", ".join(f"{pair.source} to {pair.target}" for pair in pairs.values())
         raise UsageError(

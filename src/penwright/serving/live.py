@@ -25,7 +25,10 @@ IDLE_SECONDS = 30.0  # seconds after which a replaced model that answers no requ
 
 
 class LiveModels:
-    """A watcher that replaces the models of a registry, and that adds and removes models if the registry is open."""
+    """A watcher that replaces served models when their runs have newer checkpoints.
+
+    If the registry is open, it also adds and removes models.
+    """
 
     def __init__(self, registry: ModelRegistry, settings: ServingSettings):
         self._registry, self._settings = registry, settings

@@ -96,7 +96,7 @@ class Middleware:
             self._metrics.count(route, answer.status, perf_counter() - start)
 
     def _check_origin(self, headers: Headers) -> None:
-        """Refuse pages of other sites, even if their host name resolves to this machine (DNS rebinding)."""
+        """Reject requests from pages of other sites, even if their host resolves to this machine (DNS rebinding)."""
         host = headers.get("host", "")
         if self._hosts and host.lower() not in self._hosts:
             raise _Rejected(403, "this server does not answer to that host name. Use the address that it printed")
@@ -260,7 +260,7 @@ async def _key_in_body(headers: Headers, body: bytes) -> bytes:
 
 
 def _check_json(scope: Scope, headers: Headers, body: bytes) -> None:
-    """Refuse JSON that is not valid Unicode. Replace the content type of JSON by application/json."""
+    """Refuse JSON that is not valid Unicode. Set the content type of JSON to application/json."""
     if not body:
         return
     kind = kind_of(headers.get("content-type", ""), body)

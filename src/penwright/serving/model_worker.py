@@ -33,7 +33,7 @@ from penwright.workflows.optimize import kept_alignment
 Kind = Literal["writer", "translator", "classifier"]
 T = TypeVar("T")
 Check = Callable[[], None]  # function that raises an error if the work should stop
-WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # durations of a build's alternating work and rest
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # while a pattern is compiled, work and rest alternate
 # The errors that reading a damaged run may raise.
 DAMAGE = (PenwrightError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)
 
@@ -67,7 +67,7 @@ class ModelWorker:
         self.n_inside = 0  # number of queued and running texts
         self.is_stopping = False
         self.is_live = self.is_learning = (
-            False  # whether a newer checkpoint may replace it; whether it is being trained
+            False  # whether a newer checkpoint may replace the model; whether its run is being trained
         )
 
     def _read_folder(self) -> None:
@@ -93,7 +93,7 @@ class ModelWorker:
         device, precision = (limits.device, limits.precision) if limits else ("cpu", None)
         served = cls(name or folder.resolve().name, open_run(folder), load(folder, device, precision), limits)
         if served.kind == "writer":
-            _ = served.completion_worker  # create it now rather than during the first request, since it takes a second
+            _ = served.completion_worker  # takes a second, so the first request should not have to wait for it
         return served
 
     @property

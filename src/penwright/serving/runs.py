@@ -240,7 +240,7 @@ def _known(run: Run) -> Record:
 
 
 def state_of(run: Run) -> State:
-    """Return the state of a run. Only its files are checked, since a different process may train it."""
+    """Return the state of a run. Only its files are checked, since a different process may be training it."""
     with suppress(*DAMAGE):
         state = run.checkpoints()[-1].state()
         spent = state["total_steps"] is not None and state["step"] >= state["total_steps"]

@@ -72,7 +72,7 @@ class Server:
         return f"http://{host}:{self._settings.port}"
 
     def lines(self) -> Iterator[str]:
-        """Yield a summary for people: the address, the models and the limits."""
+        """Yield a human-readable summary: the address, the models and the limits."""
         served = ", ".join(f"{each.name} ({each.kind})" for each in self._registry)
         yield f"{self.address}: {f'the studio in {self._studio.folder}' if self._studio else served}"
         given = self._settings
@@ -85,7 +85,7 @@ class Server:
     def run(self, *, open_page: bool = False) -> None:
         """Serve until SIGTERM or Ctrl+C. After SIGTERM, running requests may finish."""
         gc.collect()
-        gc.freeze()  # otherwise, each garbage collection scans all of PyTorch's objects, which stalls requests
+        gc.freeze()  # garbage collection must not scan all of PyTorch's objects, which would stall requests
         before = signal.signal(signal.SIGTERM, _exit)  # after its shutdown, uvicorn raises SIGTERM again
         try:
             asyncio.run(self.serve(open_page=open_page))
@@ -112,7 +112,7 @@ class Server:
 
 
 class _Draining(uvicorn.Server):
-    """A uvicorn server that gives running requests some seconds to finish, then ends them with an error."""
+    """A uvicorn server that gives running requests a few seconds to finish, then ends them with an error."""
 
     def __init__(self, config: uvicorn.Config, registry: ModelRegistry, seconds: float):
         super().__init__(config)

@@ -53,7 +53,7 @@ class Studio:
     async def watch(self) -> None:
         """Start the waiting runs one after another, until cancelled."""
         while True:
-            with suppress(PenwrightError, OSError):  # e.g. a full disk; starting a run on the page shows the reason
+            with suppress(PenwrightError, OSError):  # e.g. a full disk; the page reports it when a user starts a run
                 await asyncio.to_thread(self.queue.advance)
             await asyncio.sleep(ADVANCE_SECONDS)
 

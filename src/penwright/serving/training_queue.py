@@ -57,7 +57,7 @@ class JobFacts(BaseModel):
 
 
 class TrainingQueue:
-    """The runs that are or will be trained below a folder."""
+    """The queue of a studio: the runs that are waiting or being trained."""
 
     def __init__(self, folder: Path):
         self.home, self.folder = folder, folder / "queue"

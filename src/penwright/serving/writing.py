@@ -100,7 +100,7 @@ class PromptRequest(ModelRequest):
 
 @router.post("/next")
 async def next_token(body: PromptRequest, registry: Registry, limits: Limits) -> NextTokenDistribution:
-    """Return the probabilities of the next token without and with the settings. Logits of recent texts are cached."""
+    """Return the next token's probabilities with and without decoding settings. Logits of recent texts are cached."""
     served = registry.get(body.model, "writer")
     check_texts([body.text], limits)
     settings = decoding_settings(served.generator.defaults, body.settings, "settings")

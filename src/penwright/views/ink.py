@@ -88,7 +88,7 @@ def label(token: Any, longest: int = 24) -> str:
 
 
 def probabilities(weights: Any) -> Float[ndarray, "*shape"]:
-    """Return weights as probabilities. A byte stores 255 times a probability's root (see `packing.to_root_bytes`)."""
+    """Return weights as probabilities. A byte stores 255 times the square root (see `packing.to_root_bytes`)."""
     weights = np.asarray(weights)
     return (weights / 255.0) ** 2 if weights.dtype == np.uint8 else weights.astype(float)
 
