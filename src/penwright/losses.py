@@ -37,7 +37,7 @@ class _SoftTargets(NamedTuple):
 
 
 class _TeacherOutputs(NamedTuple):
-    """The teachers' hidden states and output layers, stored because all probabilities would not fit in memory."""
+    """The teachers' hidden states and output layers; their probabilities would not all fit in memory at once."""
 
     hidden: Sequence[tuple[Tensor, nn.Linear]]
     weight: float

@@ -73,7 +73,7 @@ def _checksum(path: Path) -> Path:
 
 
 def _why_not_loaded(path: Path) -> str:
-    """Return why the compiled file must not run, for example because other users can write to it; "" if it is safe."""
+    """Return why the compiled file must not be loaded, such as "other users can write to it"; "" if it is safe."""
     danger = toolchain.why_not_trusted(path)
     if danger:
         return danger

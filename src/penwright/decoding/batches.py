@@ -52,7 +52,7 @@ def diverged() -> PenwrightError:
 def evaluating(model: nn.Module) -> Iterator[torch.device]:
     """Put the model in evaluation mode inside the context, then restore its mode; yield the model's device."""
     device = next(model.parameters()).device
-    if not model.training:  # already set; setting the mode takes longer than a step of a small model
+    if not model.training:  # already in evaluation mode; setting it takes longer than a step of a small model
         yield device
         return
     model.eval()
@@ -68,16 +68,16 @@ def newest_half(context_length: int) -> int:
 
 
 def in_view(prompt: Sequence[int], context_length: int) -> Sequence[int]:
-    """Return the tokens of a prompt that the model reads: all if they fit, otherwise the last newest_half()."""
+    """Return the part of a prompt that the model reads: if the prompt is too long, its last newest_half() tokens."""
     return prompt if len(prompt) <= context_length else prompt[-newest_half(context_length) :]
 
 
 class _DecoderRows:
     """Rows of a decoder-only model: the tokens in the context, their number in each row, and the cache.
 
-    When a row exceeds context_length tokens, the model reads its newest_half() tokens again from position 0, and
-    forgets the older ones. So positions never exceed those of training, and the text depends only on the row's tokens,
-    not on the rest of the batch.
+    When a row exceeds context_length tokens, the model reads the newest half of them again from position 0, and forgets
+    the older half. So positions never exceed those of training, and the text depends only on the row's tokens, not on
+    the rest of the batch.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class _DecoderRows:
         self._update_cache()
 
     def _make_room(self) -> None:
-        """Reread only the newest newest_half() - 1 tokens of each full row; the next token is about to be added."""
+        """Shorten full rows: reread only their newest tokens, which together with the next token are newest_half()."""
         full, n_kept = np.flatnonzero(self._lengths == self._context), newest_half(self._context) - 1
         rows = torch.from_numpy(full).to(self._tokens.device)
         if n_kept and len(self._lengths) == 1 and self._stepper.reads_quickly(self._tokens.device):
@@ -145,7 +145,7 @@ class PromptBatch(_DecoderRows):
         stepper: DecodeEngine | None = None,
         known: Sequence[KeysValues] = (),
     ):
-        """Take prompts of at least one token each; in_view() shortens a prompt that does not fit.
+        """Make a batch of prompts of at least one token each; in_view() shortens those that do not fit.
 
         `known` holds the keys and values of a common prefix, one item per layer. The prefix is shorter than any prompt.
         """
@@ -172,7 +172,7 @@ class PromptBatch(_DecoderRows):
 
 
 class LiveBatch(_DecoderRows):
-    """An initially empty batch whose rows can be added and removed between tokens."""
+    """An initially empty batch; rows can be added and removed between tokens."""
 
     def __init__(self, model: DecoderOnly, stepper: DecodeEngine):
         context, like = model.settings.context_length, model.decoder.kept_like

@@ -36,13 +36,13 @@ MIN_PATIENCE = 4  # the search lets beams grow by at least this many tokens befo
 
 
 def _unmasked(best: MaskedTopK, n: int) -> list[list[int]]:
-    """List the first n tokens of each row, omitting masked ones."""
+    """List the n best tokens of each row that are not masked."""
     pairs = zip(best.values.tolist(), best.places.tolist(), strict=True)
     return [[token for value, token in zip(*row, strict=True) if value > NEG_INF][:n] for row in pairs]
 
 
 class _Continuations(NamedTuple):
-    """The continuations of the beams of each sentence, best first."""
+    """The continuations of each sentence's beams, best first."""
 
     log_probs: Reals
     merits: Reals
@@ -149,7 +149,7 @@ class _Search:
 
     @property
     def length(self) -> int:
-        """The length of the beams."""
+        """The current length of the beams, in tokens."""
         return len(self.history)
 
     def extend(self, found: _Continuations, end_id: int) -> Whole:

@@ -107,7 +107,7 @@ class CompletionDraft:
     stop_filter: StopFilter
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    pieces: list[str] = field(default_factory=list)  # the text so far that can be shown
+    pieces: list[str] = field(default_factory=list)  # the text so far, without what the stop filter holds back
     finish: Finish | None = None  # None until the completion has ended
 
     @classmethod

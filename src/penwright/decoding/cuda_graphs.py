@@ -23,7 +23,7 @@ STEPS_BEFORE = 2  # number of consecutive steps with the same key before a captu
 MOST_GRAPHS = 4  # maximum number of graphs kept in memory
 
 Replay = Callable[[], None]
-ChangingInputs = tuple[Tensor, Tensor, Tensor | None]  # the tokens, the cache lengths and the cache rows of beams
+ChangingInputs = tuple[Tensor, Tensor, Tensor | None]  # tokens, cache lengths, and the cache row of each token
 Key = tuple[object, ...]
 
 
@@ -41,7 +41,7 @@ def record_cuda_graph(step: Callable[[], Tensor], device: torch.device) -> tuple
 
 @cache
 def _stream(device: torch.device, thread: int) -> "torch.cuda.Stream":
-    """Return the capture stream of a thread; matrix products keep one workspace per stream, so threads share none."""
+    """Return a thread's own capture stream: concurrent matrix products must not share the workspace of a stream."""
     return torch.cuda.Stream(device)
 
 
@@ -92,7 +92,7 @@ class StepGraphs:
         own: Inputs = (moving[0], moving[1], kept, moving[2], source, padding)
         try:
             graph = _Graph(moving, *record_cuda_graph(lambda: self._step(*own), tokens.device))
-            graph.logits.fill_(nan)  # detects an empty graph, which would not overwrite the NaN
+            graph.logits.fill_(nan)  # an empty graph would leave the NaNs in place and fail the check below
             graph.replay()
             self._works = torch.allclose(graph.logits, logits, rtol=1e-3, atol=1e-3, equal_nan=True)
         except RuntimeError:  # any error that torch raises

@@ -38,14 +38,15 @@ from penwright.native import toolchain
 READ_TOGETHER = 2  # minimum number of sources per call; torch.export would specialize on a batch of 1
 LOOK_EVERY = 5.0  # seconds between two checks for parts that another process has compiled
 NEAR = 0.05  # tolerated relative error of logits: with int8, the order of operations changes the rounding
-WORTH_THREADS: dict[Part, float] = {  # minimum number of parameters for multithreading; fewer leave threads idle
+WORTH_THREADS: dict[Part, float] = {  # minimum number of parameters for multithreading; small models leave threads idle
     "one": 5_000_000,
     "many": 2_000_000,
     "prompt": 5_000_000,
     "sources": 2_000_000,
     "best": inf,
 }
-WORTH_THREADS_INT8 = 100_000_000  # minimum number of parameters, packed copies included, for one row of uncompiled int8
+# Minimum number of parameters for multithreading an uncompiled int8 step of one row; packed copies of weights count.
+WORTH_THREADS_INT8 = 100_000_000
 
 KINDS: dict[Part, type[ModelPart]] = {  # the module of each part, except for DecodeStep
     "prompt": PromptStep,

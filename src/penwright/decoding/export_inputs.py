@@ -28,7 +28,7 @@ class Example(NamedTuple):
     shapes: tuple[object, ...]
 
     def drawn(self) -> tuple[Input, ...]:
-        """Fill the floating-point inputs with random numbers, except vectors; return all inputs."""
+        """Fill all floating-point inputs except vectors with random numbers; return all inputs."""
         generator = torch.Generator().manual_seed(0)
         for each in self.inputs:
             for tensor in [each] if isinstance(each, Tensor) else each or []:

@@ -87,7 +87,7 @@ class EncodeStep(ModelPart):
     def forward(
         self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]
     ) -> list[Float[Tensor, "sources n_kv_heads length d_head"]]:
-        """Return alternating keys and values, layer by layer, contiguous as compiled steps require."""
+        """Return the keys and values of each layer in turn, as the contiguous tensors that compiled steps require."""
         assert isinstance(self.model, EncoderDecoder)
         encoded = self.model.encode(sources, padding)
         return [x.contiguous() for layer in encoded.layers for x in layer]

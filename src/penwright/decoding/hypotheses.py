@@ -72,7 +72,10 @@ class SearchStep(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The final positions of each sentence's hypotheses, best first; a log-probability of -inf marks an empty entry."""
+    """The ends of each sentence's hypotheses, best first: their lengths, beams and scores.
+
+    A log-probability of -inf marks an empty entry.
+    """
 
     lengths: Whole
     places: Whole  # indices of the hypotheses' beams in the last step

@@ -1,4 +1,4 @@
-"""Batching of token sequences: grouping by length, and padding."""
+"""Batches of token sequences: grouping by length, and padding."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -26,7 +26,7 @@ class TokenCandidate(NamedTuple):
 
 
 class CandidateReport(NamedTuple):
-    """The candidates among which a token was chosen."""
+    """The candidates from which a token was chosen."""
 
     rank: int  # rank of the chosen token, before sampling settings are applied; 1 is the likeliest
     entropy: float  # entropy of the model's distribution, in nats
@@ -65,7 +65,7 @@ class RunningCompletion:
     """A completion that is being generated."""
 
     def __init__(self, request: Request, tokenizer: Tokenizer, logits: Logits):
-        """Start the completion; `logits` gives the shape and the device."""
+        """Start the completion; its tensors have the shape and device of `logits`."""
         manner, settings = request.manner, request.manner.sampling.settings
         prompt = list(request.prompt_tokens)
         self.request, self.sampling, self._end_id = request, manner.sampling, tokenizer.end_id
@@ -121,7 +121,7 @@ class RunningCompletion:
     def look(
         self, logits: Float[Tensor, " vocab_size"], reshaped: Float[Tensor, " vocab_size"], token: int
     ) -> CandidateReport:
-        """Describe the candidates among which this token was chosen."""
+        """Describe the candidates from which this token was chosen."""
         log_probs = logits.log_softmax(-1)
         best = log_probs.topk(min(self.request.n_likely, len(log_probs)))
         if self.sampling.greedy:

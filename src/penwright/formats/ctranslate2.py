@@ -23,7 +23,7 @@ from penwright.model.encoder_only import EncoderOnly
 from penwright.model.feed_forward import GATED, FeedForward
 from penwright.tokenizers import Tokenizer
 
-ACTIVATIONS = {  # our name: the name in CTranslate2
+ACTIVATIONS = {  # our activations, mapped to their names in CTranslate2
     "relu": "RELU",
     "gelu": "GELU",
     "gelu_tanh": "GELUTanh",
@@ -63,7 +63,7 @@ def save_ctranslate2(
         spec.config.decoder_start_token = pieces[tokenizer.start_id]
         spec.config.add_source_eos = True
     unknown_id = tokenizer.pad_id if tokenizer.unknown_id is None else tokenizer.unknown_id
-    spec.config.unk_token = pieces[unknown_id]  # must be in the vocabulary; otherwise, CTranslate2 appends one
+    spec.config.unk_token = pieces[unknown_id]  # unk_token must be in the vocabulary; otherwise, CTranslate2 adds one
     spec.config.bos_token, spec.config.eos_token = pieces[tokenizer.start_id], pieces[tokenizer.end_id]
     spec.config.layer_norm_epsilon = model.settings.norm.eps
     spec.validate()

@@ -18,7 +18,7 @@ from penwright.model.weights import weights_of
 from penwright.tokenizers import Tokenizer
 
 FILE_NAME = "model.gguf"
-NAMES = {  # our name: the name in llama.cpp; names inside a block are relative to the block
+NAMES = {  # our names, mapped to those of llama.cpp; names inside a block are relative to the block
     "embedding.tokens": "token_embd",
     "decoder.norm": "output_norm",
     "output": "output",
@@ -34,7 +34,7 @@ NAMES = {  # our name: the name in llama.cpp; names inside a block are relative 
     "feed_forward.up": "ffn_up",
     "feed_forward.down": "ffn_down",
 }
-KEYS = {  # our setting: the GGUF key, without the architecture's name as its prefix
+KEYS = {  # our settings, mapped to GGUF keys without their prefix, the architecture's name
     "context_length": "context_length",
     "d_model": "embedding_length",
     "n_layers": "block_count",

@@ -120,7 +120,7 @@ def _token(metadata: Mapping[str, Any], role: str, default: int | None = None) -
 
 
 def special_piece(metadata: Mapping[str, Any], role: str) -> str:
-    """Return the special token of a role, such as bos, as text; "" if there is none."""
+    """Return the text of the special token with this role, such as bos; "" if there is none."""
     token = metadata.get(f"{KEY}{role}_token_id")
     return "" if token is None else str(metadata[f"{KEY}tokens"][token])
 

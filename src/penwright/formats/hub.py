@@ -1,4 +1,4 @@
-"""Download of models from the Hugging Face Hub."""
+"""Model downloads from the Hugging Face Hub."""
 
 from collections.abc import Sequence
 from pathlib import Path

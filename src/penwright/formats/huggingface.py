@@ -27,7 +27,7 @@ REDUNDANT = (
     "model.embed_tokens.weight",
 )
 
-ROPE_KEYS = {  # type of RoPE scaling: {key of transformers: our key}
+ROPE_KEYS = {  # for each type of RoPE scaling: {key of transformers: our key}
     "linear": {"factor": "factor"},
     "llama3": {
         "factor": "factor",
@@ -42,7 +42,7 @@ class TensorSource(NamedTuple):
     """A tensor of a checkpoint: one or more of our parameters, concatenated along the first dimension."""
 
     name: str
-    parameters: dict[str, nn.Parameter]  # keys: names of our parameters
+    parameters: dict[str, nn.Parameter]  # our parameters, by name
     transposed: bool
 
 
@@ -134,7 +134,7 @@ def _flat(config: Config) -> Config:
 
 def _translate(architecture: Architecture, config: Config) -> Table:
     """Return our settings as nested tables; a value that is None in config.json keeps our default."""
-    found: dict[str, tuple[str, object]] = {}  # our key: (key of transformers, value)
+    found: dict[str, tuple[str, object]] = {}  # our keys, mapped to (key of transformers, value)
     for theirs, ours in architecture.keys:
         value = _required(config, theirs)
         if ours in VALUE_NAMES:

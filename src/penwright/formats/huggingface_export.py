@@ -45,7 +45,7 @@ UNUSED: dict[Task, set[str]] = {  # settings that have no effect, by task
 
 
 class _Candidate(NamedTuple):
-    """A class of transformers that may hold a model, its config.json, and the settings that would be lost."""
+    """A candidate for export: a class of transformers, its config.json, and the settings that would be lost."""
 
     architecture: Architecture
     config: dict[str, object]
@@ -109,7 +109,7 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
     architecture, task = ARCHITECTURES[name], _task_of(model)
     wanted = model.settings.model_dump()
     if task == "generate" and wanted["tie_embeddings"] == "all":
-        wanted["tie_embeddings"] = "output"  # same effect in a writer, which has only one embedding
+        wanted["tie_embeddings"] = "output"  # a writer has one embedding, so both values have the same effect
     if wanted["qkv_bias"] == wanted["bias"]:
         wanted["qkv_bias"] = None
     if task == "translate":

@@ -22,7 +22,7 @@ from penwright.formats.huggingface_tokenizer import FILES, read_template, read_t
 from penwright.formats.pretrained import Outline, Pretrained, Tensors, fit_vocabulary
 from penwright.languages import Languages
 
-POOLING = "1_Pooling/config.json"  # the pooling settings of sentence-transformers
+POOLING = "1_Pooling/config.json"  # file with the pooling settings of sentence-transformers
 
 
 def read_huggingface(folder: Path, languages: Languages | None = None) -> Pretrained:

@@ -22,7 +22,7 @@ FILES = (
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"),
     *("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja"),
 )
-OWN_TOKENIZER = "penwright-tokenizer.json"  # tokenizer of an exported translator that fits no tokenizer.json
+OWN_TOKENIZER = "penwright-tokenizer.json"  # tokenizer of an exported translator that a tokenizer.json cannot represent
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 USUAL = {role: f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}  # special tokens of BERT
 ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # roles of the special tokens that begin and end a text

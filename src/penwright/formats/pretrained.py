@@ -52,7 +52,7 @@ def outlined(outline: Outline, n_tensors: int) -> Model:
     """
     task, vocab_size, settings, n_labels = outline
     layers = settings.n_layers + (settings.n_decoder_layers or 0)
-    if layers > n_tensors:  # even without weights, building so many layers would take a long time
+    if layers > n_tensors:  # even without weights, this many layers would take a long time to build
         raise PenwrightError(f"the model has {layers:,} layers, but its files have only {n_tensors:,} tensors")
     try:
         with shapes_only():

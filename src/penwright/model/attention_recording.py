@@ -1,4 +1,4 @@
-"""Recording of attention weights."""
+"""A recorder of attention weights."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

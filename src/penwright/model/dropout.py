@@ -10,7 +10,7 @@ LEVELS = 2**16
 
 @torch.library.custom_op("penwright::random_levels", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def random_levels(like: torch.Tensor) -> torch.Tensor:
-    """Draw a random int16 for each element of `like`, in a custom operator, since torch.compile would be slow."""
+    """Draw a random int16 for each element of `like`; a custom operator is faster than code from torch.compile."""
     draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64).random_(-(2**63), None)  # an int64 holds four int16s
     return draws.view(torch.int16)[: like.numel()].view(like.shape)
 

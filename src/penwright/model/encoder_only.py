@@ -64,7 +64,7 @@ class EncoderOnly(nn.Module):
     def label_logits(
         self, hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]
     ) -> Float[Tensor, "batch n_labels"]:
-        """Return the label logits of each text from its hidden states."""
+        """Compute the label logits of each text from its hidden states."""
         return self.output(self.dropout(self.pool(hidden, padding)))
 
     def pool(

@@ -18,14 +18,14 @@ from penwright.model.feed_forward import FeedForward
 def initialise(model: nn.Module, settings: ModelSettings) -> None:
     """Initialize weights from N(0, 1/width) and biases to zero.
 
-    The output weights of each sublayer are zero, or scaled down by depth.
+    The output weights of each sublayer are set to zero or divided by sqrt(2 * n_layers).
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=module.in_features**-0.5)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-    for module in model.modules():  # after the linear layers, because an output layer may share an embedding's matrix
+    for module in model.modules():  # embeddings after linear layers, because an output layer may share their matrix
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
         if isinstance(module, Attention | FeedForward):

@@ -12,17 +12,17 @@ class KernelMask(NamedTuple):
     """A mask in the cheapest form that the attention kernel accepts."""
 
     allowed: Bool[Tensor, "rows 1 targets sources"] | None = None
-    is_causal: bool = False  # a flag instead of a tensor, which would rule out the fastest kernels
+    is_causal: bool = False  # a flag, because a mask tensor would rule out the fastest kernels
 
 
 @dataclass(frozen=True)
 class Mask:
     """The rules that decide which sources a target sees. All rules must hold; Mask() allows everything."""
 
-    causal: bool = False  # a target sees itself and the tokens before it
+    causal: bool = False  # whether a target sees only itself and the tokens before it
     window: int | None = None  # tokens that a target sees in each direction (backward only, if causal), itself included
     padding: Bool[Tensor, "batch sources"] | None = None  # False at padding, True at real tokens
-    segments: Int[Tensor, "batch sources"] | None = None  # number of each token's document; targets see only their own
+    segments: Int[Tensor, "batch sources"] | None = None  # index of each token's document; a token sees only its own
 
     def resolve(
         self, positions: Int[Tensor, "rows targets"], sources: int, *, whole: bool = True, last: bool = False

@@ -75,7 +75,7 @@ def rotary_frequencies(d_head: int, base: float) -> Float[Tensor, " half_head"]:
 
 
 def scaled(frequencies: Float[Tensor, " half_head"], scaling: RotaryScaling) -> Float[Tensor, " half_head"]:
-    """Scale RoPE frequencies as in Llama 3.1: divide low ones by the factor, keep high ones, interpolate between."""
+    """Scale RoPE frequencies as in Llama 3.1: divide low ones by the factor, keep high ones, blend the rest."""
     if scaling.original_context is None:
         return frequencies / scaling.factor
     rotations = scaling.original_context * frequencies / (2 * pi)

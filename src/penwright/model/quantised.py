@@ -130,7 +130,10 @@ def _(
 
 
 def packed_weights(whole: Int8[Tensor, "out_features in_features"], scale: Float[Tensor, " out_features"]) -> Packed:
-    """Pack weights into zero-padded blocks of 64 outputs: four weights of each output, the next four of each, etc."""
+    """Pack weights into zero-padded blocks of 64 outputs.
+
+    A block holds the first four weights of each output, then the next four of each output, and so on.
+    """
     rows, width = whole.shape
     filled = F.pad(whole, (0, -width % BLOCK, 0, -rows % BLOCK))
     packed = filled.unflatten(0, (-1, BLOCK)).unflatten(2, (-1, 4)).transpose(1, 2).contiguous()

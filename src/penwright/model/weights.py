@@ -15,7 +15,7 @@ FITTED = ("mixture", "log_prior", "thresholds", "scale")  # parameters of classi
 _DECODER = {"embedding": "embedding", "decoder": "encoder"}
 _SOURCE = {"source_embedding": "embedding", "encoder": "encoder"}
 _ENCODER = {"embedding": "embedding", "encoder": "encoder", "pooler": "pooler"}
-CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules kept for the new task: old name to new name
+CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules to keep for a new task, as {old name: new name}
     ("generate", "classify"): _DECODER,
     ("chat", "classify"): _DECODER,
     ("translate", "classify"): _SOURCE,

@@ -1,4 +1,4 @@
-"""Checks of the requirements for compilation, and of the folder for compiled code.
+"""Checks that this machine can compile, and that the folder for compiled code is safe.
 
 Later processes run the machine code in this folder, so a folder that other users can write to is not used.
 """
@@ -71,7 +71,7 @@ def why_not_trusted(path: Path) -> str:
 def _danger_of(place: Path, *, is_above: bool) -> str:
     """Return how other users could change this file or folder, and what to do; "" if they cannot."""
     try:
-        target, link = place.stat(), place.lstat()  # the two differ only if the path is a symbolic link
+        target, link = place.stat(), place.lstat()  # stat() and lstat() differ only for a symbolic link
     except FileNotFoundError:
         return ""
     except OSError as error:

@@ -93,10 +93,10 @@ class ChatTemplate:
 
 @lru_cache(maxsize=1024)
 def _rendered(template: ChatTemplate, roles: tuple[str, ...]) -> str:
-    """Return the text of the template for messages with these roles, and with placeholders as contents.
+    """Render the template for messages with these roles, with placeholders as contents; return the text.
 
-    Any template but the plain one is rendered by a process with limited memory and time. Raises PenwrightError if it
-    is invalid, rejects the messages, or exceeds a limit.
+    Any template but the plain one is rendered by a process with limited memory and time. Raises PenwrightError if the
+    template is invalid, rejects the messages, or exceeds a limit.
     """
     from penwright.tokenizers import chat_worker  # noqa: PLC0415 - few runs need it
 

@@ -13,7 +13,7 @@ from penwright.tokenizers.checks import FOREIGN, MOST_PIECES, Table, check_forei
 from penwright.tokenizers.encoders import BYTE_OF, Ragged, ids_type
 from penwright.tokenizers.tokenizer import Tokenizer, well_formed
 
-SPACE = "\u2581"  # stands for a space in the pieces of SentencePiece
+SPACE = "\u2581"  # the character that stands for a space in SentencePiece pieces
 HIDDEN = "\uffff"  # prefix that hides the names of special tokens, so no text is encoded as one; no text contains it
 SPECIAL = re.compile(r"__\w+__|>>.+<<|<.+>|madeupword\d+")  # names of tokens that represent no text
 TokenId = Annotated[int, Field(ge=0, lt=MOST_PIECES)]
@@ -33,7 +33,7 @@ class Conventions(BaseModel):
     target_prefix: TokenIds = ()  # tokens between the start token and each target of a translator
     ids: TokenIds | None = None  # the model's id for each id of the tokenizers library; None: the same ids
     extra: dict[str, TokenId] = {}  # ids of tokens that only the model has, by name
-    target: dict[str, Any] | None = None  # tokenizer.json for targets, with ids and extra; None: same as for sources
+    target: dict[str, Any] | None = None  # tokenizer.json for targets, with its own `ids` and `extra`; None if shared
 
 
 class ForeignTokenizer(Tokenizer):

@@ -17,7 +17,7 @@ from penwright.errors import PenwrightError
 from penwright.tokenizers.encoders import Ragged
 from penwright.tokenizers.tokenizer import Tokenizer
 
-HEADER = struct.Struct("<QQ")  # number of texts, and number of bytes or tokens
+HEADER = struct.Struct("<QQ")  # header of a message: number of texts, and number of bytes or tokens
 PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from penwright.tokenizers.processes import serve; serve(sys.stdin.buffer, sys.stdout.buffer)"
@@ -30,7 +30,7 @@ class EncodingProcesses:
     def __init__(self, tokenizer: Tokenizer, n: int) -> None:
         command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)]
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-        session = os.name == "posix"  # Ctrl+C is for this process, which then ends the others
+        session = os.name == "posix"  # Ctrl+C must interrupt only this process, which then ends the others
         self._processes = [
             subprocess.Popen(
                 command,
@@ -46,11 +46,11 @@ class EncodingProcesses:
         content = tokenizer.content
         for process in self._processes:
             self._idle.put(process)
-            with suppress(BrokenPipeError):  # encode() reports it
+            with suppress(BrokenPipeError):  # _encode() reports the error
                 _pipes(process)[0].write(HEADER.pack(0, len(content)) + content)
 
     def submit(self, texts: Sequence[bytes]) -> Future[Ragged]:
-        """Start to encode texts, which are given in UTF-8."""
+        """Start encoding texts, given as UTF-8 bytes."""
         return self._threads.submit(self._encode, texts)
 
     def _encode(self, texts: Sequence[bytes]) -> Ragged:
@@ -91,7 +91,7 @@ def _write(pipe: BufferedIOBase, texts: Sequence[bytes]) -> None:
 
 
 def serve(requests: BufferedIOBase, answers: BufferedIOBase) -> None:
-    """Read a tokenizer, then encode texts until the requests end. This runs in each of the processes."""
+    """Read a tokenizer, then encode texts until the requests end. Each encoding process runs this."""
     tokenizer = None
     while len(header := requests.read(HEADER.size)) == HEADER.size:
         n_texts, n_bytes = HEADER.unpack(header)

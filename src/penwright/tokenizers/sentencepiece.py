@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from penwright.tokenizers.checks import MOST_PIECES, Table, parts_of
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.Type; GGUF uses the same numbers
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # piece types; GGUF uses the same numbers
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # wire types of protobuf
 Value = int | bytes
 

@@ -270,7 +270,7 @@ def never_generated(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def controls(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the tokens that contain control characters other than tabs, such as line breaks."""
+    """Return the tokens that contain line breaks or other control characters, except tabs."""
     texts = (tokenizer.token_bytes(token).decode("utf-8", errors="ignore") for token in range(tokenizer.vocab_size))
     return tuple(token for token, text in enumerate(texts) if CONTROLS & set(text))
 

@@ -1,4 +1,4 @@
-"""Training of tokenizers on a stream of texts; the same texts always give the same file."""
+"""Tokenizer training on a stream of texts; the same texts always give the same file."""
 
 import random
 import re
@@ -18,7 +18,8 @@ _PIECE_LENGTH = 1 << 16
 # Very long spans without white space, or of white space only, are useless for training. BPE takes time that is
 # quadratic in the length of a span.
 _LONG_RUN = re.compile(r"(\S{256}|\s{256})")
-_MAYBE_LONG_RUN = re.compile(r"(?s:(?:.{128})*?)(?:\S{128}|\s{128})")  # a long run fills an aligned block of 128
+# A quick check: every run of 256 characters fills a block of 128 characters that begins at a multiple of 128.
+_MAYBE_LONG_RUN = re.compile(r"(?s:(?:.{128})*?)(?:\S{128}|\s{128})")
 
 
 def train_tokenizer(

@@ -60,10 +60,10 @@ def trimmed(tokenizer: Tokenizer, used: Collection[int]) -> Tokenizer:
 
 
 def extended(tokenizer: Tokenizer, new: int | Sequence[str], texts: Iterable[str] = ()) -> Tokenizer:
-    """Return a tokenizer with tokens added at the end: for the words in `new`, or `new` tokens learned from texts.
+    """Return a tokenizer with tokens added at the end of its vocabulary.
 
-    Learned tokens are further merges of BPE, or the words that save the most tokens. A token never spans several words,
-    and no token is added twice.
+    `new` is a list of words to add, or the number of tokens to learn from `texts`. Learned tokens are further merges of
+    BPE, or the words that save the most tokens. A token never spans several words, and no token is added twice.
 
     Raises PenwrightError if this tokenizer cannot be changed.
     """
@@ -177,7 +177,7 @@ class _Growing:
         self._model = file["model"]
         if isinstance(self._model["vocab"], list):
             listed = len(self._model["vocab"])
-            self._model["vocab"] += [[name, NEVER] for name in self.names[listed:]]  # special tokens before new ones
+            self._model["vocab"] += [[name, NEVER] for name in self.names[listed:]]  # special tokens precede new ones
         else:
             self._model["vocab"] |= {token["content"]: token["id"] for token in file["added_tokens"]}
         self._known = set(self.names)
@@ -250,7 +250,7 @@ class _Growing:
         heapify(heap)
         while len(self.names) < size and heap:
             count, best = heappop(heap)
-            if -count != pairs[best] or pairs[best] < 2:  # the count has changed since, or the pair is too rare
+            if -count != pairs[best] or pairs[best] < 2:  # an outdated heap entry, or a pair that is too rare
                 continue
             self._merge(*best)
             changed = set[tuple[str, str]]()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from penwright.decoding.constraints.expressions import Classes, Expression, Expressions, TooLarge
 from penwright.errors import UsageError
 
-MOST_STATES, MOST_CELLS = 10_000, 4_000_000  # limits of the table, with a cell for each state and character class
+MOST_STATES, MOST_CELLS = 10_000, 4_000_000  # limits of the table: one row per state, one cell per character class
 TOO_MUCH = "the pattern and the words together are too complex: use smaller numbers in braces, or fewer words"
 DEAD = 0  # the state from which no text is accepted
 
@@ -30,7 +30,7 @@ class Automaton:
         rows: list[list[int]] = []
         try:
             self.starts = [self._number(start) for start in starts]
-            for state in self._states:  # the loop appends to this list
+            for state in self._states:  # the loop also appends new states to this list
                 expressions.work(self.classes.count // 4)
                 rows.append([self._number(expressions.derive(state, c)) for c in range(self.classes.count)])
         except (TooLarge, RecursionError):

@@ -24,7 +24,7 @@ MERIT = attrgetter("merit")
 
 
 class BeamState(NamedTuple):
-    """The state of a beam: which terms it contains so far, and the bonus that it loses if a begun term breaks off."""
+    """The state of a beam: its terms so far, and the bonus that it loses if the term in progress breaks off."""
 
     stage: Stage
     open_credit: float = 0.0  # bonus in nats for the term in progress; taken back if the term breaks off

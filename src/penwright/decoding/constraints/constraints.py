@@ -113,11 +113,11 @@ class Rules:
 
 
 class TokenText(NamedTuple):
-    """What each token adds to a text that ends with particular bytes of an incomplete character."""
+    """The characters that each token adds after given bytes of an incomplete character."""
 
     tokens: Int64[np.ndarray, " tokens"]  # tokens that keep the UTF-8 valid, longest text first
-    classes: Int64[np.ndarray, "tokens longest"]  # classes of the added characters
-    n_longer: list[int]  # numbers of tokens that add more than 0, 1, 2, ... characters
+    classes: Int64[np.ndarray, "tokens longest"]  # character classes of the added text
+    n_longer: list[int]  # number of tokens that add more than i characters, for i = 0, 1, 2, ...
     tails: Int64[np.ndarray, " tokens"]  # index of the incomplete character at the end of each token
 
 

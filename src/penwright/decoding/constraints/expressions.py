@@ -1,4 +1,4 @@
-"""Regular expressions with "and" and "not", and their derivatives by a character (Brzozowski 1964).
+"""Regular expressions with "and" and "not", and their derivatives with respect to a character (Brzozowski 1964).
 
 The method follows Owens, Reppy and Turon (2009, "Regular-expression derivatives re-examined"). Matching never
 backtracks: the derivatives of an expression are the states of an automaton, which reads each character in one step.
@@ -105,14 +105,17 @@ class Expressions:
         return self._make("repeat", part, least, most, nullable=least == 0)
 
     def classes(self) -> "Classes":
-        """Divide the characters into classes that no expression tells apart. Call this after making all expressions."""
+        """Divide the characters into classes; no expression distinguishes two characters of the same class.
+
+        Call this after making all expressions.
+        """
         ones = {number: node[1] for number, node in enumerate(self._nodes) if node[0] == "one"}
         classes = Classes(list(ones.values()))
         self._members = {number: classes.within(spans) for number, spans in ones.items()}
         return classes
 
     def derive(self, number: Expression, of_class: int) -> Expression:
-        """Return the derivative by a character of this class; raise TooLarge if it takes too much work."""
+        """Return the derivative with respect to a character of this class; raise TooLarge if it takes too much work."""
         key = number, of_class
         known = self._derived.get(key)
         if known is None:
@@ -167,7 +170,7 @@ class Expressions:
         return number
 
 
-SURROGATES = 0xD800, 0xE000  # code points that no text contains
+SURROGATES = 0xD800, 0xE000  # range of the surrogates, which no valid text contains
 
 
 class Classes:

@@ -142,7 +142,7 @@ def _set_code_points(items: tuple[tuple[str, Any], ...], flags: int) -> tuple[Sp
 
 
 def _in_brackets(name: str, value: Any) -> str:
-    """Return an item of a character set in the notation of a pattern's square brackets."""
+    """Return an item of a character set as it is written inside the square brackets of a pattern."""
     match name:
         case "NEGATE":
             return "^"

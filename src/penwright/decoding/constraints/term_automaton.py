@@ -13,7 +13,7 @@ from penwright.text import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 
 Tokens = tuple[int, ...]
-After = Literal["nothing", "opening", "anything"]  # last token: none, one that needs no space after it, or another
+After = Literal["nothing", "opening", "anything"]  # kinds of last token: none, one without a space after it, other
 SLACK, SLOPE = 1, 5.0  # terms may be up to SLACK tokens early or late; each further token costs SLOPE nats
 
 
@@ -24,7 +24,7 @@ class Borders:
         texts = [tokenizer.token_bytes(token).decode("utf-8", "replace") for token in range(tokenizer.vocab_size)]
         self.ends = torch.tensor([_ends_word(text) for text in texts])  # whether each token ends the word before it
         self.ends[tokenizer.end_id] = True
-        self.opens = torch.tensor([_opens_word(text) for text in texts])  # whether the next word needs no space
+        self.opens = torch.tensor([_opens_word(text) for text in texts])  # whether each token needs no space after it
         self.is_end: list[bool] = self.ends.tolist()
         self.is_opening: list[bool] = self.opens.tolist()
 
@@ -58,7 +58,7 @@ class RequiredTerm:
     bare: tuple[Tokens, ...]  # the forms, tokenized after an opening bracket
     first: tuple[Tokens, ...]  # the forms, tokenized at the beginning of a text
     times: int = 1
-    bias: float = inf  # inf: a required term; otherwise, an optional term, each token of which earns this many nats
+    bias: float = inf  # bonus in nats for each token of an optional term; inf: the term is required
     place: int | None = None  # expected number of tokens before the term
     verbatim: bool = False  # whether the term counts as soon as its last token is generated, and a new word must follow
 
@@ -162,7 +162,7 @@ class ConstraintAutomaton:
         return self._count_verbatim(State(left, tuple(longer + begun), kind))
 
     def busy(self, state: State) -> Set[int] | None:
-        """Return the tokens that can begin a term; None if a term has begun, since then every token matters."""
+        """Return the tokens that can begin a term; None if a term has begun, because every token then matters."""
         return None if state.matches else self._first_tokens[state.after]
 
     def _count_verbatim(self, state: State) -> State:

@@ -1,1 +1,1 @@
-"""Sampling of the next token: penalties, filters and the draw."""
+"""Next-token sampling: penalties, filters and the draw."""

@@ -36,7 +36,7 @@ class RowHistory:
             self._overlaps = np.concatenate([self._overlaps, np.zeros_like(self._overlaps)])
         before = np.concatenate([[0], self._overlaps[: max(0, n - 1)]])[:n]
         self._overlaps[:n] = np.where(self._tokens[:n] == token, before + 1, 0)
-        self._overlaps[n] = 0  # a match of the end with itself does not count
+        self._overlaps[n] = 0  # the match of the text's end with itself does not count
         self._tokens[n] = token
         self.length += 1
 
@@ -76,7 +76,7 @@ class History:
     """The text of each row of a batch, prompt included, and the number of times that each token was generated."""
 
     def __init__(self, prompts: Sequence[Sequence[int]], logits: Logits):
-        """Start with the prompts; `logits` gives the shape and the device."""
+        """Start with the prompts; the tensors have the shape and device of `logits`."""
         self.pasts = [RowHistory(prompt) for prompt in prompts]
         self.seen = torch.zeros_like(logits, dtype=torch.bool)  # whether a token occurs in prompt or completion
         self.written = torch.zeros_like(logits, dtype=torch.float32)  # how often a token occurs in the completion
@@ -125,9 +125,10 @@ def penalise_frequency(logits: Logits, history: History, penalty: float) -> Logi
 def dont_repeat_yourself(
     logits: Logits, history: History, strength: float, base: float, allowed: int, breakers: Sequence[int]
 ) -> Logits:
-    """Lower each logit that would prolong a repetition of n tokens by strength * base ** (n - allowed) ("DRY").
+    """Penalize tokens that would prolong a repetition of n tokens: lower logits by strength * base ** (n - allowed).
 
-    Weidmann 2024, github.com/oobabooga/text-generation-webui/pull/5677. Sequence breakers end a repetition.
+    This is DRY (Weidmann 2024, github.com/oobabooga/text-generation-webui/pull/5677). Sequence breakers end a
+    repetition.
     """
     lost = np.zeros(tuple(logits.shape), dtype=np.float32)
     ends = np.array(breakers, dtype=np.int64)

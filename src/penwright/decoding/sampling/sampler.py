@@ -1,4 +1,4 @@
-"""Sampling of the next token: rules that change the logits, then a draw that does not depend on other rows.
+"""Next-token sampling: rules that change the logits, then a draw that does not depend on other rows.
 
 The order is fixed: banned tokens, penalties, temperature, the filters in the order of FILTERS, XTC, the draw. The order
 of the penalties is bias, repetition, presence, frequency, DRY, repeated n-grams.

@@ -37,12 +37,12 @@ class Architecture:
     defaults: Config = field(default_factory=dict)  # defaults of optional keys of config.json; None: our default
     prepare: Callable[[Tensors], Tensors] = _unchanged  # changes the tensors on import, before they are renamed
     restore: Callable[[Tensors], Tensors] = _unchanged  # inverse of `prepare`, used on export
-    offset: int = 0  # number of unused learned positions that max_position_embeddings counts
+    offset: int = 0  # number of unused learned positions included in max_position_embeddings
     has_head: bool = True  # whether an encoder has a classification head
     ignored: tuple[str, ...] = ()  # prefixes of the names of tensors that we do not need
 
 
-VALUE_NAMES: dict[str, dict[object, object]] = {  # our setting: {value in transformers: our value}
+VALUE_NAMES: dict[str, dict[object, object]] = {  # for each of our settings: {value in transformers: our value}
     "feed_forward": {
         "gelu": "gelu",
         "gelu_new": "gelu_tanh",
