@@ -105,7 +105,7 @@ def resume(
 def load(run: AnyPath, device: str = "cpu", precision: "Precision | None" = None) -> "Application":
     """Load the best model of a run, or the model of a checkpoint, as a Generator, a Translator or a Classifier.
 
-    Weights are in float32, unless `precision` is given, or a faster precision was chosen after training (CPU only).
+    Weights are in float32, unless `precision` is given or `optimize` has chosen a faster precision (CPU only).
     """
     from penwright.workflows.load import load
 

@@ -1,4 +1,4 @@
-"""Safe reading and writing in untrusted folders: no links are followed, and no devices or huge files are read.
+"""Safe access to files in untrusted folders: no links are followed, and no devices or huge files are read.
 
 A run folder may come from a download or an archive, or be damaged. Only plain files of bounded size are read, and
 only files inside the folder itself are written or deleted.
@@ -233,7 +233,7 @@ def identity_of(path: Path) -> list[str | int]:
 
 
 def remember(key: Sequence[object], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the JSON object for this key, from the cache if possible. Otherwise, `make` makes it."""
+    """Return the JSON object for this key, from the cache if possible. Otherwise, call `make` to create it."""
     path: Path | None = None
     with suppress(OSError, ValueError, PenwrightError):
         path = cache_folder("facts") / f"{hashlib.sha256(json.dumps(key).encode('utf-8', 'replace')).hexdigest()}.json"

@@ -131,13 +131,13 @@ def _list_in_words(arguments: tuple[Any, ...], metadata: tuple[Any, ...]) -> str
 
 
 def _plural(words: str) -> str:
-    """Return "floats > 0" for "float > 0", and "strings or integers" for "string or integer"."""
+    """Return the plural of a type: "floats > 0" for "float > 0", "strings or integers" for "string or integer"."""
     first, _, rest = words.partition(" ")
     return f"{first}s or {_plural(rest[3:])}" if rest.startswith("or ") else f"{first}s {rest}".strip()
 
 
 def _limits(metadata: tuple[Any, ...]) -> Iterator[str]:
-    """Yield the limits of a number, including those in pydantic's `Field`."""
+    """Yield the limits in the metadata of a numeric field, for example "> 0"."""
     for each in metadata:
         if isinstance(each, FieldInfo):
             yield from _limits(tuple(each.metadata))

@@ -16,7 +16,7 @@ class SinusoidalPositions(Settings):
 
     type: Literal["sinusoidal"] = "sinusoidal"
     layout: Literal["interleaved", "halves", "tensor2tensor"] = (
-        "interleaved"  # order of sines and cosines; halves and tensor2tensor: all sines, then all cosines
+        "interleaved"  # interleaved: sines and cosines alternate; halves and tensor2tensor: all sines, then all cosines
     )
     offset: NonNegativeInt = 0  # number of the first position (M2M100: 2)
 
@@ -35,7 +35,7 @@ class RotaryScaling(Settings):
         1.0  # RoPE frequencies with fewer rotations than this in the original context count as low
     )
     high_freq_factor: PositiveFloat = (
-        4.0  # RoPE frequencies with more rotations are not scaled; those between the two factors are interpolated
+        4.0  # RoPE frequencies with more rotations than this are not scaled; between the factors, scaling is gradual
     )
     original_context: PositiveInt | None = (
         None  # context length before scaling, in tokens; None: all frequencies count as low (linear scaling)
@@ -162,7 +162,7 @@ class ModelSettings(Settings):
         table = merge(SIZES[size], given) if size else dict(given)
         d_model, n_heads = table.get("d_model", 128), table.get("n_heads", 4)
         if not (isinstance(d_model, int) and isinstance(n_heads, int) and n_heads > 0):
-            d_model = n_heads = 1  # placeholders: the field validation reports the error
+            d_model = n_heads = 1  # placeholders: field validation will report the invalid values
         if "d_head" not in table and d_model % n_heads:
             raise ValueError(f"d_model ({d_model}) must be a multiple of n_heads ({n_heads})")
         gated = table.get("feed_forward", "swiglu") in ("swiglu", "geglu")

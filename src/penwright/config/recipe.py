@@ -57,7 +57,9 @@ class DataSettings(Settings):
     dictionary: str | None = None  # translators: file of terms and translations to learn, and to use as hints
     group: Column | None = None  # column of groups, such as authors: a group is held out as a whole, or not at all
     encoding: str | None = None  # encoding of text files; None: detect it
-    max_characters: PositiveInt = 5000  # in characters: drop longer labelled texts, and pairs with a longer side
+    max_characters: PositiveInt = (
+        5000  # maximum number of characters in a labelled text or in a side of a pair; longer ones are dropped
+    )
     max_ratio: PositiveFloat | None = 9.0  # drop pairs if one side is more than this many times as long as the other
     deduplicate: bool = True  # drop repeated examples
 
@@ -171,7 +173,9 @@ class DecodingSettings(Settings):
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0  # random seed; the same seed gives the same text
     beam_size: Count = 5  # beam size; 1 is greedy search
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0  # length penalty; higher favors longer translations
-    beam_patience: NonNegativeFloat = 0.25  # let beams grow by this share (at least 4 tokens) before the search stops
+    beam_patience: NonNegativeFloat = (
+        0.25  # let beams grow longer by this share of their length (at least 4 tokens) before the search stops
+    )
     coverage_penalty: NonNegativeFloat = 0.0  # above 0: penalize translations that leave out parts of the source
 
 

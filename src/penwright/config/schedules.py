@@ -12,7 +12,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class EndShift(NamedTuple):
-    """The step at which the end of a run last changed, and the progress at that step. Progress is linear afterwards."""
+    """The step at which the planned end of a run last changed, and the progress then. Progress is linear afterwards."""
 
     step: int = 0
     progress: float = 0.0  # progress of the schedule at that step
@@ -24,7 +24,7 @@ NO_SHIFT = EndShift()
 class _Warmup(Settings):
     """Base of the schedules: a linear warm-up over the first steps."""
 
-    settles_at: ClassVar[float] = 0.1  # share of a budget in minutes after which the number of steps must be known
+    settles_at: ClassVar[float] = 0.1  # share of a time budget after which the number of steps must be known
     warmup_steps: NonNegativeInt = 0  # steps of linear warm-up
 
     def factor(self, step: int, total_steps: int | None, turn: EndShift = NO_SHIFT) -> float:
@@ -89,7 +89,7 @@ class WarmupStableDecay(_Warmup):
         return 1 - (1 - self.final_fraction) * into_cooldown
 
     def total_if_cooled_from(self, step: int) -> int:
-        """Return the total number of steps for which the cooldown begins at this step."""
+        """Return the total number of steps of a run whose cooldown begins at this step."""
         after_warmup = max(1, step - self.warmup_steps)
         return self.warmup_steps + ceil(after_warmup / (1 - self.cooldown_fraction))
 

@@ -139,7 +139,7 @@ def _explain(kind: type[BaseModel], location: tuple[int | str, ...], problem: Ma
 
 
 def _walk(kind: type[BaseModel], location: list[int | str]) -> tuple[list[str], list[str]]:
-    """Return the names of the tables that contain a location, outermost first, and the keys of the innermost table."""
+    """Return the names of the tables that contain a setting, outermost first, and the keys of the innermost table."""
     names, kinds = [], [kind]
     for step in map(str, location):
         variant = [k for k in kinds if len(kinds) > 1 and k.model_fields["type"].default == step]

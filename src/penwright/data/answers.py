@@ -28,7 +28,8 @@ class AnswerBatches(Bucketed[TextBatch]):
     ):
         """Group the rows by conversation. `turn[i]` is the position of row i in its conversation, from 0."""
         self.prompt, self.answer, self.markers, self.most = prompt, answer, markers, context_length + 1
-        self.begins = np.flatnonzero(np.append(turn, 0) == 0)  # first row of each conversation, then the number of rows
+        # Index of the first row of each conversation, then the number of rows.
+        self.begins = np.flatnonzero(np.append(turn, 0) == 0)
         ends = np.concatenate([[0], np.cumsum(prompt.lengths + answer.lengths + 1)])
         firsts = (prompt[row][:1].tolist() for row in self.begins[:-1].tolist())
         self.n_added = np.array([markers.begins and first != [markers.start] for first in firsts])

@@ -103,7 +103,7 @@ class Markers:
     pad: int
     start: int
     end: int
-    begins: bool = True  # whether a text to continue begins with the start token
+    begins: bool = True  # for generation: whether each text begins with the start token
     source_prefix: tuple[int, ...] = ()  # tokens before each source sentence, for example the language token
     target_prefix: tuple[int, ...] = ()  # tokens between the start token and each translation
 
@@ -112,7 +112,7 @@ class Batches(ABC, Generic[AnyBatch]):
     """The batches of one part of a corpus, numbered from the start of training."""
 
     per_epoch: float  # number of batches in one pass over the part
-    tokens_per_epoch: int  # number of target tokens; for labelled texts, of all tokens
+    tokens_per_epoch: int  # number of target tokens; for labelled texts, number of all tokens
     n_left_out: int = 0  # number of examples dropped because they are too long for the model
     n_cut: int = 0  # number of texts longer than the context; a batch holds one part of each
 

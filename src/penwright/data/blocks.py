@@ -24,7 +24,7 @@ from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20  # bytes read at a time
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-MARK_EVERY = 32 << 20  # minimum number of bytes between two places to resume reading
+MARK_EVERY = 32 << 20  # minimum number of bytes between two places at which reading can start
 MOST_COPIED = 16 << 30  # maximum size of a temporary copy, in bytes
 _copies: dict[object, Path] = {}
 MARK = "\ufeff"  # the byte-order mark; dropped only at the start of a file
@@ -208,10 +208,10 @@ def count_text(blocks: Iterable[bytes], encoding: str, old_mac: bool = False) ->
 def decoded(
     blocks: Iterable[bytes], encoding: str, tally: TextCounts, old_mac: bool, first: bool = True
 ) -> Iterator[str]:
-    """Yield the decoded text in blocks, and count corrections in `tally`. With `first`, a file starts with the blocks.
+    """Yield the decoded text in blocks, and count corrections in `tally`.
 
-    Drops a byte-order mark at the start and all NUL characters, and turns CRLF into a newline. With `old_mac`, a bare
-    carriage return is a newline too.
+    `first` means that the blocks are the beginning of a file. Drops a byte-order mark at the start and all NUL
+    characters, and turns CRLF into a newline. With `old_mac`, a bare carriage return is a newline too.
     """
     decoder = decoder_of(encoding)
     count_damage = _damage_counter(encoding)

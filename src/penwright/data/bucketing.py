@@ -160,7 +160,8 @@ class TokenDropout:
         keys[:, self._never_hidden] = -1.0
         width = min(whole, -(-int(numbers.max()) // LENGTH_STEP) * LENGTH_STEP)
         drawn = keys.argsort(1)[:, :width]
-        places = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)  # index `whole` is padding
+        # The index `whole` stands for padding.
+        places = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)
         padding = torch.from_numpy(places < whole)
         positions = torch.from_numpy(np.minimum(places, whole - 1))
         tokens = batch.tokens.gather(1, positions)

@@ -18,7 +18,7 @@ CLASSES = {  # common names of class folders
 
 
 def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
-    """Return the text files of each class by name, and a remark on files that are not read.
+    """Return the text files of each class, keyed by its name, and a remark on files that are not read.
 
     If the folder contains `train` and `test`, only `train` is read. Raises PenwrightError for fewer than two classes.
     """
@@ -79,7 +79,8 @@ def class_files(folder: str | Path, encoding: str | None) -> tuple[list[tuple[st
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    above = {folder.resolve(), *folder.resolve().parents}  # a link may lead to one of these folders
+    # Skip links to this folder, or to a folder above it.
+    above = {folder.resolve(), *folder.resolve().parents}
     inner = (each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
     return sorted(each for each in inner if each.resolve() not in above)
 

@@ -19,7 +19,7 @@ from penwright.errors import PenwrightError
 from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate
 
 BETWEEN_LABELS = "\x1f"  # the "unit separator" of ASCII, which no label contains
-FORMAT_VERSION = 1  # increase it when the same files are read differently
+FORMAT_VERSION = 1  # increase this when a code change makes the same files read differently
 UNKNOWN = "broken"
 Roles = Mapping[str, Sequence[tuple[str, int]]]  # the columns of each role (like "text"): name and number from 1
 Row = tuple[str, ...]  # the cells of a row of a table
@@ -84,7 +84,7 @@ class Cleaning:
 
 
 ALL_COLUMNS, STANDARD = Columns(), Cleaning()
-KEEP_ALL = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # keeps all usable examples
+KEEP_ALL = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # rules that keep all usable examples
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class ReadingOptions:
     encoding: str | None = None  # encoding of text files; None: detect it
     cleaning: Cleaning = STANDARD
     template: ChatTemplate = PLAIN_TEMPLATE  # chat template of conversations
-    dictionary: str | None = None  # glossary file (terms and translations) to train on too
+    dictionary: str | None = None  # glossary file (terms and translations), used as additional training data
 
 
 DEFAULT_READING = ReadingOptions()
@@ -279,7 +279,7 @@ def number_reason(item: object, reasons: dict[str, int]) -> int:
 
 
 def broken_rules(numbers: NDArray[np.integer[Any]], reasons: Mapping[str, int]) -> list[Rule]:
-    """Return one rule for each reason, which drops the items that are broken for this reason."""
+    """Return one rule for each reason. The rule drops the items that are broken for this reason."""
 
     def rule(number: int) -> Callable[[Mask], Mask]:
         return lambda _: numbers == number

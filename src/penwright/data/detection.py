@@ -132,7 +132,7 @@ def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | Non
             f"{first.path} and {second.path} are {FORMATS[first.format].description} in two languages",
         )
     same = first.n_lines == second.n_lines
-    if are_sides and (same or len(others) == 1):  # reading the files reports unequal numbers of lines
+    if are_sides and (same or len(others) == 1):  # unequal line counts are reported when the files are read
         return "translate", f"{first.path} and {second.path} are named like the two sides of a translation"
     if same and are_unlike:
         return "translate", f"{first.path} and {second.path} have the same number of lines, {first.n_lines:,}"
@@ -167,7 +167,8 @@ def task_of_table(table: Table) -> tuple[str, str]:
         return "chat", f"{table.name} has prompts and answers, in {' and '.join(map(repr, conversation))}"
     if pair is not None:
         return "translate", f"{table.name} has the columns '{pair[0].name}' and '{pair[1].name}'"
-    if any(name in ("label", "labels") for name in map(str.lower, table.columns)):  # a label column with a single value
+    # named_label() ignores a label column with a single value.
+    if any(name in ("label", "labels") for name in map(str.lower, table.columns)):
         return "classify", f"{table.name} has a column of labels"
     is_clear = text is not None and _is_main_text(text, profiles)
     return _task_of_named_text(table, profiles, text) if text and is_clear else _task_by_values(table, profiles)
@@ -179,7 +180,7 @@ def _is_prompt_and_answer(pair: tuple[Profile, Profile]) -> bool:
 
 
 def _is_main_text(text: Profile, profiles: Sequence[Profile]) -> bool:
-    """Return whether all other text columns are minor: titles and similar columns, or much shorter texts."""
+    """Return whether all text columns except `text` are minor: titles and similar columns, or much shorter texts."""
     others = [column for column in texts_of(profiles) if column is not text]
     return all(
         column.key in OTHER_NAMES or (len(profiles) > 2 and CLEARLY_LONGER * column.n_characters <= text.n_characters)
@@ -246,7 +247,7 @@ def _refuse_scored_pairs(table: Table, profiles: Sequence[Profile], texts: Seque
 
 
 def _require_similar_lengths(table: Table, first: Profile, second: Profile) -> None:
-    """Raise Undecided if one of two text columns is many times longer than the other."""
+    """Raise Undecided if the texts in one column are many times longer than those in the other."""
     ratios = [a / b for a, b in zip(first.lengths, second.lengths, strict=True) if a and b]
     if len(ratios) < ENOUGH_TO_TELL:
         return

@@ -27,7 +27,7 @@ from penwright.data.splits import BEGINNING, Cut, Hashes, Mask
 from penwright.errors import PenwrightError
 from penwright.storage import cache_folder, write_bytes_atomically
 
-Measures = NDArray[Any]  # each document's characters (as in Documents), UTF-8 bytes, hash
+Measures = NDArray[Any]  # for each document: length in characters (as in Documents), UTF-8 bytes, hash
 MANY_ROWS = 10_000  # the measures of tables with at least this many rows are cached
 MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np.uint64)])
 
@@ -36,7 +36,7 @@ MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np
 class Documents(Sources[Document]):
     """All documents of some paths, with their sizes and hashes."""
 
-    characters: NDArray[np.int64]  # number of characters; 0 if blank; if broken, minus the number of the reason
+    characters: NDArray[np.int64]  # length in characters; blank documents: 0; broken ones: minus the reason number
     n_bytes: NDArray[np.int64]  # sizes in UTF-8 bytes
     hashes: Hashes
     reasons: Mapping[str, int]  # reasons why documents are broken, and their numbers

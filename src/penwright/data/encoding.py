@@ -61,10 +61,10 @@ CANDIDATES = [
 CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and -1252; rare in the languages that use -1252
 TURKISH = b"\xfd"  # ı in Windows-1254 (40 % of the non-ASCII letters in Turkish); ý in -1252 (rare even in Icelandic)
 BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # no encoding continues a character with a byte below 0x30
-HEAD, SAMPLE = 1 << 16, 1 << 15  # number of bytes used to recognize text, and number used to guess an encoding
+HEAD, SAMPLE = 1 << 16, 1 << 15  # number of bytes for recognizing text, and for guessing an encoding
 MAX_STRANGENESS = 0.4  # maximum mess ratio of a text (see charset_normalizer); even a pangram must pass
 MAX_INVALID = 0.001  # maximum share of invalid bytes in a damaged UTF-8 file
-STRAY_BYTES = 3  # with more invalid sequences, a file may have another encoding
+STRAY_BYTES = 3  # a file with more invalid sequences than this may have another encoding
 
 
 def check_encoding(name: str) -> str:
@@ -172,7 +172,10 @@ class _LineDecoder(codecs.IncrementalDecoder):
 
 
 def kind_of_line(line: bytes) -> Literal["ascii", "utf-8", "damaged", "foreign"]:
-    """Classify a line. Most non-ASCII characters are valid in damaged UTF-8, but not in a foreign encoding."""
+    """Classify a line. If it is not valid UTF-8, but most of its non-ASCII characters are, it is damaged UTF-8.
+
+    Otherwise, it is "foreign": in an encoding other than UTF-8.
+    """
     if line.isascii():
         return "ascii"
     with suppress(UnicodeDecodeError):
@@ -183,9 +186,9 @@ def kind_of_line(line: bytes) -> Literal["ascii", "utf-8", "damaged", "foreign"]
 
 
 def sample_lines(blocks: Iterable[bytes]) -> tuple[Counter[str], bytes]:
-    """Return the number of lines of each kind, and a sample of the non-ASCII lines.
+    """Count the ASCII, UTF-8, damaged and foreign lines, and return the counts with a sample of the non-ASCII lines.
 
-    In a file of two encodings, the sample has only foreign lines.
+    If the file mixes UTF-8 with another encoding, the sample contains only the lines in the other encoding.
     """
     kinds, samples, rest = Counter[str](), {"every": b"", "foreign": b""}, b""
 
@@ -200,14 +203,14 @@ def sample_lines(blocks: Iterable[bytes]) -> tuple[Counter[str], bytes]:
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
             take_in(line + b"\n")
-        rest = rest[: SAMPLE + 1]  # only the beginning of a longer line counts
+        rest = rest[: SAMPLE + 1]  # only the beginning of a very long line counts
     take_in(rest)
     sample = samples["foreign" if is_mixed(kinds) else "every"]
     return kinds, sample if len(sample) <= SAMPLE else whole_characters(sample[:SAMPLE])
 
 
 def is_mixed(kinds: Mapping[str, int]) -> bool:
-    """Return whether the counts of lines suggest a file in two encodings rather than a damaged one."""
+    """Return whether the line counts suggest a file in two encodings rather than damaged UTF-8."""
     foreign, valid = kinds.get("foreign", 0), kinds.get("utf-8", 0)
     return foreign > STRAY_BYTES and valid > 1 and min(foreign, valid) >= FEWEST_MIXED * (foreign + valid)
 

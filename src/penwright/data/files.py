@@ -114,7 +114,7 @@ class SourceFile:
             if mark.characters + BLOCK <= position:
                 blocks = self.blocks(mark.offset)
                 first = next(blocks, "")
-                if cut := first.rfind("\n") + 1:  # after this line break, chunks() would yield the same pieces
+                if cut := first.rfind("\n") + 1:  # chunks() also cuts at this line break, so the pieces agree
                     size = len(first[:cut].encode("utf-8", "surrogatepass"))
                     return Cut(mark.characters + cut, mark.utf8_bytes + size), cut_at_lines(blocks, first[cut:])
                 break
@@ -216,7 +216,8 @@ def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
     if head.startswith(b"PAR1"):
         copy = "" if str(stored) == name else str(stored)
         return SourceFile(name, stored.stat().st_size, _sha256(stored), PARQUET, copy=copy)
-    guess = (chosen or first_guess(head)).removesuffix("-sig")  # utf-8-sig: a byte-order mark is dropped anyway
+    # utf-8-sig is not needed: a byte-order mark is always dropped.
+    guess = (chosen or first_guess(head)).removesuffix("-sig")
     if guess == "utf-8" and not chosen:
         guess = declared_encoding(head) or guess
     if what := describe_non_text(head, guess):

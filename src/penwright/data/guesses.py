@@ -107,8 +107,12 @@ def guess_label(table: str, profiles: Profiles, without: Sequence[int] = ()) -> 
     likely = likely_labels(profiles, without)
     if likely and (len(likely) == 1 or len(likely[1].values) >= CLEARLY_FEWER * len(likely[0].values)):
         best = likely[0]
-        what = "is the only one with few values" if len(likely) == 1 else "has by far the fewest values"
-        return Guess((best.place,), f"column {best.name} {what}, all short: {len(best.values):,} different ones")
+        what = (
+            "is the only one with few different values"
+            if len(likely) == 1
+            else "has by far the fewest different values"
+        )
+        return Guess((best.place,), f"column {best.name} {what} ({len(best.values):,}), all short")
     if likely:
         raise _undecided(table, "which column is the label?", "label", likely)
     left = [column for column in profiles if column.place not in without]
@@ -162,7 +166,7 @@ def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -
     if not ranked and lists is not None:
         raise PenwrightError(
             f"{table}: column '{lists.name}' holds lists, such as {lists.example}, and no column holds text. "
-            "Penwright reads one text from each cell: write a conversation as one column of text, or as two such as "
+            "Penwright reads one text from each cell: write a conversation as one column of text, or as two, such as "
             f"prompt and response. The columns are: {overview(profiles)}"
         )
     if not ranked:

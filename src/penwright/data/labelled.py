@@ -97,7 +97,7 @@ def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
 
 
 def _from_folder(folder: str, reading: ReadingOptions) -> RowSource:
-    """Return the files of a folder as texts, labelled with their subfolders."""
+    """Return the files of a folder as texts, labelled with the names of their subfolders."""
     if reading.columns.group is not None:
         raise PenwrightError(f"{folder} has no group column. Pass a table that has one, or leave out data.group")
     found, remark = class_files(folder, reading.encoding)

@@ -8,7 +8,7 @@ import torch
 from penwright.data.batches import IGNORED, Batches, Indices, LabelledBatch, MaskedBatch
 from penwright.data.bucketing import LabelledBatches
 
-MASKED = 0.2  # share of the tokens to predict
+MASKED = 0.2  # share of the tokens that are hidden
 REPLACED = 0.8  # share of the hidden tokens that are replaced by the mask; half of the rest become random tokens
 MOST_CHARACTERS = 400  # maximum length of a passage that consists of several lines
 
@@ -44,12 +44,12 @@ class MaskedBatches(Batches[MaskedBatch]):
         return self._masked(self.texts.batch(number), np.random.default_rng((self.texts.seed, number, 2)))
 
     def in_order(self, one_in: int = 1) -> Iterator[MaskedBatch]:
-        """Yield all texts, the shortest first, each time with the same hidden tokens."""
+        """Yield all texts, the shortest first. Every call hides the same tokens."""
         for number, batch in enumerate(self.texts.in_order(one_in)):
             yield self._masked(batch, np.random.default_rng((0, number, 2)))
 
     def examples(self, rows: Indices) -> MaskedBatch:
-        """Return the beginnings of these texts as a batch, each time with the same hidden tokens."""
+        """Truncate these texts to the context, and return them as a batch. Every call hides the same tokens."""
         return self._masked(self.texts.examples(rows), np.random.default_rng((0, *rows.tolist())))
 
     def _masked(self, batch: LabelledBatch, random: np.random.Generator) -> MaskedBatch:

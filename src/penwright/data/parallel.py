@@ -86,7 +86,7 @@ def _in_one_direction(sources: Sequence[RowSource], openers: Sequence[Opener], c
         path, others = source.files[0].path, f"{wanted.source} to {wanted.target}"
         try:
             turned = open_source(replace(columns, source=names[0], target=names[1]))
-        except PenwrightError:  # the file has other languages
+        except PenwrightError:  # the file does not contain these languages
             turned = source
         if languages_between(turned.names) == wanted:
             remark = f"{path}: used in the direction {others}, to match {known.files[0].path}"

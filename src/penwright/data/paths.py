@@ -82,7 +82,7 @@ def _exists(path: str) -> bool:
 
 
 def is_folder(path: str | Path) -> bool:
-    """Return whether the path is a folder, and accessible."""
+    """Return whether the path is an accessible folder."""
     try:
         return Path(path).is_dir()
     except OSError:
@@ -168,7 +168,7 @@ def _split_pattern(pattern: str) -> tuple[Path, tuple[str, ...]]:
 
 def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
     """Return whether the names of a path match the parts of a pattern. `**` matches any number of folders."""
-    reached = {0}  # numbers of pattern parts that the names so far can match
+    reached = {0}  # indices of the pattern parts that the next name may match
     for name in names:
         stay = set()
         for place, part in enumerate(parts):
@@ -247,7 +247,7 @@ def visible_files(folder: Path) -> Iterator[Path]:
 
 
 def _folders_above(folder: Path) -> set[tuple[int, int]]:
-    """Return the identities of the folders above this one.
+    """Return the device and inode numbers of the folders above this one.
 
     Links to these folders are not followed, because they lead to far too many files.
     """

@@ -37,7 +37,7 @@ class Dropped:
 class Report:
     """The result of reading the files of a corpus."""
 
-    unit: str  # the name of an example, such as "pair"
+    unit: str  # noun for an example, such as "pair"
     files: tuple[SourceFile, ...]
     n_read: int
     n_kept: int

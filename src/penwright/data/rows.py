@@ -81,7 +81,7 @@ def measure(sources: Sequence[RowSource]) -> Rows:
 
 
 def _measure(batch: Sequence[TwoSides | Broken | None], reasons: dict[str, int]) -> tuple[NDArray[np.generic], ...]:
-    """Measure these rows. Return arrays of hashes, characters, bytes, and numbers of reasons, as in Rows."""
+    """Measure these rows. Return arrays of hashes, lengths, sizes in bytes, and reason numbers, as in Rows."""
     first, second = zip(*(row if isinstance(row, tuple) else ("", "") for row in batch), strict=True)
     encoded = [[text.encode() for text in side] for side in (first, second)]
     return (
@@ -138,7 +138,7 @@ class RowKind(Generic[Example]):
     """A kind of rows, such as pairs or labelled texts, with the functions that differ between kinds."""
 
     name: str  # a part of the corpus fingerprint
-    unit: str  # the name of a row in reports
+    unit: str  # noun for a row in reports, such as "pair"
     chosen_by: str  # the texts whose hashes select the held-out rows
     sources: Callable[[Sequence[str], ReadingOptions], list[RowSource]]
     rules: Callable[[Rows, Cleaning], list[Rule]]  # returns the rules for dropping rows

@@ -12,7 +12,7 @@ Hashes = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 
 DEFAULT_FRACTION = 0.1
-TOO_MANY = 2  # if a selection is more than this many times too large, groups are selected one by one
+TOO_MANY = 2  # if a selection is more than this many times as large as requested, select groups one by one
 ENOUGH_FOR_ONE = 0.3  # a class gives up a row if its size times the share is at least this (3 rows at 10 %)
 
 
@@ -99,7 +99,7 @@ def held_out_documents(hashes: Hashes, sizes: NDArray[np.int64], wanted: int, se
     Equal documents stay together.
     """
     unique, which = np.unique(hashes, return_inverse=True)
-    sizes = np.bincount(which, weights=sizes).astype(np.int64)  # equal documents count as one: their total size
+    sizes = np.bincount(which, weights=sizes).astype(np.int64)  # merge equal documents, adding up their sizes
     chosen, total = np.zeros(len(unique), dtype=bool), 0
     for document in np.argsort(shuffled(unique, seed), kind="stable")[:-1].tolist():
         if total + sizes[document] <= wanted:

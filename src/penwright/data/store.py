@@ -96,7 +96,7 @@ def checksum(manifest: Mapping[str, object]) -> str:
 def cached_store(cache_folder: Path, key: str, build: Callable[[Path], object]) -> TokenStore:
     """Open the store with this key. If it is missing or damaged, `build` first writes it to the folder.
 
-    If another process is writing the store, wait for it. If that process is killed, complete the store here.
+    If another process is writing the store, wait for it. If that process is killed, this process completes the store.
     """
     folder = cache_folder / key
     if store := _sound_store(folder, key):

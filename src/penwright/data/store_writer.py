@@ -1,4 +1,4 @@
-"""Writer of token stores: streams rows in constant memory, tokenizes in several processes, and can be resumed.
+"""A writer of token stores. It streams rows in constant memory, tokenizes in several processes, and can be resumed.
 
 A store appears complete or not at all: until it is complete, its folder has a temporary name.
 """
@@ -40,10 +40,10 @@ Cell = str | Iterable[str] | int
 """A text, the chunks of a long text (their tokens are concatenated), or a label id."""
 
 _BATCH_CHARACTERS = 1 << 20
-MOST_PROCESSES = 16  # more would wait for the one process that reads the rows
-FEW = 8  # the first batches of a column are tokenized in this process
+MOST_PROCESSES = 16  # more processes would wait for the one that reads the rows
+FEW = 8  # number of batches of a column to tokenize before other processes are started
 SAVE_EVERY = 128 << 20  # characters between two saves of the progress
-PROGRESS, UNFINISHED = "progress.json", ".part"  # file of the progress, and suffix of an unfinished folder
+PROGRESS, UNFINISHED = "progress.json", ".part"  # name of the progress file, and suffix of an unfinished folder
 WEEK = 7 * 86_400.0
 
 
@@ -101,7 +101,7 @@ class _Progress:
 
     def __init__(self, folder: Path, key: str) -> None:
         self.path, self.key = folder / PROGRESS, key
-        self.n_rows = self.n_chunks = 0  # numbers of complete rows, and of chunks of the next row
+        self.n_rows = self.n_chunks = 0  # number of complete rows, and of chunks of the next row
         self.sizes: dict[str, int] = {}  # size of each file
         self.counts: dict[str, tuple[int, int]] = {}  # numbers of tokens and UTF-8 bytes in each column
         self.synchronize: Callable[[], object] = lambda: None  # writes buffered data; updates `sizes` and `counts`
@@ -113,7 +113,7 @@ class _Progress:
                 self.sizes, self.counts = saved["sizes"], saved["counts"]
 
     def chunks(self, chunks: Iterable[str]) -> Iterator[str]:
-        """Yield the chunks that are not yet written. Asking for the next chunk means that the last one is written."""
+        """Yield the chunks that are not yet written. A chunk counts as written when the next one is requested."""
         for chunk in islice(chunks, self.n_chunks, None):
             yield chunk
             self.n_chunks += 1
@@ -186,7 +186,7 @@ class _TextColumn:
             if self._n_waiting >= _BATCH_CHARACTERS:
                 self._flush()
         self._row_ends.append(len(self._chunks))
-        self._n_waiting += 1  # an empty text counts too, or else very many would accumulate
+        self._n_waiting += 1  # count empty texts too, so that they cannot accumulate without limit
 
     def synchronize(self) -> None:
         self._flush()

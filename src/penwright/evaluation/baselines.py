@@ -14,7 +14,7 @@ ORDER = 5  # maximum number of tokens in an n-gram of the Kneser-Ney model
 MOST_COUNTED = 2_000_000  # maximum number of training tokens for the Kneser-Ney model: 0.3 GB and a few seconds
 CHUNK = 1_000_000  # number of held-out tokens to score at once
 MOST_LINKS = 2_000_000  # maximum number of word pairs for learning the dictionary
-LONGEST = 60  # maximum number of words of each sentence that the dictionary is learned from
+LONGEST = 60  # maximum number of words per sentence for learning the dictionary
 ROUNDS = 5  # number of rounds of expectation maximization
 PUNCTUATION = re.compile(r"[^\w\s'’-]")
 CLOSING = re.compile(r"[.,;:!?…%)\]}»”]")  # punctuation that is never preceded by a space
@@ -61,7 +61,7 @@ def ngram_baselines(
 class _Order(NamedTuple):
     """The n-grams of one length. An n-gram's number is its index in `codes`, or -1 if it was not counted."""
 
-    codes: NDArray[np.int64]  # number of the first n - 1 tokens, times the vocabulary size, plus the last token
+    codes: NDArray[np.int64]  # (number of the first n - 1 tokens) * vocabulary size + last token
     # The arrays below end with a zero, which represents n-grams and contexts that were not counted.
     discounted: Counts  # count of each n-gram, minus the discount
     totals: Counts  # total count of each context
@@ -89,7 +89,7 @@ def kneser_ney(training: Tokens, held_out: Tokens, vocab_size: int) -> float:
 def _count(tokens: NDArray[np.int64], vocab_size: int) -> list[_Order]:
     """Count the n-grams of each length. For all but the longest, count the distinct tokens that precede them."""
     numbers, n_contexts = np.zeros(len(tokens) + 1, np.int64), 1
-    shorter: tuple[NDArray[np.int64], int] | None = None  # codes of the shorter n-grams, and the number of contexts
+    shorter: tuple[NDArray[np.int64], int] | None = None  # codes of the (n - 1)-grams, and number of their contexts
     found: list[_Order] = []
     for n in range(1, ORDER + 1):
         own = numbers[: max(0, len(tokens) - n + 1)] * vocab_size + tokens[n - 1 :]
@@ -132,7 +132,7 @@ def learn_dictionary(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     sides: tuple[dict[str, int], dict[str, int]] = ({}, {})
     blocks: list[
         NDArray[np.int64]
-    ] = []  # for each pair of sentences, the rows: index of the target word, source word, target word
+    ] = []  # one array per sentence pair, with three rows: target position, source word, target word
     n_links = n_targets = 0
     for texts in pairs:
         source, target = (

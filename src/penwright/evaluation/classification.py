@@ -91,7 +91,7 @@ def debiased_error(calibration: Calibration) -> float:
     for each in calibration.bins:
         gap = abs(each.accuracy - each.confidence)
         deviation = sqrt(each.accuracy * (1 - each.accuracy) / each.n)
-        if deviation:  # the gap becomes the mean absolute value of a normal variable
+        if deviation:  # the expected gap is the mean absolute value of a normal variable
             ratio = gap / deviation
             gap = deviation * sqrt(2 / pi) * exp(-(ratio**2) / 2) + gap * erf(ratio / sqrt(2))
         redrawn += each.n * gap

@@ -135,7 +135,7 @@ class _Text:
 
 @dataclass
 class _PassageSearch:
-    """A search for the longest passages in common. Windows of 8 bytes are compared, then of 16, 32 and so on.
+    """A search for the longest copied passages. Windows of 8 bytes are compared, then of 16, 32 and so on.
 
     Any matching window reveals a passage, which is then measured by extending the window on both sides.
     """

@@ -9,7 +9,7 @@ from penwright.evaluation.scores import Score
 from penwright.text import HAN, KANA, OTHERS
 
 MUCH = 0.2  # if scripts without spaces make up at least this share of the letters, `13a` is not used
-QUALITY = (  # the meaning of BLEU below each value, as in the documentation of Google Cloud Translation
+QUALITY = (  # the meaning of BLEU scores below each value, as in the documentation of Google Cloud Translation
     (10.0, "almost useless"),
     (20.0, "the gist is hard to get"),
     (30.0, "the gist is clear, but there are many errors"),

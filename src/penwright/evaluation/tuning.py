@@ -18,7 +18,7 @@ from penwright.translation.translator import Translator
 LENGTH_PENALTIES = tuple(n / 5 for n in range(11))
 COVERAGE_PENALTIES = (0.0, 0.05, 0.1, 0.2, 0.4)
 FEWEST = 20  # minimum number of pairs for tuning
-SIGNIFICANCE_LEVEL = 0.05  # a gain counts as an improvement if its p-value is smaller
+SIGNIFICANCE_LEVEL = 0.05  # a gain counts as an improvement if its p-value is below this threshold
 
 
 class Trial(NamedTuple):

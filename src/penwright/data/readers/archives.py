@@ -21,7 +21,7 @@ MOST_UNPACKED = 8 << 30  # maximum size of all members together, in bytes
 MOST_RATIO = 250  # maximum ratio of unpacked to packed size; DEFLATE reaches 1,032, but only on pure repetition
 LARGE = 64 << 20  # unpacked size in bytes; the ratio of smaller archives is not checked
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError, UnicodeError)
-# Files whose names begin like this hold no data.
+# Files whose names begin with one of these words hold no data.
 NON_DATA_PREFIXES = ("readme", "license", "licence", "copying", "changelog", "manifest")
 MOST_XML = 256 << 20  # maximum size of an XML part of a document, in bytes
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"

@@ -168,7 +168,7 @@ class QuotedRows:
             cells, place = [], 0
             while place <= len(line):
                 found = pattern.match(line, place)
-                assert found is not None  # the last alternative of each pattern matches any text
+                assert found is not None  # each pattern ends with an alternative that matches any text
                 cells.append(found[2] if found[1] is None else self._unescape(found[1].replace(doubled, quote)))
                 place = found.end() + 1
             if self._width in (None, len(cells)):

@@ -232,7 +232,7 @@ def is_header(cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
 
 
 def _vote(name: str, values: Sequence[str], n_rows: int) -> int | None:
-    """Return how strongly a column suggests that `name` is its header; None if `name` is a value like the others."""
+    """Return a column's vote on whether `name` is its header. Return None if `name` looks like one of the values."""
     if not values:
         return 0
     kind, different = _kind_of(values), set(values)
@@ -248,7 +248,7 @@ def _vote(name: str, values: Sequence[str], n_rows: int) -> int | None:
 
 
 def _vote_of_texts(name: str, values: Sequence[str]) -> int:
-    """Return the vote of a column of texts: a header is much shorter than nearly all texts below it."""
+    """Return a text column's vote on whether `name` is its header, which is much shorter than most texts below it."""
     shortest = _usual_shortest(values)
     if shortest < LONG:
         return 0

@@ -48,7 +48,8 @@ def declared_encoding(head: bytes) -> str | None:
     """Return the encoding declared at the start of a page, XML file or PO file; None if missing or impossible."""
     declaration = DECLARED.search(head[:4096])
     name = known_encoding(declaration[1].decode("ascii", "replace")) if declaration else None
-    if name is None or name.startswith(("utf-16", "utf-32")):  # cannot be true: the declaration was read as ASCII
+    # UTF-16 and UTF-32 are impossible: the declaration is in ASCII.
+    if name is None or name.startswith(("utf-16", "utf-32")):
         return None
     with suppress(UnicodeDecodeError):
         if not head.isascii() and getincrementaldecoder("utf-8")().decode(head):

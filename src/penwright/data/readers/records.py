@@ -32,7 +32,7 @@ SPACE = " \t\r\n,"  # characters between the values of a JSON list
 MISSING = object()
 BATCH = 1000  # number of rows in memory at a time
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,  # DuckDB downloads nothing
+    "autoinstall_known_extensions": False,  # prevents DuckDB from downloading extensions
     "autoload_known_extensions": False,
     "threads": 1,  # one thread keeps the rows in order and uses little memory
 }
@@ -137,7 +137,8 @@ def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
         try:
             value, place = decoder.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            n_more = 1 + (len(text) - place) // BLOCK  # double the text, so that a long value is not parsed too often
+            # At least double the amount of text, so that a long value is parsed only a few times.
+            n_more = 1 + (len(text) - place) // BLOCK
             if more := "".join(islice(blocks, n_more)):
                 text, place = text[place:] + more, 0
                 continue

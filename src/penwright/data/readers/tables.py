@@ -169,7 +169,7 @@ def delimited_grid(file: SourceFile, delimiter: str | None, names: Sequence[str]
     A given `delimiter` is used unless the first line names a different one (`sep=;`).
     """
     dialect, sample, n_skipped = _detect_dialect(file, delimiter, SAMPLE)
-    if len(sample) < FEW and file.n_lines > SAMPLE:  # rows that span very many lines: the sample is too small
+    if len(sample) < FEW and file.n_lines > SAMPLE:  # rows span so many lines that the sample is too small
         dialect, sample, n_skipped = _detect_dialect(file, delimiter, MOST_LINES)
     columns, header, n_before, fewest = _layout(sample, names, strays=dialect.delimiter == "\t")
 
@@ -201,7 +201,7 @@ def _layout(
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None, int, int]:
     """Return the column names, the header, the number of rows before it, and the minimum width of a complete row.
 
-    With `strays`, a row that is too wide has extra columns; otherwise, one of its texts contains a bare delimiter.
+    With `strays`, a few wider rows mean that the table has more columns; otherwise, they contain stray delimiters.
     """
     widths = Counter(len(row) for row in sample if any(map(str.strip, row)))
     if not widths:
