@@ -72,7 +72,7 @@ def fit_mixture_of_sets(
 def fit_mixture_of_scores(
     encoder: Outputs, linear: Outputs, targets: Float[Tensor, "texts n_labels"]
 ) -> Float[Tensor, "2"]:
-    """Return the mixture weights for standardized scores: a least-squares fit, with a penalty for change."""
+    """Return the mixture weights for standardized scores, by ridge regression toward the initial weights."""
     both = torch.stack([encoder.double().flatten(), linear.double().flatten()])
     start = torch.tensor(LINEAR_ALONE, dtype=torch.double)
     penalty = PRIOR * torch.eye(2, dtype=torch.double)

@@ -30,7 +30,7 @@ class AttentionPart:
     """The attention weights of a part of the model, by layer and head. Rows are targets and sum to 1."""
 
     name: PartName
-    layers: tuple[int, ...]  # layer numbers along the first axis
+    layers: tuple[int, ...]  # layer number of each entry along the first axis of `weights`
     weights: Float32[np.ndarray, "n_layers n_heads targets sources"]
     target_tokens: tuple[Token, ...]  # the token read at each position; a decoder predicts the next one
     source_tokens: tuple[Token, ...]

@@ -53,7 +53,7 @@ class CircuitInspector:
     def place_detail(
         self, text: str, place: str, target: str | None = None, *, position: int | None = None, k: int = 10
     ) -> PlaceDetail:
-        """Return the vectors at a place of the model, for one position.
+        """Return the vectors at a place in the model, for one position.
 
         Places are "decoder.embedding", blocks such as "decoder.2", and "output".
         """

@@ -28,11 +28,11 @@ class TokenNlls(NamedTuple):
 class Comparison:
     """The surprisals of two texts side by side; pieces with different boundaries are joined."""
 
-    first_texts: tuple[str, ...]  # pieces of the first text; "" where only the second has one
+    first_texts: tuple[str, ...]  # pieces of the first text; "" where only the second text has a piece
     second_texts: tuple[str, ...]
     first: Float64[np.ndarray, " rows"]  # surprisals in nats; NaN where the first text has no piece
     second: Float64[np.ndarray, " rows"]
-    differences: Float64[np.ndarray, " rows"]  # second - first
+    differences: Float64[np.ndarray, " rows"]  # surprisals of the second text minus those of the first
     sums: tuple[float, float]  # total surprisal of each side, in nats
 
 
@@ -67,7 +67,7 @@ def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
 
 
 def _same_ends(first: Sequence[str], second: Sequence[str]) -> Spans:
-    """Yield the smallest groups of pieces whose text is the same on both sides."""
+    """Yield the smallest groups of pieces that spell the same text in both sequences."""
     ends = [list(accumulate(map(len, texts))) for texts in (first, second)]
     starts, at = [0, 0], [0, 0]
     while at[0] < len(first) and at[1] < len(second):

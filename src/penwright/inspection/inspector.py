@@ -1,4 +1,4 @@
-"""The `Inspector`, which inspects a model on texts."""
+"""The `Inspector`, which shows what a model computes for a text."""
 
 from collections.abc import Generator as Steps
 from collections.abc import Sequence

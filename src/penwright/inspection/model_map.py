@@ -92,7 +92,7 @@ class PlaceDetail:
     token: Token
     names: tuple[str, ...]
     vectors: tuple[Float32[np.ndarray, " d_model"], ...]
-    sublayers: tuple[SublayerDetail, ...]  # the sublayers of a block; empty for other places
+    sublayers: tuple[SublayerDetail, ...]  # the sublayers of a block; empty if the place is not a block
     outcomes: TopPredictions | None  # the likeliest outcomes; None except for the output layer
     logits: Float64[np.ndarray, " k"]
     log_sum: float  # the logarithm of the sum of exp(logit) over all outcomes

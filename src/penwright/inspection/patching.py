@@ -129,7 +129,7 @@ def patching(
 
 
 def _patches(place: SublayerRecord, kind: PatchKind, positions: list[int]) -> list[_Patch]:
-    """Return the patches of a place: one for each head, or one for each position."""
+    """Return the patches to try at a place in the model: one for each head, or one for each position."""
     if kind == "heads":
         return [_Patch(place, head, positions) for head in range(len(place.heads.outputs))]
     return [_Patch(place, None, [at]) for at in positions]

@@ -42,7 +42,7 @@ class Edge:
     destination: str  # a head, a feed-forward network or "output"
     via: str  # "query", "key" or "value" of a head; "input" of a feed-forward network or the output layer
     estimate: float  # gradient times contribution
-    effect: float  # log p with the edge minus log p without it
+    effect: float  # log p(outcome) with the edge minus log p(outcome) without it
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class ComparisonRequest(ModelRequest):
 
     model: Name | None = None
     text: Text = ""
-    target: Text | None = None  # a translation of the text; None for the model's own
+    target: Text | None = None  # a translation of the text; None for the model's own translation
     other_model: Name | None = None
     other_text: Text = ""
     other_target: Text | None = None

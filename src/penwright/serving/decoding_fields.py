@@ -10,7 +10,7 @@ from penwright.config import DecodingSettings, with_present_names
 from penwright.errors import UsageError
 from penwright.serving.errors import RequestTooLarge, first_problem
 
-OFF: Mapping[str, Collection[float]] = {  # values with which other programs disable a setting
+OFF: Mapping[str, Collection[float]] = {  # values that other programs send to disable a setting
     "top_k": (0, -1),
     "top_n_sigma": (0, -1),
     "no_repeat_ngram": (0,),

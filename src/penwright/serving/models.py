@@ -70,7 +70,7 @@ def models(registry: Registry) -> Models:
 
 @router.get("/models/steps")
 def steps(registry: Registry) -> Steps:
-    """Return the training step of each model. The page asks for it often, to show which weights answer."""
+    """Return the training step of each model. The page polls this route to show which weights answer."""
     known = {each.name: ModelStep(step=each.step, is_learning=each.is_learning) for each in registry}
     return Steps(models=known)
 

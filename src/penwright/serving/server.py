@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penwright.serving.studio import Studio
 
 IDLE_TICKS = 10  # idle time after which memory is returned to the system, in tenths of a second
-BACKLOG = 256  # maximum number of connections that wait to be accepted, even before `run`
+BACKLOG = 256  # listen backlog: connections that can wait to be accepted, even before `run`
 
 
 class Server:

@@ -250,7 +250,7 @@ def delete_run(studio: TheStudio, registry: Registry, body: NameRequest) -> Done
     name = found.name if found else body.name
     studio.queue.remove(name)
     if found is not None:
-        with Run(found).lock():  # raises PenwrightError while another process trains it
+        with Run(found).lock():  # raises PenwrightError while another process trains the run
             remove_folder(found)
     return Done()
 

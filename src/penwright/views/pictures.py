@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ENDINGS = (".svg", ".png")
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "svg.hashsalt": "penwright",  # a fixed salt, so that equal pictures are saved as equal files
+    "svg.hashsalt": "penwright",  # a fixed salt, so that identical pictures are saved as identical files
     "text.parse_math": False,  # a dollar sign in a text does not start a formula
     "font.size": 9,
     "axes.spines.top": False,
