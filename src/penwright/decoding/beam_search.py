@@ -200,7 +200,7 @@ class _Search:
         counts = [len(tokens) for beams in options for tokens in beams]
         which = torch.from_numpy(np.repeat(rows, counts)).to(logits.device)
         option_tokens = [token for beams in options for each in beams for token in each]
-        tokens = torch.tensor(option_tokens, device=logits.device, dtype=torch.long)  # empty if all logits are NaN
+        tokens = torch.tensor(option_tokens, device=logits.device, dtype=torch.long)  # no tokens if all logits are NaN
         gains = iter((logits[which, tokens] - best.normalisers[which]).tolist())  # one GPU transfer for all sentences
         before = np.stack([self.log_probs[places], self.merits[places]], axis=2).tolist()
         chosen = [
@@ -234,7 +234,7 @@ class _Search:
             logits[rows, tokens] = NEG_INF
         values, found = logits.gather(1, best.places), best.places
         short = ((values > NEG_INF).sum(1) < n_best).nonzero()[:, 0]
-        if len(short):  # rows where too few of the top tokens are allowed
+        if len(short):  # in these rows, too few of the top tokens are allowed
             others = self.choose(logits[short], self.spelling, situations[short.cpu().numpy()], values.shape[1])
             values[short], found[short] = others.values, others.places
         return MaskedTopK(values, found, best.normalisers)  # the softmax normalizers include banned tokens

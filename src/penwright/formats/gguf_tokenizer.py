@@ -1,4 +1,4 @@
-"""Import and export of tokenizers in GGUF files: byte-level BPE with known rules for words, and SentencePiece."""
+"""Import and export of tokenizers in GGUF files: SentencePiece, and byte-level BPE with known word splitting."""
 
 from collections.abc import Mapping
 from typing import Any

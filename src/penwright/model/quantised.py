@@ -13,7 +13,7 @@ from penwright.native.toolchain import SOURCES
 LARGEST = 127  # largest value of symmetric int8
 TINY = 1e-8  # minimum value of a scale, to avoid division by zero
 WHOLE_VECTORS = 32  # torch's product for a single row reads past its end unless the width is a multiple of this
-BLOCK = 64  # int8_product.cpp needs a number of columns and a width that are multiples of this
+BLOCK = 64  # int8_product.cpp requires the number of columns and the width to be multiples of this
 ZERO = 128  # zero point of the unsigned rows in int8_product.cpp
 SOURCE = SOURCES / "int8_product.cpp"
 COMPILES = torch.cpu._is_vnni_supported()  # the C++ operator needs AVX-512 VNNI
@@ -45,7 +45,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         weight = layer.weight.detach().float()
         exact = weight.abs().amax(1).clamp(min=TINY) / LARGEST
-        scale = exact.to(torch.bfloat16)  # dtype of torch's kernel; rounding weights with the cast scale adds no error
+        scale = exact.to(torch.bfloat16)  # torch's kernel needs bfloat16; quantizing with the cast scale adds no error
         whole = (weight / scale.float()[:, None]).round().clamp(-LARGEST, LARGEST)
         self.register_buffer("whole", whole.to(torch.int8))
         self.register_buffer("scale", scale)

@@ -281,7 +281,7 @@ def _decode(spelled: bytes) -> tuple[str | None, bytes]:
         return None, b""
     if rest:
         first, last, _ = _completions(rest)
-        if first > last:  # already invalid, but Python's decoder notices this only at the next byte
+        if first > last:  # these bytes are invalid, but Python's decoder notices this only at the next byte
             return None, b""
     return text, rest
 

@@ -104,7 +104,7 @@ class State(NamedTuple):
 
 
 class Prospects(NamedTuple):
-    """What a state of the automaton permits, forbids and requires next."""
+    """The tokens and terms that a state of the automaton permits, forbids and requires next."""
 
     wanted: Tokens  # tokens that begin or continue a missing term
     barred: list[int]  # single-token terms that are forbidden, or have occurred often enough
@@ -112,7 +112,7 @@ class Prospects(NamedTuple):
     may_end_word: bool  # False if ending the word here would complete a hard term one time too many
     progress: int  # number of hard terms present or begun; only hypotheses with equal numbers compete
     needed: int  # minimum number of tokens that complete all hard terms, excluding the end token
-    needed_anew: int  # like `needed`, if the term in progress breaks off or its last word continues
+    needed_anew: int  # the value of `needed` if the term in progress breaks off or its last word continues
     hard: Match | None  # the longest match of a missing hard term
     soft: Match | None  # the longest match of a soft term that may still occur
     waiting: list[RequiredTerm]  # hard terms that have not begun
