@@ -139,7 +139,7 @@ class ModelSettings(Settings):
     window: PositiveInt | None = None  # sliding-window self-attention over this many tokens; None: all tokens
     pooling: Literal["mean", "first"] = "mean"  # what a classifier reads: the mean of all tokens, or the first token
     problem_type: ProblemType = (
-        "single_label_classification"  # what a classifier gives each text: one label, any number of labels, or a score
+        "single_label_classification"  # classifier output for a text: one label, any number of labels, or a score
     )
     ngrams: bool = False  # combine a classifier with a linear classifier of word and character n-grams
     balanced: bool = False  # treat all labels as equally frequent, so a classifier finds rare ones more often

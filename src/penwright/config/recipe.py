@@ -52,7 +52,7 @@ class DataSettings(Settings):
     target: Column | None = None  # column of the target sentences
     text: Columns = ()  # columns of the text; several columns are joined by spaces
     label: Column | None = None  # column of the labels
-    label_separator: Annotated[str, Field(min_length=1)] | None = None  # separates several labels in a cell, such as |
+    label_separator: Annotated[str, Field(min_length=1)] | None = None  # separator of labels in a cell, such as |
     label_names: dict[str, str] = Field(default_factory=dict)  # names for labels in the files, such as {"1" = "World"}
     dictionary: str | None = None  # translators: file of terms and translations to learn, and to use as hints
     group: Column | None = None  # column of groups, such as authors: a group is held out as a whole, or not at all

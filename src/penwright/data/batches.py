@@ -69,7 +69,7 @@ class PairBatch(_Batch):
     """Source sentences and their translations, right-padded."""
 
     source: Int[Tensor, "batch sources"]
-    source_padding: Bool[Tensor, "batch sources"]  # True at real tokens
+    source_padding: Bool[Tensor, "batch sources"]  # True for tokens, False for padding
     target: Int[Tensor, "batch length"]  # decoder input: the start token, then the translation
     targets: Int[Tensor, "batch length"]  # expected output: the translation, then the end token
 
@@ -79,8 +79,8 @@ class LabelledBatch(_Batch):
     """Texts and their labels, right-padded."""
 
     tokens: Int[Tensor, "batch length"]
-    padding: Bool[Tensor, "batch length"]  # True at real tokens
-    targets: Int[Tensor, " batch"] | Float[Tensor, "batch n_labels"]  # label ids; 0 or 1 for each label; or a score
+    padding: Bool[Tensor, "batch length"]  # True for tokens, False for padding
+    targets: Int[Tensor, " batch"] | Float[Tensor, "batch n_labels"]  # a label id; 0 or 1 per label; or a score
     positions: Int[Tensor, "batch length"] | None = None  # positions of the tokens in the text; None: 0, 1, 2, ...
 
 
@@ -89,7 +89,7 @@ class MaskedBatch(_Batch):
     """Texts with hidden tokens, right-padded. The targets are the hidden tokens."""
 
     tokens: Int[Tensor, "batch length"]
-    padding: Bool[Tensor, "batch length"]  # True at real tokens
+    padding: Bool[Tensor, "batch length"]  # True for tokens, False for padding
     targets: Int[Tensor, "batch length"]  # IGNORED at tokens that are not hidden
 
 

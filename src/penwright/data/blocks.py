@@ -171,7 +171,7 @@ class TextCounts:
     unpacked: int = 0  # number of bytes read, after decompression
     nul: int = 0
     crlf: int = 0
-    cr: int = 0  # carriage returns that are not part of a CRLF
+    cr: int = 0  # number of carriage returns that are not part of a CRLF
     blank: bool = True
     ends_in_line: bool = False
     text: "hashlib._Hash" = field(default_factory=hashlib.sha256)  # hash of the text in UTF-8

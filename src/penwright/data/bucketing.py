@@ -190,7 +190,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
     ):
         """Batch the texts. `batch_tokens` is the number of tokens before token dropout.
 
-        `targets` has the targets of a text in the row that its label names; None: the labels themselves are targets.
+        A text with label id i has the targets `targets[i]`; if `targets` is None, the label id itself is the target.
         """
         self.text, self.labels, self.markers = text, labels, markers
         self.token_dropout, self.targets = token_dropout, targets

@@ -135,7 +135,7 @@ def labelled_columns(table: Table, columns: Columns) -> ColumnChoice:
 
 
 def _score_column(table: str, profiles: Sequence[Profile]) -> Guess:
-    """Choose the column of scores: the only column of numbers, or one whose name or fractions tell it from others."""
+    """Choose the score column: the only column of numbers, or the one with a suitable name or with fractions."""
     numbers = [each for each in profiles if each.kind == NUMBERS and not each.is_constant]
     named = [each for each in numbers if each.key in ("score", *LABEL_NAMES, *RATING_NAMES)]
     for some, why in ((named[:1], "is a common name for scores"), (numbers, "is the only column of numbers")):

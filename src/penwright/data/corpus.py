@@ -105,7 +105,7 @@ DEFAULT_READING = ReadingOptions()
 
 
 def with_training_columns(reading: ReadingOptions, roles: Roles, label_kind: LabelKind | None = None) -> ReadingOptions:
-    """Return the options with the kind of labels and the columns used in training, unless they have such columns."""
+    """Return the options with the kind of labels and, unless already set, the columns used in training."""
     columns = replace(reading.columns, group=None, label_kind=label_kind)  # groups matter only for the held-out rows
     return replace(reading, columns=replace(columns, as_trained=columns.as_trained or roles))
 
@@ -139,7 +139,7 @@ class Corpus(Generic[Example]):
     names: tuple[str, ...] = ()  # names of the two sides, if all files agree
     roles: Roles = field(default_factory=dict)  # the columns that were chosen, if all files agree
     label_kind: LabelKind | None = None  # None unless the corpus is labelled
-    label_values: tuple[str, ...] = ()  # the different values of `Labelled.label`, unless each text has one class
+    label_values: tuple[str, ...] = ()  # distinct values of `Labelled.label`; empty if each text has one class
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -75,11 +75,11 @@ class SourceFile:
     n_characters: int = 0
     n_utf8_bytes: int = 0  # size of the decoded text
     text_sha256: str = ""  # hash of the decoded text in UTF-8; independent of encoding and compression
-    n_replaced: int = 0  # invalid byte sequences, each replaced by U+FFFD
+    n_replaced: int = 0  # number of invalid byte sequences, each replaced by U+FFFD
     first_replaced: int | None = None  # offset of the first invalid sequence in the unpacked bytes
-    n_nul: int = 0  # NUL characters, which are removed
-    n_crlf: int = 0  # lines that ended in CRLF
-    n_cr: int = 0  # lines that ended in a bare CR
+    n_nul: int = 0  # number of NUL characters, which are removed
+    n_crlf: int = 0  # number of lines that ended in CRLF
+    n_cr: int = 0  # number of lines that ended in a bare CR
     blank: bool = False
     format: str = ""  # name of a format other than plain text, such as "docx"
     remark: str = ""  # description of the part that was read
@@ -114,7 +114,8 @@ class SourceFile:
             if mark.characters + BLOCK <= position:
                 blocks = self.blocks(mark.offset)
                 first = next(blocks, "")
-                if cut := first.rfind("\n") + 1:  # chunks() also cuts at this line break, so the pieces agree
+                # chunks() also cuts at the last line break of a block, so it yields the same pieces after it.
+                if cut := first.rfind("\n") + 1:
                     size = len(first[:cut].encode("utf-8", "surrogatepass"))
                     return Cut(mark.characters + cut, mark.utf8_bytes + size), cut_at_lines(blocks, first[cut:])
                 break

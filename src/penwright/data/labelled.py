@@ -81,7 +81,7 @@ def open_evaluation_labelled(
 
 
 def _with_label_values(corpus: Corpus[Labelled]) -> Corpus[Labelled]:
-    """Add the different values of the labels, unless each text has one class."""
+    """Return the corpus with `label_values`, the distinct labels, unless each text has one class."""
     if corpus.label_kind in (None, LabelKind()):
         return corpus
     values = {example.label for part in (corpus.training, corpus.held_out) for example in part}
@@ -243,7 +243,7 @@ def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
 
 
 def _classes(rows: Rows, keep: Mask) -> Hashes:
-    """Return the class of each row: for several labels, the rarest of them; for numbers, always the same."""
+    """Return the class of each row: its rarest label, or the same class for all rows if labels are numbers."""
     if not rows.label_kind or rows.label_kind.problem_type == "single_label_classification":
         return rows.second_hashes
     classes = np.zeros_like(rows.second_hashes)
@@ -256,7 +256,7 @@ def _classes(rows: Rows, keep: Mask) -> Hashes:
 
 
 def _without_lost_labels(rows: Rows, keep: Mask, chosen: Mask) -> Mask:
-    """Return the held-out rows without those that have a label which no training row has."""
+    """Return the held-out rows, without rows that have a label missing from the training rows."""
     known = {label for _, labels in rows.read(keep & ~chosen) for label in labels.split(BETWEEN_LABELS)}
     lost = np.zeros_like(chosen)
     lost[chosen] = [not known.issuperset(labels.split(BETWEEN_LABELS)) for _, labels in rows.read(chosen)]

@@ -34,7 +34,7 @@ def single_label(label: str, place: str) -> str:
 
 
 def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str:
-    """Return the labels of a cell, tidy and sorted, as they stand in `Labelled.label`; "" if there are none."""
+    """Return the labels of a cell, tidy and sorted, in the format of `Labelled.label`; "" if there are none."""
     items = _items(cell)
     if items is None:
         items = [cell] if separator is None else cell.split(separator)
@@ -43,7 +43,7 @@ def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str
 
 
 def number_label(cell: str) -> str | Broken:
-    """Return a number as Python writes it; a cell without a number is broken, unless it is blank."""
+    """Return the number in a cell in the notation of Python, "" for a blank cell, or NO_NUMBER for any other cell."""
     if not cell:
         return ""
     try:

@@ -60,7 +60,7 @@ def scores_of_labels(
 
 
 def nats_of_sets(logits: Float[Tensor, "texts n_labels"], truth: Float[Tensor, "texts n_labels"]) -> float:
-    """Return the negative log-likelihood of the truth, summed over labels and texts."""
+    """Return the negative log-likelihood of the true labels, summed over labels and texts."""
     return float(F.binary_cross_entropy_with_logits(logits, truth.to(logits), reduction="sum"))
 
 
@@ -72,9 +72,9 @@ def worst_sets(
     labels: Sequence[str],
     first_row: int = 0,
 ) -> list[Mistake]:
-    """Return the texts with the most confident wrong decisions on a label.
+    """Return the texts in which a label is wrongly predicted or missed with the most confidence.
 
-    `predicted` and `label` are all predicted and all true labels of the text.
+    In each Mistake, `predicted` lists all predicted labels of the text, and `label` lists all true labels.
     """
     probabilities = logits.sigmoid()
     predicted = probabilities >= thresholds.to(probabilities)

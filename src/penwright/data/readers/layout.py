@@ -248,7 +248,7 @@ def _vote(name: str, values: Sequence[str], n_rows: int) -> int | None:
 
 
 def _vote_of_texts(name: str, values: Sequence[str]) -> int:
-    """Return a text column's vote on whether `name` is its header, which is much shorter than most texts below it."""
+    """Return a text column's vote on whether `name` is its header. A header is much shorter than nearly all texts."""
     shortest = _usual_shortest(values)
     if shortest < LONG:
         return 0

@@ -1,4 +1,4 @@
-"""Text of formats that mark up plain text: web pages, RTF, subtitles, and the .sgm files of WMT test sets."""
+"""Extraction of text from web pages, RTF, subtitles, and the .sgm files of WMT test sets."""
 
 import re
 from codecs import getincrementaldecoder
