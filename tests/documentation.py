@@ -15,7 +15,7 @@ from penwright.cli.main import app
 from penwright.config import DecodingSettings, Recipe, merge, parse_override, validate
 from penwright.errors import PenwrightError
 from penwright.serving.settings import ServingSettings
-from penwright.workflows.plan import _without_open_choices, read_recipe
+from penwright.workflows.plan import _without_open_choices, read_recipe, without_score_task
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(
@@ -152,7 +152,7 @@ def _check_settings(name: str, parameters: dict[str, Any]) -> None:
 
 def _error_of(table: dict[str, Any]) -> PenwrightError | None:
     try:
-        validate(Recipe, _without_open_choices(table), "--set")
+        validate(Recipe, _without_open_choices(without_score_task(table)), "--set")
     except PenwrightError as error:
         return error
     return None

@@ -79,8 +79,7 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     if not paths:
         raise UsageError("nothing to train on: name a file, a folder or hub:NAME")
     require_writable_cache()  # fail before the text is read
-    if given.get("task") == SCORE:
-        given = merge(given, {"task": "classify", "model": {"problem_type": "regression"}})
+    given = without_score_task(given)
     asked, encoding = given.get("task"), data.get("encoding")
     told = _task_of_columns(data)
     task, reason = (asked, "as requested") if asked else told or detect_task(paths, encoding=encoding)
@@ -105,6 +104,13 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
         return make_plan(facts, merge(given, {"training": {"minutes": minutes}}), measure, machine.device)
 
     return Prepared(make_plan(facts, given, measure, machine.device), corpus, machine, reason, tokenizer, replan)
+
+
+def without_score_task(given: Table) -> Table:
+    """Return the settings with the task `score` written as classification with numbers."""
+    if given.get("task") != SCORE:
+        return given
+    return merge(given, {"task": "classify", "model": {"problem_type": "regression"}})
 
 
 def _reading(recipe: Recipe, given: Table) -> ReadingOptions:
