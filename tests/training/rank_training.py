@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from socket import socket
 from typing import Any
@@ -21,9 +22,12 @@ from penwright.data.batches import Markers, TextBatches
 from penwright.data.bucketing import PairBatches
 from penwright.data.store import Column
 from penwright.model import make_model
+from penwright.run.checkpoint_folder import CHECKPOINTS
+from penwright.run.checkpoints import folder_name
 from penwright.run.folder import Run
 from penwright.training.auto.machine import Machine
 from penwright.training.distributed.ranks import ALONE, Ranks, join
+from penwright.training.distributed.saving import ShardedSaver
 from penwright.training.trainer import Trainer
 
 STEPS, VOCABULARY = 50, 12
@@ -74,14 +78,22 @@ def take_steps(ranks: Ranks, changes: Table, out: Path) -> None:
 
 
 def save_run(ranks: Ranks, changes: Table, out: Path) -> None:
-    """Train half of the steps, and save a checkpoint in a run folder."""
-    trainer = make_trainer(ranks, changes)
+    """Train half of the steps, and save a checkpoint in a run folder. Under FSDP2, go on training meanwhile."""
+    trainer, run = make_trainer(ranks, changes), Run(out)
+    if trainer.whole is not None:
+        trainer.saver = ShardedSaver(ranks, out / CHECKPOINTS, ".tmp-1")
     for report in trainer.steps():
         if report.step == SHORT["steps"] // 2:
             break
     (tensors, record), weights = trainer.save(), trainer.weights()
-    if ranks.leads:
-        Run.create(out).save_checkpoint(report.step, weights, tensors, record)
+    if trainer.saver:
+        complete = partial(run.complete_checkpoint, report.step)
+        trainer.saver.start(folder_name(report.step), tensors, lambda *parts: complete(*parts, weights, record))
+        assert len(list(trainer.steps())) == SHORT["steps"] // 2
+        trainer.saver.wait()
+        trainer.saver.close()
+    elif ranks.leads:
+        run.save_checkpoint(report.step, weights, tensors, record)
 
 
 def resume_run(run: Path) -> Callable[[Ranks, Table, Path], None]:

@@ -47,6 +47,13 @@ PUBLISHED = [
         16_704 * 524_288 / 10_949,
     ),
     Published(
+        "nanochat speedrun.sh (2025), depth 20, 11.2 billion tokens: about 4 hours for the whole script on 8 H100",
+        *("h100", 8, 65536),
+        {"d_model": 1280, "n_layers": 20, "n_heads": 10, "context_length": 2048, "tie_embeddings": "none"},
+        524_288,
+        11.2e9 / (4 * 3600),
+    ),
+    Published(
         "torchtitan benchmarks/llama3_h100_202412_torchtitan.md, table 1: Llama 3.1 8B, FSDP and torch.compile",
         *("h100", 8, 128_256, LLAMA_8B, 16 * 8192, 8 * 6_667.0),
     ),

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from socket import socket
 from threading import Event
@@ -18,12 +19,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.distributed import HashStore
 
 from penwright.data.batches import TextBatch
+from penwright.errors import PenwrightError
+from penwright.run.checkpoints import DamagedCheckpoint, Record
 from penwright.run.folder import Run
-from penwright.training.distributed import ranks as ranks_module
+from penwright.training.distributed import heartbeat
+from penwright.training.distributed.heartbeat import SILENT_BEATS, Heartbeat
 from penwright.training.distributed.parallel import choose_parallelism
-from penwright.training.distributed.ranks import ALONE, SILENT_BEATS, Heartbeat, Ranks
+from penwright.training.distributed.ranks import ALONE, Ranks, agree_on_prefix
+from penwright.training.distributed.saving import ShardedSaver
+from penwright.workflows.trainers import goes_on, has_extended
 
 SETTINGS = {
     "model.d_model": 16,
@@ -92,6 +99,65 @@ def test_a_run_resumes_with_another_number_of_ranks(trained: Path, name: str) ->
 
 
 @linux
+def test_each_rank_saves_its_part_of_the_training_state(trained: Path) -> None:
+    checkpoint = Run(trained / "short run of 4").newest()[0]
+    names = [f"training-{rank:05d}-of-00004.safetensors" for rank in range(4)]
+    assert sorted(path.name for path in checkpoint.folder.glob("training*")) == names
+    sizes = [(checkpoint.folder / name).stat().st_size for name in names]
+    assert max(sizes) < 0.6 * sum(sizes)
+    whole = checkpoint.training()
+    for name, tensor in checkpoint.weights().items():
+        assert whole[f"raw/{name}"].shape == tensor.shape
+    damaged = checkpoint.folder / names[2]
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DamagedCheckpoint, match=names[2]):
+        checkpoint.verify()
+    damaged.unlink()
+    with pytest.raises(DamagedCheckpoint, match="is missing"):
+        checkpoint.verify()
+
+
+def savers(store: HashStore, place: Path) -> list[ShardedSaver]:
+    return [ShardedSaver(Ranks(rank, 2, store), place, ".tmp-7") for rank in range(2)]
+
+
+def test_a_checkpoint_appears_when_all_ranks_have_saved_their_parts(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.save_checkpoint(1, {"w": torch.zeros(2)}, {"m": torch.zeros(2)}, {})
+    first, second = savers(HashStore(), tmp_path / "checkpoints")
+    tensors = {"m": torch.ones(2)}
+
+    def complete(folder: Path, parts: Record) -> None:
+        run.complete_checkpoint(2, folder, parts, {"w": torch.ones(2)}, {"step": 2})
+
+    first.start("step-00000002", tensors, complete)
+    tensors["m"].zero_()
+    sleep(0.1)
+    assert [checkpoint.step for checkpoint in run.checkpoints()] == [1]  # a kill now loses nothing older
+    second.start("step-00000002", {}, complete)
+    for saver in (first, second):
+        saver.wait()
+        saver.close()
+    newest, warnings = run.newest()
+    assert newest.step == 2 and not warnings and newest.training()["m"].tolist() == [1, 1]
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+
+
+def test_a_part_that_cannot_be_saved_is_an_error_of_rank_0(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    first, second = savers(HashStore(), tmp_path)
+    second.place = tmp_path / "file"
+    for saver in (first, second):
+        saver.start("step-00000002", {}, lambda folder, parts: None)
+    with pytest.raises(PenwrightError, match=r"00001-of-00002.*could not be saved.*Earlier checkpoints are intact"):
+        first.wait()
+    second.wait()
+    for saver in (first, second):
+        saver.close()
+
+
+@linux
 def test_ranks_that_resume_with_dropout_continue_bit_for_bit(trained: Path) -> None:
     assert furthest(trained / "resumed dropout 2", trained / "dropout ddp 2") == 0
 
@@ -137,8 +203,8 @@ def test_a_rank_ends_with_its_agent(monkeypatch: pytest.MonkeyPatch, capfd: pyte
             raise RuntimeError("Connection reset by peer")
 
     codes: list[int] = []
-    monkeypatch.setattr(ranks_module, "BEAT", 0.001)
-    monkeypatch.setattr(ranks_module.os, "_exit", codes.append)
+    monkeypatch.setattr(heartbeat, "BEAT", 0.001)
+    monkeypatch.setattr(heartbeat.os, "_exit", codes.append)
     Heartbeat(Lost(), 0, 2).run(Event())
     assert codes == [1] and "torchrun has ended" in capfd.readouterr().err
 
@@ -148,6 +214,38 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "rhyme.txt"
     path.write_text("".join(f"{n} green bottles hanging on the wall\n" for n in range(200)), encoding="utf-8")
     return path
+
+
+def test_ranks_that_restart_agree_on_a_prefix_that_ended_ranks_did_not_use() -> None:
+    store = HashStore()
+    store.set("asks/1", "word of an ended rank")
+    used: set[str] = set()
+    for _ in range(3):
+        with ThreadPoolExecutor(3) as threads:
+            prefixes = set(threads.map(lambda rank: agree_on_prefix(store, rank, 3), range(3)))
+        assert len(prefixes) == 1 and not prefixes & used
+        used |= prefixes
+
+
+def test_a_job_that_restarts_goes_on_with_its_run_and_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.create(tmp_path)
+    run.write_json("job.json", {"id": "a job", "step": 5})
+    assert not goes_on(run) and not has_extended(run)
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_ADDR", "x"), ("MASTER_PORT", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another job")
+    assert not goes_on(run)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a job")
+    assert goes_on(run) and not has_extended(run)
+    state = {"step": 7, "total_steps": 9}
+    run.save_checkpoint(7, {}, {}, state)
+    assert has_extended(run)
+    run.save_checkpoint(9, {}, {}, {**state, "step": 9})
+    assert not has_extended(run)  # the budget is spent: this is another request
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert has_extended(run)
 
 
 @pytest.fixture
@@ -188,6 +286,17 @@ def test_ctrl_c_saves_and_another_number_of_processes_resumes(
     said = resumed.communicate(timeout=120)[1]
     assert resumed.returncode == 0 and "trained with 2 processes; with 1" in said
     assert Run.open(run).last_step() == last + 3
+
+
+@linux
+def test_sharded_training_saves_and_resumes_by_command(text: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    run, sharded = tmp_path / "run", ["--set", "training.parallelism=fsdp", "--processes", 2]
+    for start_or_resume in ([text, "--run", run, *OPTIONS, *sharded], ["--resume", run, "--processes", 2]):
+        said = start(environment, *start_or_resume, "--steps", 3).communicate(timeout=120)[1]
+        assert "parallelism: fsdp" in said and "Traceback" not in said
+        newest, warnings = Run.open(run).newest()
+        assert not warnings and (newest.folder / "training-00001-of-00002.safetensors").exists()
+    assert newest.step == 6 and not list((run / "checkpoints").glob("*.tmp-*"))
 
 
 @linux

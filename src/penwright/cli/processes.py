@@ -44,8 +44,10 @@ def run_in_processes(processes: int | None, max_restarts: int, work: Callable[[]
 
 def run_before_restart(run: Path | None) -> Path | None:
     """Return the run to resume if torchrun restarted this process after it had begun a run, otherwise None."""
+    from penwright.run.folder import Run
     from penwright.training.distributed.launcher import run_to_restart
     from penwright.workflows.load import CORPUS
+    from penwright.workflows.trainers import goes_on
 
-    folder = run_to_restart(run)
+    folder = run_to_restart(run) or (run if run and goes_on(Run(run)) else None)
     return folder if folder and (folder / CORPUS).exists() else None

@@ -14,6 +14,7 @@ from penwright.run.checkpoints import (
     DamagedCheckpoint,
     Record,
     Tensors,
+    complete_checkpoint,
     folder_name,
     save_checkpoint,
     step_of,
@@ -126,6 +127,10 @@ class CheckpointFolder:
         of date after a crash.
         """
         save_checkpoint(self._checkpoint(step), weights, training, self._with_origin(state))
+
+    def complete_checkpoint(self, step: int, folder: Path, parts: Record, weights: Tensors, state: Record) -> None:
+        """Complete a checkpoint whose ranks have saved their parts in this temporary folder."""
+        complete_checkpoint(self._checkpoint(step), folder, parts, weights, self._with_origin(state))
 
     def save_first(self, step: int, weights: Tensors, state: Record) -> None:
         """Save these weights as the first checkpoint, unless one already exists."""

@@ -1,6 +1,8 @@
 """Checkpoints of a run: written atomically, verified when they are read, never unpickled.
 
 checkpoints/step-00001200/{model.safetensors, training.safetensors, state.json, manifest.json}
+
+After sharded training, training-00000-of-00004.safetensors and so on replace training.safetensors: one file per rank.
 """
 
 import json
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -22,6 +25,7 @@ from penwright.storage import (
     UnsafeFile,
     open_plain,
     parse_json,
+    publish,
     read_json,
     require_plain,
     saving,
@@ -32,7 +36,7 @@ Tensors = dict[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
 Record = dict[str, Any]  # a JSON object
 WEIGHTS, TRAINING, STATE, MANIFEST = "model.safetensors", "training.safetensors", "state.json", "manifest.json"
-SAVED = (WEIGHTS, TRAINING, STATE)
+SHARD = re.compile(r"training-(\d{5})-of-(\d{5})\.safetensors", re.ASCII)
 FIRST = "first"  # folder of the first checkpoint, which has weights only
 EARLY = "early-"  # start of the folder names of early checkpoints, which have weights only
 NAME = re.compile(r"step-(\d{8,15})", re.ASCII)
@@ -93,7 +97,7 @@ class Checkpoint:
     def verify(self, *names: str) -> None:
         """Raise DamagedCheckpoint if one of these files (default: all) is missing or has changed since it was saved."""
         manifest = self._manifest()
-        for name in names or self._saved:
+        for name in names or self._required(manifest):
             path, expected = self.folder / name, manifest.files[name]
             try:
                 is_whole = path.lstat().st_size == expected.bytes and sha256_of(path) == expected.sha256
@@ -107,10 +111,12 @@ class Checkpoint:
                 require_plain_part(path)
                 raise DamagedCheckpoint(f"{path} is damaged: its content is not what was saved")
 
-    @property
-    def _saved(self) -> tuple[str, ...]:
-        has_weights_only = self.folder.name == FIRST or self.folder.name.startswith(EARLY)
-        return (WEIGHTS, STATE) if has_weights_only else SAVED
+    def _required(self, manifest: Manifest) -> tuple[str, ...]:
+        """Return the names of the files that this checkpoint must have."""
+        if self.folder.name == FIRST or self.folder.name.startswith(EARLY):  # these have weights only
+            return WEIGHTS, STATE
+        size = next((int(match[2]) for match in map(SHARD.fullmatch, manifest.files) if match), 0)
+        return WEIGHTS, STATE, *([shard_name(rank, size) for rank in range(size)] or [TRAINING])
 
     def _manifest(self) -> Manifest:
         path = self.folder / MANIFEST
@@ -121,7 +127,7 @@ class Checkpoint:
             raise DamagedCheckpoint(str(error)) from None
         except (OSError, ValueError):
             raise DamagedCheckpoint(f"{self.folder} has no readable {MANIFEST}") from None
-        if missing := [name for name in self._saved if name not in manifest.files]:
+        if missing := [name for name in self._required(manifest) if name not in manifest.files]:
             raise DamagedCheckpoint(f"{path} is damaged: it does not list {', '.join(missing)}")
         if manifest.step not in (None, self.step):
             raise DamagedCheckpoint(f"{path} is damaged or belongs to a different checkpoint (step {manifest.step})")
@@ -137,8 +143,18 @@ class Checkpoint:
         return _load(self.folder / WEIGHTS)
 
     def training(self) -> Tensors:
-        """Load the tensors that only training needs: raw weights, optimizer state, RNG states."""
-        return _load(self.folder / TRAINING)
+        """Load the tensors that only training needs: raw weights, optimizer state, RNG states.
+
+        The parts of a tensor in the files of several ranks are its rows.
+        """
+        parts: dict[str, list[Tensor]] = {}
+        for name in self._required(self._manifest())[2:]:
+            for key, tensor in _load(self.folder / name).items():
+                parts.setdefault(key, []).append(tensor)
+        try:
+            return {key: each[0] if len(each) == 1 else torch.cat(each) for key, each in parts.items()}
+        except RuntimeError as error:
+            raise DamagedCheckpoint(f"{self.folder} has parts that do not fit together: {error}") from None
 
     def state(self) -> Record:
         """Load the counters and scores of training; raise DamagedCheckpoint if the file was changed."""
@@ -183,15 +199,42 @@ def save_checkpoint(checkpoint: Checkpoint, weights: Tensors, training: Tensors 
             if training is not None:
                 save_file(training, folder / TRAINING)
             (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
-            files = {
-                path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-                for path in sorted(folder.iterdir())
-            }
-            (folder / MANIFEST).write_text(json.dumps({"step": checkpoint.step, "files": files}), encoding="utf-8")
+            write_manifest(folder, checkpoint.step, {path.name: saved_file(path) for path in sorted(folder.iterdir())})
     except (OSError, SafetensorError) as error:
-        raise PenwrightError(
-            f"{checkpoint.folder} could not be saved: {error}. Earlier checkpoints are intact."
-        ) from None
+        raise _not_saved(checkpoint, error) from None
+
+
+def complete_checkpoint(checkpoint: Checkpoint, folder: Path, parts: Record, weights: Tensors, state: Record) -> None:
+    """Complete a checkpoint whose ranks have saved their parts in a temporary folder. Then rename the folder.
+
+    `parts` has the manifest entries of the parts. Raises PenwrightError on failure; earlier checkpoints stay intact.
+    """
+    try:
+        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+        (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
+        write_manifest(folder, checkpoint.step, {**parts, **{n: saved_file(folder / n) for n in (WEIGHTS, STATE)}})
+        publish(folder, checkpoint.folder)
+    except (OSError, SafetensorError) as error:
+        raise _not_saved(checkpoint, error) from None
+
+
+def _not_saved(checkpoint: Checkpoint, error: Exception) -> PenwrightError:
+    return PenwrightError(f"{checkpoint.folder} could not be saved: {error}. Earlier checkpoints are intact.")
+
+
+def saved_file(path: Path) -> Record:
+    """Return the manifest entry of a file."""
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def write_manifest(folder: Path, step: int, files: Record) -> None:
+    """Write the manifest of a checkpoint, with the entries of its files."""
+    (folder / MANIFEST).write_text(json.dumps({"step": step, "files": files}), encoding="utf-8")
+
+
+def shard_name(rank: int, size: int) -> str:
+    """Return the name of the file with the training state of one rank."""
+    return f"training-{rank:05d}-of-{size:05d}.safetensors"
 
 
 def step_of(name: str) -> int | None:

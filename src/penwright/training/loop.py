@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 from shlex import quote
 from time import monotonic
 
 from penwright.data.report import count
 from penwright.errors import Interrupted
 from penwright.evaluation.scores import Sample, Score
+from penwright.run.checkpoints import Record, Tensors, folder_name
 from penwright.run.folder import METRICS, SAMPLES, Run
 from penwright.run.stop_file import clear_stop_files, is_stop_requested, mark_stopped
 from penwright.training.compilation import uncompiled
@@ -72,9 +75,12 @@ class Session:
                         self._save_and_raise()
                 if self.last_evaluated_step != self.trainer.state.step:
                     self.evaluate_now()
+                self._wait_for_saving()
                 if self.leads:
                     clear_stop_files(self.run)
         finally:
+            if self.trainer.saver:
+                self.trainer.saver.close()
             with ExitStack() as stack:  # notify every observer, even if another observer fails
                 for observer in reversed(self.observers):
                     stack.callback(notify, [observer], "finished", self.trainer)
@@ -180,15 +186,31 @@ class Session:
     def _save(self) -> None:
         tensors, record = self.trainer.save()
         weights = self.trainer.weights()
-        self.saved_step, self.saved_at = self.trainer.state.step, self.trainer.state.seconds
-        if self.leads:
-            self.run.save_checkpoint(self.saved_step, weights, tensors, record)
-            self.run.save_first(self.saved_step, weights, record)
-            self.run.prune(self.trainer.settings.keep)
+        step = self.saved_step = self.trainer.state.step
+        self.saved_at = self.trainer.state.seconds
+        if self.trainer.saver:
+            self.trainer.saver.start(folder_name(step), tensors, partial(self._complete, step, weights, record))
+        elif self.leads:
+            self.run.save_checkpoint(step, weights, tensors, record)
+            self._keep_first_and_best(step, weights, record)
+
+    def _complete(self, step: int, weights: Tensors, record: Record, folder: Path, parts: Record) -> None:
+        """Complete a checkpoint whose parts all ranks have saved."""
+        self.run.complete_checkpoint(step, folder, parts, weights, record)
+        self._keep_first_and_best(step, weights, record)
+
+    def _keep_first_and_best(self, step: int, weights: Tensors, record: Record) -> None:
+        self.run.save_first(step, weights, record)
+        self.run.prune(self.trainer.settings.keep)
+
+    def _wait_for_saving(self) -> None:
+        if self.trainer.saver:
+            self.trainer.saver.wait()
 
     def _save_and_raise(self) -> None:
         if self.saved_step != self.trainer.state.step:
             self._save()
+        self._wait_for_saving()
         if self.leads:
             mark_stopped(self.run)
         n = self.trainer.ranks.size

@@ -35,6 +35,7 @@ from penwright.training.distributed.parallel import (
     synchronized,
 )
 from penwright.training.distributed.ranks import is_lost_connection
+from penwright.training.distributed.saving import ShardedSaver
 from penwright.training.optimizers import Optimizers, WeightAverage
 
 TOO_MANY_SKIPPED = 25  # number of consecutive skipped steps that ends the training
@@ -96,6 +97,7 @@ class Trainer:
         self.asks_to_stop: Callable[[], bool] = lambda: False  # whether this process was asked to stop
         self.began = 0.0  # time of the monotonic clock when training began, in seconds
         self.stops, self.seconds = False, 0.0  # exchanged in the last step: whether to stop, and the seconds of rank 0
+        self.saver: ShardedSaver | None = None  # under FSDP2 with a shared disk, writes the checkpoints of all ranks
         self.whole: Model | None = None  # under FSDP2, an unsharded model for evaluation
         kind: Parallelism = "fsdp" if self.settings.parallelism == "fsdp" else "ddp"
         if self.ranks.size > 1 and kind == "fsdp":
@@ -226,12 +228,14 @@ class Trainer:
     def save(self) -> tuple[Tensors, Record]:
         """Return the tensors and counters that an exact resume needs in addition to `weights()`.
 
-        With sharded weights, all ranks must call this and `weights()` together.
+        With sharded weights, all ranks must call this and `weights()` together. If they save their parts themselves
+        (`saver`), the tensors stay sharded.
         """
         tensors = {f"optimizer/{name}": tensor for name, tensor in self.optimizers.state().items()}
         if self.average is not None:
             tensors |= {f"raw/{name}": tensor for name, tensor in weights_of(self.model).items()}
-        tensors = gathered(tensors)
+        if self.saver is None:
+            tensors = gathered(tensors)
         tensors["random/cpu"] = torch.get_rng_state()
         if self.machine.device.type == "cuda":
             tensors["random/cuda"] = torch.cuda.get_rng_state(self.machine.device)

@@ -32,7 +32,7 @@ from penwright.workflows.evaluate import columns_of_training, recipe_here, requi
 from penwright.workflows.load import corpus_record
 from penwright.workflows.plan import apply_changes
 from penwright.workflows.train import add_linear, fit, is_over_fitted, make_context
-from penwright.workflows.trainers import make_trainer
+from penwright.workflows.trainers import has_extended, make_trainer
 
 CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe that may change when a run is resumed
 
@@ -55,6 +55,7 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     here = apply_changes(recipe_here(run, run.recipe), changes, run.folder)
     run.warn_of_edits()
     machine = choose_machine(recipe.training)
+    is_extended = any(name in changes.get("training", {}) for name in BUDGETS) and not has_extended(run)
     newest, warnings = run.newest() if run.checkpoints() else (None, [])  # no checkpoint: start over with the same seed
     context = _reopen(run, here, machine, newest, observers)
     trainer = make_trainer(context, machine, run, observers)
@@ -65,7 +66,6 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
         for notice in _changed_processes(newest.state().get("processes"), machine.ranks.size):
             notify(observers, "said", notice)
     run.delete_after(trainer.state.step)
-    is_extended = any(name in changes.get("training", {}) for name in BUDGETS)
     if is_extended and trainer.state.step:
         best = run.best_step() or trainer.state.step
         if is_over_fitted(run, best):
@@ -147,7 +147,7 @@ def _follow_run(work: Record) -> None:
         for name, content in work["files"].items():
             (run.folder / Path(name).name).write_text(content, encoding="utf-8")
         machine = choose_machine(recipe.training)
-        trainer = make_trainer(_reopen_text(run, recipe, machine), machine, run)
+        trainer = make_trainer(_reopen_text(run, recipe, machine), machine, run, shared=work.get("shared"))
         if work["resumes"]:
             trainer.load(None)
         session = Session(run, trainer, list, list, [])

@@ -1,29 +1,39 @@
 """The trainer of a run, in this process or together with other ranks."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from time import time_ns
 
 from penwright.config import Recipe
 from penwright.errors import PenwrightError, UsageError
 from penwright.model import Model
 from penwright.model.size import size_of
+from penwright.run.checkpoint_folder import CHECKPOINTS
+from penwright.run.checkpoints import folder_name
 from penwright.run.folder import Run
 from penwright.tasks import TASKS, RunContext
 from penwright.training.auto.machine import Machine, memory_of_rank
-from penwright.training.distributed.launcher import note_run
+from penwright.training.distributed.launcher import env_int, job, note_run
 from penwright.training.distributed.parallel import SHARDED_TASKS, choose_parallelism
+from penwright.training.distributed.ranks import Ranks
+from penwright.training.distributed.saving import ShardedSaver
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.finetune import with_old_text
 from penwright.workflows.load import CORPUS, corpus_record, load
 
+JOB = "job.json"  # file in a run folder: the last job of torchrun, and the step at which it began
 FILES_OF_RANKS = ("tokenizer.json", CORPUS)  # files of the run folder that rank 0 sends to the other ranks
 
 
-def make_trainer(context: RunContext, machine: Machine, run: Run, observers: Sequence[Observer] = ()) -> Trainer:
+def make_trainer(
+    context: RunContext, machine: Machine, run: Run, observers: Sequence[Observer] = (), shared: str | None = None
+) -> Trainer:
     """Return a trainer for the model and the training part of the context.
 
-    If there are other ranks, rank 0 sends them the work, and all wait until every rank is ready.
+    If there are other ranks, rank 0 sends them the work, and all wait until every rank is ready. The other
+    ranks pass `shared`, the temporary folder of rank 0, by which they see whether they share a disk with rank 0.
     """
     assert context.training is not None
     recipe, ranks, work = context.recipe, machine.ranks, None
@@ -31,14 +41,58 @@ def make_trainer(context: RunContext, machine: Machine, run: Run, observers: Seq
         recipe, reason = _with_parallelism(context, machine)
         notify(observers, "said", f"parallelism: {recipe.training.parallelism}, {reason}")
         note_run(run.folder)
+        if job() and not goes_on(run):
+            run.write_json(JOB, {"id": job(), "step": run.last_step()})
         files = {name: (run.folder / name).read_text(encoding="utf-8") for name in FILES_OF_RANKS}
         stored = recipe.model_dump(mode="json", exclude_none=True)
         resumes = bool(run.checkpoints())
         first = evaluates_first(context, resumes=resumes)
         work = {"recipe": stored, "files": files, "resumes": resumes, "evaluates_first": first}
+        if recipe.training.parallelism == "fsdp":
+            work["shared"] = shared = str(_temporary_folder(run))
     ranks.gather_at_start(work)
     batches = with_old_text(context, TASKS[recipe.task].batches(context, context.training))
-    return Trainer(context.model, batches, recipe, machine, _teachers(context))
+    trainer = Trainer(context.model, batches, recipe, machine, _teachers(context))
+    if shared is not None:
+        trainer.saver = _make_saver(ranks, Path(shared), observers)
+    return trainer
+
+
+def _temporary_folder(run: Run) -> Path:
+    """Make a folder beside the checkpoints, which is deleted like an unfinished checkpoint."""
+    folder = run.real_folder.absolute() / CHECKPOINTS / f"{folder_name(0)}.tmp-{time_ns()}"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _make_saver(ranks: Ranks, shared: Path, observers: Sequence[Observer]) -> ShardedSaver | None:
+    """Return a saver if all ranks see the shared folder. Otherwise rank 0 collects and saves the whole state."""
+    is_shared = ranks.all_agree(shared.is_dir())
+    if ranks.leads:
+        shared.rmdir()
+    if is_shared:
+        return ShardedSaver(ranks, shared.parent, shared.suffix)
+    notify(observers, "said", "the processes do not share a disk, so rank 0 collects the training state to save it")
+    return None
+
+
+def goes_on(run: Run) -> bool:
+    """Return whether torchrun has restarted the job that began or resumed this run.
+
+    The restart count of a process does not tell: on several machines, only one agent counts a restart.
+    """
+    with suppress(PenwrightError):
+        return job() is not None and run.read_json(JOB).get("id") == job()
+    return False
+
+
+def has_extended(run: Run) -> bool:
+    """Return whether this job has saved a checkpoint since it resumed the run, so that its budget counts already.
+
+    If the budget is spent, the same job id is used again, unless the process was restarted.
+    """
+    is_new_request = run.is_finished and not env_int("TORCHELASTIC_RESTART_COUNT", 0)
+    return goes_on(run) and run.last_step() > run.read_json(JOB).get("step", 0) and not is_new_request
 
 
 def _with_parallelism(context: RunContext, machine: Machine) -> tuple[Recipe, str]:

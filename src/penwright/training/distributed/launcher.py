@@ -132,6 +132,12 @@ def run_to_restart(given: Path | None) -> Path | None:
     return Path(noted) if noted else given
 
 
+def job() -> str | None:
+    """Return the id of torchrun's job, which its restarts share, or None if there is no job or it has no id."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    return None if name in ("", "none") or not is_launched() else name
+
+
 def is_launched() -> bool:
     """Return whether this process is one of several ranks, started by `launch` or by torchrun."""
     return env_int("WORLD_SIZE", 1) > 1 and {"RANK", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ)

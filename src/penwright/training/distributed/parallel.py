@@ -109,7 +109,8 @@ def _is_fsdp(module: nn.Module) -> "TypeGuard[FSDPModule]":
     return hasattr(module, "set_requires_gradient_sync")
 
 
-def _is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
+def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
+    """Return whether this rank has only a part of the tensor."""
     return hasattr(tensor, "full_tensor")
 
 
@@ -118,7 +119,7 @@ def full(tensor: Tensor) -> Tensor:
 
     Other tensors are returned as they are.
     """
-    return tensor.full_tensor() if _is_sharded(tensor) else tensor
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -128,7 +129,7 @@ def gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     whole = {}
     for name, tensor in tensors.items():
-        each = tensor.full_tensor().cpu() if _is_sharded(tensor) else tensor
+        each = tensor.full_tensor().cpu() if is_sharded(tensor) else tensor
         if each is tensor or dist.get_rank() == 0:
             whole[name] = each
     return whole
@@ -136,7 +137,7 @@ def gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def local(tensor: Tensor) -> Tensor:
     """Return this rank's part of a sharded tensor, without copying. Other tensors are returned as they are."""
-    return tensor.to_local() if _is_sharded(tensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def locals_of(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -146,7 +147,7 @@ def locals_of(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def like(tensor: Tensor, other: Tensor) -> Tensor:
     """Return `tensor` on the device of `other`, and sharded if `other` is. Every rank must hold the whole `tensor`."""
-    if _is_sharded(other) and tensor.shape == other.shape:
+    if is_sharded(other) and tensor.shape == other.shape:
         from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415
 
         return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)

@@ -19,6 +19,7 @@ from functools import cache
 from threading import Event, Thread
 from time import sleep
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from penwright.data.batches import AnyBatch
 from penwright.run.checkpoints import Record, Tensors
+from penwright.training.distributed.heartbeat import Heartbeat
 from penwright.training.distributed.launcher import env_int, is_launched
 
 if TYPE_CHECKING:
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
 # Time limit of a collective. While rank 0 does longer work alone, the other ranks poll the store.
 TIMEOUT = timedelta(minutes=30)
 POLL = 0.02  # seconds between two checks of the store for a message
-BEAT = 5.0  # seconds between two heartbeats
-SILENT_BEATS = 18  # a rank counts as stopped if its neighbour sees no heartbeat for this many beats
 GRACE = 3.0  # seconds that torchrun's agent needs to end the other ranks after one has died
 OVER = "over"  # key in the store that is set when rank 0 has ended normally
 
@@ -121,6 +121,13 @@ class Ranks:
         self.store.add(name, 1)
         while self.leads and self.store.add(name, 0) < self.size:
             sleep(POLL)
+
+    def all_agree(self, agrees: bool) -> bool:
+        """Return whether this is true in all ranks. All ranks must call this together."""
+        votes = torch.tensor(float(agrees))
+        if self.size > 1:
+            dist.all_reduce(votes, dist.ReduceOp.MIN)
+        return bool(votes)
 
     def broadcast(self, tensors: Tensors | None) -> Tensors:
         """Broadcast the tensors of rank 0, and return them. All other ranks pass None."""
@@ -208,54 +215,34 @@ class Ranks:
             dist.destroy_process_group()
 
 
-class Heartbeat:
-    """The heartbeat of a rank, and its check of the next rank's heartbeat.
-
-    Time is counted in beats, not in seconds, so ranks do not seem stopped after the machine has slept.
-    """
-
-    def __init__(self, store: "Store", rank: int, size: int):
-        self.store, self.rank, self.watched = store, rank, (rank + 1) % size
-        self.n_beats = self.n_silent = 0
-        self.last = b""
-
-    def beat(self) -> bool:
-        """Send a heartbeat. Return whether the next rank has sent none for SILENT_BEATS."""
-        self.n_beats += 1
-        self.store.set(f"beat/{self.rank}", str(self.n_beats))
-        key = f"beat/{self.watched}"
-        sign = self.store.get(key) if self.store.check([key]) else b""
-        self.n_silent = 0 if sign in (b"", b"left") or sign != self.last else self.n_silent + 1
-        self.last = sign
-        return self.n_silent >= SILENT_BEATS
-
-    def run(self, ended: Event) -> None:
-        """Send heartbeats until this rank ends. End it if the next rank was stopped or torchrun's agent has ended."""
-        try:
-            while not ended.wait(BEAT):
-                if self.beat():
-                    self._end(
-                        f"rank {self.watched} was stopped or cannot be reached: no sign of life for "
-                        f"{BEAT * SILENT_BEATS:.0f} seconds. All ranks end. Everything saved so far is intact"
-                    )
-        except RuntimeError:  # the store ends with torchrun's agent
-            if not ended.is_set():
-                self._end("torchrun has ended, so this rank ends" if self.rank == 0 else "")
-
-    @staticmethod
-    def _end(reason: str) -> None:
-        if reason:
-            sys.stderr.write(f"penwright: {reason}\n")
-            sys.stderr.flush()
-        os._exit(1)
-
-
 ALONE = Ranks()
 
 
 def is_lost_connection(error: RuntimeError) -> bool:
     """Return whether a collective failed because another rank has ended."""
     return isinstance(error, dist.DistError) or "gloo/" in str(error)
+
+
+def agree_on_prefix(store: "Store", rank: int, size: int) -> str:
+    """Return a prefix for the keys of these ranks, the same in all of them, which no earlier ranks have used.
+
+    torch 2.13 keeps the store, and so the keys of ended ranks, when torchrun restarts them. The restart counts of the
+    agents of several machines may differ. Therefore rank 0 chooses the prefix. Each other rank asks for it with a word
+    of its own until it has got an answer.
+    """
+    own = uuid4().hex
+    if rank > 0:
+        store.set(f"asks/{rank}", own)
+        prefix = store.get(f"answer/{own}").decode()  # waits
+        store.set(f"{prefix}/answered/{rank}", "")
+        return prefix
+    missing = set(range(1, size))
+    while missing:
+        for other in [each for each in missing if store.check([f"asks/{each}"])]:
+            store.set(f"answer/{store.get(f'asks/{other}').decode()}", own)  # the word may be of an ended rank
+        missing = {each for each in missing if not store.check([f"{own}/answered/{each}"])}
+        sleep(POLL)
+    return own
 
 
 @cache
@@ -271,9 +258,8 @@ def join() -> Ranks:
     if torch.cuda.is_available() and local < torch.cuda.device_count():
         torch.cuda.set_device(local)
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
-    shared_by_attempts, rank, size = next(rendezvous("env://"))
-    attempt = env_int("TORCHELASTIC_RESTART_COUNT", 0)  # torch 2.13 keeps the store, with the keys of ended ranks
-    store = PrefixStore(f"attempt/{attempt}", shared_by_attempts)
+    kept, rank, size = next(rendezvous("env://"))
+    store = PrefixStore(agree_on_prefix(kept, rank, size), kept)
     # Name both backends: by default, torch builds with NCCL use only NCCL, even without a GPU.
     backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
