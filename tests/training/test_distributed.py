@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from socket import socket
@@ -45,6 +45,7 @@ SETTINGS = {
     "decoding.max_new_tokens": 8,
 }
 OPTIONS = [option for name, value in SETTINGS.items() for option in ("--set", f"{name}={value}")]
+Process = subprocess.Popen[str]
 PENWRIGHT = (sys.executable, "-m", "penwright", "train")
 linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="ranks are forks, and are found in /proc")
 
@@ -253,7 +254,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PENWRIGHT_CACHE": str(tmp_path / "cache")}
 
 
-def start(environment: dict[str, str], *options: object) -> "subprocess.Popen[str]":
+def start(environment: dict[str, str], *options: object) -> Process:
     return subprocess.Popen([*PENWRIGHT, *map(str, options)], env=environment, stderr=subprocess.PIPE, text=True)
 
 
@@ -319,32 +320,54 @@ def test_a_killed_rank_restarts_all_and_at_last_ends_all(
 
 
 @pytest.fixture
-def nodes(text: Path, environment: dict[str, str], tmp_path: Path) -> Iterator["list[subprocess.Popen[str]]"]:
-    """Two torchrun agents, as on two machines without a shared disk: each has its own folder and cache."""
+def start_nodes(text: Path, environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., list[Process]]]:
+    """A function that starts two torchrun agents, as on two machines, each of which has its own cache."""
     with socket() as probe:
         probe.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
     torchrun = ["torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d"]
-    command = [*torchrun, "--rdzv-endpoint", endpoint, "-m", "--", "penwright", "train", "rhyme.txt", "--run", "run"]
+    torchrun += ["--rdzv-endpoint", endpoint, "--rdzv-id", "job"]
     started = []
-    for node in range(2):
-        folder = tmp_path / f"node {node}"
-        folder.mkdir()
-        (folder / "rhyme.txt").write_bytes(text.read_bytes())
-        own = {**environment, "PENWRIGHT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
-        words = [sys.executable, "-m", *command, "--steps", "6", *OPTIONS]
-        started.append(subprocess.Popen(words, env=own, cwd=folder, stderr=subprocess.PIPE, text=True))
-    yield started
+
+    def start_both(folders: Sequence[str], steps: int, *more: object, restarts: int = 0) -> list[Process]:
+        train = ["-m", "--", "penwright", "train", "rhyme.txt", "--run", "run", "--steps", steps, *OPTIONS, *more]
+        for node, name in enumerate(folders):
+            folder = tmp_path / name
+            folder.mkdir(exist_ok=True)
+            (folder / "rhyme.txt").write_bytes(text.read_bytes())
+            own = {**environment, "PENWRIGHT_CACHE": str(tmp_path / f"cache {node}"), "OMP_NUM_THREADS": "1"}
+            words = [sys.executable, "-m", *torchrun, "--max-restarts", restarts, *train]
+            started.append(
+                subprocess.Popen(list(map(str, words)), env=own, cwd=folder, stderr=subprocess.PIPE, text=True)
+            )
+        return started
+
+    yield start_both
     for process in started:
         process.kill()
         process.wait()
 
 
 @linux
-def test_two_nodes_train_one_run(nodes: "list[subprocess.Popen[str]]", tmp_path: Path) -> None:
+def test_two_nodes_train_one_run(start_nodes: Callable[..., list[Process]], tmp_path: Path) -> None:
+    nodes = start_nodes(["node 0", "node 1"], 6)
     said = [process.communicate(timeout=150)[1] for process in nodes]
     assert [process.returncode for process in nodes] == [0, 0], said
     assert "".join(said).count("Done.") == 1
     runs = [path for path in tmp_path.glob("node */run") if Run(path).checkpoints()]
     assert len(runs) == 1, "rank 0 writes"
     assert Run.open(runs[0]).newest()[0].state()["processes"] == 2
+
+
+@linux
+def test_two_nodes_restart_together_though_only_one_counts_it(
+    start_nodes: Callable[..., list[Process]], tmp_path: Path
+) -> None:
+    nodes = start_nodes(["shared", "shared"], 400, "--set", "training.evaluate_every=40", restarts=2)
+    run = tmp_path / "shared" / "run"
+    wait_for_evaluation(run, 1)
+    os.kill(children_of(nodes[1].pid)[0], signal.SIGKILL)
+    said = [process.communicate(timeout=150)[1] for process in nodes]
+    assert [process.returncode for process in nodes] == [0, 0], said
+    assert "".join(said).count("resuming from step") == 1
+    assert Run.open(run).last_step() == 400
