@@ -95,9 +95,9 @@ def is_collection(path: str | Path) -> bool:
 
 
 def expand_archives(paths: Sequence[str]) -> list[str]:
-    """Replace .zip archives with their files (without README and similar files), and folders with their tables."""
-    found = [data_members(path) if is_archive(path) else tables_in(path) or [path] for path in paths]
-    return [str(path) for each in found for path in each]
+    """Replace .zip archives with the files in them, without README and similar files, and folders with their tables."""
+    found = [data_members(path) if is_archive(path) else tables_in(path) for path in paths]
+    return [str(file) for files, path in zip(found, paths, strict=True) for file in files or [path]]
 
 
 def tables_in(path: str) -> list[Path]:
