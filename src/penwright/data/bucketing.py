@@ -112,7 +112,7 @@ class PairBatches(Bucketed[PairBatch]):
         seed: int = 0,
         longest: int | None = None,
     ):
-        """Batch the pairs. `longest` limits each side, markers included, to the length that the model can read."""
+        """Batch the pairs. `longest` limits each side, special tokens included, to the context length."""
         self.source, self.target, self.markers = source, target, markers
         lengths = target.lengths + 1 + len(markers.target_prefix), source.lengths + 1 + len(markers.source_prefix)
         super().__init__(lengths, batch_tokens, seed, longest)
@@ -160,7 +160,7 @@ class TokenDropout:
         keys[:, self._never_hidden] = -1.0
         width = min(whole, -(-int(numbers.max()) // LENGTH_STEP) * LENGTH_STEP)
         drawn = keys.argsort(1)[:, :width]
-        # The index `whole` stands for padding.
+        # The index one past the end, `whole`, stands for padding.
         places = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)
         padding = torch.from_numpy(places < whole)
         positions = torch.from_numpy(np.minimum(places, whole - 1))

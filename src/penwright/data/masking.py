@@ -14,7 +14,7 @@ MOST_CHARACTERS = 400  # maximum length of a passage that consists of several li
 
 
 def passages(chunks: Iterable[str]) -> Iterator[str]:
-    """Yield the passages of a document: lines joined up to MOST_CHARACTERS. A blank line ends a passage."""
+    """Yield the passages of a document: lines joined up to MOST_CHARACTERS characters. A blank line ends a passage."""
     passage, unfinished = "", ""
     for chunk in chunks:
         *lines, unfinished = (unfinished + chunk).split("\n")

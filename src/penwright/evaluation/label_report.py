@@ -75,7 +75,7 @@ def label_scores(counts: NDArray[np.int64], labels: Sequence[str]) -> tuple[Labe
 
 
 def label_score(label: str, correct: int, n_true: int, n_predicted: int) -> LabelScores:
-    """Return the scores of a label: `n_true` texts have it, `n_predicted` are predicted to, `correct` are both."""
+    """Return the scores of a label, from its numbers of true positives (`correct`), texts and predictions."""
     precision = 100 * correct / n_predicted if n_predicted else None
     recall = 100 * correct / n_true if n_true else None
     f1 = 200 * correct / (n_true + n_predicted) if n_true + n_predicted else None

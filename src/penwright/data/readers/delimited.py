@@ -198,7 +198,7 @@ class LabelledLines:
 
     file: SourceFile
     parse: Parse
-    form: str  # description of the form of the lines
+    form: str  # description, such as "lines begin with a label and a comma"
     columns: tuple[str, ...] = ("label", "text")
 
     @property
