@@ -11,11 +11,12 @@ from penwright.cli.options import RunFolder
 def command(
     run: RunFolder,
     to: Annotated[
-        Literal["ctranslate2", "gguf", "huggingface", "peft", "penwright"],
+        Literal["ctranslate2", "gguf", "huggingface", "onnx", "peft", "penwright"],
         typer.Option(
             "--to",
-            help="Format to write: gguf is for llama.cpp, huggingface for transformers, peft for the adapter of a "
-            "LoRA run. penwright makes a new run, with adapters merged.",
+            help="Format to write: gguf is for llama.cpp, huggingface for transformers, onnx for onnxruntime "
+            "(classifiers and encoders), peft for the adapter of a LoRA run. penwright makes a new run, with adapters "
+            "merged.",
             show_default=False,
         ),
     ],
@@ -28,7 +29,7 @@ def command(
         Path | None, typer.Option(help="Merge this LoRA adapter, a folder in PEFT's format, before the export.")
     ] = None,
 ) -> None:
-    """Convert a run for CTranslate2, llama.cpp, transformers or PEFT.
+    """Convert a run for CTranslate2, llama.cpp, transformers, onnxruntime or PEFT.
 
     Writes the weights of the best checkpoint, and the tokenizer.
     """

@@ -12,15 +12,17 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.formats.ctranslate2 import save_ctranslate2
 from penwright.formats.gguf import save_gguf
 from penwright.formats.huggingface_export import save_huggingface
+from penwright.formats.onnx import save_onnx
 from penwright.formats.outside import NO_METADATA, ModelMetadata
 from penwright.model import Model
 from penwright.tokenizers import Tokenizer
 
-Format = Literal["ctranslate2", "gguf", "huggingface"]
+Format = Literal["ctranslate2", "gguf", "huggingface", "onnx"]
 SAVERS: dict[Format, Callable[[Model, Tokenizer, Path, Precision, ModelMetadata], None]] = {
     "ctranslate2": save_ctranslate2,
     "gguf": save_gguf,
     "huggingface": save_huggingface,
+    "onnx": save_onnx,
 }
 
 

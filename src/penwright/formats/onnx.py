@@ -1,0 +1,114 @@
+"""Export of classifiers and encoders to ONNX, for onnxruntime."""
+
+import json
+from pathlib import Path
+from warnings import catch_warnings, simplefilter
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from penwright.config import Precision
+from penwright.decoding.batches import evaluating
+from penwright.errors import PenwrightError
+from penwright.formats.outside import NO_METADATA, ModelMetadata, optional_package
+from penwright.model import Model
+from penwright.model.encoder_only import EncoderOnly
+from penwright.storage import let_others_read
+from penwright.tokenizers import Tokenizer
+
+FILE = "model.onnx"
+OPSET = 20
+BATCH, LENGTH = 2, 8  # size of the example that is traced; a batch of any size can be read
+
+
+class _Graph(nn.Module):
+    """The computation of the exported file: logits of the labels, a score, or the unit vector of an encoder."""
+
+    def __init__(self, model: EncoderOnly):
+        super().__init__()
+        self.model = model
+        self.is_encoder = isinstance(model.output, nn.Identity)
+
+    @property
+    def output_name(self) -> str:
+        """The name of the output in the file."""
+        if self.is_encoder:
+            return "sentence_embedding"
+        return "score" if self.model.settings.problem_type == "regression" else "logits"
+
+    def forward(
+        self, input_ids: Int[Tensor, "batch length"], attention_mask: Int[Tensor, "batch length"]
+    ) -> Float[Tensor, "batch width"]:
+        """Return the output for each text. The attention mask is 1 at real tokens."""
+        padding, settings = attention_mask.bool(), self.model.settings
+        hidden = self.model.hidden(input_ids, padding)
+        if self.is_encoder:
+            return F.normalize(self.model.pool(hidden, padding), dim=-1)
+        logits = self.model.label_logits(hidden, padding)
+        if settings.problem_type == "regression":
+            return self.model.scale[0] + self.model.scale[1] * logits
+        return logits - self.model.log_prior if settings.balanced else logits
+
+
+def save_onnx(
+    model: Model,
+    tokenizer: Tokenizer,
+    folder: Path,
+    precision: Precision = "float32",
+    metadata: ModelMetadata = NO_METADATA,
+) -> None:
+    """Write a classifier or an encoder into an empty folder, with tokenizer.json, and config.json with the labels.
+
+    Raises PenwrightError if the model writes or translates, or if it contains a linear classifier of n-grams.
+    """
+    if not isinstance(model, EncoderOnly):
+        raise PenwrightError(
+            "onnx is for classifiers and encoders. Export writers to gguf, and translators to ctranslate2"
+        )
+    if metadata.labels and model.settings.ngrams:
+        raise PenwrightError(
+            "this classifier is mixed with n-grams, which ONNX cannot count. Train one without them: "
+            "--set model.ngrams=false"
+        )
+    if precision != "float32":
+        raise PenwrightError("onnx weights are float32")
+    for package in ("onnx", "onnxscript"):
+        optional_package(package, "onnx")
+    graph = _Graph(model)
+    example = torch.ones(BATCH, min(LENGTH, model.settings.context_length), dtype=torch.long)
+    axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    with evaluating(model), torch.inference_mode(False), torch.no_grad(), catch_warnings():
+        simplefilter("ignore")  # torch's own deprecations
+        program = torch.onnx.export(
+            graph,
+            (example, example.clone()),  # two tensors: the same one twice would become a single input
+            dynamo=True,
+            verbose=False,
+            opset_version=OPSET,
+            input_names=["input_ids", "attention_mask"],
+            output_names=[graph.output_name],
+            dynamic_shapes=(axes, axes),
+        )
+    assert program is not None
+    program.model.metadata_props["labels"] = json.dumps(metadata.labels, ensure_ascii=False)
+    program.save(str(folder / FILE), external_data=False)
+    let_others_read(folder / FILE)
+    tokenizer.save(folder / "tokenizer.json")
+    _write_config(model, tokenizer, metadata.labels, folder / "config.json")
+
+
+def _write_config(model: EncoderOnly, tokenizer: Tokenizer, labels: tuple[str, ...], path: Path) -> None:
+    """Write the labels, and what surrounds a text, under the names that transformers uses."""
+    thresholds = getattr(model, "thresholds", None)
+    config = {
+        "bos_token_id": tokenizer.start_id,
+        "eos_token_id": tokenizer.end_id,
+        "pad_token_id": tokenizer.pad_id,
+        "max_position_embeddings": model.settings.context_length,
+        **({"problem_type": model.settings.problem_type} if labels else {}),
+        **({"id2label": dict(enumerate(labels))} if labels else {}),
+        **({} if thresholds is None else {"thresholds": thresholds.tolist()}),
+    }
+    path.write_text(json.dumps(config, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
