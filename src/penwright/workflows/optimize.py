@@ -106,6 +106,7 @@ def choose_precision(run: Run, context: RunContext) -> str:
         tried = replace(context, model=opened_run.model(each))
         batches = _first_targets(TASKS[context.recipe.task].batches(tried, context.held_out).in_order())
         nats[each] = negative_log_likelihood(tried.model, batches, context.device).mean
+        del tried, batches  # two large models may not fit in memory
     increase = nats[wanted] - nats["float32"]
     chosen = wanted if increase <= MAX_LOSS_INCREASE else "float32"
     run.save_finding(OPTIMIZED, {"precision": chosen, "nats": nats})

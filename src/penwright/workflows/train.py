@@ -17,7 +17,7 @@ from penwright.classification.linear import LinearClassifier
 from penwright.config import Recipe
 from penwright.data.corpus import Labelled
 from penwright.data.report import count
-from penwright.devices import advise_on_out_of_memory
+from penwright.devices import advise_on_out_of_memory, give_back_memory
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Score
 from penwright.model import make_model
@@ -250,6 +250,9 @@ def fit(
         notify(observers, "said", "compiling the decoding steps in the background")
     with advise_on_out_of_memory():
         session.fit()
+    if context.recipe.lora:  # the base is large, and is loaded again below
+        context.model.to("meta")
+        give_back_memory()
     best, warnings = run.best()
     for warning in warnings:
         notify(observers, "said", warning)

@@ -8,6 +8,7 @@ import torch
 from penwright.config import AdamW, LoraSettings, ModelSettings, Muon, Task
 from penwright.data.batches import IGNORED, Batch, LabelledBatch, MaskedBatch, PairBatch, TextBatch
 from penwright.data.masking import MASKED
+from penwright.devices import give_back_memory
 from penwright.losses import summed_loss
 from penwright.model import make_model
 from penwright.training.auto.machine import Machine
@@ -66,6 +67,9 @@ def throughput_meter(
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             return 0.0
+        finally:
+            if lora:
+                give_back_memory()  # the base is large, and will be loaded again
 
     return measure_or_zero
 
