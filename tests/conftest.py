@@ -19,13 +19,13 @@ check_types_of("penwright")
 settings.register_profile("the same", derandomize=True, deadline=None)  # the same code passes or fails in every run ...
 settings.load_profile("the same")  # ... and `pytest --hypothesis-profile=default` searches further
 os.environ["PENWRIGHT_COMPILE"] = "off"  # tests start no processes in the background
-torch.set_num_threads(1)  # the models of the tests are too small to share out
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Random weights and inputs are the same in every run, whatever the order of the tests."""
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # the models of the tests are small, and training in this process sets another number
 
 
 BROWSER = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]  # nothing is found elsewhere
