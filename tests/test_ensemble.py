@@ -148,7 +148,7 @@ def test_a_member_that_was_killed_before_its_first_checkpoint_goes_on(
 def test_a_teacher_that_knows_what_is_held_out_is_refused(settings: Table, tmp_path: Path) -> None:
     text = {"train": settings["data"]["train"], "held_out": 0.2}
     train(prepare(settings), tmp_path / "one")
-    with pytest.raises(PenwrightError, match="held out here"):
+    with pytest.raises(PenwrightError, match="held out in this run"):
         train(
             prepare({**settings, "data": text, "distillation": {"teachers": [str(tmp_path / "one")]}}), tmp_path / "two"
         )

@@ -48,7 +48,7 @@ def make_application(
 ) -> Application:
     """Combine the model with its tokenizer into an application: text in, text or labels out.
 
-    With `model.ngrams`, a classifier is combined with the `linear` classifier.
+    If `model.ngrams` is on, a classifier also uses the predictions of the `linear` classifier.
     """
     match model:
         case DecoderOnly():

@@ -735,7 +735,7 @@ def test_a_base_that_is_not_a_run_is_imported_first(llama: Path, tmp_path: Path,
     assert with_imported_base(again, None) == again
     assert with_imported_base({}, None) == {}
     (llama / "model.safetensors").unlink()
-    with pytest.raises(PenwrightError, match=r"the base cannot be imported: .*no model\.safetensors"):
+    with pytest.raises(PenwrightError, match=r"the base model cannot be imported: .*no model\.safetensors"):
         with_imported_base(given, None)
 
 

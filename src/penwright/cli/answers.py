@@ -170,7 +170,9 @@ def beams(found: Beams, console: Console) -> Drawn:
 def rollout(found: Sequence[Rollout], console: Console) -> Drawn:
     """Draw the attention rollout of each part of the model, such as the encoder, as a heat map."""
     for part in found:
-        yield Text(f"attention rollout of the {part.name}: how much of each token (row) comes from each token (column)")
+        yield Text(
+            f"attention rollout of the {part.name}: the share of each row's token that comes from each column's token"
+        )
         yield from heat_map(part.weights, _texts(part.target_tokens), _texts(part.source_tokens), console)
 
 
@@ -206,13 +208,13 @@ def attribution(found: Attribution, console: Console) -> Drawn:
     whole = found.log_prob - found.baseline_log_prob
     yield Text(
         f"attribution: tokens that raise (█) or lower (▒) the log-probability of {label(found.target)}, in nats; "
-        f"sum {found.values.sum():+.3f} of {whole:+.3f} (gap {abs(found.gap):.3f})"
+        f"sum {found.values.sum():+.3f} of {whole:+.3f} (completeness gap {abs(found.gap):.3f})"
     )
     yield table_of(["token", "nats", ""], rows, last="left")
 
 
 def ablation(found: Ablation, console: Console) -> Drawn:
-    """Draw how the removal of attention heads changes the loss, each token and the next prediction."""
+    """Draw how the removal of attention heads changes the loss, in total and at each token, and the next prediction."""
     yield Text(
         f"without {', '.join(found.heads)}: loss {found.loss_before:.3f} before, {found.loss_after:.3f} after, in nats"
     )

@@ -13,7 +13,7 @@ from penwright.config.descriptions import field_comments
 from penwright.config.recipe import LARGEST, off
 from penwright.errors import UsageError
 
-FLAG_OF = {name: flag for flag, name in FLAGS.items()}  # from setting to flag, where their names differ
+FLAG_OF = {name: flag for flag, name in FLAGS.items()}  # setting name -> flag name, if the two differ
 
 Command = Callable[..., None]
 
@@ -33,8 +33,8 @@ def flag_of(name: str) -> str:
 def with_settings(names: Sequence[str], *, before: str, note: str = "") -> Callable[[Command], Command]:
     """Return a decorator that adds an option for each of these settings to a command with the parameter `**settings`.
 
-    An option that is not given is None; `given_settings` drops it. In the help, the options are listed before the
-    option of the parameter `before`, and `note` is added to the text of each.
+    An option that is not given is None; `given_settings` drops it. In the help, these options are listed before
+    that of the parameter named by `before`, and `note` is appended to the text of each.
     """
 
     def decorate(command: Command) -> Command:
@@ -102,7 +102,7 @@ def _limits(kind: _Kind) -> Iterator[tuple[str, float]]:
     """Yield the limits that typer checks and shows in the help. The settings class checks all limits again."""
     flat = [each for given in kind.metadata for each in (given, *getattr(given, "metadata", ()))]
     bounds = {name: getattr(each, name) for each in flat for name in ("ge", "gt", "le") if hasattr(each, name)}
-    may_be_off = any(getattr(each, "func", None) is off for each in flat)  # settings with `off` also allow 0 and -1
+    may_be_off = any(getattr(each, "func", None) is off for each in flat)  # the validator `off` also accepts 0 and -1
     low = bounds.get("ge", bounds["gt"] + 1 if kind.type is int and "gt" in bounds else None)
     if low is not None and not may_be_off:
         yield "min", low

@@ -61,7 +61,7 @@ def command(
         print_json([_as_dict(score) for score in scores])
         return
     for score in scores:
-        meaning = f"such a score usually means: {bleu_in_words(score.value)}" if score.name == "BLEU" else ""
+        meaning = f"such a BLEU score usually means: {bleu_in_words(score.value)}" if score.name == "BLEU" else ""
         notes = [meaning, score.note, *(_in_words(score, baseline) for baseline in score.baselines)]
         print(f"{score.name}\t{score.value:.4f}\t{'; '.join(filter(None, notes))}".rstrip())
     for report in filter(None, (score.report for score in scores)):

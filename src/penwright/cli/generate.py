@@ -77,7 +77,8 @@ def _stream(generator: "Generator", prompt: str, settings: DecodingSettings) -> 
     pieces = generator.stream(prompt, settings)
     try:
         text = next(pieces, "")
-        sys.stdout.write(prompt.lstrip("\n"))  # print the prompt only now: for invalid settings, `next` raises an error
+        # Print the prompt after `next`, which raises an error for invalid settings.
+        sys.stdout.write(prompt.lstrip("\n"))
         while True:
             sys.stdout.write(text)
             sys.stdout.flush()

@@ -64,7 +64,8 @@ PatchedText = Annotated[
     str | None,
     typer.Option(
         "--patch",
-        help="Show which activations restore the prediction if copied into a pass over this text of the same length.",
+        help="Show which activations restore the prediction when copied into a forward pass "
+        "over this text, which must have as many tokens as the inspected one.",
     ),
 ]
 PatchedKind = Annotated[

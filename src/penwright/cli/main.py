@@ -110,7 +110,7 @@ def _run_and_flush() -> int | str | None:
     try:
         app()
     except SystemExit as end:
-        sys.stdout.flush()  # at this point, an error (for example, a full disk) can still be reported
+        sys.stdout.flush()  # flush here, where an error such as a full disk can still be reported
         return end.code
     return 0
 
@@ -123,7 +123,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print our own warnings as plain messages, and other warnings with their source line."""
+    """Print Penwright's warnings as plain messages, and other warnings with their source line."""
     if issubclass(category, PenwrightWarning):
         print(f"penwright: {message}", file=sys.stderr)
     else:

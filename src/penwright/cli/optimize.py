@@ -63,5 +63,8 @@ def tune(
     for trial in tuning.trials[:SHOWN]:
         print(f"{trial.length_penalty:g}\t{trial.coverage_penalty:g}\t{trial.bleu:.2f}\t{trial.chrf:.2f}")
     outcome = "saved in the run" if tuning.is_better else "the run is unchanged"
-    bleu = f"BLEU {tuning.before:.2f} before, {tuning.after:.2f} with the best (p = {tuning.p:.3f})"
-    print(f"search: {bleu}; chrF {tuning.before_chrf:.2f} before, {tuning.after_chrf:.2f} with the best; {outcome}")
+    bleu = f"BLEU {tuning.before:.2f} before, {tuning.after:.2f} with the best penalties (p = {tuning.p:.3f})"
+    print(
+        f"search: {bleu}; chrF {tuning.before_chrf:.2f} before, "
+        f"{tuning.after_chrf:.2f} with the best penalties; {outcome}"
+    )

@@ -164,7 +164,7 @@ def plan_as_record(prepared: "Prepared") -> dict[str, object]:
 
 
 def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
-    """Yield the lines of a readable description of the plan."""
+    """Yield the lines of a human-readable description of the plan."""
     from penwright.workflows.plan import first_examples
 
     plan, size = prepared.plan, prepared.plan.size
@@ -182,7 +182,7 @@ def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
 
 
 def plan_in_brief(prepared: "Prepared") -> "Iterator[str]":
-    """Yield a line on each choice that matters most, and the warnings of the plan."""
+    """Yield a line on each of the most important choices, and the warnings of the plan."""
     from penwright.training.auto.choices import amount
     from penwright.workflows.plan import first_examples
 
@@ -219,7 +219,7 @@ def _task_and_data(prepared: "Prepared") -> "Iterator[str]":
 
 
 def _problems(prepared: "Prepared") -> "Iterator[str]":
-    """Yield a warning for each reason why the model may become bad, or may not fit."""
+    """Yield a warning for each reason why the model may turn out bad, or may not fit in memory."""
     from penwright.training.auto.choices import amount
 
     plan = prepared.plan

@@ -44,11 +44,14 @@ class _Progress(Observer):
         self.losses: list[float] = []
         self.mean_loss: float | None = None
         self.began: tuple[float, int] | None = None  # seconds and target tokens at the first reported step
-        self.samples_due = [0.0, 0.5]  # progress, from 0 to 1, from which samples are shown again
+        self.samples_due = [0.0, 0.5]  # progress, from 0 to 1, after which samples are shown
         self.newest_samples: Sequence[Sample] = ()  # samples that have not been shown
 
     def due_samples(self, trainer: Trainer, samples: Sequence[Sample]) -> Sequence[Sample]:
-        """Return the samples at the first evaluation, and at the first of the second half. Keep others for the end."""
+        """Return the samples at the first evaluation, and at the first one in the second half of training.
+
+        All other samples are kept for the end.
+        """
         progress = trainer.budget.progress
         is_due = any(progress >= due for due in self.samples_due)
         self.samples_due = [due for due in self.samples_due if progress < due]

@@ -39,7 +39,7 @@ def command(
     from penwright.serving.server import serve
     from penwright.serving.settings import ServingSettings
 
-    key = os.environ.get(KEY) if api_key is None else api_key  # a blank key is rejected by the settings
+    key = os.environ.get(KEY) if api_key is None else api_key  # ServingSettings rejects a blank API key
     flags = without_none({"host": host, "port": port, "api_key": key, "device": device})
     table = merge(flags, *(parse_override(text) for text in set_ or []))
     server = serve(runs, validate(ServingSettings, table, "the options"))

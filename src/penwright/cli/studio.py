@@ -47,7 +47,7 @@ def command(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PenwrightError(f"{folder} cannot be created: {error.strerror}. Choose a different folder") from None
-    key = os.environ.get(KEY) if api_key is None else api_key  # the settings refuse a blank key
+    key = os.environ.get(KEY) if api_key is None else api_key  # ServingSettings rejects a blank API key
     flags = without_none({"host": host, "port": port, "api_key": key, "device": device})
     table = merge(flags, *(parse_override(text) for text in set_ or []))
     settings = validate(ServingSettings, table, "the options")

@@ -201,7 +201,7 @@ def _train(settings: "Table", run: Path | None, n_members: int | None, json: boo
     from penwright.workflows import api
 
     if run is not None and n_members is None:
-        require_unused(run)  # fail before any work is done
+        require_unused(run)  # if the folder is in use, fail before any work is done
     settings, prepared = prepare_by_asking(api.with_imported_base(settings, run, print_message))
     folder = run or api.new_run_folder(prepared.plan.recipe)
     if n_members is not None:

@@ -43,7 +43,7 @@ class UserTable(NamedTuple):
         return cls(path, header, [row + [""] * (len(header) - len(row)) for row in rows], delimiter)
 
     def texts(self, names: Sequence[str], trained: Sequence[tuple[str, int]]) -> list[str]:
-        """Return the text of each row. Without names, the columns that the run was trained on are used."""
+        """Return the text of each row. Without column names, the columns that the run was trained on are used."""
         columns = [self._column(name) for name in names]
         if not columns and all(name in self.header for name, _ in trained):
             columns = [self.header.index(name) for name, _ in trained]
@@ -64,7 +64,7 @@ class UserTable(NamedTuple):
         raise UsageError(f"{self.path} has no column '{name}'. Columns: {', '.join(self.header)}")
 
     def write(self, names: Sequence[str], columns: Sequence[Sequence[str]]) -> None:
-        """Write the table with the new columns to standard output. A new name that already exists gets a number."""
+        """Write the table with the new columns to standard output. A name that is already taken gets a number."""
         header = list(self.header)
         for name in names:
             taken = (f"{name}_{number}" for number in range(2, len(header) + 3))

@@ -72,11 +72,12 @@ class CheckpointFolder:
 
     def _best_first(self, listed: Sequence[Checkpoint]) -> list[Checkpoint]:
         newest_first = _newest_first(listed)
-        bests = map(self._best_known_to, newest_first)  # if a checkpoint is damaged, an older one can name the best
+        # If the newest checkpoint is damaged, an older one still records which is best.
+        bests = map(self._best_known_to, newest_first)
         return list(dict.fromkeys([*bests, *newest_first]))
 
     def _best_known_to(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the checkpoint that `checkpoint` names as best, or `checkpoint` if it is damaged or names none."""
+        """Return the best checkpoint that `checkpoint` records, or `checkpoint` if it is damaged or records none."""
         with suppress(DamagedCheckpoint):
             step = checkpoint.counters().best_step
             return checkpoint if step is None else self._checkpoint(step)

@@ -46,7 +46,8 @@ RECIPE, TENSORBOARD = "recipe.toml", "tensorboard"
 STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
 LINEAR = "ngrams.safetensors"  # the linear classifier of n-grams, in the runs of classifiers
-BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK, LINEAR}  # names in a run folder before training
+# Names that can exist in a run folder whose training has not begun.
+BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK, LINEAR}
 # The files and folders, besides .json files, that Penwright writes in a run folder.
 OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}
 CHECKSUM = "# Checksum of the lines below: sha256 {}. If you change them by hand, delete this line.\n"
@@ -86,7 +87,7 @@ class Run(CheckpointFolder):
 
     @property
     def real_folder(self) -> Path:
-        """The folder with links resolved, from which relative paths that begin with `../` start."""
+        """The folder with links resolved. Relative paths that begin with `../` start from it."""
         real = self.folder.resolve()
         return self.folder if real == self.folder.absolute() else real
 

@@ -123,7 +123,7 @@ def _scores(results: Sequence[tuple[Counts, NegativeLogLikelihood]], *, is_balan
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score the most frequent label, equal probabilities and the linear classifier on the whole held-out part."""
+    """Score baselines on all held-out texts: most frequent label, equal probabilities, linear classifier."""
     counts = np.bincount(context.held_out.labels["label"])
     frequent = 100 * float(counts.max() / counts.sum())
     found = [

@@ -46,7 +46,7 @@ class RunContext:
     device: torch.device
     card: ModelCard
     linear: LinearClassifier | None = None  # linear classifier of n-grams; classification only
-    whole_linear: LinearClassifier | None = None  # also fitted on held-out texts, for use outside the corpus
+    whole_linear: LinearClassifier | None = None  # linear classifier fitted on all texts, for use outside the corpus
     linear_outputs: Tensor | None = None  # outputs of `linear` for the texts of quick evaluations
     dictionary: Mapping[str, str] | None = None  # word translations for the baseline; None: learned from the corpus
     has_new_head: bool = False  # whether a fine-tuned model has a new, untrained head

@@ -15,9 +15,9 @@ from penwright.errors import PenwrightError
 from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.hints import inflected, with_hints
 
-SHARE = 0.5  # share of the sentences with usable terms that get hints
+SHARE = 0.5  # share of sentences that get hints, among those with usable terms
 MOST_HINTS = 3  # maximum number of hints in a sentence
-SHORTEST = 3  # minimum length in characters of a term in a hint; shorter words need none
+SHORTEST = 3  # minimum length of a term that gets a hint, in characters
 
 
 def open_pairs_with_dictionary(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
@@ -36,7 +36,10 @@ def open_pairs_with_dictionary(paths: Sequence[str | Path], reading: ReadingOpti
         part.n_characters + len(targets),
         part.n_bytes + len(targets.encode()),
     )
-    note = f"{file.path}: {len(pairs):,} dictionary entries, each an example; some are also hints in other sentences"
+    note = (
+        f"{file.path}: {len(pairs):,} dictionary entries, each a training example; "
+        "some are also used as hints in other sentences"
+    )
     fingerprint = hashlib.sha256(f"{corpus.fingerprint} {file.sha256} {SHARE}".encode()).hexdigest()
     report = replace(corpus.report, notes=(*corpus.report.notes, note))
     return replace(corpus, training=training, files=(*corpus.files, file), fingerprint=fingerprint, report=report)

@@ -1,4 +1,4 @@
-"""Encoding: an encoder-only model of running text, trained to predict hidden tokens."""
+"""Encoding: an encoder-only model of running text, trained to predict masked tokens."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -75,7 +75,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 
 
 def sample(context: RunContext) -> Sequence[Sample]:
-    """Fill in the hidden tokens at the beginnings of a few held-out passages."""
+    """Fill in the masked tokens at the beginning of a few held-out passages."""
     model, hidden = context.model, batches(context, context.held_out)
     assert isinstance(model, EncoderOnly)
     found = []

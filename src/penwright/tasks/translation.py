@@ -69,7 +69,7 @@ def _chosen_pairs(part: AnyPart) -> Sequence[Pair]:
 
 
 def _scores(context: RunContext, pairs: Sequence[Pair], translations: Sequence[str]) -> Sequence[Score]:
-    """Return the scores of the translations, and the nats per token of the whole held-out part (takes seconds)."""
+    """Score the translations. Add the nats per token of the whole held-out part, which takes only seconds."""
     total = negative_log_likelihood(context.model, batches(context, context.held_out).in_order(), context.device)
     scores = translation_scores(translations, [pair.target for pair in pairs])
     return [*scores, Score("nats per token", total.mean)]

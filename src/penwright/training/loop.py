@@ -91,7 +91,7 @@ class Session:
         return self.trainer.ranks.leads
 
     def _is_asked_to_stop(self) -> bool:
-        """Return whether to stop after this step. Several ranks have exchanged the decision during the step."""
+        """Return whether to stop after this step. If there are several ranks, they decided together during the step."""
         return self.trainer.stops if self.trainer.ranks.size > 1 else self.trainer.asks_to_stop()
 
     def _evaluation_is_due(self) -> bool:
@@ -105,7 +105,7 @@ class Session:
             return (state.step - state.first_step) % every == 0 or self._passes_epoch_mark()
         if state.step - state.first_step < FEWEST_STEPS:
             return False
-        cost = state.reserved_seconds  # duration of one evaluation; all together may take a twentieth of the time
+        cost = state.reserved_seconds  # duration of an evaluation; evaluations may take up to a twentieth of the time
         since = state.seconds - self.last_evaluated_at
         return since >= 20 * cost and (since >= 60 * (settings.minutes or 1) / EVALUATIONS or self._epochs_have_grown())
 
@@ -138,7 +138,7 @@ class Session:
             self._handle_over_fitting(scores)
         trainer.synchronize()  # the other ranks wait for a message, because a collective has a time limit
         trainer.state.reserved_seconds = monotonic() - begin
-        # count the evaluation before saving, or a resumed run would get its time again
+        # count the time of the evaluation before saving; otherwise, a resumed run would get this time again
         trainer.state.seconds = before + trainer.state.reserved_seconds
         self._save()
         trainer.state.reserved_seconds = monotonic() - begin

@@ -96,7 +96,7 @@ class Trainer:
         self.settings = recipe.training
         self.asks_to_stop: Callable[[], bool] = lambda: False  # whether this process was asked to stop
         self.began = 0.0  # time of the monotonic clock when training began, in seconds
-        self.stops, self.seconds = False, 0.0  # exchanged in the last step: whether to stop, and the seconds of rank 0
+        self.stops, self.seconds = False, 0.0  # from the last step: whether to stop, and the elapsed seconds on rank 0
         self.saver: ShardedSaver | None = None  # under FSDP2 with a shared disk, writes the checkpoints of all ranks
         self.whole: Model | None = None  # under FSDP2, an unsharded model for evaluation
         kind: Parallelism = "fsdp" if self.settings.parallelism == "fsdp" else "ddp"
@@ -155,7 +155,7 @@ class Trainer:
         self.ranks.seed_rng(self.seed, state.step)
         self.model.train()
         batches = self.prefetcher(state.step)
-        n_targets = max(1, sum(batch.n_targets for batch in batches))  # divides the summed loss of each batch
+        n_targets = max(1, sum(batch.n_targets for batch in batches))  # divisor of the summed losses of the batches
         losses = []
         for number, batch in enumerate(batches, 1):
             is_last = number == len(batches)

@@ -178,7 +178,7 @@ def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
 
 
 class _Places(NamedTuple):
-    """Co-occurrences of a source and a target word in a sentence pair: index of the target word, and prior."""
+    """The co-occurrences of source and target words in sentence pairs: target-word indices and priors."""
 
     target: NDArray[np.int64]
     prior: NDArray[np.float64]

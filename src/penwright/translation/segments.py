@@ -1,4 +1,7 @@
-"""A splitter for texts too long for a model: between sentences if possible, else clauses, words or characters."""
+"""A splitter for texts that are too long for a model.
+
+It splits between sentences if possible, otherwise between clauses, words or characters.
+"""
 
 import re
 from bisect import bisect_left, bisect_right

@@ -72,7 +72,7 @@ class Translator:
         """
         self.model, self.tokenizer, self.source_language = model, tokenizer, source_language
         self.defaults = defaults or DecodingSettings()
-        # with hints, a source can exceed the learned positions
+        # hints lengthen a source, which might then exceed the learned positions
         self.hints = hints and model.settings.positions.type != "learned"
         self._stepper = DecodeEngine(model)
         self._wanted: Wanted | None = None

@@ -58,7 +58,7 @@ def compile_in_background(run: Run, precision: Precision) -> bool:
 
 
 def is_compiling() -> bool:
-    """Return whether a process compiles decoding steps in the background."""
+    """Return whether a background process is compiling decoding steps."""
     try:
         with (cache_folder("compiled") / LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -23,8 +23,8 @@ from penwright.workflows.consistency import MAY_CHANGE
 from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
 from penwright.workflows.load import base_weights, corpus_record, open_base, open_run
 
-SAMPLE = 1_000_000  # number of characters of the new text to check against the base's tokenizer
-MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base does not know
+SAMPLE = 1_000_000  # number of characters of the new text to check against the base model's tokenizer
+MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base model does not know
 
 
 def with_base(given: Table) -> Table:
@@ -58,7 +58,7 @@ def with_base(given: Table) -> Table:
 
 
 def require_suitable(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer | None, say: Say) -> None:
-    """Raise PenwrightError if the base or the tokenizer does not suit this corpus, or --keep-old cannot be used."""
+    """Raise PenwrightError if the base model or tokenizer does not suit this corpus, or --keep-old cannot be used."""
     base = open_base(recipe) if recipe.finetuning else None
     for existing in filter(None, [tokenizer or (base and base.tokenizer)]):
         for note in _unknown_text(existing, TASKS[recipe.task].texts(corpus)):
@@ -102,7 +102,7 @@ def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
 
 
 def changed_tokenizer(recipe: Recipe, corpus: AnyCorpus, say: Say) -> Tokenizer | None:
-    """Return the tokenizer of the base with the changes that the recipe asks for, or None if there are none.
+    """Return the tokenizer of the base model with the changes that the recipe asks for, or None if there are none.
 
     Raises PenwrightError if the tokenizer cannot be changed.
     """
@@ -151,7 +151,7 @@ def _words_in(path: Path) -> list[str]:
 
 
 def start_from_base(model: Model, recipe: Recipe, tokenizer: Tokenizer, labels: Sequence[str]) -> bool:
-    """Load the weights of the base, if there is one, into the model. Return whether the model has a new head."""
+    """Load the weights of the base model, if there is one, into the model. Return whether the model has a new head."""
     if recipe.finetuning is None:
         return False
     base = open_base(recipe)
@@ -168,7 +168,7 @@ def origin_of_base(recipe: Recipe) -> dict[str, object]:
 
 
 def with_old_text(context: RunContext, batches: AnyBatches) -> AnyBatches:
-    """Mix batches of the base's own training text into these, if the recipe sets `finetuning.keep_old`."""
+    """Mix batches of the base's training text into the given batches if the recipe sets `finetuning.keep_old`."""
     recipe = context.recipe
     if recipe.finetuning is None or not recipe.finetuning.keep_old:
         return batches

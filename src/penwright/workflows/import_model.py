@@ -26,7 +26,7 @@ GGUF = ".gguf"
 
 
 def import_model(source: str, folder: Path, languages: Languages | None = None, say: Say = say_nothing) -> Application:
-    """Import a model as a new run: a folder in the layout of the Hugging Face hub, `hub:NAME`, or a GGUF file.
+    """Import a model as a new run: a folder in the layout of the Hugging Face Hub, `hub:NAME`, or a GGUF file.
 
     Multilingual translation models need `languages`. Raises PenwrightError, without creating a folder, if the model
     cannot be used.
@@ -87,7 +87,9 @@ def with_imported_base(given: Table, run: Path | None, say: Say = say_nothing, *
         try:
             import_model(source, folder, say=say)
         except PenwrightError as error:
-            raise PenwrightError(f"the base cannot be imported: {error}. For more options: {by_hand} --help") from None
+            raise PenwrightError(
+                f"the base model cannot be imported: {error}. For more options: {by_hand} --help"
+            ) from None
     return merge(given, {"finetuning": {"base": str(folder)}})
 
 

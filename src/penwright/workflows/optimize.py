@@ -170,9 +170,10 @@ def tune_decoding(
 
 
 def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = (), say: Say = say_nothing) -> Aligner:
-    """Load a run that translates, for word alignment.
+    """Load a translation run for word alignment.
 
-    The attention head is chosen once, on the run's held-out pairs or on these files, and saved in alignment.json.
+    The attention head is chosen once, on the files at `paths` or, without paths, on the run's held-out pairs. It is
+    saved in alignment.json.
     """
     opened_run, translator = open_run(folder), load_translator(folder, device, "float32", "align")
     if _kept_head(opened_run.run) is None:

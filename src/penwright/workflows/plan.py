@@ -32,7 +32,7 @@ from penwright.training.auto.planner import Plan, make_plan
 from penwright.training.auto.throughput import throughput_meter
 from penwright.workflows.finetune import changed_tokenizer, require_suitable, with_base
 
-SCORE = "score"  # the name of a task: classify, with numbers instead of classes
+SCORE = "score"  # name of the regression task: classify, but with numbers instead of classes
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must fit the width of the model
 N_EXAMPLES = 3  # number of examples to show before training
 FEWEST_CHARACTERS = 100  # minimum length of the text for training a writer
@@ -47,7 +47,7 @@ class Prepared:
     corpus: AnyCorpus
     machine: Machine
     reason: str  # why this task was chosen
-    tokenizer: Tokenizer | None = None  # the one in the settings, or the base's with a changed vocabulary
+    tokenizer: Tokenizer | None = None  # tokenizer from the settings, or that of the base with a changed vocabulary
     replan: Callable[[float], Plan] | None = None  # makes a new plan, with new timings, for a budget in minutes
 
     @property
@@ -78,7 +78,7 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     paths = one_or_more(data.get("train", ()))
     if not paths:
         raise UsageError("nothing to train on: name a file, a folder or hub:NAME")
-    require_writable_cache()  # fail before the text is read
+    require_writable_cache()  # if the cache is not writable, fail before the text is read
     given = without_score_task(given)
     asked, encoding = given.get("task"), data.get("encoding")
     told = _task_of_columns(data)

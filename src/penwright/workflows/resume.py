@@ -49,8 +49,8 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
 
 
 def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Application:
-    require_writable_cache()  # fail before the text is read
-    clear_stop_files(run)  # a stop request that arrives after this takes effect at the first step
+    require_writable_cache()  # if the cache is not writable, fail before the text is read
+    clear_stop_files(run)  # from now on, a stop request takes effect at the first step
     recipe = apply_changes(run.recipe, _as_stored(changes, run), run.folder)
     here = apply_changes(recipe_here(run, run.recipe), changes, run.folder)
     run.warn_of_edits()

@@ -46,7 +46,7 @@ WATCHED, FIRST_STEPS = 0.1, 8  # share of the budget after which the throughput 
 FASTER = 2.0  # minimum ratio of real to planned throughput for which a new plan is made
 LINEAR_SHARE = 0.25  # maximum share of a budget in minutes for fitting linear classifiers of n-grams
 FIRST_SHARE = 0.6  # part of LINEAR_SHARE for the classifier that is not fitted on held-out texts
-LARGE = 50_000_000  # bytes of training text from which on a trained tokenizer is remembered
+LARGE = 50_000_000  # minimum size of the training text, in bytes, for caching a trained tokenizer
 BASELINES = "baselines.json"  # file in a run folder: the scores of the baselines
 
 
@@ -69,9 +69,9 @@ class _PaceWatch(Observer):
         self._prepared, self._start = prepared, (0, 0.0)
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
-        """Compare the real throughput with the planned one, once, after the share WATCHED of the budget."""
+        """Compare real and planned throughput, a single time, when the share WATCHED of the budget is spent."""
         minutes, state, replan = trainer.settings.minutes, trainer.state, self._prepared.replan
-        if report.step == FIRST_STEPS:  # the first steps include compilation, so measure from here
+        if report.step == FIRST_STEPS:  # the measurement starts late, because the first steps include compilation
             self._start = (state.targets, state.seconds)
         if replan is None or minutes is None or report.step <= FIRST_STEPS or state.seconds < WATCHED * 60 * minutes:
             return
@@ -215,7 +215,7 @@ def _save_corpus_record(run: Run, context: RunContext) -> None:
     corpus = context.corpus
     files = [{"path": str(file.path), "bytes": file.n_bytes, "sha256": file.sha256} for file in corpus.files]
     record = {"fingerprint": corpus.fingerprint, "files": files, "report": corpus.report.as_dict()}
-    here = os.path.relpath(Path.cwd(), run.real_folder)  # relative, so that a run and its text can be moved together
+    here = os.path.relpath(Path.cwd(), run.real_folder)  # a relative path: run and text can be moved together
     places = {"trained_from": Path(here).as_posix(), "card": asdict(context.card)}
     run.write_json(CORPUS, {**record, **places, "columns": corpus.roles, **origin_of_base(context.recipe)})
 
@@ -224,7 +224,7 @@ def _skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
     """Yield notices about texts that training leaves out, or reads only in part."""
     batches, reach = trainer.batches, recipe.model.context_length
     if n := batches.n_left_out:
-        yield f"left out: {count(n, 'pair')} of more than {reach} tokens, the limit of the model's learned positions"
+        yield f"left out: {count(n, 'pair')} longer than {reach} tokens, the limit of the model's learned positions"
     if n := batches.n_cut if recipe.task == "chat" else 0:
         yield f"{count(n, 'conversation')} longer than the context of {reach} tokens: only the end is read"
     elif n := batches.n_cut:

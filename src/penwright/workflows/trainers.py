@@ -112,7 +112,7 @@ def _with_parallelism(context: RunContext, machine: Machine) -> tuple[Recipe, st
 
 
 def evaluates_first(context: RunContext, *, resumes: bool) -> bool:
-    """Return whether to evaluate the base before the first step of a fine-tuned run."""
+    """Return whether to evaluate the base model before the first step of a fine-tuned run."""
     return context.recipe.finetuning is not None and not context.has_new_head and not resumes
 
 
@@ -127,8 +127,8 @@ def _teachers(context: RunContext) -> list[Model]:
             raise PenwrightError(f"{folder} cannot teach this model: its task or its labels differ")
         if corpus_record(Run.open(Path(folder))).fingerprint != context.corpus.fingerprint:
             raise PenwrightError(
-                f"{folder} cannot teach this model: it was trained on different data, or on texts held out here. "
-                "Train it on the same data with the same data.seed"
+                f"{folder} cannot teach this model: it was trained on different data, or on texts that "
+                "are held out in this run. Train it on the same data with the same data.seed"
             )
         if teacher.model.settings.context_length < context.recipe.model.context_length:
             raise PenwrightError(

@@ -26,7 +26,7 @@ class Facts(NamedTuple):
 
     task: Task
     n_examples: int  # number of documents, pairs or labelled texts
-    n_bytes: int  # size of the text (of pairs: of the target side) in UTF-8 bytes
+    n_bytes: int  # size of the text in UTF-8 bytes; for pairs, only the target side counts
     n_characters: int
     n_labels: int = 0
     n_letters: int = 0  # length of the text in characters; 0: the same as `n_bytes`
@@ -62,7 +62,7 @@ TOKENS_PER_PARAMETER: dict[Task, float] = {
     "classify": 0.7,
     "encode": 1.0,
 }
-SHORT_SHARE = 0.4  # fraction of TOKENS_PER_PARAMETER that suffices for a writer with less than two minutes
+SHORT_SHARE = 0.4  # fraction of TOKENS_PER_PARAMETER that suffices for a writer with a budget of less than two minutes
 # Maximum number of parameters per token of the corpus. Larger models overfit, soonest with one label per text.
 PARAMETERS_PER_TOKEN: dict[Task, float] = {
     "generate": 12.0,
@@ -93,7 +93,7 @@ class CapacityPlanner:
 
     @property
     def is_short(self) -> bool:
-        """Whether a writer has less than SHORT minutes, for which a small vocabulary of subwords is best (measured)."""
+        """Whether a writer has a budget below SHORT minutes. A small subword vocabulary is then best (measured)."""
         return self._facts.task == "generate" and self._choices.number("training.minutes", DEFAULT_MINUTES) < SHORT
 
     @property

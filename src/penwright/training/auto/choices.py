@@ -68,7 +68,7 @@ def _filled_in(table: Table, path: Sequence[str], value: object) -> Table:
 
 
 def in_words(count: float) -> str:
-    """Format a count for people: 1.2 million, 530 thousand."""
+    """Round a count, and return it in words: 1.2 million, 530 thousand."""
     for limit, unit in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
         if count >= limit:
             return f"{rounded(count / limit)} {unit}"

@@ -62,7 +62,7 @@ def estimate_cluster(recipe: Recipe, size: Size, n_gpus: int, gpu: Gpu) -> Clust
     """Estimate training on several GPUs. `size` must have been computed for the batch of the recipe."""
     training = recipe.training
     states = float(ADAMW_BYTES * size.parameters)
-    activations = (size.training_bytes - states) / 2 / n_gpus  # in bfloat16, half of the size in float32
+    activations = (size.training_bytes - states) / 2 / n_gpus  # bfloat16 halves the memory of the float32 activations
     can_shard = recipe.task in SHARDED_TASKS and recipe.lora is None
     parallelism, reason = choose_parallelism(states + activations, gpu.memory, can_shard=can_shard)
     if training.parallelism != "auto":

@@ -85,7 +85,11 @@ class _Planner:
         if self._prefers_characters():
             facts = self.facts
             size = f"{in_words(float(facts.letters))} characters, {facts.n_characters:,} of them distinct"
-            why = ": most are whole words" if facts.has_many_characters else ": enough to learn spelling, but few words"
+            why = (
+                ": most characters are whole words"
+                if facts.has_many_characters
+                else ": enough text to learn spelling, but few words"
+            )
             self._suggest("tokenizer.type", "characters", size + why)
         else:
             self._suggest("tokenizer.type", "bpe", "subwords, which can encode any text")
@@ -162,7 +166,7 @@ class _Planner:
             self._suggest("model.qk_norm", True, "keeps attention stable at high learning rates")
             if self.facts.task == "translate":
                 self._suggest("model.scale_embeddings", True, "makes translators learn faster (measured)")
-            if self.facts.task == "classify":  # chosen before the size, because dropped tokens cost no time
+            if self.facts.task == "classify":  # choose token dropout before the size, since dropped tokens cost no time
                 if not self._is_pretrained:
                     self._suggest("model.token_dropout", *self._token_dropout())
                 self._suggest("model.ngrams", True, "adds a linear classifier, which learns fast (measured)")
@@ -199,7 +203,7 @@ class _Planner:
 
     @property
     def _is_pretrained(self) -> bool:
-        """Whether the base was imported from another project."""
+        """Whether the base model was imported from another project."""
         tokenizer = self.choices.section("tokenizer")
         is_imported = tokenizer.get("type") == "imported" and not tokenizer.get("from")
         return is_imported and bool(self.choices.section("finetuning"))
@@ -247,7 +251,7 @@ class _Planner:
         self._choose_schedule(0.6, "the number of steps need not be known until the cooldown begins")
 
     def _choose_optimizer_of_classifier(self) -> None:
-        """Choose AdamW with a low rate: after five epochs, Muon overfits by 0.02 nats more (measured)."""
+        """Choose AdamW with a low learning rate: after five epochs, Muon overfits by 0.02 nats more (measured)."""
         n_read = self.capacity.epochs * self.facts.n_examples
         rate = min(0.003, max(0.001, 240 / n_read))  # fitted on two corpora (benchmarks/LOG.md)
         optimizer: Table = {"type": "adamw", "learning_rate": round(rate, 4), "weight_decay": 0.0}

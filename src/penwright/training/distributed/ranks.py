@@ -69,8 +69,8 @@ class Ranks:
     def agree(self, loss: Tensor, asks_to_stop: bool, seconds: float) -> Callable[[], Tensor]:
         """Start an all-reduce of three numbers about a step. Return a function that waits for the result.
 
-        The result holds the sum of all losses, the number of ranks that were asked to stop, and the seconds of rank 0.
-        The all-reduce takes place during the backward pass.
+        The result holds the sum of all losses, the number of ranks that were asked to stop, and the elapsed seconds on
+        rank 0. The all-reduce takes place during the backward pass.
         """
         if self.size == 1:
             return lambda: torch.stack([loss, torch.zeros_like(loss), torch.zeros_like(loss)])
@@ -100,7 +100,7 @@ class Ranks:
             self.n_messages += 1
 
     def receive(self) -> Record | None:
-        """Wait for the next message of rank 0. Return None if the work is over."""
+        """Wait for the next message from rank 0. Return None if the work is over."""
         assert self.store is not None
         key = f"message/{self.n_messages}"
         while not self.store.check([key]):
@@ -112,7 +112,7 @@ class Ranks:
         return message
 
     def gather_at_start(self, work: Record | None = None) -> None:
-        """Wait until all ranks are ready to train. Rank 0 passes the work, which is sent to the other ranks."""
+        """Wait until all ranks are ready to train. The work that rank 0 passes is sent to the other ranks."""
         if self.store is None:
             return
         if work is not None:
@@ -145,7 +145,7 @@ class Ranks:
         return whole
 
     def map_matrices(self, work: Callable[[Tensor], Tensor], matrices: Sequence[Tensor], n_rows: int) -> list[Tensor]:
-        """Return work(matrices), divided among the ranks. `work` must process each matrix independently.
+        """Return `work(matrices)`, computed by all ranks in parts. `work` must process each matrix independently.
 
         Under FSDP2, each rank holds some of the `n_rows` rows of every matrix, and gets the same rows of the result.
         """

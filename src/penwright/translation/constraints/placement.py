@@ -39,7 +39,7 @@ class TargetWord(NamedTuple):
 
 
 class Scorer:
-    """A scorer of given targets, with the optimized decoding steps of beam search."""
+    """A scorer of given targets that uses the optimized decoding steps of beam search."""
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
         self._model, self.tokenizer, self._stepper = model, tokenizer, stepper or DecodeEngine(model)
