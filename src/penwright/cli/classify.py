@@ -14,7 +14,7 @@ from penwright.errors import UsageError
 if TYPE_CHECKING:
     from penwright.classification.classifier import Classification
 
-BETWEEN_LABELS = "|"  # between the labels of a text, and between their probabilities
+BETWEEN_LABELS = "|"  # separator of the labels of a text, and of their probabilities
 NEW = ("labels", "score")  # fields of the JSON output that only some models have
 
 PositiveLabel = Annotated[
@@ -61,7 +61,8 @@ def command(
     """Classify texts, lines of standard input, or table rows.
 
     Prints one line per text: label, probability and text, separated by tabs. Blank texts get no label. If a text can
-    have several labels, they are separated by |, and so are their probabilities. A model of scores prints a number.
+    have several labels, the labels and the probabilities are separated by |. A regression model prints only a number
+    and the text.
     """
     from penwright.workflows.load import load_classifier
 
@@ -135,7 +136,7 @@ def _require_table_alone(texts: Sequence[str] | None, json: bool) -> None:
 def _classify_table(run: Path, path: str, names: Sequence[str], choice: "_Choice", device: str) -> None:
     """Print the table with new columns: `predicted`, `probability` and, with --top, `predicted_2` and so on.
 
-    A model of scores adds only `predicted`.
+    A regression model adds only `predicted`.
     """
     from penwright.cli.user_table import UserTable
     from penwright.run.folder import Run

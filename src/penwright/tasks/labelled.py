@@ -1,4 +1,4 @@
-"""Labelled texts: what all classifiers share, whether a text gets one label, any number of labels, or a score."""
+"""Labelled texts: the functions that all classifiers share, whether a text gets one label, several or a score."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +27,10 @@ MOST_EVALUATED = 10_000  # maximum number of texts in a quick evaluation
 MOST_SCORES = 20_000_000  # maximum number of scores (texts x labels) in memory at once
 MOST_LOGITS = 50_000_000  # maximum number of logits (texts x labels) for fitting the linear classifier
 MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
-MOST_REFITTED = 20_000  # maximum number of texts for a linear classifier of all texts
-LINEAR = "linear classifier of n-grams"  # the note of this baseline's scores
+MOST_REFITTED = 20_000  # maximum number of texts for which a linear classifier is fitted on all of them
+LINEAR = "linear classifier of n-grams"  # name of the baseline in reports
 
-# The label ids; 0 or 1 for each label; or the standardized scores.
+# Label ids (one label per text), 0 or 1 for each label (any number of labels), or standardized scores (regression).
 Targets = Int64[Tensor, " texts"] | Float[Tensor, "texts n_labels"]
 Outputs = Float[Tensor, "texts n_labels"]
 
@@ -84,7 +84,7 @@ def batches(context: RunContext, store: TokenStore) -> LabelledBatches:
 
 
 def target_table(context: RunContext, corpus: AnyCorpus) -> Float[Tensor, "values n_labels"] | None:
-    """Return the targets for each of the corpus's `label_values`, or None if each text has one label.
+    """Return the targets of each entry of the corpus's `label_values`, or None if each text has one label.
 
     Raises PenwrightError for a label that does not occur in the training texts.
     """
@@ -187,7 +187,10 @@ def quick_predictions(
 
 
 def linear_predictions(context: RunContext) -> Iterator[tuple[Outputs, Targets]]:
-    """Yield the outputs of the linear classifier for all held-out texts, with the truth; nothing if there is none."""
+    """Yield the outputs of the linear classifier for all held-out texts, with the truth.
+
+    Yields nothing if the run has no linear classifier.
+    """
     texts, linear = held_out_texts(context), context.linear
     if linear is None:
         return

@@ -1,4 +1,4 @@
-"""Classification with any number of labels for each text: each label is a decision of its own."""
+"""Classification with any number of labels for each text: each label is decided independently."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -76,7 +76,7 @@ def _scores(counts: SetCounts, nats: float) -> Sequence[Score]:
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score the most frequent label, the frequencies of all labels, and the linear classifier."""
+    """Score baselines: the most frequent label, the frequencies of all labels, the linear classifier."""
     truth = true_targets(context)
     shares = truth.mean(0, dtype=torch.double).clamp(1e-6, 1 - 1e-6)
     frequent = torch.zeros_like(truth, dtype=torch.bool)

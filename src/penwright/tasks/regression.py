@@ -1,4 +1,4 @@
-"""Regression: each text gets a number, such as a number of stars."""
+"""Regression: each text gets a number, such as its number of stars."""
 
 from collections.abc import Sequence
 
@@ -45,14 +45,14 @@ def _numbers(context: RunContext, standardized: Sequence[Outputs | Targets]) -> 
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score the mean of the training texts, and ridge regression of n-grams."""
+    """Score two baselines: the mean of the training texts, and ridge regression on n-grams."""
     mean, deviation = classifier_model(context).scale.tolist()
     truth = _numbers(context, [true_targets(context)])
     always = regression_scores(np.full_like(truth, mean), truth, deviation)
     found = [score._replace(note="always the mean of the training texts") for score in always[2:]]
     if context.linear is not None:
         linear = _scores(context, list(linear_predictions(context)))
-        found += [score._replace(note="ridge regression of n-grams", standard_error=None) for score in linear]
+        found += [score._replace(note="ridge regression on n-grams", standard_error=None) for score in linear]
     return found
 
 

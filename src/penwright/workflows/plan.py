@@ -123,7 +123,7 @@ def _reading(recipe: Recipe, given: Table) -> ReadingOptions:
 
 
 def _kind_of_labels(corpus: AnyCorpus) -> Table:
-    """Return the settings for the kind of labels of a corpus; none if each text has one label, or no label."""
+    """Return the settings for the kind of labels in a corpus; {} if each text has at most one label."""
     if corpus.label_kind in (None, LabelKind()):
         return {}
     problem_type, separator = corpus.label_kind

@@ -29,9 +29,8 @@ LENGTHS: dict[Task, int] = {  # typical number of tokens per text; for "generate
     "encode": 128,
 }
 MOST_TOKENS = 4096  # maximum size of a batch timed on a CPU, in tokens; larger batches have much the same throughput
-MOST_LORA_TOKENS = (
-    256  # the same with adapters: their base models are large, and timing should not need the most memory
-)
+# Maximum size of a batch timed with adapters, in tokens; their base models are large, and timing should save memory.
+MOST_LORA_TOKENS = 256
 
 
 def throughput_meter(
