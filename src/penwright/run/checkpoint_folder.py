@@ -130,7 +130,7 @@ class CheckpointFolder:
         save_checkpoint(self._checkpoint(step), weights, training, self._with_origin(state))
 
     def complete_checkpoint(self, step: int, folder: Path, parts: Record, weights: Tensors, state: Record) -> None:
-        """Complete a checkpoint whose ranks have saved their parts in this temporary folder."""
+        """Complete a checkpoint after all ranks have saved their parts in this temporary folder."""
         complete_checkpoint(self._checkpoint(step), folder, parts, weights, self._with_origin(state))
 
     def save_first(self, step: int, weights: Tensors, state: Record) -> None:

@@ -113,7 +113,7 @@ class Checkpoint:
 
     def _required(self, manifest: Manifest) -> tuple[str, ...]:
         """Return the names of the files that this checkpoint must have."""
-        if self.folder.name == FIRST or self.folder.name.startswith(EARLY):  # these have weights only
+        if self.folder.name == FIRST or self.folder.name.startswith(EARLY):  # weights only
             return WEIGHTS, STATE
         size = next((int(match[2]) for match in map(SHARD.fullmatch, manifest.files) if match), 0)
         return WEIGHTS, STATE, *([shard_name(rank, size) for rank in range(size)] or [TRAINING])
@@ -145,7 +145,7 @@ class Checkpoint:
     def training(self) -> Tensors:
         """Load the tensors that only training needs: raw weights, optimizer state, RNG states.
 
-        The parts of a tensor in the files of several ranks are its rows.
+        If several ranks have saved parts of a tensor, the parts are joined along the rows.
         """
         parts: dict[str, list[Tensor]] = {}
         for name in self._required(self._manifest())[2:]:
@@ -205,7 +205,7 @@ def save_checkpoint(checkpoint: Checkpoint, weights: Tensors, training: Tensors 
 
 
 def complete_checkpoint(checkpoint: Checkpoint, folder: Path, parts: Record, weights: Tensors, state: Record) -> None:
-    """Complete a checkpoint whose ranks have saved their parts in a temporary folder. Then rename the folder.
+    """Complete a checkpoint after all ranks have saved their parts in a temporary folder, and rename the folder.
 
     `parts` has the manifest entries of the parts. Raises PenwrightError on failure; earlier checkpoints stay intact.
     """

@@ -6,7 +6,7 @@ checkpoints/step-00001200/ (see run/checkpoints.py)
 ngrams.safetensors (linear classifier of n-grams, only in runs of classifiers)  baselines.json (scores of the baselines)
 checkpoints/first/ (the weights at the first evaluation, kept for comparison)
 checkpoints/early-00000012/ (the weights after 1, 10, 100 ... seconds, if `training.early` asks for them)
-job.json (the job of torchrun that last began to train the run)
+job.json (the last torchrun job that trained the run)
 quickened.json  alignment.json  calibration.json (findings about the best model)  tensorboard/
 """
 

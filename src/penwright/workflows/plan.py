@@ -107,7 +107,7 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
 
 
 def without_score_task(given: Table) -> Table:
-    """Return the settings with the task `score` written as classification with numbers."""
+    """Return the settings with the task `score` replaced by `classify` with regression."""
     if given.get("task") != SCORE:
         return given
     return merge(given, {"task": "classify", "model": {"problem_type": "regression"}})

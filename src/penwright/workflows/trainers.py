@@ -23,7 +23,7 @@ from penwright.training.trainer import Trainer
 from penwright.workflows.finetune import with_old_text
 from penwright.workflows.load import CORPUS, corpus_record, load
 
-JOB = "job.json"  # file in a run folder: the last job of torchrun, and the step at which it began
+JOB = "job.json"  # file in a run folder: the last torchrun job, and the step at which it began
 FILES_OF_RANKS = ("tokenizer.json", CORPUS)  # files of the run folder that rank 0 sends to the other ranks
 
 
@@ -33,7 +33,7 @@ def make_trainer(
     """Return a trainer for the model and the training part of the context.
 
     If there are other ranks, rank 0 sends them the work, and all wait until every rank is ready. The other
-    ranks pass `shared`, the temporary folder of rank 0, by which they see whether they share a disk with rank 0.
+    ranks pass `shared`, the temporary folder of rank 0, which shows whether they share a disk with rank 0.
     """
     assert context.training is not None
     recipe, ranks, work = context.recipe, machine.ranks, None
@@ -79,7 +79,7 @@ def _make_saver(ranks: Ranks, shared: Path, observers: Sequence[Observer]) -> Sh
 def goes_on(run: Run) -> bool:
     """Return whether torchrun has restarted the job that began or resumed this run.
 
-    The restart count of a process does not tell: on several machines, only one agent counts a restart.
+    The restart count of a process does not show this: on several machines, only one agent counts a restart.
     """
     with suppress(PenwrightError):
         return job() is not None and run.read_json(JOB).get("id") == job()
@@ -87,9 +87,9 @@ def goes_on(run: Run) -> bool:
 
 
 def has_extended(run: Run) -> bool:
-    """Return whether this job has saved a checkpoint since it resumed the run, so that its budget counts already.
+    """Return whether this job has already extended the budget: it has saved a checkpoint since it resumed the run.
 
-    If the budget is spent, the same job id is used again, unless the process was restarted.
+    If the budget is spent and the process was not restarted, this is a new job with the same id.
     """
     is_new_request = run.is_finished and not env_int("TORCHELASTIC_RESTART_COUNT", 0)
     return goes_on(run) and run.last_step() > run.read_json(JOB).get("step", 0) and not is_new_request

@@ -123,7 +123,7 @@ class Ranks:
             sleep(POLL)
 
     def all_agree(self, agrees: bool) -> bool:
-        """Return whether this is true in all ranks. All ranks must call this together."""
+        """Return whether `agrees` is true in all ranks. All ranks must call this together."""
         votes = torch.tensor(float(agrees))
         if self.size > 1:
             dist.all_reduce(votes, dist.ReduceOp.MIN)
@@ -227,8 +227,8 @@ def agree_on_prefix(store: "Store", rank: int, size: int) -> str:
     """Return a prefix for the keys of these ranks, the same in all of them, which no earlier ranks have used.
 
     torch 2.13 keeps the store, and so the keys of ended ranks, when torchrun restarts them. The restart counts of the
-    agents of several machines may differ. Therefore rank 0 chooses the prefix. Each other rank asks for it with a word
-    of its own until it has got an answer.
+    agents of several machines may differ. Therefore, rank 0 chooses the prefix. Each other rank
+    requests it under a random id of its own, and waits for the answer.
     """
     own = uuid4().hex
     if rank > 0:
@@ -239,7 +239,7 @@ def agree_on_prefix(store: "Store", rank: int, size: int) -> str:
     missing = set(range(1, size))
     while missing:
         for other in [each for each in missing if store.check([f"asks/{each}"])]:
-            store.set(f"answer/{store.get(f'asks/{other}').decode()}", own)  # the word may be of an ended rank
+            store.set(f"answer/{store.get(f'asks/{other}').decode()}", own)  # perhaps a request of an ended rank
         missing = {each for each in missing if not store.check([f"{own}/answered/{each}"])}
         sleep(POLL)
     return own

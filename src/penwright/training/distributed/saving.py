@@ -19,18 +19,18 @@ from penwright.training.distributed.ranks import POLL, Ranks
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-SECONDS_TO_END = 60.0  # time to complete a checkpoint when the training ends with an error
+SECONDS_TO_END = 60.0  # maximum seconds for completing a checkpoint when training ends with an error
 
 
 class ShardedSaver:
-    """The files of one rank in the checkpoints. All ranks need access to the folder of the run, on a shared disk.
+    """A writer of the checkpoint files of one rank. All ranks need access to the run folder, on a shared disk.
 
     Rank 0 completes a checkpoint when all ranks have written their files. Until then, it is a temporary folder. The
-    ranks report through the store of torchrun, so no collective runs beside those of the training.
+    ranks report through the store of torchrun, since a collective could interfere with those of training.
     """
 
     def __init__(self, ranks: Ranks, place: Path, suffix: str) -> None:
-        """Write to the folder `place`. `suffix` is the end of the names of temporary folders."""
+        """Set up saving to the folder `place`. The names of temporary folders end in `suffix`."""
         assert ranks.store is not None
         self.ranks, self.place, self.suffix = ranks, place, suffix
         self._store: Store = ranks.store
@@ -41,8 +41,8 @@ class ShardedSaver:
     def start(self, name: str, tensors: Mapping[str, Tensor], complete: Callable[[Path, Record], None]) -> None:
         """Save this rank's part of the tensors as part of the checkpoint `name`. All ranks must call this together.
 
-        The tensors are copied; training may go on. On rank 0, `complete` is then called with the folder and the
-        manifest entries of all parts.
+        The tensors are copied, so training can continue at once. On rank 0, `complete` is then called with the folder
+        and the manifest entries of all parts.
         """
         self.wait()
         own = own_part(tensors, self.ranks)
@@ -56,7 +56,7 @@ class ShardedSaver:
             pending.result()
 
     def close(self) -> None:
-        """Wait a while for the checkpoint that is being saved, whatever has happened, and end the thread."""
+        """Wait for the checkpoint that is being saved, but at most SECONDS_TO_END, and end the thread."""
         if self._pending is not None:
             wait([self._pending], SECONDS_TO_END)
         self._ended.set()
@@ -70,7 +70,7 @@ class ShardedSaver:
             let_others_read(path)
             flush(path)
             report: Record = {path.name: saved_file(path)}
-        except Exception as error:  # rank 0 reports it
+        except Exception as error:  # rank 0 raises the error
             report = {"error": f"{path} could not be saved: {error}"}
         self._store.set(f"saved/{number}/{self.ranks.rank}", json.dumps(report))
         if self.ranks.leads:
@@ -85,7 +85,7 @@ class ShardedSaver:
             key = f"saved/{number}/{rank}"
             while not self._store.check([key]):
                 if self._ended.wait(POLL):
-                    raise PenwrightError("the ranks have ended while a checkpoint was saved")
+                    raise PenwrightError("the ranks ended while a checkpoint was being saved")
             files |= json.loads(self._store.get(key))
         return files
 
