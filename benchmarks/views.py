@@ -120,7 +120,7 @@ def _page(path: Path, view: View) -> Path:
     source = source[: policy[0]] + source[policy[1] :]
     source = source.replace('main.dataset.ready = "yes";', 'main.dataset.ready = performance.mark("ready").name;')
     source = source.replace("async function start(views) {", "async function start(views) { globalThis.views = views;")
-    source = source.replace("if (page.title)", "globalThis.page_data = page; if (page.title)")
+    source = source.replace("for (const { name, heading,", "globalThis.page_data = page; for (const { name, heading,")
     path.write_text(source, encoding="utf-8")
     return path
 

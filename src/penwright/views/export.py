@@ -33,7 +33,7 @@ script-src 'sha256-$hash'">
 $style</style>
 </head>
 <body class="pw-page$bare">
-<main></main>
+<main>$header</main>
 <noscript>These views need JavaScript, which is turned off here.</noscript>
 <script type="application/octet-stream" id="data">$data</script>
 <script>$script</script>
@@ -101,18 +101,19 @@ def html(views: Sequence[View], title: str = "") -> str:
     """Return a self-contained page with the views, one below the other. The page sends no requests.
 
     A page without a title is bare, for embedding in another page. The security policy allows only the script of the
-    page. Texts occur only in the packed data, so no text can be executed as part of the page.
+    page. Apart from the escaped title, texts occur only in the packed data, so no text can be executed.
     """
     sections = [{"name": v.name, "heading": v.heading, "data": v.data, "options": v.options} for v in views]
     # a single view needs no heading that repeats the title of the page
     if len(sections) == 1 and title == views[0].heading:
         sections[0]["heading"] = ""
-    packed = zlib.compress(pack({"title": title, "views": sections}))
+    packed = zlib.compress(pack({"views": sections}))
     script = bundle(tuple(sorted({view.name for view in views})))
     return PAGE.substitute(
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         title=escape(title or "Penwright"),
         bare="" if title else " pw-bare",
+        header=f"<header><h1>{escape(title)}</h1></header>" if title else "",  # painted before the data are unpacked
         style=STYLE.read_text("utf-8"),
         data=base64.b64encode(packed).decode(),
         script=script,

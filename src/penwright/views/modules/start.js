@@ -36,7 +36,7 @@ export async function start(views) {
   const main = document.querySelector("main");
   try {
     const page = unpack(await inflate(document.getElementById("data").textContent));
-    if (page.title) main.append(make("header", {}, make("h1", {}, page.title), themeSwitch()));
+    main.querySelector("header")?.append(themeSwitch());
     for (const { name, heading, data, options } of page.views) {
       const section = make("section", { "data-view": name }, heading && make("h2", {}, heading));
       main.append(section);
