@@ -4,9 +4,12 @@ from typing import NamedTuple
 
 import pytest
 
+from penwright.cli import plan as plan_command
 from penwright.config import Recipe, Table, validate
 from penwright.model.size import size_of
+from penwright.training.auto.choices import duration
 from penwright.training.auto.cluster import GPUS, ClusterEstimate, estimate_cluster
+from penwright.training.auto.planner import Plan
 
 
 class Published(NamedTuple):
@@ -99,3 +102,25 @@ def test_a_model_is_sharded_only_if_it_does_not_fit() -> None:
     assert eight.is_underused and not one.is_underused
     again = estimate(small, 50304, 16_384, 1, "h100", activation_checkpointing=True)
     assert again.tokens_per_second == pytest.approx(0.75 * one.tokens_per_second)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.65, "0.65 seconds"), (60, "60 seconds"), (90, "1.5 minutes"), (5400, "1.5 hours"), (345_600, "4 days")],
+)
+def test_durations_are_given_in_a_unit_that_suits_them(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_a_plan_for_gpus_says_how_long_the_text_and_the_model_take() -> None:
+    recipe = validate(
+        Recipe,
+        {"task": "generate", "data": {"train": ["nowhere"]}, "model": LLAMA_8B, "training": {"steps": 1}},
+        "test",
+    )
+    size = size_of("generate", 128_256, recipe.model, 131_072)
+    plan = Plan(recipe, (), size, 2.0, None, 1e9, 128_256)
+    found = estimate(LLAMA_8B, 128_256, 131_072, 8, "h100")
+    *_, times = plan_command._estimate_in_words(found, plan, "8 h100")
+    assert found.tokens_per_second == pytest.approx(64_000, rel=0.02)
+    assert "about 2.2 hours to read the text once, and 29 days for 161 billion tokens (20 per parameter)" in times

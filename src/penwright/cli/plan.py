@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penwright.config import TrainingSettings
     from penwright.training.auto.cluster import ClusterEstimate
     from penwright.training.auto.forecast import Forecast
+    from penwright.training.auto.planner import Plan
     from penwright.workflows.api import Prepared
 
 LONGEST_SIDE = 100  # maximum number of characters per side of an example in the preview
@@ -90,19 +91,24 @@ def command(
     for line in _forecast_in_words(forecast, prepared.plan.recipe.training.minutes):
         print(line)
     if estimate and gpus:
-        for line in _estimate_in_words(estimate, plan.tokens, f"{gpus} {gpu}"):
+        for line in _estimate_in_words(estimate, plan, f"{gpus} {gpu}"):
             print(line)
 
 
-def _estimate_in_words(estimate: "ClusterEstimate", tokens: float, gpus: str) -> "Iterator[str]":
+def _estimate_in_words(estimate: "ClusterEstimate", plan: "Plan", gpus: str) -> "Iterator[str]":
     """Yield lines that estimate the memory, speed and duration of training on these GPUs."""
-    from penwright.training.auto.choices import in_words
+    from penwright.training.auto.choices import duration, in_words
+    from penwright.training.auto.cluster import TOKENS_PER_PARAMETER
 
-    hours = tokens / estimate.tokens_per_second / 3600
+    speed, enough = estimate.tokens_per_second, TOKENS_PER_PARAMETER * plan.size.parameters
     yield f"on {gpus}: {estimate.parallelism}, because {estimate.reason}"
     yield (
-        f"on {gpus}: {estimate.bytes_per_gpu / 1e9:.2g} GB per GPU, about {in_words(estimate.tokens_per_second)} "
-        f"tokens/s, {hours:.2g} hours for {in_words(tokens)} tokens (estimated, see training/auto/cluster.py)"
+        f"on {gpus}: {estimate.bytes_per_gpu / 1e9:.2g} GB per GPU, about {in_words(speed)} tokens/s "
+        "(estimated, see training/auto/cluster.py)"
+    )
+    yield (
+        f"on {gpus}: about {duration(plan.tokens / plan.epochs / speed)} to read the text once, and "
+        f"{duration(enough / speed)} for {in_words(enough)} tokens ({TOKENS_PER_PARAMETER} per parameter)"
     )
     if estimate.is_underused:
         yield (

@@ -102,5 +102,8 @@ def serve(requests: BufferedIOBase, answers: BufferedIOBase) -> None:
         content = requests.read(n_bytes)
         texts = [content[a:b].decode("utf-8", "surrogatepass") for a, b in zip([0, *ends], ends, strict=False)]
         tokens, lengths = tokenizer.encode_ragged(texts)
-        answers.write(HEADER.pack(n_texts, len(tokens)) + lengths.astype(np.int64).tobytes() + tokens.tobytes())
-        answers.flush()
+        try:
+            answers.write(HEADER.pack(n_texts, len(tokens)) + lengths.astype(np.int64).tobytes() + tokens.tobytes())
+            answers.flush()
+        except BrokenPipeError:  # the other process was killed
+            os._exit(1)

@@ -81,6 +81,14 @@ def amount(value: float, noun: str) -> str:
     return f"{number} {noun}{'' if number == '1' else 's'}"
 
 
+def duration(seconds: float) -> str:
+    """Format a duration in seconds for people: "12 seconds", "1.5 hours"."""
+    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 1.5 * size:
+            return amount(seconds / size, unit)
+    return amount(seconds, "second")
+
+
 def rounded(value: float) -> str:
     """Round to two digits, but keep all digits of a large number: 0.28, 5.3, 530."""
     return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"

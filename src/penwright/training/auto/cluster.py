@@ -21,6 +21,7 @@ from penwright.training.distributed.parallel import SHARDED_TASKS, Parallelism, 
 
 UTILIZATION, HALF_WIDTH = 0.54, 600.0
 GPUS_PER_HOST = 8
+TOKENS_PER_PARAMETER = 20  # with which a model of a given cost is best (Hoffmann et al. 2022)
 NETWORK = 50e9  # bytes per second between hosts for each GPU (400 Gb/s)
 FEW_TOKENS = 8192  # tokens per GPU and batch below which the estimated throughput is too high
 
