@@ -85,8 +85,7 @@ def write_store(
             "files": {file.path.name: {"size": file.size, "sha256": file.hash.hexdigest()} for file in written},
         }
         description = _File(unfinished / "store.json", files)
-        whole = {**manifest, "checksum": checksum(manifest)}
-        description.write(json.dumps(whole, indent=2).encode("utf-8"))
+        description.write(json.dumps({**manifest, "checksum": checksum(manifest)}, indent=2).encode("utf-8"))
         description.close()
     return open_store(folder)
 
@@ -179,8 +178,10 @@ class _TextColumn:
 
     def add(self, cell: Cell) -> None:
         assert not isinstance(cell, int), "expected a text, not a label"
-        is_chat = isinstance(cell, tuple) and isinstance(cell[-1], Answer | Markup)
-        for chunk in [cell] if is_chat or isinstance(cell, str) else cell:
+        chunks: Iterable[str | tuple[str, ...]] = cell
+        if isinstance(cell, str) or (isinstance(cell, tuple) and isinstance(cell[-1], Answer | Markup)):
+            chunks = [cell]
+        for chunk in chunks:
             self._chunks.append(chunk)
             self._n_waiting += len(chunk) if isinstance(chunk, str) else sum(map(len, chunk))
             if self._n_waiting >= _BATCH_CHARACTERS:
@@ -209,8 +210,7 @@ class _TextColumn:
 
     def _flush(self) -> None:
         """Start tokenizing the waiting chunks."""
-        texts = [chunk if isinstance(chunk, str) else "".join(chunk) for chunk in self._chunks]
-        encoded = [text.encode("utf-8", errors="surrogatepass") for text in texts]
+        encoded = [(c if isinstance(c, str) else "".join(c)).encode("utf-8", "surrogatepass") for c in self._chunks]
         self._encoding.append((self._row_ends, sum(map(len, encoded)), self._encode(encoded)))
         self._chunks, self._row_ends, self._n_waiting = [], [], 0
         if len(self._encoding) > 2 * self._n_processes:
