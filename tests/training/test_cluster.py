@@ -106,7 +106,7 @@ def test_a_model_is_sharded_only_if_it_does_not_fit() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(0.65, "0.65 seconds"), (60, "60 seconds"), (90, "1.5 minutes"), (5400, "1.5 hours"), (345_600, "4 days")],
+    [(0.65, "0.65 seconds"), (60.0, "60 seconds"), (90.0, "1.5 minutes"), (5400.0, "1.5 hours"), (345_600.0, "4 days")],
 )
 def test_durations_are_given_in_a_unit_that_suits_them(seconds: float, words: str) -> None:
     assert duration(seconds) == words

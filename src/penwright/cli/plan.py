@@ -100,7 +100,7 @@ def _estimate_in_words(estimate: "ClusterEstimate", plan: "Plan", gpus: str) -> 
     from penwright.training.auto.choices import duration, in_words
     from penwright.training.auto.cluster import TOKENS_PER_PARAMETER
 
-    speed, enough = estimate.tokens_per_second, TOKENS_PER_PARAMETER * plan.size.parameters
+    speed, enough = estimate.tokens_per_second, TOKENS_PER_PARAMETER * float(plan.size.parameters)
     yield f"on {gpus}: {estimate.parallelism}, because {estimate.reason}"
     yield (
         f"on {gpus}: {estimate.bytes_per_gpu / 1e9:.2g} GB per GPU, about {in_words(speed)} tokens/s "
