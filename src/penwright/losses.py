@@ -95,7 +95,7 @@ def _label_loss(
 
 
 def _probabilities(model: EncoderOnly, logits: Float[Tensor, "batch n_labels"]) -> Float[Tensor, "batch n_labels"]:
-    """Return the probabilities of the labels; for a score, return the score."""
+    """Return the probabilities of the labels, or the predicted scores of a regression model."""
     if model.settings.problem_type == "regression":
         return logits
     return logits.softmax(-1) if model.settings.problem_type == "single_label_classification" else logits.sigmoid()

@@ -80,7 +80,7 @@ def check_encoding(name: str) -> str:
 
 
 def decode(content: bytes) -> tuple[str, str]:
-    """Decode a text as a training file would be. Return the text without a byte-order mark, and the encoding.
+    """Decode a text as training files are decoded. Return the text without a byte-order mark, then the encoding.
 
     Raises PenwrightError if the content is not text.
     """

@@ -1,4 +1,4 @@
-"""Import of writers from llama.cpp's GGUF files."""
+"""Import of models that write text from llama.cpp's GGUF files."""
 
 from collections.abc import Mapping
 from pathlib import Path

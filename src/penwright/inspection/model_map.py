@@ -136,7 +136,7 @@ def place_detail(
     name, _, where = place.partition(".")
     stack = recording.stacks[-1] if place == "output" else stacks.get(name)  # type: ignore[call-overload]
     if stack is None or not (place == "output" or where == "embedding" or where.isdecimal()):
-        raise UsageError(f"there is no place '{place}'. Places are {_places(recording)}")
+        raise UsageError(f"the model has no place '{place}'. The places are {_places(recording)}")
     tokens = reading.sides(stack.name)[0]
     require_position(position, len(tokens))
     empty = np.zeros(0)
@@ -155,7 +155,7 @@ def place_detail(
         return PlaceDetail(place, position, token, labels, tuple(map(_numbers, vectors)), (), None, empty, 0.0)
     block = [each for each in stack.sublayers if each.layer == int(where)]
     if not block:
-        raise UsageError(f"there is no place '{place}'. Places are {_places(recording)}")
+        raise UsageError(f"the model has no place '{place}'. The places are {_places(recording)}")
     details = tuple(_sublayer(each, position, reading.sides(each.part)[1]) for each in block)
     return PlaceDetail(place, position, token, (), (), details, None, empty, 0.0)
 

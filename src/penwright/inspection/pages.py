@@ -1,4 +1,4 @@
-"""The views of a page about a text: first the results of the model, then the steps of the computation."""
+"""The views on a text's inspection page: first the model's results, then the steps of the computation."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass

@@ -28,7 +28,7 @@ StackName = Literal["encoder", "decoder"]
 
 @dataclass(eq=False)
 class HeadsRecord:
-    """The queries, keys, values and outputs of an attention's heads; shared keys and values are repeated."""
+    """The queries, keys, values and outputs of the heads of an attention layer; shared keys and values are repeated."""
 
     queries: Float[Tensor, "n_heads targets d_head"]
     keys: Float[Tensor, "n_heads sources d_head"]

@@ -65,7 +65,7 @@ class Language(BaseModel):
 
 
 def _body(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the OpenAPI description of a request body, as JSON or as a form."""
+    """Return the OpenAPI description of a request body that may be sent as JSON or as a form."""
     kinds = ("application/json", FORM, PARTS)
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}

@@ -235,7 +235,7 @@ def _encodings(key: str | None) -> list[bytes]:
 
 
 def _keys(scope: Scope, headers: Headers) -> Iterator[bytes]:
-    """Yield the keys, as bytes, from all headers and query fields that a client may use."""
+    """Yield the API keys, as bytes, from each header and query field in which a client may send one."""
     scheme, _, value = headers.get("authorization", "").encode("latin-1").strip().partition(b" ")
     if scheme.lower() == b"bearer":
         yield value

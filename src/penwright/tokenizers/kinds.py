@@ -23,7 +23,7 @@ _N_CODE_POINTS = 0x110000
 _MIN_VOCAB_SIZE = len(SPELLING) + len(SPECIALS)
 _DEFAULT_VOCAB_SIZE = 8_000
 _SAMPLE = 1_000_000  # number of characters at the start of the texts to search for combining marks
-_MANY_MARKS = 0.01  # if the share of combining marks is larger, MARKED_WORDS splits words
+_MANY_MARKS = 0.01  # if combining marks exceed this share, MARKED_WORDS splits the text into words
 MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 # GPT-2's pattern, except that a combining mark (an accent, or a vowel sign of Hebrew, Arabic, Hindi or Thai) does not
 # end a word.

@@ -158,7 +158,7 @@ def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]
         except PenwrightError as error:
             say(f"no comparison with a linear classifier, which needs the training text: {error}")
         else:
-            say("fitting a linear classifier of n-grams on the training text, for comparison")
+            say("fitting a linear classifier of n-grams on the training text as a baseline")
             context.linear = labelled.fit_linear(context, corpus)
     if recipe.task == "translate" and not len(context.corpus.training):
         try:

@@ -194,7 +194,7 @@ def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
 
 
 def base_weights(recipe: Recipe, base: OpenedRun, tokenizer: Tokenizer) -> Tensors:
-    """Return the weights of a base under the names of a fine-tuned model, for the vocabulary of this tokenizer."""
+    """Return the weights of a base model, renamed for a fine-tuned model and fitted to this tokenizer's vocabulary."""
     weights = weights_for(recipe.task, base.recipe.task, base.weights())
     if tokenizer.fingerprint == base.tokenizer.fingerprint:
         return weights

@@ -113,7 +113,7 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
     context = _begin(prepared, run, observers)
     begin = monotonic()
     if context.recipe.task == "classify":
-        notify(observers, "said", "fitting a linear classifier of n-grams, for comparison")
+        notify(observers, "said", "fitting a linear classifier of n-grams as a baseline")
         add_linear(context, run, observers, is_new=True)
     trainer = make_trainer(context, prepared.machine, run, observers)
     for note in _skipped_text(trainer, context.recipe):

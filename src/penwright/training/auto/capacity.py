@@ -138,7 +138,7 @@ class CapacityPlanner:
 
     @property
     def epochs_by_characters(self) -> float:
-        """Passes of a small model over the text, read as characters; infinite unless the budget is in minutes.
+        """Number of epochs of a small character-level model in the budget; infinite unless the budget is in minutes.
 
         This value is available before a tokenizer is chosen.
         """

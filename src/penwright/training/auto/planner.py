@@ -181,7 +181,7 @@ class _Planner:
             self._suggest("model.dropout", *self._dropout())
         if self.facts.task == "classify" and not self._is_taught and self.capacity.epochs >= MANY_EPOCHS:
             reason = (
-                f"for about {amount(self.capacity.epochs, 'epoch')}: no prediction should depend on one word (measured)"
+                f"for about {amount(self.capacity.epochs, 'epoch')}: so that no prediction depends on a single word"
             )
             self.choices.revise("model.token_dropout", 0.7, reason)
         if self.facts.task == "translate":
