@@ -45,7 +45,7 @@ UNUSED: dict[Task, set[str]] = {  # settings that have no effect, by task
 
 
 class _Candidate(NamedTuple):
-    """A candidate for export: a class of the transformers library, its config.json, and the settings that would be lost."""
+    """A candidate for export: a class of the transformers library, its config.json, and the settings that are lost."""
 
     architecture: Architecture
     config: dict[str, object]

@@ -230,8 +230,10 @@ class _Planner:
                 f"learning rate {rate:g}, for {'adapters' if has_adapters else 'a model that was trained elsewhere'}"
             )
             self.choices.suggest_type("optimizer", adamw, reason)
-            if self.facts.task == "classify" or (has_adapters and self._is_pretrained):
+            if self.facts.task == "classify":
                 self._choose_schedule(0.95, "the learning rate falls for nearly the whole run (measured)")
+            elif has_adapters and self._is_pretrained:
+                self._choose_schedule(0.95, "the learning rate falls for nearly the whole run, as in peft's examples")
             else:
                 self._choose_schedule(0.6, "the number of steps need not be known until the cooldown begins")
             return
