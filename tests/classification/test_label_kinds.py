@@ -154,7 +154,7 @@ def test_scores_of_sets() -> None:
     counts = count_sets(predicted, truth)
     micro, macro, exact = set_scores(counts)
     assert (micro.value, macro.value, exact.value) == pytest.approx((200 * 2 / 6, 50.0, 100 / 3))
-    first, second = scores_of_labels(counts + counts, ["a", "b"], torch.tensor([0.5, 0.25]))
+    first, second = scores_of_labels(counts.plus(counts), ["a", "b"], torch.tensor([0.5, 0.25]))
     assert (first.f1, first.n_texts, second.recall, second.threshold) == (100.0, 4, 0.0, 0.25)
     worst = worst_sets(
         torch.tensor([[3.0, -3], [3, -3], [-3, 1]]), truth, torch.full((2,), 0.5), list("xyz"), ["a", "b"]

@@ -23,8 +23,15 @@ class SetCounts(NamedTuple):
     exact: int  # number of texts whose predicted set of labels is the true one
     n_texts: int
 
-    def __add__(self, other: tuple[object, ...]) -> "SetCounts":  # type: ignore[override]  # not a concatenation
-        return SetCounts(*(mine + more for mine, more in zip(self, other, strict=True)))
+    def plus(self, other: "SetCounts") -> "SetCounts":
+        """Return the counts of the texts of both."""
+        return SetCounts(
+            self.right + other.right,
+            self.predicted + other.predicted,
+            self.true + other.true,
+            self.exact + other.exact,
+            self.n_texts + other.n_texts,
+        )
 
 
 def count_sets(predicted: Bool[Tensor, "texts n_labels"], truth: Float[Tensor, "texts n_labels"]) -> SetCounts:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import reduce
-from operator import add
 
 import numpy as np
 import torch
@@ -65,7 +64,7 @@ def evaluate(context: RunContext) -> Sequence[Score]:
         mistakes += worst_sets(outputs, truth, thresholds, texts, labels, sum(each.n_texts for each in results))
         results.append(count_sets(outputs.sigmoid() >= thresholds, truth))
         nats += nats_of_sets(outputs, truth)
-    counts = reduce(add, results)
+    counts = reduce(SetCounts.plus, results)
     worst = tuple(sorted(mistakes, reverse=True)[:N_MISTAKES])
     first, *others = _scores(counts, nats)
     return [first._replace(report=LabelReport(scores_of_labels(counts, labels, thresholds), [], worst)), *others]
@@ -91,7 +90,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
         (count_sets(outputs > 0, truth), nats_of_sets(outputs, truth)) for outputs, truth in linear_predictions(context)
     ]
     if parts:
-        counts, nats = reduce(add, [counts for counts, _ in parts]), sum(nats for _, nats in parts)
+        counts, nats = reduce(SetCounts.plus, [counts for counts, _ in parts]), sum(nats for _, nats in parts)
         found += [score._replace(note=f"{LINEAR}, thresholds 0.5") for score in _scores(counts, nats)]
     return found
 
