@@ -17,10 +17,9 @@ from torch import Tensor
 
 from benchmarks.report import Result, write_result
 from penwright.config import Precision
-from penwright.decoding.batches import Branching, TargetBatch
+from penwright.decoding.batches import Branching, TargetBatch, batches_by_length, right_padded
 from penwright.decoding.beam_search import beam_search
 from penwright.decoding.hypotheses import BeamSettings
-from penwright.decoding.padding import batches_by_length, right_padded
 from penwright.decoding.sampling.topk import TokenSelector
 from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.evaluation.translation import translation_scores

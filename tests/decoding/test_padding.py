@@ -2,7 +2,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.decoding.padding import batches_by_length, right_padded
+from penwright.decoding.batches import batches_by_length, right_padded
 
 CPU = torch.device("cpu")
 

@@ -11,7 +11,7 @@ import torch
 
 from penwright.classification.classifier import Classifier
 from penwright.config import ModelSettings
-from penwright.decoding.padding import right_padded
+from penwright.decoding.batches import right_padded
 from penwright.errors import PenwrightError
 from penwright.formats.export import save_as
 from penwright.formats.outside import ModelMetadata

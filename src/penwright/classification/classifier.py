@@ -12,9 +12,8 @@ from torch import Tensor
 from penwright.classification.linear import LinearClassifier
 from penwright.classification.mixture import mixed
 from penwright.config import ProblemType
-from penwright.decoding.batches import diverged
+from penwright.decoding.batches import Padded, diverged
 from penwright.decoding.brief import described, noted
-from penwright.decoding.padding import Padded
 from penwright.decoding.windows import n_windows, read_windows, split, unit_vectors
 from penwright.errors import PenwrightError, UsageError
 from penwright.model.encoder_only import EncoderOnly

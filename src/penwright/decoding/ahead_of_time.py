@@ -152,8 +152,7 @@ def _path(part: ModelPart, name: str, n_threads: int) -> Path:
 def key_of(part: ModelPart, n_threads: int) -> str:
     """Hash what a compiled part depends on: the code, the machine, and the weights' shapes and types (not values)."""
     shapes = [(name, str(x.dtype), list(x.shape)) for name, x in part.state_dict().items()]
-    here = Path(__file__)
-    places = [here, here.with_name("export_inputs.py"), Path(str(sys.modules[type(part).__module__].__file__))]
+    places = [Path(__file__), Path(str(sys.modules[type(part).__module__].__file__))]
     packages = (penwright.model, penwright.decoding.sampling)
     places += [HEADER, *OPERATORS.values(), *(path for package in packages for path in _modules_of(package))]
     code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in places]

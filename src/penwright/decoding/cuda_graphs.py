@@ -14,8 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from penwright.decoding.export_inputs import Inputs
-from penwright.decoding.exported import DecodeStep
+from penwright.decoding.exported import DecodeStep, Inputs
 from penwright.errors import PenwrightWarning
 
 DEVICES = ("cuda",)

@@ -23,8 +23,18 @@ from penwright.decoding.ahead_of_time import (
     load,
     with_threads,
 )
-from penwright.decoding.export_inputs import MOST_TARGETS, Inputs, Part, example_of
-from penwright.decoding.exported import DecodeStep, EncodeStep, PromptStep, TopKStep, as_layers, next_logits
+from penwright.decoding.exported import (
+    MOST_TARGETS,
+    DecodeStep,
+    EncodeStep,
+    Inputs,
+    Part,
+    PromptStep,
+    TopKStep,
+    as_layers,
+    example_of,
+    next_logits,
+)
 from penwright.decoding.sampling.topk import COMPILES, MAX_K, MaskedTopK, likeliest
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 from penwright.errors import PenwrightError, Say, say_nothing

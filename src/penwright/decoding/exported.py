@@ -1,17 +1,29 @@
-"""The computations of decoding as modules that take and return only tensors, for compilation ahead of time."""
+"""The computations of decoding as functions of tensors, with example inputs, for compilation ahead of time."""
+
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from penwright.decoding.ahead_of_time import ModelPart
+from penwright.decoding.ahead_of_time import Input, ModelPart
 from penwright.decoding.sampling.topk import MAX_K
+from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.model.attention import Kernel, KeysValues, swap_kernels
 from penwright.model.block import Encoded
-from penwright.model.cache import Cache, WholeLayerCache
+from penwright.model.cache import ROOM, Cache, WholeLayerCache
 from penwright.model.cached_attention import stepping_attention
 from penwright.model.decoder_only import DecoderOnly
+from penwright.model.embedding import Embedding
 from penwright.model.encoder_decoder import EncoderDecoder
+
+# "one": a step of one row. "many": a step of several rows. "prompt": prefill of one row. "sources": the encoder.
+# "best": selection of the likeliest tokens.
+Part = Literal["one", "many", "prompt", "sources", "best"]
+# the arguments of DecodeStep.forward
+Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]
+N_SOURCES, N_BEAMS, N_TOKENS = 3, 2, 8
+MOST_TARGETS = 64  # maximum number of prompt tokens per pass
 
 
 class DecodeStep(ModelPart):
@@ -114,3 +126,103 @@ class TopKStep(ModelPart):
 def as_layers(tensors: list[Tensor]) -> tuple[KeysValues, ...]:
     """Group alternating keys and values by layer."""
     return tuple(map(KeysValues, tensors[::2], tensors[1::2]))
+
+
+class Example(NamedTuple):
+    """Inputs for export, and the dimensions of each input that may vary."""
+
+    inputs: tuple[Input, ...]  # all different: torch.export treats repeated tensors as one input
+    shapes: tuple[object, ...]
+
+    def drawn(self) -> tuple[Input, ...]:
+        """Fill all floating-point inputs except vectors with random numbers; return all inputs."""
+        generator = torch.Generator().manual_seed(0)
+        for each in self.inputs:
+            for tensor in [each] if isinstance(each, Tensor) else each or []:
+                if tensor.is_floating_point() and tensor.dim() > 1:  # excludes temperatures and other vectors
+                    tensor.normal_(generator=generator)
+        return self.inputs
+
+
+def example_of(model: DecoderOnly | EncoderDecoder, part: Part) -> Example:
+    """Return example inputs of a part. The number of rows (if not 1), cached tokens and source tokens may vary."""
+    if part == "sources":
+        return _sources_example(model)
+    if part == "best":
+        return _best_example(model)
+    if part == "prompt":
+        return _prompt_example(model)
+    many = part == "many"
+    if isinstance(model, DecoderOnly):
+        return _generation_example(model, many=many)
+    return _translation_example(model, *((N_SOURCES, N_BEAMS) if many else (1, 1)))
+
+
+def _dimension(name: str, longest: int = 2**20) -> object:
+    return torch.export.Dim(name, min=2, max=longest)
+
+
+def _sources_example(model: DecoderOnly | EncoderDecoder) -> Example:
+    tokens = torch.ones(N_SOURCES, N_TOKENS, dtype=torch.long)
+    shape = {0: _dimension("sources"), 1: _dimension("length", model.settings.context_length)}
+    return Example((tokens, tokens > 0), (shape, shape))
+
+
+def _best_example(model: DecoderOnly | EncoderDecoder) -> Example:
+    vocab_size = _embedding(model).tokens.num_embeddings
+    inputs = (torch.zeros(N_SOURCES, vocab_size), Utf8Rules.free(vocab_size).bits, torch.zeros(N_SOURCES).long())
+    rows = {0: _dimension("rows")}
+    return Example(inputs, (rows, None, rows))
+
+
+def _generation_example(model: DecoderOnly, *, many: bool) -> Example:
+    rows = {0: _dimension("rows")} if many else {}
+    tokens = torch.zeros(N_SOURCES if many else 1, dtype=torch.long)
+    kept = _cache_tensors(model, len(tokens))
+    kept_shape = {**rows, 2: _dimension("room", model.settings.context_length)}
+    inputs: Inputs = (tokens, tokens.clone(), kept, None, [], None)
+    return Example(inputs, (rows, rows, [kept_shape] * len(kept), None, [], None))
+
+
+def _prompt_example(model: DecoderOnly | EncoderDecoder) -> Example:
+    tokens, kept = torch.zeros(N_SOURCES, dtype=torch.long), _cache_tensors(model, 1)
+    room = {2: _dimension("room", model.settings.context_length)}
+    inputs = (tokens, torch.zeros(1, dtype=torch.long), kept)
+    return Example(inputs, ({0: _dimension("targets", MOST_TARGETS)}, None, [room] * len(kept)))
+
+
+def _translation_example(model: EncoderDecoder, n_sources: int, n_beams: int) -> Example:
+    many = n_beams > 1
+    tokens = torch.zeros(n_sources, n_beams, dtype=torch.long)
+    kept = _cache_tensors(model, tokens.numel() + many)  # the cache may still hold finished rows
+    source = _keys_values(_embedding(model).tokens.weight, model, n_sources, N_TOKENS)
+    padding = torch.ones(n_sources, N_TOKENS, dtype=torch.bool)
+    length, room = {2: _dimension("length")}, {2: _dimension("room", model.settings.context_length)}
+    sources = {0: _dimension("sources")} if n_sources > 1 else {}
+    rows = {**sources, 1: _dimension("beams")} if many else {}
+    kept_shapes = [{0: _dimension("kept_rows"), **room} if many else room] * len(kept)
+    origins = torch.zeros(n_sources, n_beams, kept[0].shape[2], dtype=torch.long) if many else None
+    return Example(
+        (tokens, tokens.clone(), kept, origins, source, padding),
+        (
+            rows,
+            rows,
+            kept_shapes,
+            {**rows, **room} if many else None,
+            [{**sources, **length}] * len(source),
+            {**sources, 1: length[2]},
+        ),
+    )
+
+
+def _cache_tensors(model: DecoderOnly | EncoderDecoder, n_rows: int) -> list[Tensor]:
+    return _keys_values(model.decoder.kept_like, model, n_rows, min(ROOM, model.settings.context_length))
+
+
+def _keys_values(like: Tensor, model: DecoderOnly | EncoderDecoder, n: int, length: int) -> list[Tensor]:
+    shape = (n, model.settings.n_kv_heads, length, model.settings.d_head)
+    return [like.new_zeros(shape) for _ in range(2 * len(model.decoder.blocks))]
+
+
+def _embedding(model: DecoderOnly | EncoderDecoder) -> Embedding:
+    return model.embedding if isinstance(model, DecoderOnly) else model.target_embedding

@@ -8,8 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from penwright.decoding.batches import evaluating
-from penwright.decoding.padding import Padded, batches_by_length, right_padded
+from penwright.decoding.batches import Padded, batches_by_length, evaluating, right_padded
 from penwright.model import Model
 
 BATCH_TOKENS = 8192  # tokens per batch, padding included

@@ -12,13 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from penwright.config import DecodingSettings, GivenSettings, decoding_settings
-from penwright.decoding.batches import PromptBatch, evaluating, newest_half
+from penwright.decoding.batches import Padded, PromptBatch, evaluating, newest_half
 from penwright.decoding.brief import brief, described, noted
 from penwright.decoding.completion_draft import Finish, plan_of
 from penwright.decoding.constraints.expressions import never_end
 from penwright.decoding.continuous_batching import ContinuousBatch
 from penwright.decoding.engine import DecodeEngine
-from penwright.decoding.padding import Padded
 from penwright.decoding.requests import Request
 from penwright.decoding.windows import mean_pooled, read_windows, split, unit_vectors
 from penwright.errors import UsageError

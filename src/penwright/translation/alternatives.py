@@ -7,11 +7,10 @@ from itertools import zip_longest
 import numpy as np
 import torch
 
-from penwright.decoding.batches import TargetBatch, evaluating
+from penwright.decoding.batches import TargetBatch, batches_by_length, evaluating, right_padded
 from penwright.decoding.beam_search import beam_search
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
-from penwright.decoding.padding import batches_by_length, right_padded
 from penwright.decoding.sampling.filters import Logits
 from penwright.decoding.sampling.penalties import History
 from penwright.decoding.sampling.sampler import NEG_INF, RowRng, Sampling

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from penwright.decoding.batches import evaluating
-from penwright.decoding.padding import batches_by_length, right_padded
+from penwright.decoding.batches import batches_by_length, evaluating, right_padded
 from penwright.model.attention_recording import record_attention
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.decoding.constraints.automaton import Automaton
-from penwright.decoding.constraints.expressions import Expression, Expressions
+from penwright.decoding.constraints.expressions import Automaton, Expression, Expressions
 from penwright.decoding.constraints.patterns import LONGEST, parse_pattern
 from penwright.errors import PenwrightError, UsageError
 

@@ -12,8 +12,15 @@ from jaxtyping import Bool, Float32, Float64, Int, Int64
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.constraints.automaton import TOO_MUCH, Automaton
-from penwright.decoding.constraints.expressions import Expression, Expressions, Span, TooLarge, never_end
+from penwright.decoding.constraints.expressions import (
+    TOO_MUCH,
+    Automaton,
+    Expression,
+    Expressions,
+    Span,
+    TooLarge,
+    never_end,
+)
 from penwright.decoding.constraints.patterns import characters, parse_pattern
 from penwright.decoding.sampling.filters import NEG_INF, Logits
 from penwright.errors import UsageError

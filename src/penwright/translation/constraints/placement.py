@@ -11,9 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from penwright.decoding.batches import TargetBatch, evaluating
+from penwright.decoding.batches import TargetBatch, batches_by_length, evaluating, right_padded
 from penwright.decoding.engine import DecodeEngine
-from penwright.decoding.padding import batches_by_length, right_padded
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.text import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
