@@ -92,6 +92,7 @@ def test_what_onnx_cannot_hold_is_refused(characters: Tokenizer, tmp_path: Path)
     with pytest.raises(PenwrightError, match="for classifiers and encoders"):
         save_as("onnx", make_model("generate", characters.vocab_size, settings), characters, tmp_path / "out")
     mixed = make_model("classify", characters.vocab_size, settings.model_copy(update={"ngrams": True}), 3)
-    with pytest.raises(PenwrightError, match=r"model\.ngrams=false"):
-        save_as("onnx", mixed, characters, tmp_path / "out", metadata=ModelMetadata(LABELS))
+    for engine in ("onnx", "huggingface"):
+        with pytest.raises(PenwrightError, match=r"model\.ngrams=false"):
+            save_as(engine, mixed, characters, tmp_path / "out", metadata=ModelMetadata(LABELS))
     assert not (tmp_path / "out").exists()

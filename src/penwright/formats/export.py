@@ -34,7 +34,15 @@ def save_as(
     precision: Precision = "float32",
     metadata: ModelMetadata = NO_METADATA,
 ) -> None:
-    """Export a model to a new folder in the format of an engine. The folder is created only if the export succeeds."""
+    """Export a model to a new folder in the format of an engine. The folder is created only if the export succeeds.
+
+    Raises PenwrightError for a classifier that is mixed with n-grams: without them, it would answer differently.
+    """
+    if metadata.labels and model.settings.ngrams:
+        raise PenwrightError(
+            "this classifier is mixed with n-grams, which other engines cannot count. Train one without them: "
+            "--set model.ngrams=false"
+        )
     with new_folder(folder) as unfinished:
         SAVERS[to](model, tokenizer, unfinished, precision, metadata)
         write_card(metadata, unfinished)

@@ -61,16 +61,11 @@ def save_onnx(
 ) -> None:
     """Write a classifier or an encoder into an empty folder, with tokenizer.json, and config.json with the labels.
 
-    Raises PenwrightError if the model writes or translates, or if it contains a linear classifier of n-grams.
+    Raises PenwrightError if the model writes or translates.
     """
     if not isinstance(model, EncoderOnly):
         raise PenwrightError(
             "onnx is for classifiers and encoders. Export writers to gguf, and translators to ctranslate2"
-        )
-    if metadata.labels and model.settings.ngrams:
-        raise PenwrightError(
-            "this classifier is mixed with n-grams, which ONNX cannot count. Train one without them: "
-            "--set model.ngrams=false"
         )
     if precision != "float32":
         raise PenwrightError("onnx weights are float32")
