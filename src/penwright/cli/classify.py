@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 BETWEEN_LABELS = "|"  # separator of the labels of a text, and of their probabilities
 NEW = ("labels", "score")  # fields of the JSON output that only some models have
 
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        help="Give no label to a text whose best label has a probability below P. If a text can have several "
+        "labels: give each label with at least this probability.",
+        metavar="P",
+        min=0,
+        max=1,
+    ),
+]
 PositiveLabel = Annotated[
     str | None,
     typer.Option(
@@ -31,16 +41,7 @@ def command(
     run: RunFolder,
     texts: Texts = None,
     top: Annotated[int, typer.Option(help="Print the K most likely labels of each text.", metavar="K", min=1)] = 1,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            help="Give no label to a text whose best label has a probability below P. If a text can have several "
-            "labels: give each label with at least this probability.",
-            metavar="P",
-            min=0,
-            max=1,
-        ),
-    ] = None,
+    threshold: Threshold = None,
     positive: PositiveLabel = None,
     csv: Annotated[
         str | None,

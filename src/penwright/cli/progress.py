@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from math import isfinite
+from pathlib import Path
 from time import monotonic
 
 from rich.console import Console, Group
@@ -15,7 +16,7 @@ from penwright.cli.console import SafeConsole
 from penwright.cli.options import counted
 from penwright.cli.streams import escaped
 from penwright.evaluation.scores import Sample, Score
-from penwright.training.observers import Observer
+from penwright.training.observers import Observer, tensorboard_observer
 from penwright.training.trainer import StepReport, Trainer
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -35,6 +36,12 @@ def progress_observer() -> Observer:
     """Return a live display if standard error is a terminal, and a display that prints lines otherwise."""
     console = SafeConsole(sys.stderr)
     return LiveProgress(console) if console.is_terminal else LineProgress()
+
+
+def observers_of(folder: Path) -> list[Observer]:
+    """Return the progress display, and a TensorBoard writer for this run if TensorBoard is installed."""
+    board = tensorboard_observer(folder)
+    return [progress_observer(), *([board] if board else [])]
 
 
 class _Progress(Observer):

@@ -196,7 +196,7 @@ def _show_what_would_be_trained(settings: "Table", run: Path | None, n_members: 
 
 def _train(settings: "Table", run: Path | None, n_members: int | None, json: bool, why: bool) -> None:
     """Train a new run or an ensemble, and print how to use it."""
-    from penwright.cli.progress import print_message
+    from penwright.cli.progress import observers_of, print_message
     from penwright.run.folder import require_unused
     from penwright.workflows import api
 
@@ -208,12 +208,13 @@ def _train(settings: "Table", run: Path | None, n_members: int | None, json: boo
         _train_ensemble(settings, n_members, folder, json, why)
     else:
         _show_plan(prepared, folder, json, why)
-        api.train(prepared, folder, _observers(folder))
+        api.train(prepared, folder, observers_of(folder))
     _finish(folder, prepared.plan.recipe.task, json)
 
 
 def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool, why: bool) -> None:
     """Train an ensemble, and show the plan of each member."""
+    from penwright.cli.progress import observers_of
     from penwright.workflows import api
 
     has_warned = False
@@ -225,7 +226,7 @@ def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool,
             if not has_warned:
                 _warn_of_short_members(prepared, n_members)
                 has_warned = True
-        return _observers(run)
+        return observers_of(run)
 
     api.train_ensemble(settings, n_members, folder, watch)
 
@@ -255,20 +256,12 @@ def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
 
 def _resume(folder: Path, changes: "Table", json: bool) -> None:
     """Resume a run, and print how to use it once it is finished."""
+    from penwright.cli.progress import observers_of
     from penwright.run.folder import Run
     from penwright.workflows import api
 
-    api.resume(folder, changes, _observers(folder))
+    api.resume(folder, changes, observers_of(folder))
     _finish(folder, Run.open(folder).recipe.task, json)
-
-
-def _observers(folder: Path) -> "list[Observer]":
-    """Return the progress display, and a TensorBoard writer if TensorBoard is installed."""
-    from penwright.cli.progress import progress_observer
-    from penwright.training.observers import tensorboard_observer
-
-    board = tensorboard_observer(folder)
-    return [progress_observer(), *([board] if board else [])]
 
 
 def _show_plan(prepared: "Prepared", folder: Path, json: bool, why: bool) -> None:

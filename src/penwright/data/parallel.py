@@ -247,11 +247,9 @@ def check_alignment(first: SourceFile, second: SourceFile) -> None:
         counts = f"{_spaced(longer.n_lines)} and {_spaced(shorter.n_lines)} lines"
     gap = first_gap(_lengths(longer), _lengths(shorter)) if longer.n_lines <= MOST_LINES else None
     where = f"; first difference near line {_spaced(gap + 1)}" if gap is not None else ""
-    have = (
-        "1 line of {} has no counterpart" if missing == 1 else f"{_spaced(missing)} lines of {{}} have no counterpart"
-    )
+    have = "1 line of {} has" if missing == 1 else f"{_spaced(missing)} lines of {{}} have"
     raise PenwrightError(
-        f"{have.format(longer.path)} in {shorter.path} ({counts}{where}). "
+        f"{have.format(longer.path)} no counterpart in {shorter.path} ({counts}{where}). "
         "Add or remove lines until they correspond one to one."
     )
 

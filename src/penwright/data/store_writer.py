@@ -95,7 +95,7 @@ def _n_processes() -> int:
     return min(MOST_PROCESSES, torch.get_num_threads() * int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
-class _Progress:
+class _Saved:
     """The progress of a store, saved every SAVE_EVERY characters, so that writing can be resumed."""
 
     def __init__(self, folder: Path, key: str) -> None:
@@ -135,7 +135,7 @@ class _Progress:
 class _File:
     """A file that is hashed while it is written. If `progress` has a size for it, writing resumes there."""
 
-    def __init__(self, path: Path, files: ExitStack, progress: _Progress | None = None) -> None:
+    def __init__(self, path: Path, files: ExitStack, progress: _Saved | None = None) -> None:
         self.path, self.hash = path, hashlib.sha256()
         self.size = progress.sizes.get(path.name, 0) if progress else 0
         self._file = files.enter_context(path.open("r+b" if self.size else "wb"))
@@ -161,7 +161,7 @@ class _TextColumn:
     """A writer of a text column. It tokenizes many texts at once, and long columns in several processes."""
 
     def __init__(
-        self, folder: Path, name: str, tokenizer: Tokenizer, files: ExitStack, progress: _Progress, n_processes: int
+        self, folder: Path, name: str, tokenizer: Tokenizer, files: ExitStack, progress: _Saved, n_processes: int
     ) -> None:
         self._tokenizer, self._name, self._on_exit, self._progress = tokenizer, name, files, progress
         self._tokens = _File(folder / tokens_file(name), files, progress)
@@ -241,7 +241,7 @@ class _TextColumn:
 class _LabelColumn:
     """A writer of a column of label ids."""
 
-    def __init__(self, folder: Path, name: str, files: ExitStack, progress: _Progress) -> None:
+    def __init__(self, folder: Path, name: str, files: ExitStack, progress: _Saved) -> None:
         self._file, self._progress = _File(folder / labels_file(name), files, progress), progress
 
     def add(self, cell: Cell) -> None:
@@ -258,7 +258,7 @@ class _LabelColumn:
 
 
 @contextmanager
-def _complete_or_resumable(folder: Path, key: str) -> Iterator[tuple[Path, _Progress]]:
+def _complete_or_resumable(folder: Path, key: str) -> Iterator[tuple[Path, _Saved]]:
     """Yield an unfinished folder and its progress. On success, the folder is renamed to `folder`.
 
     On failure, the folder is kept if its progress was saved and the disk is not full; otherwise, it is deleted.
@@ -268,7 +268,7 @@ def _complete_or_resumable(folder: Path, key: str) -> Iterator[tuple[Path, _Prog
     try:
         _remove_abandoned(folder.parent)
         unfinished.mkdir(parents=True, exist_ok=True)
-        yield unfinished, _Progress(unfinished, key)
+        yield unfinished, _Saved(unfinished, key)
         (unfinished / PROGRESS).unlink(missing_ok=True)
         flush(unfinished)
         _rename(unfinished, folder, key)

@@ -23,7 +23,7 @@ OPSET = 20
 BATCH, LENGTH = 2, 8  # size of the example that is traced; a batch of any size can be read
 
 
-class _Graph(nn.Module):
+class _Inference(nn.Module):
     """The computation of the exported file: logits of the labels, a score, or the unit vector of an encoder."""
 
     def __init__(self, model: EncoderOnly):
@@ -71,7 +71,7 @@ def save_onnx(
         raise PenwrightError("onnx weights are float32")
     for package in ("onnx", "onnxscript"):
         optional_package(package, "onnx")
-    graph = _Graph(model)
+    graph = _Inference(model)
     example = torch.ones(BATCH, min(LENGTH, model.settings.context_length), dtype=torch.long)
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     with evaluating(model), torch.inference_mode(False), torch.no_grad(), catch_warnings():

@@ -65,10 +65,8 @@ class ModelWorker:
         self._builder = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-build-{name}")
         self._read_folder()
         self.n_inside = 0  # number of queued and running texts
-        self.is_stopping = False
-        self.is_live = self.is_learning = (
-            False  # whether a newer checkpoint may replace the model; whether its run is being trained
-        )
+        self.is_stopping = self.is_learning = False  # is_learning: whether the run is being trained
+        self.is_live = False  # whether a newer checkpoint may replace the model
 
     def _read_folder(self) -> None:
         """Read the facts about the model early: the run folder may be changed or deleted while the model is served."""

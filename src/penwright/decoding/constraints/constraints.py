@@ -12,15 +12,7 @@ from jaxtyping import Bool, Float32, Float64, Int, Int64
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.constraints.expressions import (
-    TOO_MUCH,
-    Automaton,
-    Expression,
-    Expressions,
-    Span,
-    TooLarge,
-    never_end,
-)
+from penwright.decoding.constraints.expressions import TOO_MUCH, Automaton, Expression, Expressions, TooLarge, never_end
 from penwright.decoding.constraints.patterns import characters, parse_pattern
 from penwright.decoding.sampling.filters import NEG_INF, Logits
 from penwright.errors import UsageError
@@ -53,10 +45,7 @@ class Rules:
     """The constraints of the settings as one regular expression: the pattern, the words and the stop strings."""
 
     def __init__(self, settings: DecodingSettings, check: Callable[[], None] = never_end):
-        """Build the expression for the settings; `check` may raise an exception to abort.
-
-        Raises UsageError for an unsupported pattern.
-        """
+        """Build the expression. `check` may raise an exception to abort. Raises UsageError for a bad pattern."""
         self.expressions = make = Expressions(check=check)
         self._stops = [stop for stop in settings.stop if stop]
         self._banned = [ConstrainedWord.read(word) for word in settings.banned_words]
@@ -103,9 +92,9 @@ class Rules:
 
     def _with_stops(self, allowed: Expression) -> Expression:
         """Return an expression for allowed texts without stop strings, alone or followed by a stop string."""
-        make = self.expressions
         if not self._stops:
             return allowed
+        make = self.expressions
         exact = {stop: make.then(*(make.one_of([(ord(c), ord(c) + 1)]) for c in stop)) for stop in self._stops}
         whole = [allowed]
         for stop in self._stops:
@@ -274,7 +263,7 @@ def _joins_word(text: str) -> bool:
     return text.isalnum() or text == "_"
 
 
-def _case_variants(character: str) -> list[Span]:
+def _case_variants(character: str) -> list[tuple[int, int]]:
     forms = {character, character.lower(), character.upper()}
     return [(ord(form), ord(form) + 1) for form in forms if len(form) == 1]
 
