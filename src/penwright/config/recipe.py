@@ -165,7 +165,7 @@ class DecodingSettings(Settings):
     dry_base: Annotated[float, Field(ge=1)] = 1.75  # DRY: growth of the penalty per repeated token
     dry_allowed_length: Count = 2  # DRY: longest repetition without penalty, in tokens
     dry_breakers: Texts = ("\n", ":", '"', "*")  # DRY: repetitions end at tokens that contain this text
-    logit_bias: dict[str, float] = Field(default_factory=dict)  # add a score in nats to the log-probability of a text
+    logit_bias: dict[str, float] = Field(default_factory=dict)  # raise the log-probability of a text by a score in nats
     banned_words: Texts = ()  # ban a word, ignoring case; beg* bans all words that begin with beg
     required_words: Texts = ()  # require a word in the completion
     pattern: str | None = None  # regular expression that the whole completion must match

@@ -38,10 +38,10 @@ def save_as(
 
     Raises PenwrightError for a classifier that is mixed with n-grams: without them, it would answer differently.
     """
-    if metadata.labels and model.settings.ngrams:
+    if to in ("huggingface", "onnx") and metadata.labels and model.settings.ngrams:
         raise PenwrightError(
-            "this classifier is mixed with n-grams, which other engines cannot count. Train one without them: "
-            "--set model.ngrams=false"
+            f"this classifier cannot be exported to {to}: it is mixed with n-grams, which other engines cannot count. "
+            "Train one without them: --set model.ngrams=false"
         )
     with new_folder(folder) as unfinished:
         SAVERS[to](model, tokenizer, unfinished, precision, metadata)
