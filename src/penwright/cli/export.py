@@ -29,7 +29,7 @@ def command(
         Path | None, typer.Option(help="Merge this LoRA adapter, a folder in PEFT's format, before the export.")
     ] = None,
 ) -> None:
-    """Convert a run for CTranslate2, llama.cpp, transformers and more.
+    """Convert a run for other engines, such as llama.cpp.
 
     Writes the weights of the best checkpoint, and the tokenizer.
     """
