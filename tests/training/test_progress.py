@@ -39,3 +39,13 @@ def test_samples_are_shown_at_the_start_in_the_middle_and_at_the_end(
     for shown in (screen.getvalue(), capsys.readouterr().err):
         assert re.findall(r"sample \d", shown) == ["sample 1", "sample 5", "sample 9"]
     assert "━" in screen.getvalue() and "left" in screen.getvalue()
+
+
+def test_a_second_trainer_is_shown_with_its_own_figures(make_trainer: Callable[..., Trainer]) -> None:
+    lines = LineProgress()
+    for first_loss, seconds, targets in ((9.0, 100.0, 5_000), (3.0, 2.0, 40)):  # the second run began anew
+        trainer = make_trainer(training={"steps": 9})
+        for step in (1, 2):
+            trainer.state.seconds, trainer.state.targets = seconds + step, targets + 10 * step
+            lines.stepped(trainer, StepReport(step, first_loss, first_loss, 1.0, 10))
+    assert "loss 3.000" in lines.line(trainer) and "  10 tokens/s" in lines.line(trainer)

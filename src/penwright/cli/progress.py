@@ -48,6 +48,10 @@ class _Progress(Observer):
     """The figures that the live display and the line display show."""
 
     def __init__(self) -> None:
+        self.trainer: Trainer | None = None  # the trainer that the figures below are about
+        self._reset()
+
+    def _reset(self) -> None:
         self.losses: list[float] = []
         self.mean_loss: float | None = None
         self.began: tuple[float, int] | None = None  # seconds and target tokens at the first reported step
@@ -66,7 +70,10 @@ class _Progress(Observer):
         return samples if is_due else ()
 
     def note(self, trainer: Trainer, report: StepReport) -> None:
-        """Update the displayed figures with the report on a step."""
+        """Update the displayed figures with the report on a step. Start again if there is a new trainer."""
+        if trainer is not self.trainer:
+            self.trainer = trainer
+            self._reset()
         if self.began is None:
             self.began = (trainer.state.seconds, trainer.state.targets)
         if isfinite(report.loss):  # skipped steps have no finite loss
