@@ -10,13 +10,13 @@ SITE := docs/build/html
 demo: .venv/.demo
 	@rm -rf $(DEMO)
 	$(BIN)/python demo/corpora.py $(DEMO)/corpora
-	$(BIN)/penwright train $(DEMO)/corpora/python-topics.txt --run $(DEMO)/writer --minutes 1
+	$(BIN)/penwright train $(DEMO)/corpora/tales.txt --run $(DEMO)/writer --minutes 1
 	$(BIN)/penwright train $(DEMO)/corpora/german-english.tsv --run $(DEMO)/translator --recipe demo/translator.toml
 	@echo; echo "The translator at work:"
 	$(BIN)/penwright translate $(DEMO)/translator "am Freitag, dem 17. Mai 1991" "siebenhundertdreiundvierzig"
 	@echo; echo "Yours now:"
 	@echo "  source $(BIN)/activate"
-	@echo "  penwright generate $(DEMO)/writer 'The class statement'"
+	@echo "  penwright generate $(DEMO)/writer 'Once upon a time'"
 	@echo "  penwright translate $(DEMO)/translator 'am Montag, dem 3. August 2026'"
 	@echo "  penwright train YOUR_TEXT.txt"
 

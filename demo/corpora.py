@@ -1,4 +1,4 @@
-"""Make the two corpora of the demo: the help texts of Python, and German dates and numbers with English translations.
+"""Make the corpora of the demo: tales, the help texts of Python, and German dates and numbers with translations.
 
 The pairs come from locale data, so every translation is exact. Word order, number words and month names differ between
 the languages, and there are more pairs than a model can memorize.
@@ -13,8 +13,9 @@ from pydoc_data.topics import topics
 
 from babel.dates import format_date
 from num2words import num2words
+from tales import tale
 
-PAIRS = 20_000
+TALES, PAIRS = 1_500, 20_000
 FIRST_DAY, LAST_DAY = date(1900, 1, 1), date(2099, 12, 31)
 
 
@@ -41,15 +42,18 @@ def an_ordinal(random: random.Random) -> tuple[str, str]:
 
 
 def main(folder: Path) -> None:
-    """Write both corpora into the folder."""
+    """Write the corpora into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "python-topics.txt").write_text("\n\n".join(topics.values()), encoding="utf-8")
     chance = random.Random(1)
+    (folder / "tales.txt").write_text(
+        "\n".join(tale(random.Random(number)) for number in range(TALES)), encoding="utf-8"
+    )
     kinds: list[Callable[[random.Random], tuple[str, str]]] = [a_day, a_number, an_ordinal]
     pairs = {chance.choice(kinds)(chance) for _ in range(PAIRS)}
     lines = "".join(f"{german}\t{english}\n" for german, english in sorted(pairs))
     (folder / "german-english.tsv").write_text(f"de\ten\n{lines}", encoding="utf-8")
-    print(f"{folder}: {len(topics)} Python help texts, {len(pairs):,} German-English pairs")
+    print(f"{folder}: {TALES:,} tales, {len(topics)} Python help texts, {len(pairs):,} German-English pairs")
 
 
 if __name__ == "__main__":
