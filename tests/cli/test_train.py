@@ -64,7 +64,7 @@ def test_a_printed_recipe_is_a_recipe_and_trains_nothing(penwright: Command, cor
     assert again.returncode == 0 and again.stdout == recipe.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("option", ["--dry-run", "--print-recipe"])
+@pytest.mark.parametrize("option", ["--dry-run", "--print-recipe", "--why"])
 def test_resuming_has_no_dry_run(penwright: Command, runs: Path, option: str) -> None:
     before = (runs / "writer" / "metrics.jsonl").read_bytes()
     done = penwright("train", "--resume", runs / "writer", option, "--steps", 5)

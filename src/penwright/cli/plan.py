@@ -154,7 +154,7 @@ def _forecast_in_words(forecast: "Forecast", minutes: float | None) -> "Iterator
 
 
 def plan_as_record(prepared: "Prepared") -> dict[str, object]:
-    """Return the plan as a record for JSON: recipe, choices with reasons, model size and a report on the data."""
+    """Return the plan as a JSON object: recipe, choices with reasons, model size and a report on the data."""
     from penwright.workflows.plan import first_examples
 
     plan = prepared.plan

@@ -162,6 +162,6 @@ def _read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     require_plain(path)
     try:
         with safe_open(path, "pt") as file:
-            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
     except (OSError, SafetensorError) as error:
         raise PenwrightError(f"{path} cannot be read: {error}") from None

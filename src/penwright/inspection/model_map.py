@@ -119,7 +119,7 @@ def model_map(model: Model, reading: ForwardPass, names: Sequence[str], position
         reading.answers,
         position,
         last.embedded.shape[1],
-        tuple(str(texts[0]) for texts in likeliest.texts),  # type: ignore[index]
+        tuple(str(texts[0]) for texts in likeliest.texts),  # type: ignore[index]  # an object array
         likeliest.probabilities[:, 0],
         outcomes,
         recording.logits[found].cpu().numpy()[outcomes.ids],
@@ -134,7 +134,7 @@ def place_detail(
     recording = record(model, reading)
     stacks = {each.name: each for each in recording.stacks}
     name, _, where = place.partition(".")
-    stack = recording.stacks[-1] if place == "output" else stacks.get(name)  # type: ignore[call-overload]
+    stack = recording.stacks[-1] if place == "output" else stacks.get(name)  # type: ignore[call-overload]  # any text
     if stack is None or not (place == "output" or where == "embedding" or where.isdecimal()):
         raise UsageError(f"the model has no place '{place}'. The places are {_places(recording)}")
     tokens = reading.sides(stack.name)[0]
@@ -219,7 +219,8 @@ def _output(
         pooled = model.pool(normalized[None], torch.ones_like(normalized[None, :, 0], dtype=torch.bool))[0]
         labels, vectors = ("stream", "normalized", "pooled"), (stack.output[position], normalized[position], pooled)
     else:
-        labels, vectors = ("stream", "normalized"), (stack.output[position], normalized[position])  # type: ignore[assignment]
+        labels = ("stream", "normalized")  # type: ignore[assignment]  # one vector less
+        vectors = (stack.output[position], normalized[position])  # type: ignore[assignment]  # one vector less
     return PlaceDetail(
         "output",
         position,

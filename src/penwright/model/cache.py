@@ -166,7 +166,7 @@ class Cache:
 
 
 class ContinuousCache(Cache):
-    """A cache for continuous batching, with spare rows, so that adding or removing rows copies little."""
+    """A KV cache for continuous batching. Thanks to spare rows, adding or removing rows copies little."""
 
     def __init__(self, settings: ModelSettings, n_layers: int, capacity: int, like: Tensor):
         super().__init__(settings, n_layers, 0, capacity, like)

@@ -91,7 +91,7 @@ def _danger_of(place: Path, *, is_above: bool) -> str:
 def _is_own_group(gid: int) -> bool:
     """Return whether this group is the user's private group, without other members."""
     import grp  # noqa: PLC0415 - not available on Windows
-    import pwd  # noqa: PLC0415
+    import pwd  # noqa: PLC0415 - not available on Windows
 
     try:
         user, group = pwd.getpwuid(os.getuid()), grp.getgrgid(gid)

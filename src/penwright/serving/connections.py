@@ -52,7 +52,7 @@ class _Connection(H11Protocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._idle_since = monotonic()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
         """Accept the connection. If there are too many, close the one that has been idle longest."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # `pause_writing` is called as soon as the client falls behind

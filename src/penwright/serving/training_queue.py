@@ -157,7 +157,7 @@ class TrainingQueue:
 
     def _locked(self, name: str) -> BinaryIO:
         """Open and lock the lock file. Raises BlockingIOError while a process holds it."""
-        file = open(open_plain(self.folder / f"{name}.lock", os.O_RDWR | os.O_CREAT), "rb")  # noqa: SIM115
+        file = open(open_plain(self.folder / f"{name}.lock", os.O_RDWR | os.O_CREAT), "rb")  # noqa: SIM115 - returned open
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -207,7 +207,7 @@ class TrainingQueue:
 
     def _log(self, job: Job) -> list[str]:
         try:
-            file = open(open_plain(self.folder / f"{job.name}.log", os.O_RDONLY), "rb")  # noqa: SIM115
+            file = open(open_plain(self.folder / f"{job.name}.log", os.O_RDONLY), "rb")  # noqa: SIM115 - closed below
         except (OSError, PenwrightError):
             return []
         with file:

@@ -17,13 +17,13 @@ def render(source: str, messages: Sequence[dict[str, str]], tokens: dict[str, st
     Raises TemplateSyntaxError for an invalid template, and any exception for one that rejects the messages.
     """
     from jinja2 import TemplateError, nodes  # noqa: PLC0415 - few runs need it
-    from jinja2.ext import Extension, loopcontrols  # noqa: PLC0415
-    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
+    from jinja2.ext import Extension, loopcontrols  # noqa: PLC0415 - as above
+    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415 - as above
 
     class Generation(Extension):
         """The Jinja tag `generation`, which marks the assistant's answers in templates of other projects."""
 
-        tags = {"generation"}  # noqa: RUF012
+        tags = {"generation"}  # noqa: RUF012 - jinja2's own attribute
 
         def parse(self, parser: Any) -> nodes.Node:
             line = next(parser.stream).lineno

@@ -36,7 +36,7 @@ class Markup(str):
 
 
 class Answer(str):
-    """An answer in a conversation, encoded as the continuation of the template's text before it."""
+    """An answer in a conversation. It is encoded as a continuation of the template text before it."""
 
     before: Markup
 

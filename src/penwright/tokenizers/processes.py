@@ -1,4 +1,4 @@
-"""Tokenization in several processes, each of which keeps its own cache of words."""
+"""Tokenization in several processes, each with its own cache of words."""
 
 import json
 import os

@@ -142,7 +142,7 @@ def _renumbered(processor: Any, numbers: Mapping[int, int]) -> Any:
 
 
 def _checked(file: File, names: Sequence[str]) -> Tokenizer:
-    """Build the tokenizer, and check the names of its tokens: the tokenizers library chooses some ids itself."""
+    """Build the tokenizer, and check its token ids, some of which the tokenizers library chooses itself."""
     try:
         library = LibraryTokenizer.from_str(json.dumps({name: part for name, part in file.items() if name != FOREIGN}))
         made = ForeignTokenizer(file) if FOREIGN in file else Tokenizer(library)
@@ -177,7 +177,9 @@ class _Growing:
         self._model = file["model"]
         if isinstance(self._model["vocab"], list):
             listed = len(self._model["vocab"])
-            self._model["vocab"] += [[name, NEVER] for name in self.names[listed:]]  # special tokens precede new ones
+            self._model["vocab"] += [
+                [name, NEVER] for name in self.names[listed:]
+            ]  # special tokens come before new tokens
         else:
             self._model["vocab"] |= {token["content"]: token["id"] for token in file["added_tokens"]}
         self._known = set(self.names)

@@ -96,7 +96,7 @@ class Trainer:
         self.settings = recipe.training
         self.asks_to_stop: Callable[[], bool] = lambda: False  # whether this process was asked to stop
         self.began = 0.0  # time of the monotonic clock when training began, in seconds
-        self.stops, self.seconds = False, 0.0  # from the last step: whether to stop, and the elapsed seconds on rank 0
+        self.stops, self.seconds = False, 0.0  # as of the last step: whether to stop; elapsed seconds on rank 0
         self.saver: ShardedSaver | None = None  # under FSDP2 with a shared disk, writes the checkpoints of all ranks
         self.whole: Model | None = None  # under FSDP2, an unsharded model for evaluation
         kind: Parallelism = "fsdp" if self.settings.parallelism == "fsdp" else "ddp"

@@ -112,4 +112,4 @@ def _failure_of(model: DecoderOnly | EncoderDecoder) -> Path:
 if __name__ == "__main__":
     os.nice(NICENESS)
     torch.set_num_threads(int(sys.argv[3]))  # compiled code depends on the number of threads
-    compile_now(Run.open(Path(sys.argv[1])), sys.argv[2])  # type: ignore[arg-type]
+    compile_now(Run.open(Path(sys.argv[1])), sys.argv[2])  # type: ignore[arg-type]  # written by _start

@@ -86,7 +86,7 @@ class OpenedRun(NamedTuple):
         path = self.run.folder / LINEAR
         if self.recipe.task != "classify" or not (self.recipe.model.ngrams or os.path.lexists(path)):
             return None
-        from penwright.classification.linear import LinearClassifier  # noqa: PLC0415
+        from penwright.classification.linear import LinearClassifier  # noqa: PLC0415 - only classifiers need it
 
         problem = self.recipe.model.problem_type
         return LinearClassifier.load(path, len(self.card.labels), whole=whole, problem=problem)
@@ -118,7 +118,7 @@ class CardRecord(BaseModel):
 
 
 class Origin(BaseModel):
-    """The entry in corpus.json for an imported model's origin."""
+    """The origin of an imported model, as stored in corpus.json."""
 
     source: str
     architecture: str

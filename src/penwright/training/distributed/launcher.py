@@ -49,8 +49,8 @@ def launch(n: int, command: Sequence[str], max_restarts: int = 0) -> int:
 def _run_agent(n: int, command: Sequence[str], max_restarts: int, folder: Path) -> Any:
     """Run torchrun's agent, as `torchrun --standalone` does. Return the first failure of a rank, if there is one."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs  # noqa: PLC0415  # imports torch
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415  # as above
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415  # as above
 
     config = LaunchConfig(
         min_nodes=1,

@@ -72,7 +72,7 @@ def parallelise(
 def _shard(module: LossModule, ranks: Ranks, device: torch.device, precision: torch.dtype) -> None:
     """Shard a module in place with FSDP2."""
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415  # slow to import, and rarely used
-    from torch.distributed.fsdp import (  # noqa: PLC0415
+    from torch.distributed.fsdp import (  # noqa: PLC0415  # as above
         FSDPModule,
         MixedPrecisionPolicy,
         fully_shard,
@@ -148,7 +148,7 @@ def locals_of(tensors: Sequence[Tensor]) -> list[Tensor]:
 def like(tensor: Tensor, other: Tensor) -> Tensor:
     """Return `tensor` on the device of `other`, and sharded if `other` is. Every rank must hold the whole `tensor`."""
     if is_sharded(other) and tensor.shape == other.shape:
-        from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415
+        from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415  # slow to import, and rarely used
 
         return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
     return tensor.to(other.device, copy=True)

@@ -194,7 +194,7 @@ class Ranks:
         reports the other one. If the agent does not, the other rank was on another machine.
         """
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        with suppress(RuntimeError):  # the process that holds the store may have ended, too
+        with suppress(RuntimeError):  # the process that hosts the store may have ended as well
             if self.store is None or self.store.check([OVER]):
                 os._exit(0)
         sleep(GRACE)
@@ -252,7 +252,7 @@ def join() -> Ranks:
         return ALONE
     import torch.distributed.nn  # noqa: PLC0415  # import this now: if compilation did, the group would never be freed
     from torch._C._distributed_c10d import PrefixStore  # noqa: PLC0415  # missing in builds without torch.distributed
-    from torch.distributed.rendezvous import rendezvous  # noqa: PLC0415
+    from torch.distributed.rendezvous import rendezvous  # noqa: PLC0415  # as above
 
     local = env_int("LOCAL_RANK", 0)
     if torch.cuda.is_available() and local < torch.cuda.device_count():
