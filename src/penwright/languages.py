@@ -37,7 +37,7 @@ PAIR = re.compile(r"(?:^|[^A-Za-z])([a-z]{2,3})-([a-z]{2,3})(?:[^A-Za-z]|$)")
 FORMAT_SUFFIXES = {".gz", ".xz", ".bz2", ".zst", ".txt", ".tsv", ".csv", ".json", ".jsonl", ".tmx"}
 FORMAT_SUFFIXES |= {".srt", ".vtt", ".ass", ".sgm", ".sgml"}
 PACKED = re.compile(r"\.(gz|xz|bz2|zst)$")
-# A code such as pt_BR is one part.
+# Splits a path into words. A language code such as pt_BR counts as one word.
 PART = re.compile(r"[a-z]{2,3}[-_](?:[A-Z]{2}|[A-Z][a-z]{3}|419)(?![A-Za-z])|[^\W_]+")
 SOURCES, TARGETS = {"source", "src", "input"}, {"target", "tgt", "trg", "ref", "reference", "output"}
 

@@ -107,7 +107,7 @@ def write_atomically(path: Path, content: str) -> None:
     """
     try:
         write_bytes_atomically(path, content.encode())
-    except UnicodeEncodeError as error:  # for example, the content includes a file name that is not UTF-8
+    except UnicodeEncodeError as error:  # raised, for example, if the content includes a file name that is not UTF-8
         what = error.object[error.start : error.end]
         raise PenwrightError(f"{path} could not be written: the text {what!a} cannot be saved as UTF-8") from None
     except OSError as error:
@@ -117,7 +117,7 @@ def write_atomically(path: Path, content: str) -> None:
 def write_bytes_atomically(path: Path, content: bytes) -> None:
     """Replace the content of a file atomically; raise OSError on failure. A link is replaced, not followed."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    temporary.unlink(missing_ok=True)  # a file left by a killed process with the same PID, or a planted link
+    temporary.unlink(missing_ok=True)  # may be left by a killed process with the same PID, or be a planted link
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o666)
         with open(descriptor, "wb") as file:

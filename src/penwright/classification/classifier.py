@@ -68,7 +68,7 @@ class Classifier:
     ):
         """Create a classifier. `labels` are in the order of the model's outputs. Without labels, it can only embed."""
         self.model, self.tokenizer, self.labels = model, tokenizer, tuple(labels)
-        self.linear = linear  # if None, only the encoder classifies
+        self.linear = linear  # None: the encoder classifies alone
         self._room = model.settings.context_length - 2  # maximum number of tokens between the start and end tokens
         if self._room < 1:
             raise PenwrightError("a classifier needs a context_length of 3 or more, to have room for a text")
@@ -112,13 +112,13 @@ class Classifier:
 
     @property
     def problem(self) -> ProblemType:
-        """What the model predicts for a text: one label, any number of labels, or a score."""
+        """The type of prediction for a text: one label, any number of labels, or a score."""
         return self.model.settings.problem_type
 
     def outputs(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:
         """Return the log-probabilities of the labels from the encoder alone, for tokenized texts of any length.
 
-        If a text can have several labels, return their logits; for a score, return the standardized score.
+        A multi-label model returns the logits of the labels. A regression model returns the standardized score.
         """
         windows = read_windows(self.model, [self._windows(tokens) for tokens in texts], self._outputs)
         if not windows:

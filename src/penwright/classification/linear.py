@@ -44,8 +44,8 @@ NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"
 class LinearClassifier(NamedTuple):
     """A linear model on TF-IDF features of n-grams.
 
-    It is multinomial logistic regression; if a text can have several labels, one binary logistic regression for each
-    label; for scores, ridge regression.
+    It is a multinomial logistic regression; for multi-label texts, one binary logistic regression per label; for
+    scores, a ridge regression.
     """
 
     vectorizer: NgramVectorizer
@@ -105,7 +105,7 @@ class LinearClassifier(NamedTuple):
     def outputs(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"]:
         """Return the log-probability of each label, in double precision.
 
-        If a text can have several labels, return their logits; for a score, return the standardized score.
+        A multi-label classifier returns the logits of the labels. A regression returns the standardized score.
         """
         if not texts:
             return torch.zeros(0, len(self.coefficients.bias), dtype=torch.double)
@@ -113,7 +113,7 @@ class LinearClassifier(NamedTuple):
         return logits.log_softmax(-1) if self.problem == SINGLE else logits
 
     def save(self, path: Path, whole: "LinearClassifier | None" = None) -> None:
-        """Save the classifier as safetensors. `whole`, also fitted on the held-out texts, goes into the same file.
+        """Save the classifier as safetensors. The same file can hold `whole`, also fitted on the held-out texts.
 
         Raises PenwrightError if the file cannot be written.
         """

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from penwright.config import ProblemType
 
 LINEAR_ALONE = (0.0, 1.0)  # initial weights of the encoder and of the linear classifier
-PRIOR = 5.0  # penalty in nats for a weight that is sqrt(2) away from its initial value; important for few texts
+PRIOR = 5.0  # strength of the L2 penalty that keeps weights near their initial values; matters if there are few texts
 MOST_WEIGHT = 5.0
 ITERATIONS, HALVINGS = 20, 20
 

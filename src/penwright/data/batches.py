@@ -28,7 +28,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Batch:
-    """The base of all batches. Subclasses add the tensors, with one row per example."""
+    """The base class of all batches. Subclasses add the tensors, with one row per example."""
 
     n_targets: int  # number of targets that count in the loss
 

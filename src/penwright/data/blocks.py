@@ -69,7 +69,7 @@ def copy_once(key: object, name: str, blocks: Callable[[], Iterable[bytes]]) -> 
     except OSError as error:
         raise PenwrightError(
             f"{name} cannot be copied to {copy.parent}: {error.strerror or error}. "
-            "Set TMPDIR to a folder with enough space, or save it as a file, and pass that file"
+            "Set TMPDIR to a folder with enough space, or save the data as a file and pass that file"
         ) from None
     _copies[key] = copy
     return copy
@@ -175,7 +175,7 @@ class TextCounts:
     blank: bool = True
     ends_in_line: bool = False
     text: "hashlib._Hash" = field(default_factory=hashlib.sha256)  # hash of the text in UTF-8
-    is_between: bool = False  # whether the last block ended with a whole character, not inside a CRLF
+    is_between: bool = False  # whether the last block ended between two characters, and not inside a CRLF
     marks: list[Mark] = field(default_factory=list)
 
     @property

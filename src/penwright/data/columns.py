@@ -41,14 +41,14 @@ class ColumnChoice(NamedTuple):
 
 
 def names_in(columns: Columns) -> list[str]:
-    """Return the column names in the settings or from training. A first row with one of these names is a header."""
+    """Return the column names in the settings, and those used in training. A first row with one of them is a header."""
     requested = [name for key in KEYS for name in requested_columns(columns, key)]
     trained = [name for each in columns.as_trained.values() for name, _ in each]
     return [name for name in (*requested, *trained) if isinstance(name, str) and not name.isdecimal()]
 
 
 def requested_columns(columns: Columns, key: str) -> tuple[str | int, ...]:
-    """Return the columns that the settings name for a role."""
+    """Return the columns that the settings specify for a role."""
     requested = getattr(columns, key)
     return requested if isinstance(requested, tuple) else () if requested is None else (requested,)
 

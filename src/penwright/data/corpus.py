@@ -19,7 +19,7 @@ from penwright.errors import PenwrightError
 from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate
 
 BETWEEN_LABELS = "\x1f"  # the "unit separator" of ASCII, which no label contains
-FORMAT_VERSION = 1  # increase this when a code change makes the same files read differently
+FORMAT_VERSION = 1  # increase this when a code change alters how files are read
 UNKNOWN = "broken"
 Roles = Mapping[str, Sequence[tuple[str, int]]]  # the columns of each role (like "text"): name and number from 1
 Row = tuple[str, ...]  # the cells of a row of a table
@@ -106,7 +106,7 @@ DEFAULT_READING = ReadingOptions()
 
 def with_training_columns(reading: ReadingOptions, roles: Roles, label_kind: LabelKind | None = None) -> ReadingOptions:
     """Return the options with the kind of labels and, unless already set, the columns used in training."""
-    columns = replace(reading.columns, group=None, label_kind=label_kind)  # groups matter only for the held-out rows
+    columns = replace(reading.columns, group=None, label_kind=label_kind)  # groups matter only for holding out rows
     return replace(reading, columns=replace(columns, as_trained=columns.as_trained or roles))
 
 

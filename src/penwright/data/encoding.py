@@ -71,7 +71,7 @@ def check_encoding(name: str) -> str:
     """Return Python's name for an encoding. Raises PenwrightError with the nearest name if it is unknown."""
     try:
         codec = codecs.lookup(name)
-        "".encode(name)  # LookupError for codecs that are not text encodings, such as "hex"
+        "".encode(name)  # raises LookupError for codecs that are not text encodings, such as "hex"
         return codec.name
     except LookupError:
         nearest = get_close_matches(name.lower(), sorted({*aliases, *aliases.values()}), n=1)
@@ -232,7 +232,7 @@ def guess_encoding(sample: bytes) -> str:
     if alike & {"cp1252", "cp1254"} and _is_turkish(sample):
         return "cp1254"
     if "cp1252" in alike and not any(byte in sample for byte in CARONS):
-        return "cp1252"  # if several encodings fit equally well, the most common one
+        return "cp1252"  # the most common of several encodings that fit equally well
     if "iso8859_2" in alike and not any(0x80 <= byte < 0xA0 for byte in sample):
         return "iso8859_2"  # ISO 8859-2 has no letters in 0x80-0x9F, unlike Windows-1250
     return best.encoding

@@ -155,7 +155,7 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
 
 
 def _kind(table: Table, chosen: ColumnChoice, label: int, columns: Columns) -> LabelKind:
-    """Return the kind of labels that the settings name, or the kind that the values show."""
+    """Return the kind of labels that the settings specify or, failing that, the kind detected from the values."""
     values, given = chosen.profiles[label].values, columns.label_kind
     if given is None:
         return kind_of_labels(table.name, values, is_named=columns.label is not None)
@@ -170,7 +170,7 @@ def _groups(table: Table, column: int) -> Iterator[str]:
 
 
 def _with_tidy_labels(table: Table, texts: Sequence[int], label: int, columns: Columns) -> Iterator[TwoSides | Broken]:
-    """Yield the text and the label of every row, with labels tidied and renamed as the settings say."""
+    """Yield the text and the label of every row. Labels are tidied, and renamed as specified in the settings."""
     tidy: dict[str, str | Broken] = {}
     names, (problem_type, separator) = columns.label_names, columns.label_kind or LabelKind()
     for number, row in enumerate(select(table, texts, label)):

@@ -1,4 +1,4 @@
-"""Batches of new text mixed with earlier text, which keeps a model from forgetting the earlier text."""
+"""Batches of new text mixed with earlier training text, so that the model does not forget what it has learned."""
 
 from collections.abc import Iterator
 

@@ -19,7 +19,7 @@ SUBTITLE_SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
 # Suffixes of documents, in order of preference.
 DOCUMENT_SUFFIXES = (".docx", ".odt", ".epub", ".html", ".htm", ".xhtml", ".rtf", ".pdf")
 TEXT_SUFFIXES = (*PLAIN_SUFFIXES, *DOCUMENT_SUFFIXES, *SUBTITLE_SUFFIXES)
-TABLE_PARTS = (".jsonl", ".ndjson", ".parquet", ".pq")  # suffixes of the tables of a divided data set
+TABLE_PARTS = (".jsonl", ".ndjson", ".parquet", ".pq")  # suffixes of data sets that may be divided into several files
 STANDARD_INPUT = "-"
 IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".tif", ".tiff", ".bmp", ".heic")
 NEVER_TEXT = (*IMAGES, ".mp3", ".wav", ".mp4", ".zip", ".tar", ".7z", ".rar")

@@ -86,7 +86,7 @@ class Profile:
     values: frozenset[str]
     lengths: tuple[int, ...]  # lengths of the values in characters; 0 for blank ones
     example: str
-    is_boilerplate: bool  # whether all values share a long beginning
+    is_boilerplate: bool  # whether all values begin with the same long text
 
     @property
     def key(self) -> str:
@@ -183,7 +183,7 @@ def _begin_alike(values: frozenset[str]) -> bool:
     """Return whether all values share a long prefix that makes up much of their text."""
     if len(values) < 5:
         return False
-    first, last = min(values), max(values)  # all values share the common prefix of the first and the last
+    first, last = min(values), max(values)  # all values share the common prefix of these two
     shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return shared >= 10 and shared >= 0.4 * sum(map(len, values)) / len(values)
 

@@ -180,7 +180,7 @@ def _wanted(total: int, fraction: float | None) -> int:
 
 def _describe_validation(part: CorpusPart[Document]) -> str:
     """Describe held-out documents from validation files."""
-    return f"held out: the validation files, {count(len(part), 'document')} of {part.n_characters:,} characters"
+    return f"held out: the validation files, {count(len(part), 'document')} with {part.n_characters:,} characters"
 
 
 def _describe_size(training: CorpusPart[Document], held_out: CorpusPart[Document]) -> str:

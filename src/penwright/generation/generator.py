@@ -65,7 +65,7 @@ class Generator:
         defaults: DecodingSettings | None = None,
         template: ChatTemplate | None = None,
     ):
-        """Make a writer. `template` is its chat template, if it was trained to answer messages."""
+        """Create a generator. `template` is the chat template of a model that was trained to answer messages."""
         self.model, self.tokenizer, self.template = model, tokenizer, template
         self.defaults = defaults or DecodingSettings()
         self._stepper = DecodeEngine(model)
@@ -239,7 +239,7 @@ class Generator:
 
 
 def _from_first_word(stream: Stream[str, None, Completion]) -> Stream[str, None, Completion]:
-    """Drop the spaces around an answer, which the templates of some models contain."""
+    """Strip the spaces around an answer. The chat templates of some models put spaces there."""
     has_begun = False
     while True:
         try:

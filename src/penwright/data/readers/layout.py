@@ -41,9 +41,9 @@ DETAIL_NAMES = frozenset(
     split_words("lang language source domain split country licence license subset license_id locale")
 )
 INSTRUCTION_NAMES = split_words("instruction prompt")
-PROMPT_NAMES = (*INSTRUCTION_NAMES, *split_words("question query"))  # names for texts that a model answers
+PROMPT_NAMES = (*INSTRUCTION_NAMES, *split_words("question query"))  # column names for texts that a model answers
 ANSWER_NAMES = split_words("response completion answer output")
-INPUT_NAMES = split_words("input context")  # names for the text that an instruction is about (Alpaca, Dolly)
+INPUT_NAMES = split_words("input context")  # column names for the text that an instruction is about (Alpaca, Dolly)
 PAIRS_OF_TEXTS = (
     ("premise", "hypothesis"),
     ("query", "passage"),

@@ -201,7 +201,7 @@ def _layout(
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None, int, int]:
     """Return the column names, the header, the number of rows before it, and the minimum width of a complete row.
 
-    With `strays`, a few wider rows mean that the table has more columns; otherwise, they contain stray delimiters.
+    With `strays`, a few wider rows mean that the table has more columns. Otherwise, they contain stray delimiters.
     """
     widths = Counter(len(row) for row in sample if any(map(str.strip, row)))
     if not widths:
