@@ -230,7 +230,9 @@ def test_two_swapped_ids_are_noticed(place: Path) -> None:
     assert swapped != text
     run.tokenizer_path.write_text(swapped, "utf-8")
     for use in (api.load, lambda folder: resume(folder, {"training": {"steps": 1}})):
-        with pytest.raises(PenwrightError, match=r"tokenizer\.json is not the one that step-00000002 was trained with"):
+        with pytest.raises(
+            PenwrightError, match=r"tokenizer\.json is not the file that step-00000002 was trained with"
+        ):
             use(run.folder)
 
 

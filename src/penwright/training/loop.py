@@ -21,7 +21,8 @@ from penwright.training.trainer import Trainer
 SAVE_AT_LEAST_EVERY = 300.0  # maximum seconds between two checkpoints
 EVALUATIONS = 10  # default number of evaluations per run
 OVER_FITTED = 0.01  # relative rise of the held-out nats above their minimum that is overfitting, not noise
-COOL_AFTER, STOP_AFTER = 2, 3  # consecutive evaluations with overfitting before the cooldown, and before the stop
+# Number of consecutive evaluations with overfitting before the cooldown, and before the stop.
+COOL_AFTER, STOP_AFTER = 2, 3
 FRESH, GROWTH = 2.0, 1.5  # evaluate after FRESH epochs, then each time their number has grown by the factor GROWTH
 # The first step to evaluate with a budget in minutes. Earlier models are slow to evaluate: they always generate up to
 # the length limit.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 Event = Literal["said", "stepped", "evaluated", "finished"]  # names of the methods of Observer
-LOG_EVERY, FIRST_STEPS = 10, 100  # steps per line of the log; number of first steps that get a line each
+LOG_EVERY, FIRST_STEPS = 10, 100  # number of steps per line of the log; number of initial steps that get a line each
 
 
 class Observer:

@@ -1,4 +1,4 @@
-"""The optimizers of a run: AdamW, and Muon for matrices. Also the moving average of the weights."""
+"""The optimizers of a run (AdamW, and Muon for matrices), and the moving average of the weights."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -67,6 +67,6 @@ def columns_of(prepared: Prepared) -> list[str]:
     """Return the column names of the first file, in order. The list is empty for running text."""
     try:
         table = find_table(prepared.corpus.files[0])
-    except (PenwrightError, OSError):  # a data set on the Hugging Face Hub, or a file that has just been deleted
+    except (PenwrightError, OSError):  # the text is on the Hugging Face Hub, or the file has just been deleted
         return []
     return list(table.columns)[:SHOWN_COLUMNS] if table else []

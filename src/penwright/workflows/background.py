@@ -28,9 +28,9 @@ except ImportError:  # on Windows, decoding steps are not compiled
     fcntl = None  # type: ignore[assignment]
 
 SWITCH = "PENWRIGHT_COMPILE"  # environment variable; "off": compile only if `penwright optimize` is called
-FEWEST_PARAMETERS = 500_000  # smaller models are fast enough without compilation, and are often toys
+FEWEST_PARAMETERS = 500_000  # smaller models are fast enough without compilation
 MOST_PARAMETERS = 300_000_000  # the compiling process needs memory for random weights of this size
-NICENESS = 10  # other programs, training included, get ten times as much processor time
+NICENESS = 10  # nice value with which other programs, training included, get about ten times as much processor time
 LOCK, FAILED = "background.lock", "background-failed"
 INITIAL_STD = 0.02  # standard deviation of the random weights, for the check of the compiled code
 
@@ -84,7 +84,7 @@ def _start(folder: Path, precision: Precision, lock: int) -> None:
 
 
 def compile_now(run: Run, precision: Precision) -> None:
-    """Compile decoding steps for the model shape of a run. Needs no checkpoint. Record a failure in a file."""
+    """Compile decoding steps for the model shape of a run, which needs no checkpoint. Record a failure in a file."""
     model = _model_of(run, precision)
     try:
         engine.compile_steps(model)
@@ -98,7 +98,7 @@ def _model_of(run: Run, precision: Precision) -> DecoderOnly | EncoderDecoder:
     model = make_model(run.recipe.task, Tokenizer.load(run.tokenizer_path).vocab_size, run.recipe.model).eval()
     assert isinstance(model, DecoderOnly | EncoderDecoder)
     for parameter in model.parameters():
-        if parameter.dim() > 1:  # with matrices of zeros, a wrong result could not be detected
+        if parameter.dim() > 1:  # with zero matrices, wrong results of compiled code would go undetected
             torch.nn.init.normal_(parameter, std=INITIAL_STD)
     to_precision(model, precision)
     return model

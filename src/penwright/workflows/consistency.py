@@ -54,8 +54,8 @@ def require_made_with(checkpoint: Checkpoint, run: Run, recipe: Recipe) -> None:
     for name, digest in files.items() if isinstance(files, dict) else ():
         if name in FILES and _digest(run, name) != digest:
             raise PenwrightError(
-                f"{run.folder / name} is not the one that {checkpoint.folder.name} was trained with: it was changed, "
-                "replaced or damaged. Restore the original file"
+                f"{run.folder / name} is not the file that {checkpoint.folder.name} was trained with: it was "
+                "changed, replaced or damaged. Restore the original file"
             )
     now = _settings(recipe)
     for name, value in settings.items() if isinstance(settings, dict) else ():
@@ -85,7 +85,7 @@ def require_shapes(checkpoint: Checkpoint, recipe: Recipe, vocab_size: int, n_la
     try:
         with shapes_only():
             built = weights_of(make_model(recipe.task, vocab_size, model, n_labels, recipe.lora))
-    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # for example, a tensor of impossible size
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # for example, a tensor would be too large
         raise PenwrightError(f"{RECIPE} describes a model that cannot be built: {error}") from None
     _compare({name: tuple(tensor.shape) for name, tensor in built.items()}, saved, checkpoint)
 

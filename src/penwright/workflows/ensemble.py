@@ -15,7 +15,8 @@ from penwright.workflows.plan import Prepared, prepare, require_settings
 from penwright.workflows.resume import resume
 from penwright.workflows.train import train
 
-# A function that is called at the start of a run, with its folder and plan (None: resumed), and returns observers.
+# A function that is called at the start of a run with its folder and its plan (None if the run is resumed). It
+# returns the observers of the run.
 Watch = Callable[[Path, Prepared | None], Sequence[Observer]]
 MEMBERS_SHARE = 0.5  # share of a budget in minutes that the members get; the student gets the rest
 
@@ -49,7 +50,7 @@ def member_settings(given: Table, n_members: int, number: int) -> Table:
 
 
 def _like_first_member(settings: Table, first: Path) -> Table:
-    """Add the tokenizer and the size of the first member. A new choice of the size might differ."""
+    """Add the tokenizer and the model size of the first member, since a new plan might choose a different size."""
     if not _is_begun(first):
         return settings
     recipe = Run.open(first).recipe

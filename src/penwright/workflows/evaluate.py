@@ -156,15 +156,15 @@ def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]
         try:
             corpus = open_corpus_of(own)
         except PenwrightError as error:
-            say(f"no comparison with a linear classifier, which needs the training text: {error}")
+            say(f"no linear classifier as a baseline, since it needs the training text: {error}")
         else:
-            say("fitting a linear classifier of n-grams on the training text as a baseline")
+            say("fitting a linear classifier on n-grams of the training text as a baseline")
             context.linear = labelled.fit_linear(context, corpus)
     if recipe.task == "translate" and not len(context.corpus.training):
         try:
             context.dictionary = translation.learn_dictionary_of(open_corpus_of(own).training)
         except PenwrightError as error:
-            say(f"no comparison with a dictionary, which needs the training text: {error}")
+            say(f"no dictionary as a baseline, since it needs the training text: {error}")
     needs_training = recipe.task in ("generate", "chat", "encode")
     if needs_training:
         given = corpus_record(own.run).fingerprint, own.tokenizer, own.card.labels

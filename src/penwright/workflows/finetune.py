@@ -48,7 +48,7 @@ def with_base(given: Table) -> Table:
     model = base.recipe.model.model_dump(exclude_none=True, exclude=chosen)
     for name, value in given.get("model", {}).items():
         if name == "size" or (name not in MAY_CHANGE | chosen and model.get(name) != value):
-            raise UsageError(f"model.{name} cannot be set: the model of {folder} keeps its size and its parts")
+            raise UsageError(f"model.{name} cannot be set: the model of {folder} keeps its size and architecture")
     if given.get("tokenizer"):
         raise UsageError(f"[tokenizer] cannot be set: the model of {folder} keeps its tokenizer")
     tokenizer = base.recipe.tokenizer.model_dump() | {"vocab_size": base.tokenizer.vocab_size}

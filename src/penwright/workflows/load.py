@@ -79,7 +79,7 @@ class OpenedRun(NamedTuple):
         return weights
 
     def linear(self, *, whole: bool = False) -> "penwright.classification.linear.LinearClassifier | None":
-        """Load the linear classifier of a classifier's run; with `whole`, the one fitted on all texts.
+        """Load the linear classifier of a classification run; with `whole`, the one that was fitted on all texts.
 
         Return None if the run has none.
         """
@@ -246,14 +246,14 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
 def load_generator(
     folder: Path, device: str = "cpu", precision: Precision | None = None, verb: str = "generate"
 ) -> "penwright.generation.generator.Generator":
-    """Load a run that generates text. For any other run, raise UsageError with a message about the command `verb`."""
+    """Load a run that generates text. For any other run, raise a UsageError that names the command `verb`."""
     return _of_kind(load(folder, device, precision), folder, verb, "a writer", "writer")
 
 
 def load_translator(
     folder: Path, device: str = "cpu", precision: Precision | None = None, verb: str = "translate"
 ) -> "penwright.translation.translator.Translator":
-    """Load a run that translates. For any other run, raise UsageError with a message about the command `verb`."""
+    """Load a run that translates. For any other run, raise a UsageError that names the command `verb`."""
     return _of_kind(load(folder, device, precision), folder, verb, "a translator", "translator")
 
 
@@ -265,7 +265,7 @@ def load_classifier(folder: Path, device: str = "cpu") -> "penwright.classificat
 def load_embedder(
     folder: Path, device: str = "cpu", verb: str = "embed"
 ) -> "penwright.classification.classifier.Classifier | penwright.generation.generator.Generator":
-    """Load a run that can embed texts. For a translator, raise UsageError with a message about the command `verb`."""
+    """Load a run that can embed texts. For a translator, raise a UsageError that names the command `verb`."""
     need = "an encoder, a classifier or a writer"
     return _of_kind(load(folder, device), folder, verb, need, "classifier", "writer")
 

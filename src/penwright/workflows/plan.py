@@ -196,7 +196,8 @@ def _without_open_choices(given: Table) -> Table:
     budget: Table = {} if any(name in given.get("training", {}) for name in BUDGETS) else {"steps": 1}
     table = merge({"model": {}, "training": budget}, given)
     for name in ("optimizer", "schedule"):
-        if isinstance(table.get(name), dict) and "type" not in table[name]:  # the planner will choose the type
+        # the planner will choose the type of the optimizer or schedule
+        if isinstance(table.get(name), dict) and "type" not in table[name]:
             del table[name]
     model = table["model"]
     if isinstance(model, dict) and not {"size", "d_model"} & set(model):

@@ -69,7 +69,7 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     if is_extended and trainer.state.step:
         best = run.best_step() or trainer.state.step
         if is_over_fitted(run, best):
-            advice = "more text or a higher model.dropout would help more"
+            advice = "more text or a higher model.dropout would help more than further training"
             notify(observers, "said", f"overfitting since step {best:,}: {advice}")
         trainer.budget.extend()
     if changes:
@@ -158,7 +158,7 @@ def _follow_run(work: Record) -> None:
 
 
 def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Observer]) -> None:
-    """Suggest compilation if an uncompiled run is resumed with a budget that is long enough for it to pay off."""
+    """Suggest compilation if an uncompiled run is resumed with a budget long enough for compilation to pay off."""
     seconds = 60 * (recipe.training.minutes or 0.0)
     if (
         recipe.training.compile == "off"

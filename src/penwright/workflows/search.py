@@ -1,4 +1,4 @@
-"""A search by meaning in the lines of a text file, whose vectors are cached."""
+"""Semantic search in the lines of a text file, whose vectors are cached."""
 
 from collections.abc import Iterator, Sequence
 from hashlib import sha256

@@ -42,9 +42,10 @@ from penwright.workflows.plan import Prepared
 from penwright.workflows.trainers import evaluates_first, make_trainer
 
 WORTH_COMPILING = 2.0  # minimum budget in minutes for compiling the decoding steps during training
-WATCHED, FIRST_STEPS = 0.1, 8  # share of the budget after which the throughput is checked; first steps to ignore
+# Share of the budget after which the throughput is checked, and the number of initial steps to ignore.
+WATCHED, FIRST_STEPS = 0.1, 8
 FASTER = 2.0  # minimum ratio of real to planned throughput for which a new plan is made
-LINEAR_SHARE = 0.25  # maximum share of a budget in minutes for fitting linear classifiers of n-grams
+LINEAR_SHARE = 0.25  # maximum share of a budget in minutes for fitting linear classifiers on n-grams
 FIRST_SHARE = 0.6  # part of LINEAR_SHARE for the classifier that is not fitted on held-out texts
 LARGE = 50_000_000  # minimum size of the training text, in bytes, for caching a trained tokenizer
 BASELINES = "baselines.json"  # file in a run folder: the scores of the baselines
@@ -69,7 +70,7 @@ class _PaceWatch(Observer):
         self._prepared, self._start = prepared, (0, 0.0)
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
-        """Compare real and planned throughput, a single time, when the share WATCHED of the budget is spent."""
+        """Compare the real throughput with the planned throughput once, after the share WATCHED of the budget."""
         minutes, state, replan = trainer.settings.minutes, trainer.state, self._prepared.replan
         if report.step == FIRST_STEPS:  # the measurement starts late, because the first steps include compilation
             self._start = (state.targets, state.seconds)
@@ -113,7 +114,7 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
     context = _begin(prepared, run, observers)
     begin = monotonic()
     if context.recipe.task == "classify":
-        notify(observers, "said", "fitting a linear classifier of n-grams as a baseline")
+        notify(observers, "said", "fitting a linear classifier on n-grams as a baseline")
         add_linear(context, run, observers, is_new=True)
     trainer = make_trainer(context, prepared.machine, run, observers)
     for note in _skipped_text(trainer, context.recipe):

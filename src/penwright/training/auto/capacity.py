@@ -18,7 +18,8 @@ from penwright.training.compilation import GAIN, choose_compilation
 MANY_CHARACTERS = 400  # a script with more distinct characters than this is not an alphabet
 # Characters per token with a vocabulary of 1,024, and the increase for each doubling of the vocabulary (measured).
 CHARACTERS_PER_TOKEN = (2.4, 0.4)
-CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)  # characters per token, and increase per doubling, in Chinese and Japanese
+# In Chinese and Japanese: characters per token with a vocabulary of 1,024, and the increase for each doubling.
+CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)
 
 
 class Facts(NamedTuple):
@@ -52,7 +53,7 @@ class Facts(NamedTuple):
 
 
 DEFAULT_MINUTES = 10.0
-SHORT = 2.0  # minutes below which a writer's budget is short
+SHORT = 2.0  # a writer's budget of fewer minutes than this is short
 LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
 # Training tokens that a model needs per parameter. With fewer tokens, a smaller model is better in the same time.
 TOKENS_PER_PARAMETER: dict[Task, float] = {
@@ -82,7 +83,7 @@ MAX_FLOPS_GAIN = 1.5
 
 
 class CapacityPlanner:
-    """An estimator of how much training fits the budget. It uses the choices made so far, even during planning.
+    """An estimator of how much training fits the budget. It always reads the latest choices of the plan.
 
     Methods take the name of a model size, or None for the model that the settings describe.
     """
@@ -130,7 +131,7 @@ class CapacityPlanner:
 
     @cached_property
     def epochs(self) -> float:
-        """Passes over the training part that the budget allows with the chosen model."""
+        """Number of passes over the training part that the budget allows with the chosen model."""
         tokens = self.tokens(self._chosen_size)
         if not tokens:
             raise PenwrightError(TOO_LITTLE_MEMORY)
@@ -138,7 +139,7 @@ class CapacityPlanner:
 
     @property
     def epochs_by_characters(self) -> float:
-        """Number of epochs of a small character-level model in the budget; infinite unless the budget is in minutes.
+        """Number of epochs that a small character-level model completes; infinite unless the budget is in minutes.
 
         This value is available before a tokenizer is chosen.
         """
@@ -151,7 +152,7 @@ class CapacityPlanner:
 
     @property
     def steps(self) -> float:
-        """Optimizer steps that the budget allows with the chosen model."""
+        """Number of optimizer steps that the budget allows with the chosen model."""
         batch_tokens = min(
             self._choices.number("training.batch_tokens"), self.corpus_tokens
         )  # a batch cannot be larger than the corpus

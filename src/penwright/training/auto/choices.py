@@ -82,7 +82,7 @@ def amount(value: float, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration in seconds for people: "12 seconds", "1.5 hours"."""
+    """Format a duration in seconds in readable units: "12 seconds", "1.5 hours"."""
     for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
         if seconds >= 1.5 * size:
             return amount(seconds / size, unit)
@@ -90,5 +90,5 @@ def duration(seconds: float) -> str:
 
 
 def rounded(value: float) -> str:
-    """Round to two digits, but keep all digits of a large number: 0.28, 5.3, 530."""
+    """Round to two significant digits, or to an integer if the number is large: 0.28, 5.3, 532."""
     return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"

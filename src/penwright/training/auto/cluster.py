@@ -21,7 +21,7 @@ from penwright.training.distributed.parallel import SHARDED_TASKS, Parallelism, 
 
 UTILIZATION, HALF_WIDTH = 0.54, 600.0
 GPUS_PER_HOST = 8
-TOKENS_PER_PARAMETER = 20  # with which a model of a given cost is best (Hoffmann et al. 2022)
+TOKENS_PER_PARAMETER = 20  # training tokens per parameter for the best model of a given cost (Hoffmann et al. 2022)
 NETWORK = 50e9  # bytes per second between hosts for each GPU (400 Gb/s)
 FEW_TOKENS = 8192  # tokens per GPU and batch below which the estimated throughput is too high
 
@@ -60,7 +60,7 @@ class ClusterEstimate(NamedTuple):
 
 
 def estimate_cluster(recipe: Recipe, size: Size, n_gpus: int, gpu: Gpu) -> ClusterEstimate:
-    """Estimate the speed and the hours of training on several GPUs. `size` must be that of the batch of the recipe."""
+    """Estimate the speed and the duration of training on several GPUs. `size` must match the batch of the recipe."""
     training = recipe.training
     states = float(ADAMW_BYTES * size.parameters)
     activations = (size.training_bytes - states) / 2 / n_gpus  # bfloat16 halves the memory of the float32 activations

@@ -146,7 +146,7 @@ def _precision(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
     if device.type == "mps":
         return torch.float32, "float32: the safe choice on an Apple GPU"
     if _cpu_multiplies_bfloat16():
-        return torch.bfloat16, "bfloat16: this CPU multiplies it several times as fast as float32"
+        return torch.bfloat16, "bfloat16: several times as fast as float32 on this CPU"
     return torch.float32, "float32: this CPU has no instructions for bfloat16"
 
 

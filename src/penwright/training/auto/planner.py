@@ -34,7 +34,7 @@ class Plan(NamedTuple):
     epochs: float  # estimated passes over the corpus
     minutes_wanted: float | None = None  # minutes that this model needs if the budget is far too small, else None
     tokens: float = 0.0  # estimated number of target tokens in the budget
-    vocab_size: int = 0  # size of the vocabulary, an estimate before the tokenizer is trained
+    vocab_size: int = 0  # size of the vocabulary; an estimate until the tokenizer is trained
 
     def __repr__(self) -> str:
         training = self.recipe.training
@@ -88,7 +88,7 @@ class _Planner:
             why = (
                 ": most characters are whole words"
                 if facts.has_many_characters
-                else ": enough text to learn spelling, but few words"
+                else ": enough text to learn spelling, but not many words"
             )
             self._suggest("tokenizer.type", "characters", size + why)
         else:
@@ -106,9 +106,9 @@ class _Planner:
     def _prefers_characters(self) -> bool:
         """Return whether a writer should read characters, not subwords.
 
-        Characters are better for a small text, and for a medium one that is read often (measured). This includes
-        Chinese and Japanese, where most characters are words. A tokenizer type or a vocabulary
-        size in the settings rules characters out.
+        Characters are better for a small text, and for a medium-sized text that is read often (measured). This also
+        holds for Chinese and Japanese, where most characters are words. If the settings have a tokenizer type or a
+        vocabulary size, the answer is no.
         """
         facts, asked = self.facts, self.choices.section("tokenizer")
         are_odd = facts.n_characters > MANY_CHARACTERS and not facts.has_many_characters
@@ -140,13 +140,13 @@ class _Planner:
             context, batch = (128, 2048) if self.capacity.is_short else (256, 4096)
             self._suggest("model.context_length", context, "tokens that the model sees at once")
             batch = 1024 if self._is_pretrained else batch
-            self._suggest("training.batch_tokens", batch, "many small steps learn fastest")
+            self._suggest("training.batch_tokens", batch, "a model learns fastest in many small steps")
         elif self.facts.task == "chat":
             self._suggest("model.context_length", 512, "tokens that the model sees at once")
             self._suggest("training.batch_tokens", 4096, "padding included")
         elif self.facts.task == "translate":
             self._suggest("model.context_length", 256, "longer texts are split into sentences")
-            self._suggest("training.batch_tokens", 2048, "padding included; many small steps learn fastest")
+            self._suggest("training.batch_tokens", 2048, "padding included; a model learns fastest in many small steps")
         elif self.facts.task == "encode":
             self._suggest("model.context_length", 256, "longer lines are read in parts")
             self._suggest("training.batch_tokens", 4096, "average, padding included")
@@ -181,7 +181,7 @@ class _Planner:
             self._suggest("model.dropout", *self._dropout())
         if self.facts.task == "classify" and not self._is_taught and self.capacity.epochs >= MANY_EPOCHS:
             reason = (
-                f"for about {amount(self.capacity.epochs, 'epoch')}: so that no prediction depends on a single word"
+                f"for about {amount(self.capacity.epochs, 'epoch')}, so that no prediction depends on a single word"
             )
             self.choices.revise("model.token_dropout", 0.7, reason)
         if self.facts.task == "translate":
@@ -215,7 +215,7 @@ class _Planner:
     def _token_dropout(self) -> tuple[float, str]:
         if self._is_taught:
             return 0.45, "teachers can label any part of a text, even a single word (measured)"
-        return 0.6, "no prediction should depend on one word; a point more accuracy in half the time (measured)"
+        return 0.6, "makes predictions depend on more than one word; a point more accuracy in half the time (measured)"
 
     def _choose_optimizer(self) -> None:
         if self.choices.section("lora") or self._is_pretrained:
@@ -226,9 +226,7 @@ class _Planner:
             usual = PRETRAINED_LORA_RATE if has_adapters else full
             rate = usual if self._is_pretrained else LORA_RATE
             adamw: Table = {"type": "adamw", "learning_rate": rate, "weight_decay": 0.0}
-            reason = (
-                f"learning rate {rate:g}, for {'adapters' if has_adapters else 'a model that was trained elsewhere'}"
-            )
+            reason = f"learning rate {rate:g}, for {'adapters' if has_adapters else 'a pretrained model'}"
             self.choices.suggest_type("optimizer", adamw, reason)
             if self.facts.task == "classify":
                 self._choose_schedule(0.95, "the learning rate falls for nearly the whole run (measured)")
@@ -257,7 +255,9 @@ class _Planner:
         n_read = self.capacity.epochs * self.facts.n_examples
         rate = min(0.003, max(0.001, 240 / n_read))  # fitted on two corpora (benchmarks/LOG.md)
         optimizer: Table = {"type": "adamw", "learning_rate": round(rate, 4), "weight_decay": 0.0}
-        reason = f"overfits less than Muon; learning rate {rate:.2g} for {rounded(n_read)} texts over all epochs"
+        reason = (
+            f"overfits less than Muon; learning rate {rate:.2g} for {rounded(n_read)} texts, counted over all epochs"
+        )
         self.choices.suggest_type("optimizer", optimizer, f"{reason} (measured)")
         self._choose_schedule(0.95, "classifiers do best if the learning rate falls for nearly the whole run")
 

@@ -74,7 +74,7 @@ def throughput_meter(
 
 
 def _fastest(step: Callable[[], None]) -> float:
-    """Time a few steps and return the seconds of the fastest.
+    """Time a few steps and return the duration of the fastest one, in seconds.
 
     Other programs can only make steps slower. If the two fastest steps differ, more steps are timed, with pauses.
     """

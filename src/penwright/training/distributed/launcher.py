@@ -1,4 +1,4 @@
-"""A launcher for training processes (ranks) on this machine, based on torchrun's agent. Does not import torch."""
+"""A launcher for training processes (ranks) on this machine, based on torchrun's agent. It does not import torch."""
 
 import logging
 import os

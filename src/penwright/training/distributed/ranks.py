@@ -219,16 +219,16 @@ ALONE = Ranks()
 
 
 def is_lost_connection(error: RuntimeError) -> bool:
-    """Return whether a collective failed because another rank has ended."""
+    """Return whether this error of a collective means that another rank has ended."""
     return isinstance(error, dist.DistError) or "gloo/" in str(error)
 
 
 def agree_on_prefix(store: "Store", rank: int, size: int) -> str:
-    """Return a prefix for the keys of these ranks, the same in all of them, which no earlier ranks have used.
+    """Return a prefix for the keys of this group of ranks in the store. No earlier group has used it.
 
-    torch 2.13 keeps the store, and so the keys of ended ranks, when torchrun restarts them. The restart counts of the
-    agents of several machines may differ. Therefore, rank 0 chooses the prefix. Each other rank
-    requests it under a random id of its own, and waits for the answer.
+    torch 2.13 keeps the store, and so the keys of ended ranks, when torchrun restarts them. A restart count would not
+    be a safe prefix, because the agents on several machines may count differently. Therefore, rank 0 chooses the
+    prefix. Each other rank requests it under a random id of its own, and waits for the answer.
     """
     own = uuid4().hex
     if rank > 0:
@@ -239,7 +239,8 @@ def agree_on_prefix(store: "Store", rank: int, size: int) -> str:
     missing = set(range(1, size))
     while missing:
         for other in [each for each in missing if store.check([f"asks/{each}"])]:
-            store.set(f"answer/{store.get(f'asks/{other}').decode()}", own)  # perhaps a request of an ended rank
+            # the request may come from a rank that has ended
+            store.set(f"answer/{store.get(f'asks/{other}').decode()}", own)
         missing = {each for each in missing if not store.check([f"{own}/answered/{each}"])}
         sleep(POLL)
     return own
