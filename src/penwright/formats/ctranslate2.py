@@ -32,7 +32,7 @@ ACTIVATIONS = {  # our activations, mapped to their names in CTranslate2
     "geglu": "GELU",
 }
 LIMITS: dict[str, tuple[object, ...]] = {"feed_forward": tuple(ACTIVATIONS), "window": (None,)}
-Spec = Any  # part of a specification; the package has no type hints
+Spec = Any  # a part of a model specification; the package has no type hints
 
 
 def save_ctranslate2(

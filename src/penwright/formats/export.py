@@ -36,12 +36,12 @@ def save_as(
 ) -> None:
     """Export a model to a new folder in the format of an engine. The folder is created only if the export succeeds.
 
-    Raises PenwrightError for a classifier that is mixed with n-grams: without them, it would answer differently.
+    Raises PenwrightError for a classifier that is mixed with an n-gram classifier: other engines cannot run the latter.
     """
     if to in ("huggingface", "onnx") and metadata.labels and model.settings.ngrams:
         raise PenwrightError(
-            f"this classifier cannot be exported to {to}: it is mixed with n-grams, which other engines cannot count. "
-            "Train one without them: --set model.ngrams=false"
+            f"this classifier cannot be exported to {to}: it is mixed with an n-gram classifier, which other engines "
+            "cannot run. Train a classifier without n-grams: --set model.ngrams=false"
         )
     with new_folder(folder) as unfinished:
         SAVERS[to](model, tokenizer, unfinished, precision, metadata)

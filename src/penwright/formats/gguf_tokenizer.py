@@ -1,4 +1,4 @@
-"""Import and export of tokenizers in GGUF files: SentencePiece, and byte-level BPE with known word splitting."""
+"""Import and export of tokenizers in GGUF files: SentencePiece, and byte-level BPE with a known word-splitting rule."""
 
 from collections.abc import Mapping
 from typing import Any

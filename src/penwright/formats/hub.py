@@ -25,5 +25,5 @@ def download(name: str, wanted: Sequence[str] = WANTED) -> Path:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise PenwrightError(
             f"{PREFIX}{name} cannot be downloaded: {reason}. Check the name and the network, "
-            "or download the folder in another way and import it"
+            "or download the folder by other means and import it"
         ) from None

@@ -1,4 +1,4 @@
-"""Conversion of config.json and tensors from transformers to our settings and weights, by tables of architectures."""
+"""Conversion of the transformers library's config.json and tensors to our settings and weights, by lookup tables."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -173,7 +173,7 @@ def tensor_sources(architecture: Architecture, model: Model) -> Iterator[TensorS
                 if all(f"{name}.{kind}" in parameters for name in ours):
                     held = {f"{name}.{kind}": parameters.pop(f"{name}.{kind}") for name in ours}
                     yield TensorSource(f"{theirs}.{kind}", held, rename.transposed and kind == "weight")
-    assert not parameters, f"the tables have no name for {listed(parameters)}"
+    assert not parameters, f"the conversion tables lack the parameters {listed(parameters)}"
 
 
 def _parts(source: TensorSource, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:

@@ -1,4 +1,4 @@
-"""Export to transformers, by applying the tables of architectures/ in reverse."""
+"""Export to the transformers library, by applying the tables in architectures/ in reverse."""
 
 import json
 import re
@@ -92,7 +92,7 @@ def _task_of(model: Model) -> Task:
 
 
 def architecture_for(model: Model, tokenizer: Tokenizer) -> Architecture | None:
-    """Return the class of transformers that can hold a writer, or None."""
+    """Return the model class of the transformers library that can hold a writer, or None."""
     if not isinstance(model, DecoderOnly):
         return None
     candidates = [_candidate(name, model, tokenizer, ()) for name in _classes_for(model, ())]
@@ -109,7 +109,7 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
     architecture, task = ARCHITECTURES[name], _task_of(model)
     wanted = model.settings.model_dump()
     if task == "generate" and wanted["tie_embeddings"] == "all":
-        wanted["tie_embeddings"] = "output"  # a writer has one embedding, so both values have the same effect
+        wanted["tie_embeddings"] = "output"  # a writer has one embedding, so "all" and "output" have the same effect
     if wanted["qkv_bias"] == wanted["bias"]:
         wanted["qkv_bias"] = None
     if task == "translate":
@@ -218,7 +218,7 @@ def _save_tokenizer(
     settings |= {"clean_up_tokenization_spaces": False}
     if chat is None:
         settings["split_special_tokens"] = True  # encode "</s>" inside a text as plain text, not as a special token
-    else:  # special tokens stay whole: transformers cannot tell those of the template from those in messages
+    else:  # never split special tokens: transformers cannot tell those of the template from those in messages
         settings["chat_template"] = chat.template
     _write(folder / "tokenizer_config.json", {**settings, **special})
 

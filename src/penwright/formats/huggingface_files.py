@@ -79,7 +79,7 @@ def shards_of(folder: Path) -> list[Path]:
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Read the tensors of all shards. Raises PenwrightError if they are damaged or larger than the memory."""
+    """Read the tensors of all shards. Raises PenwrightError if they are damaged or do not fit in memory."""
     paths = shards_of(folder)
     require_memory(sum(path.stat().st_size for path in paths))
     tensors: dict[str, Tensor] = {}

@@ -36,7 +36,7 @@ def read_huggingface(folder: Path, languages: Languages | None = None) -> Pretra
 def _read(folder: Path, languages: Languages | None) -> Pretrained:
     config = read_config(folder)
     architecture = architecture_of(config)
-    settings_from_huggingface(config)  # check this before reading large files
+    settings_from_huggingface(config)  # check the settings before reading large files
     generation = read_optional(folder, "generation_config.json")
     tokenizer = read_tokenizer(folder, {**generation, **config}, architecture.task, languages)
     outline, weights = weights_from_huggingface(config, read_tensors(folder))
@@ -74,7 +74,7 @@ def _pooled(outline: Outline, weights: Tensors, folder: Path) -> Outline:
     kinds = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
     if len(modes) > 1 or modes[0] not in kinds:
         raise PenwrightError(f"{POOLING}: {', '.join(modes)} is not supported. Supported: one of {', '.join(kinds)}")
-    for name in ("pooler.weight", "pooler.bias"):  # these weights were trained for next-sentence prediction
+    for name in ("pooler.weight", "pooler.bias"):  # drop these weights, which were trained for next-sentence prediction
         weights.pop(name, None)
     changes = {"pooling": kinds[modes[0]], "pooler": False}
     return outline._replace(settings=outline.settings.model_copy(update=changes))

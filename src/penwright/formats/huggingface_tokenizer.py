@@ -138,7 +138,10 @@ def _with_conventions(
 
 
 def _model_ids(folder: Path, file: Table) -> tuple[tuple[int, ...] | None, Table]:
-    """Return the model's id of each piece (None if equal to the tokenizer's), and tokens that only the model has."""
+    """Return the model's ids of the pieces, or None if the tokenizer uses the same ids.
+
+    Also return the tokens that only the model has.
+    """
     names = {path.name for path in folder.iterdir()}
     if "tokenizer.json" in names or "vocab.json" not in names or file["decoder"]["type"] != "Metaspace":
         return None, {}
@@ -188,7 +191,7 @@ def _name(token: Any) -> str:
 
 
 def _special_id(task: Task, role: str, special: Mapping[str, int], config: Table) -> int:
-    """Return the token with this role, from the settings of the tokenizer or of the model."""
+    """Return the id of the token with this role, from the settings of the tokenizer or of the model."""
     for name in ROLES[task][role]:
         given = special.get(name, config.get(f"{name}_token_id"))
         given = given[0] if isinstance(given, list) and given else given

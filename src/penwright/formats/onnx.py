@@ -20,11 +20,11 @@ from penwright.tokenizers import Tokenizer
 
 FILE = "model.onnx"
 OPSET = 20
-BATCH, LENGTH = 2, 8  # size of the example that is traced; a batch of any size can be read
+BATCH, LENGTH = 2, 8  # size of the batch that is traced; the exported model accepts batches of any size
 
 
 class _Inference(nn.Module):
-    """The computation of the exported file: logits of the labels, a score, or the unit vector of an encoder."""
+    """A module that computes the output of the exported file: logits of the labels, a score, or a unit vector."""
 
     def __init__(self, model: EncoderOnly):
         super().__init__()
@@ -68,17 +68,17 @@ def save_onnx(
             "onnx is for classifiers and encoders. Export writers to gguf, and translators to ctranslate2"
         )
     if precision != "float32":
-        raise PenwrightError("onnx weights are float32")
+        raise PenwrightError("onnx supports only float32")
     for package in ("onnx", "onnxscript"):
         optional_package(package, "onnx")
     graph = _Inference(model)
     example = torch.ones(BATCH, min(LENGTH, model.settings.context_length), dtype=torch.long)
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     with evaluating(model), torch.inference_mode(False), torch.no_grad(), catch_warnings():
-        simplefilter("ignore")  # torch's own deprecations
+        simplefilter("ignore")  # hide deprecation warnings about torch's own code
         program = torch.onnx.export(
             graph,
-            (example, example.clone()),  # two tensors: the same one twice would become a single input
+            (example, example.clone()),  # two different tensors: the same tensor twice would become a single input
             dynamo=True,
             verbose=False,
             opset_version=OPSET,
@@ -95,7 +95,7 @@ def save_onnx(
 
 
 def _write_config(model: EncoderOnly, tokenizer: Tokenizer, labels: tuple[str, ...], path: Path) -> None:
-    """Write the labels, and what surrounds a text, under the names that transformers uses."""
+    """Write the labels and the ids of the special tokens, under the names that transformers uses."""
     thresholds = getattr(model, "thresholds", None)
     config = {
         "bos_token_id": tokenizer.start_id,

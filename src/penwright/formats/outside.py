@@ -38,7 +38,7 @@ def optional_package(name: str, extra: str) -> Any:
 
 
 def check_limits(settings: ModelSettings, limits: Limits, engine: str) -> None:
-    """Raise PenwrightError, with the unsupported settings, if an engine does not support a model."""
+    """Raise PenwrightError, naming the unsupported settings, if an engine does not support a model."""
     table = settings.model_dump()
     table |= {f"{outer}.{key}": table[outer][key] for outer in ("positions", "norm") for key in table[outer]}
     unsupported = [

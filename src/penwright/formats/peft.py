@@ -119,7 +119,7 @@ def load_adapter(folder: Path, model: Model, tokenizer: Tokenizer, base_sha256: 
 
 
 def _their_names(model: Model, tokenizer: Tokenizer) -> dict[str, str]:
-    """Return a map from our names to transformers' names, for layers that have the same form in both."""
+    """Return a map from our names to transformers' names, for layers whose weights have the same layout in both."""
     architecture = architecture_for(model, tokenizer)
     names = {}
     for rename in architecture.modules if architecture else ():
@@ -139,7 +139,7 @@ def _completed(found: dict[str, Tensor], model: Model, settings: LoraSettings, f
     for name, tensor in found.items():
         if shapes.get(name) != tensor.shape:
             raise PenwrightError(
-                f"{folder / ADAPTER} does not fit the model: it has no {name} of shape {tuple(tensor.shape)}. "
+                f"{folder / ADAPTER} does not fit the model, which has no {name} of shape {tuple(tensor.shape)}. "
                 "Choose the base model that the adapter was trained on"
             )
     return zeros | found

@@ -17,7 +17,7 @@ from penwright.model.weights import VOCABULARY
 from penwright.tokenizers import Tokenizer
 
 Tensors = dict[str, Tensor]
-LEAST_NAMED = 0.9  # minimum fraction of the embeddings that must have a token
+LEAST_NAMED = 0.9  # minimum fraction of embeddings that have a token
 
 
 class Outline(NamedTuple):

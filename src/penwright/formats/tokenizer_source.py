@@ -17,7 +17,7 @@ from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
 from penwright.tokenizers.sentencepiece import added_token, as_tokenizer_json, parse_sentencepiece
 
 # The roles of special tokens in the files of transformers, and their usual names. A tokenizer without a token for
-# a role gets one that has the first of these names.
+# a role gets a token with the first of these names.
 ROLES = {"start": ("bos", "cls"), "end": ("eos", "sep"), "pad": ("pad",)}
 NAMES = {
     "start": ("<s>", "[CLS]", "<|begin_of_text|>", "<bos>"),

@@ -104,7 +104,7 @@ class PendingAnswers:
         return not self._answers[number].done()
 
     def check(self) -> None:
-        """Raise ClientsDisconnected if no client waits any more."""
+        """Raise ClientsDisconnected if no client is waiting any more."""
         if all(answer.done() for answer in self._all):
             raise ClientsDisconnected("all clients have disconnected")
 

@@ -99,7 +99,7 @@ async def _chunks(
         for each in pieces:
             role = None if each.index in begun else "assistant"
             begun.add(each.index)
-            content = each.text if each.index in has_text else each.text.lstrip(" ")  # no spaces before the answer
+            content = each.text if each.index in has_text else each.text.lstrip(" ")  # strip spaces before the answer
             if content:
                 has_text.add(each.index)
             delta = AnswerMessage.model_validate({"role": role, "content": content})

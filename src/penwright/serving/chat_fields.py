@@ -60,7 +60,7 @@ class ChatRequest(BaseModel):
     logprobs: bool | None = False  # whether to return the log-probability of each token
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # number of alternatives per token
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None for a different one each time
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None for a new one in each request
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     logit_bias: Biases | None = None  # values to add to logits, by token id

@@ -61,7 +61,7 @@ async def compare_two(
     limits: Limits,
     format: Format = "bytes",
 ) -> Response:
-    """Return the surprisal of each token (or label), or the statistics of each head, for both sides."""
+    """Compare the surprisal of each token (or label), or the statistics of each head."""
     check_lengths([body.text, body.target, body.other_text, body.other_target], limits)
     two = _two(body, registry)
     found, warnings = await (_tokens(two) if what == "tokens" else _heads(two))
@@ -85,7 +85,8 @@ def _two(body: ComparisonRequest, registry: ModelRegistry) -> _Two:
 async def _tokens(two: _Two) -> tuple[View, tuple[str, ...]]:
     one, warnings = await two.first.find(Inspector.surprises)
     other, more = await two.second.find(Inspector.surprises)
-    found = await asyncio.to_thread(compare, one, other)  # on a thread, since very different texts take seconds
+    # on a thread, since comparing very different texts takes seconds
+    found = await asyncio.to_thread(compare, one, other)
     return compared(found, two.names), warnings + more
 
 

@@ -39,7 +39,7 @@ class CompletionJob:
     """A completion request in progress."""
 
     def __init__(self, body: CompletionRequest, served: ModelWorker, limits: ServingSettings):
-        """Store the request without checking it; `prepare` does that."""
+        """Store the request. It is checked later, by `prepare`."""
         self.body, self._served, self._limits = body, served, limits
         self.id, self.created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
         self._settings = _settings(body)
@@ -122,7 +122,7 @@ class _ChoiceBuilder:
         self._pieces: list[CompletionChoice] = []
 
     def take(self, update: TokenUpdate) -> CompletionChoice:
-        """Return the piece that a new token adds."""
+        """Return the piece of the choice that a new token adds."""
         self.n_tokens += 1
         likely = {each.token: each.log_prob for each in update.look.likely} if update.look else {}
         finish: Finish = {"end": "stop", "stop": "stop", "length": "length", None: None}[update.finish]

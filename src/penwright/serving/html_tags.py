@@ -29,7 +29,7 @@ class Piece(NamedTuple):
 def pieces(html: str) -> list[Piece]:
     """Split a page into pieces, in linear time. `with_texts` joins the pieces again."""
     found: list[Piece] = []
-    kept: list[str] = []  # open elements: the outermost untranslated element and all inside it
+    kept: list[str] = []  # open elements: the outermost untranslated element, and all open elements inside it
     for part, is_text in _parts(html):
         found.append(_piece(part) if is_text and not kept else Piece(part))
         name = None if is_text else _NAME.match(part)

@@ -75,7 +75,7 @@ class LiveModels:
                     self._load(run, wanted, name)
 
     def _may_load(self, run: Run, step: int, is_learning: bool) -> bool:
-        """Return whether to load a step: not if it has failed before, and not too often while the run is trained."""
+        """Return whether to load a step now. Failed steps are skipped; a run in training pauses between two loads."""
         is_resting = is_learning and monotonic() < self._resting_until
         return self._failed.get(run.folder) != step and not is_resting
 

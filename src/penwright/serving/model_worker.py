@@ -33,7 +33,7 @@ from penwright.workflows.optimize import kept_alignment
 Kind = Literal["writer", "translator", "classifier"]
 T = TypeVar("T")
 Check = Callable[[], None]  # function that raises an error if the work should stop
-WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # while a pattern is compiled, work and rest alternate
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # while a pattern is compiled, periods of work and of rest alternate
 # The errors that reading a damaged run may raise.
 DAMAGE = (PenwrightError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)
 
@@ -65,7 +65,7 @@ class ModelWorker:
         self._builder = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-build-{name}")
         self._read_folder()
         self.n_inside = 0  # number of queued and running texts
-        self.is_stopping = self.is_learning = False  # is_learning: whether the run is being trained
+        self.is_stopping = self.is_learning = False  # whether the server shuts down; whether the run is being trained
         self.is_live = False  # whether a newer checkpoint may replace the model
 
     def _read_folder(self) -> None:
@@ -91,7 +91,7 @@ class ModelWorker:
         device, precision = (limits.device, limits.precision) if limits else ("cpu", None)
         served = cls(name or folder.resolve().name, open_run(folder), load(folder, device, precision), limits)
         if served.kind == "writer":
-            _ = served.completion_worker  # takes a second, so the first request should not have to wait for it
+            _ = served.completion_worker  # made in advance: the first request would have to wait a second for it
         return served
 
     @property

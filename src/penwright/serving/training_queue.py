@@ -62,7 +62,7 @@ class TrainingQueue:
     def __init__(self, folder: Path):
         self.home, self.folder = folder, folder / "queue"
         self._processes: list[subprocess.Popen[bytes]] = []  # running training processes, kept until they end
-        self._mutex = RLock()  # testing whether a lock is held must not keep a process from taking it
+        self._mutex = RLock()  # held while a lock is tested, since a test takes the lock for a moment
         self._own: BinaryIO | None = None
 
     def open(self) -> None:

@@ -1,4 +1,4 @@
-"""Tables that map architectures of transformers to our settings and names, for import and export."""
+"""Tables that map the architectures of the transformers library to our settings and names, for import and export."""
 
 from penwright.formats.architectures.architecture import VALUE_NAMES, Architecture, Config, Tensors
 from penwright.formats.architectures.encoders import (

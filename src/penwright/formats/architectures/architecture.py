@@ -1,4 +1,4 @@
-"""Descriptions of transformers model classes: the configurations that we support, and our names for the parts."""
+"""Descriptions of model classes of the transformers library: supported configurations, and our names for the parts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ Tensors = dict[str, Tensor]
 
 
 class Rename(NamedTuple):
-    """A module of transformers and our names for it; {i} represents the layer number."""
+    """A module of a transformers model class, and our names for it; {i} represents the layer number."""
 
     theirs: str
     ours: tuple[str, ...]  # several names if one module of transformers is the concatenation of several of ours
@@ -26,14 +26,14 @@ def _unchanged(tensors: Tensors) -> Tensors:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model class of transformers: which configurations we support, and our names for its parts."""
+    """A model class of the transformers library: the supported configurations, and our names for its parts."""
 
     task: Task
     model_type: str  # model_type in config.json
     keys: tuple[tuple[str, str], ...]  # (key of config.json, our setting); keys of one setting must have equal values
     modules: tuple[Rename, ...]
     block: Table  # our model settings that reproduce the blocks of this class
-    supported: Mapping[str, tuple[object, ...]]  # supported values of further keys, the default first
+    supported: Mapping[str, tuple[object, ...]]  # supported values of other keys of config.json, the default first
     defaults: Config = field(default_factory=dict)  # defaults of optional keys of config.json; None: our default
     prepare: Callable[[Tensors], Tensors] = _unchanged  # changes the tensors on import, before they are renamed
     restore: Callable[[Tensors], Tensors] = _unchanged  # inverse of `prepare`, used on export
