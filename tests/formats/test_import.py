@@ -547,6 +547,54 @@ def test_an_imported_writer_answers_with_its_chat_template(llama: Path, tmp_path
     assert ours.answer(TALK, max_new_tokens=4).tokens
 
 
+TURNS = CHATML.replace("'<s>' + ", "").replace("eos_token", "'<|im_end|>'")
+
+
+@pytest.fixture
+def base_model(llama: Path) -> Path:
+    """A writer like the base models of Qwen2: its template ends turns with a token that is not its end token."""
+    file = json.loads((llama / "tokenizer.json").read_text(encoding="utf-8"))
+    library = LibraryTokenizer.from_str(json.dumps(file))
+    library.add_special_tokens(["<|im_end|>"])
+    library.save(str(llama / "tokenizer.json"))
+    config = transformers.LlamaConfig(**LLAMA, vocab_size=library.get_vocab_size(), bos_token_id=0, eos_token_id=1)
+    save_model(transformers.LlamaForCausalLM(config), llama)
+    (llama / "chat_template.jinja").write_text(TURNS, encoding="utf-8")
+    return llama
+
+
+def test_an_answer_ends_with_the_token_that_ends_a_turn_in_the_template(base_model: Path, tmp_path: Path) -> None:
+    ours = penwright.import_model(base_model, tmp_path / "run")
+    turn_end = ours.tokenizer.special_ids["<|im_end|>"]
+    assert ours.template.end_of_turn == "<|im_end|>"
+    assert ours.tokenizer.pieces[ours.tokenizer.end_id] == "</s>"  # documents still end with the tokenizer's own token
+    theirs = transformers.AutoTokenizer.from_pretrained(base_model)
+    expected = theirs.apply_chat_template([each._asdict() for each in TALK[1:]], add_generation_prompt=True)
+    assert ours.chat_tokens(TALK[1:]) == [ours.tokenizer.start_id, *expected["input_ids"]]
+    free = ours.answer(TALK, max_new_tokens=8)
+    for end in (turn_end, ours.tokenizer.end_id):
+        (request,) = ours.requests(ours.chat_tokens(TALK), {"max_new_tokens": 8}, biases={end: 1e9})
+        pool = ours.pool()
+        pool.join(request)
+        while not request.is_finished:
+            pool.step()
+        assert request.draft is not None
+        assert (request.draft.tokens, request.draft.finish) == ([end], "end")
+    assert "<|im_end|>" not in free.text
+
+
+def test_a_model_is_trained_to_end_its_answers_as_its_template_does(base_model: Path, tmp_path: Path) -> None:
+    lines = [{"prompt": f"The cat {n}?", "completion": f"The mat {n}."} for n in range(40)]
+    (tmp_path / "chat.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
+    penwright.import_model(base_model, tmp_path / "base")
+    context = training_context(tmp_path / "chat.jsonl", tmp_path / "base")
+    assert context.training is not None
+    turn_end = context.tokenizer.special_ids["<|im_end|>"]
+    batch = next(TASKS["chat"].batches(context, context.training).in_order())
+    for targets in batch.targets.tolist():
+        assert [each for each in targets if each >= 0][-1] == turn_end
+
+
 @pytest.mark.parametrize("to", ["gguf", "huggingface"])
 def test_a_chat_template_is_exported_and_imported(to: str, llama: Path, tmp_path: Path) -> None:
     if to == "gguf":

@@ -6,7 +6,7 @@ except when candidates tie within rounding error.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import isnan
@@ -80,9 +80,18 @@ READ_TOKENS = 1024  # maximum number of prompt tokens per pass, padding included
 class ContinuousBatch:
     """A continuous batch of completions. Only `join` may be called from other threads."""
 
-    def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, stepper: DecodeEngine, max_rows: int = 64):
+    def __init__(
+        self,
+        model: DecoderOnly,
+        tokenizer: Tokenizer,
+        stepper: DecodeEngine,
+        max_rows: int = 64,
+        end_ids: Collection[int] = (),
+    ):
+        """Start an empty batch. `end_ids` are the tokens that end a completion; by default the end token alone."""
         self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
         self._max_rows, self._context = max_rows, model.settings.context_length
+        self._end_ids = end_ids or (tokenizer.end_id,)
         self._batch = LiveBatch(model, stepper)
         self._rows: list[RunningCompletion] = []
         self._waiting: deque[Request] = deque()
@@ -160,7 +169,7 @@ class ContinuousBatch:
                 read.select(rows)
                 logits = logits[rows]
             self._batch.take_in(read)
-            self._rows += [RunningCompletion(request, self._tokenizer, logits) for request in group]
+            self._rows += [RunningCompletion(request, self._tokenizer, logits, self._end_ids) for request in group]
             yield logits
 
     def _known(self) -> "list[tuple[Tokens, Known]]":

@@ -1,6 +1,6 @@
 """A completion in a continuous batch: its request, its state, and the report on each new token."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,11 +64,11 @@ class Request:
 class RunningCompletion:
     """A completion that is being generated."""
 
-    def __init__(self, request: Request, tokenizer: Tokenizer, logits: Logits):
+    def __init__(self, request: Request, tokenizer: Tokenizer, logits: Logits, end_ids: Collection[int]):
         """Start the completion; its tensors have the shape and device of `logits`."""
         manner, settings = request.manner, request.manner.sampling.settings
         prompt = list(request.prompt_tokens)
-        self.request, self.sampling, self._end_id = request, manner.sampling, tokenizer.end_id
+        self.request, self.sampling, self._end_ids = request, manner.sampling, list(end_ids)
         self.draft = CompletionDraft.begin(tokenizer, request.prompt, prompt, request.number, settings.stop)
         request.draft = self.draft
         self.chances = RowRng(settings.seed, [request.number])
@@ -98,7 +98,7 @@ class RunningCompletion:
         if self._may_end:
             return logits
         others = logits.clone()
-        others[:, self._end_id] = NEG_INF
+        others[:, self._end_ids] = NEG_INF
         return others if bool((others > NEG_INF).any()) else logits
 
     def push(self, token: int, log_prob: float, look: CandidateReport | None) -> TokenUpdate:
@@ -108,7 +108,7 @@ class RunningCompletion:
         draft.log_probs.append(log_prob)
         self.n_left -= 1
         finish: Finish | None = "length" if self.n_left == 0 else None
-        if token == self._end_id:
+        if token in self._end_ids:
             finish = "end"
         elif draft.push(token):
             finish = "stop"

@@ -43,7 +43,7 @@ def _read(path: Path) -> Pretrained:
         files=[path],
         architecture=name,
         licence=None if licence is None else str(licence),
-        chat=read_chat(file.metadata.get(CHAT_TEMPLATE), bos, eos, notes),
+        chat=read_chat(file.metadata.get(CHAT_TEMPLATE), bos, eos, tokenizer, notes),
         notes=notes,
     )
 

@@ -55,7 +55,7 @@ def _read(folder: Path, languages: Languages | None) -> Pretrained:
         licence=licence_of(folder),
         labels=labels_in(config) if outline.n_labels else (),
         languages=languages,
-        chat=read_chat(template, special.get("bos", ""), tokenizer.pieces[tokenizer.end_id], notes),
+        chat=read_chat(template, special.get("bos", ""), tokenizer.pieces[tokenizer.end_id], tokenizer, notes),
         notes=notes,
     )
 

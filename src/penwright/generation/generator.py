@@ -23,7 +23,7 @@ from penwright.decoding.windows import mean_pooled, read_windows, split, unit_ve
 from penwright.errors import UsageError
 from penwright.model.decoder_only import DecoderOnly
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.chat_template import ChatTemplate, Message, encode_pieces
+from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate, Message, encode_pieces
 from penwright.tokenizers.tokenizer import unknown_warnings
 
 BATCH_ROWS = 32  # maximum number of completions that are generated together
@@ -157,7 +157,7 @@ class Generator:
             tokens: list[int] = []
             for turn in turns:
                 tokens += [*encode_pieces(self.tokenizer, turn.prompt), *encode_pieces(self.tokenizer, [turn.answer])]
-                tokens.append(self.tokenizer.end_id)
+                tokens.append(self.template.end_of_answer(self.tokenizer))
             tokens = self.tokenizer.prompt([*tokens, *encode_pieces(self.tokenizer, rest)])
             if len(tokens) <= room or len(messages) <= n_system + 2:
                 return tokens
@@ -186,7 +186,8 @@ class Generator:
 
     def pool(self, max_rows: int = 64) -> ContinuousBatch:
         """Return a pool for continuous batching of completions with any prompts and settings."""
-        return ContinuousBatch(self.model, self.tokenizer, self._stepper, max_rows)
+        ends = {self.tokenizer.end_id, (self.template or PLAIN_TEMPLATE).end_of_answer(self.tokenizer)}
+        return ContinuousBatch(self.model, self.tokenizer, self._stepper, max_rows, ends)
 
     @torch.inference_mode()
     def next_logits(self, tokens: Sequence[int]) -> Float[Tensor, " vocab_size"]:

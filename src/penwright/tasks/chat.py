@@ -1,6 +1,7 @@
 """Chat: a decoder-only model of prompts and answers. It is trained on the answers only."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from penwright.data.answers import AnswerBatches
@@ -12,7 +13,7 @@ from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.scores import Sample, Score
 from penwright.generation.generator import Generator
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
-from penwright.tokenizers.chat_template import Message
+from penwright.tokenizers.chat_template import Message, template_of
 
 N_SAMPLES, SAMPLE_TOKENS = 2, 100
 MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
@@ -40,7 +41,8 @@ def batches(context: RunContext, store: TokenStore) -> AnswerBatches:
         context.recipe.seed,
     )
     columns = store.column("prompt"), store.column("answer"), store.labels["turn"]
-    return AnswerBatches(*columns, length, tokens, context.markers, seed)
+    end = template_of(context.recipe.chat).end_of_answer(context.tokenizer)
+    return AnswerBatches(*columns, length, tokens, replace(context.markers, end=end), seed)
 
 
 def evaluate(context: RunContext) -> Sequence[Score]:

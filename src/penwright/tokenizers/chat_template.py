@@ -51,21 +51,23 @@ class ChatTemplate:
 
     source: str = PLAIN
     start_token: str = ""  # text that the template calls bos_token
-    end_token: str = ""  # text that the template calls eos_token; after an answer, the end token takes its place
+    end_token: str = ""  # text that the template calls eos_token
+    end_of_turn: str = ""  # special token that ends an answer; "": the end token of the tokenizer
 
     def turns(self, messages: Sequence[Message]) -> tuple[list[Turn], tuple[str, ...]]:
         """Return the turns of a conversation, and the pieces after the last answer.
 
-        These pieces are the prompt for the next answer.
+        These pieces are the prompt for the next answer. They leave out the token that ends the last answer.
         """
         turns, pieces, is_after_answer = list[Turn](), list[str](), False
+        end = self.end_of_turn or self.end_token
         for piece in self._pieces(messages):
             if isinstance(piece, Markup):
                 rest = piece.lstrip(" ")
-                if is_after_answer and self.end_token and rest.startswith(self.end_token):
+                if is_after_answer and end and rest.startswith(end):
                     answer = turns[-1].answer
                     turns[-1] = turns[-1]._replace(answer=Answer(answer + piece[: -len(rest)], answer.before))
-                    pieces.append(Markup(rest.removeprefix(self.end_token)))
+                    pieces.append(Markup(rest.removeprefix(end)))
                 else:
                     pieces.append(piece)
                 is_after_answer = False
@@ -80,6 +82,16 @@ class ChatTemplate:
             else:
                 pieces.append(content)
         return turns, tuple(pieces)
+
+    def after_answer(self) -> str:
+        """Return the text that the template writes between an answer and the next message."""
+        pieces = list(self._pieces([Message(role, "") for role in ("user", ASSISTANT, "user")]))
+        after = pieces[pieces.index(1) + 1] if 1 in pieces[:-1] else ""
+        return after if isinstance(after, Markup) else ""
+
+    def end_of_answer(self, tokenizer: Tokenizer) -> int:
+        """Return the token that ends each answer."""
+        return tokenizer.special_ids.get(self.end_of_turn, tokenizer.end_id)
 
     def _pieces(self, messages: Sequence[Message]) -> Iterator[Markup | int]:
         """Yield the text of the template in pieces, with the number of each message in place of its content."""
@@ -132,7 +144,9 @@ PLAIN_TEMPLATE = ChatTemplate()
 
 def template_of(settings: ChatSettings | None) -> ChatTemplate:
     """Return the chat template of a model, or the plain template if it has none."""
-    return ChatTemplate(settings.template, settings.bos_token, settings.eos_token) if settings else PLAIN_TEMPLATE
+    if settings is None:
+        return PLAIN_TEMPLATE
+    return ChatTemplate(settings.template, settings.bos_token, settings.eos_token, settings.end_of_turn)
 
 
 def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[str]) -> list[int]:
