@@ -214,7 +214,7 @@ def attribution(found: Attribution, console: Console) -> Drawn:
 
 
 def ablation(found: Ablation, console: Console) -> Drawn:
-    """Draw how the removal of attention heads changes the loss, in total and at each token, and the next prediction."""
+    """Draw how removing attention heads changes the next prediction, and the loss (in total and at each token)."""
     yield Text(
         f"without {', '.join(found.heads)}: loss {found.loss_before:.3f} before, {found.loss_after:.3f} after, in nats"
     )

@@ -30,8 +30,8 @@ Threshold = Annotated[
 PositiveLabel = Annotated[
     str | None,
     typer.Option(
-        help="Predict LABEL if its probability is at least --threshold (default 0.5), else the most likely other "
-        "label. `penwright evaluate` prints the best threshold.",
+        help="Predict LABEL if its probability is at least --threshold (default 0.5); otherwise, predict the most "
+        "likely other label. `penwright evaluate` prints the best threshold.",
         metavar="LABEL",
     ),
 ]

@@ -17,7 +17,7 @@ from penwright.cli.progress import SPARKS
 SHADES = " ░▒▓█"
 VIRIDIS = ("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725")
 LABEL, HEADING = 12, 8  # maximum widths of a row name and a column name, in terminal cells
-CELL = 2  # width of a heat map cell in terminal cells, which makes it about square
+CELL = 2  # width of a heat map cell in terminal cells; at this width, it is about square
 NUMBER = 8  # width of a number in a table, in terminal cells
 
 
@@ -94,7 +94,7 @@ def numbers(title: str, matrix: np.ndarray, rows: Sequence[str], columns: Sequen
 def table_of(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, last: Literal["left", "right"] = "right"
 ) -> Table:
-    """Return a table. The first column is aligned to the left, the last one as `last` says, all others to the right."""
+    """Return a table. The first column is left-aligned, the last has the alignment `last`, others are right-aligned."""
     table = Table(box=None, padding=(0, 1, 0, 0))
     for place, name in enumerate(columns):
         justify = "left" if place == 0 else last if place == len(columns) - 1 else "right"

@@ -21,7 +21,7 @@ CheckLabels = Annotated[
 ]
 
 
-@with_settings(["beam_size"], before="output", note="For translators. Default: the run's setting.")
+@with_settings(["beam_size"], before="output", note="Affects only translators. Default: the run's setting.")
 def command(
     run: RunFolder,
     data: OwnFiles = None,

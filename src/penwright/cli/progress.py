@@ -48,7 +48,7 @@ class _Progress(Observer):
     """The figures that the live display and the line display show."""
 
     def __init__(self) -> None:
-        self.trainer: Trainer | None = None  # the trainer that the figures below are about
+        self.trainer: Trainer | None = None  # the trainer whose figures are displayed
         self._reset()
 
     def _reset(self) -> None:

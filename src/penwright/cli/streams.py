@@ -41,7 +41,7 @@ class _Layer:
         raise NotImplementedError
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write the lines, with one call of `write` for each."""
+        """Write the lines, calling `write` once per line."""
         for line in lines:
             self.write(line)
 

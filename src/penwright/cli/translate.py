@@ -140,7 +140,7 @@ def _require_followed(ways: Sequence[str], given: Collection[str]) -> None:
     way = ways[0] if ways else BEAM_SEARCH
     for name in given:
         if name not in FOLLOWS[way]:
-            advice = "Add --sample" if name in SAMPLING_SETTINGS and not ways else "Leave it out"
+            advice = "Add --sample" if name in SAMPLING_SETTINGS and not ways else "Leave out this option"
             raise UsageError(f"{flag_of(name)} has no effect with {way}. {advice}")
 
 

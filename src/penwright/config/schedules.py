@@ -22,7 +22,7 @@ NO_SHIFT = EndShift()
 
 
 class _Warmup(Settings):
-    """Base of the schedules: a linear warm-up over the first steps."""
+    """The base class of the schedules, with a linear warm-up over the first steps."""
 
     settles_at: ClassVar[float] = 0.1  # share of a time budget after which the number of steps must be known
     warmup_steps: NonNegativeInt = 0  # steps of linear warm-up

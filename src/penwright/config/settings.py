@@ -1,4 +1,4 @@
-"""Base of all settings: frozen objects, TOML input and output, overrides, and errors that suggest the closest key."""
+"""The base class of all settings, with TOML input and output, overrides, and errors that suggest the closest key."""
 
 import tomllib
 from collections.abc import Mapping
