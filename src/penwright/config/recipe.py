@@ -92,9 +92,7 @@ class DistillationSettings(Settings):
     """Distillation: models of other runs on the same text provide soft targets for the new model."""
 
     teachers: Annotated[tuple[str, ...], Field(min_length=1)]  # run folders of the teachers
-    weight: Annotated[float, Field(gt=0, le=1)] = (
-        0.7  # weight of the teachers in the loss; the true targets get the rest
-    )
+    weight: Annotated[float, Field(gt=0, le=1)] = 0.7  # weight of the teachers in the loss, from 0 to 1
 
 
 class FineTuningSettings(Settings):

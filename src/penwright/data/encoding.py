@@ -49,7 +49,7 @@ SIGNATURES = {
 }
 CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
 MIXED = "utf-8|"  # marks a mixed file; the rest of the name is the encoding of the lines that are not UTF-8
-FEWEST_MIXED = 0.05  # minimum share of each encoding among the non-ASCII lines
+FEWEST_MIXED = 0.05  # minimum share of non-ASCII lines in each encoding of a mixed file
 LONGEST_LINE = 1 << 24  # maximum number of bytes decoded together; longer lines are cut
 MAX_CONTROLS = 0.05  # maximum share of control characters (NUL included) in the bytes of a text
 CANDIDATES = [

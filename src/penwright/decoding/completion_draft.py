@@ -134,7 +134,7 @@ class CompletionDraft:
 
 
 def _bias(tokenizer: Tokenizer, text: str, value: float) -> Bias:
-    """Build the bias for a text, as tokenized by itself and, if that differs, as tokenized after a space."""
+    """Build the bias for a text tokenized by itself and, if the tokens differ, for the text tokenized after a space."""
     unknown = tokenizer.unknown_characters(text)
     if not text or unknown:
         what = f"characters the model does not know ({' '.join(unknown)})" if unknown else "no characters"

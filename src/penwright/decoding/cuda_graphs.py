@@ -30,7 +30,7 @@ def record_cuda_graph(step: Callable[[], Tensor], device: torch.device) -> tuple
     """Capture `step` in a CUDA graph without running it; return its replay function and its logits tensor."""
     graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
     try:
-        # the stream is on `device`, which may differ from the current device; other threads may use the GPU meanwhile
+        # `device` may differ from the current device; other threads may use the GPU during the capture
         with torch.cuda.graph(graph, stream=_stream(device, get_ident()), capture_error_mode="thread_local"):
             logits = step()
     finally:
@@ -91,10 +91,10 @@ class StepGraphs:
         own: Inputs = (moving[0], moving[1], kept, moving[2], source, padding)
         try:
             graph = _Graph(moving, *record_cuda_graph(lambda: self._step(*own), tokens.device))
-            graph.logits.fill_(nan)  # an empty graph would leave the NaNs in place and fail the check below
+            graph.logits.fill_(nan)  # an empty graph would leave NaNs, which the comparison with the logits detects
             graph.replay()
             self._works = torch.allclose(graph.logits, logits, rtol=1e-3, atol=1e-3, equal_nan=True)
-        except RuntimeError:  # any error that torch raises
+        except RuntimeError:  # torch reports all errors of a capture this way
             self._works = False
         if self._works:
             self._graphs[key] = graph

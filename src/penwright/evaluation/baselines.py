@@ -59,16 +59,16 @@ def ngram_baselines(
 
 
 class _Order(NamedTuple):
-    """The n-grams of one length. An n-gram's number is its index in `codes`, or -1 if it was not counted."""
+    """The n-grams of one length, with their counts. `codes` identifies each n-gram by one integer."""
 
-    codes: NDArray[np.int64]  # (number of the first n - 1 tokens) * vocabulary size + last token
+    codes: NDArray[np.int64]  # (index of the first n - 1 tokens) * vocabulary size + last token
     # The arrays below end with a zero, which represents n-grams and contexts that were not counted.
     discounted: Counts  # count of each n-gram, minus the discount
     totals: Counts  # total count of each context
     freed: Counts  # total discount of each context, which is given to shorter n-grams
 
     def find(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of each n-gram."""
+        """Return the index of each n-gram in `codes`, or -1 if the n-gram was not counted."""
         places = np.searchsorted(self.codes, codes)
         return np.where(np.append(self.codes, -1)[places] == codes, places, -1)
 

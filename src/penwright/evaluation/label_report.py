@@ -35,9 +35,9 @@ class Mistake(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """A decision threshold for one label: the minimum probability that maximizes the F1 of the label.
+    """The decision threshold that maximizes the F1 of a label, and the scores (in percent) with this threshold.
 
-    The scores, in percent, are from the texts that the threshold was chosen on, so they are slightly optimistic.
+    The same texts determine the threshold and the scores, so the scores are slightly optimistic.
     """
 
     label: str

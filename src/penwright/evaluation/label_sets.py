@@ -24,7 +24,7 @@ class SetCounts(NamedTuple):
     n_texts: int
 
     def plus(self, other: "SetCounts") -> "SetCounts":
-        """Return the counts of the texts of both."""
+        """Return the sums of these counts and those of other texts."""
         return SetCounts(
             self.right + other.right,
             self.predicted + other.predicted,

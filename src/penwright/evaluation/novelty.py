@@ -145,7 +145,7 @@ class _PassageSearch:
     _held: str = ""  # end of the text so far; repeated punctuation may continue in the next chunk
     _texts: list[_Text] = field(init=False)
     _carried: bytes = b""  # last bytes searched so far, to search again with the next chunk
-    _line: int = 1  # number of the line in which the carried bytes begin
+    _line: int = 1  # number of the line in which `_carried` begins
 
     def __post_init__(self) -> None:
         self._texts = [_Text(_encode(text)) for text in self.given]

@@ -28,7 +28,7 @@ def regression_scores(predicted: Numbers, truth: Numbers, deviation: float) -> t
 
 
 def correlation(first: Numbers, second: Numbers) -> float:
-    """Return Pearson's correlation, or 0 if all numbers of a side are the same."""
+    """Return Pearson's correlation, or 0 if either array is constant."""
     first, second = first - first.mean(), second - second.mean()
     norm = float(np.linalg.norm(first) * np.linalg.norm(second))
     return float(first @ second) / norm if norm > 0 else 0.0

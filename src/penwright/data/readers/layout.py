@@ -17,9 +17,9 @@ LONGEST_KNOWN = 30  # maximum length of a common name, in characters
 LONGEST_NAME = 100  # maximum length of a column name, in characters; surveys use whole questions
 MOST_BEFORE = 20  # maximum number of rows before a header: titles and comments
 ENOUGH = 3  # minimum number of values needed to judge the length of a column's texts
-LONG = 20  # minimum length of a text, in characters
-REPEATS = 0.05  # maximum share of rows that repeat the header
-ALIKE = 0.9  # minimum share of values of one kind, for example numbers
+LONG = 20  # minimum length of nearly all values in a text column, in characters
+REPEATS = 0.05  # maximum share of rows that may repeat the header
+ALIKE = 0.9  # a column is of one kind, for example numbers, if at least this share of its values is
 KINDS = {
     "number": re.compile(r"[-+]?[$€£]?\d[\d.,\s]*%?|[-+]?\d*\.?\d+(e[-+]?\d+)?|nan", re.IGNORECASE),
     "time": re.compile(r"\d{1,4}[-/.:]\d{1,2}([-/.:]\d{1,4})?([T ,]+\d{1,2}:\d{2}.*)?"),

@@ -178,7 +178,7 @@ class CompletionConstraint:
                 )
 
     def follow(self, state: int, tail: bytes, token: int) -> tuple[int, bytes]:
-        """Return the state after a token, and the bytes of an incomplete character at its end."""
+        """Return the state after a token, and the bytes of an incomplete character at the end of the token."""
         text, rest = _decode(tail + self.bytes[token])
         for of_class in self.automaton.classes.of(text or ""):
             state = int(self.automaton.table[state, of_class])
