@@ -33,7 +33,7 @@ class Comparison:
     first: Float64[np.ndarray, " rows"]  # surprisals in nats; NaN where the first text has no piece
     second: Float64[np.ndarray, " rows"]
     differences: Float64[np.ndarray, " rows"]  # surprisals of the second text minus those of the first
-    sums: tuple[float, float]  # total surprisal of each side, in nats
+    sums: tuple[float, float]  # total surprisal of each text, in nats
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _same_ends(first: Sequence[str], second: Sequence[str]) -> Spans:
 
 
 def _shared(first: Sequence[str], second: Sequence[str]) -> Spans:
-    """Align common pieces one to one; align differing spans as _side_by_side() does."""
+    """Align common pieces one to one. Align differing spans one to one if they have equal lengths, or as a whole."""
     begin, end = _ends_in_common(first, second)
     one, other = first[begin : len(first) - end], second[begin : len(second) - end]
     if len(one) * len(other) > MOST_PAIRS:

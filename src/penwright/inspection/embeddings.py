@@ -117,8 +117,8 @@ class PositionalSimilarity:
 
     Sinusoidal and learned vectors are added to embeddings. Rotary positions instead rotate each pair of numbers of a
     query or key by an angle that grows with the position. A rotary position's vector holds the points (cos, sin) of all
-    pairs, slowest last. The cosine between two positions is then the mean of cos(angle) over the pairs: the score of a
-    query and an equal key (Su et al. 2021, section 3.4.3).
+    pairs, the slowest pair last. The cosine between two positions is then the mean of cos(angle) over the pairs: the
+    score of a query and an equal key (Su et al. 2021, section 3.4.3).
     """
 
     kind: Literal["sinusoidal", "learned", "rotary", "none"]

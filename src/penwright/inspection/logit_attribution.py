@@ -109,8 +109,8 @@ def logit_attribution(
 def _pooled(model: EncoderOnly, found: Contributions) -> Float[Tensor, "contributions d_model"]:
     """Return each contribution to the vector that the output layer reads.
 
-    The pooler's activation is replaced by a factor for each number (its output divided by its input), so the sum stays
-    exact.
+    The pooler's activation is replaced by a factor for each dimension (its output divided by its input), so the sum
+    stays exact.
     """
     pooled = found.vectors.mean(1) if model.settings.pooling == "mean" else found.vectors[:, 0].clone()
     if model.pooler is None:

@@ -25,14 +25,15 @@ from penwright.model.encoder_only import EncoderOnly
 
 @dataclass(frozen=True)
 class SublayerMap:
-    """The overview of a sublayer: vector lengths at all positions and, for an attention, its heads at one position."""
+    """The overview of a sublayer: vector lengths at all positions and, for attention, the heads at one position."""
 
     part: PartName
     layer: int
     kind: Kind
     added: Float32[np.ndarray, " positions"]  # length of the vector that the sublayer adds
     after: Float32[np.ndarray, " positions"]  # length of the residual stream after the sublayer
-    weights: Float32[np.ndarray, "n_heads sources"]  # attention weights of the position; empty for feed-forward
+    # attention weights at the position; empty for a feed-forward network
+    weights: Float32[np.ndarray, "n_heads sources"]
     head_added: Float32[np.ndarray, " n_heads"]  # length of the vector that each head adds at the position
 
 

@@ -48,7 +48,7 @@ class Outcomes:
         outcome: str | None = None,
         against: str | None = None,
     ) -> AttributionTarget:
-        """Return the outcome to explain: by default, the next token or the label or, if there is none, the likeliest.
+        """Return the outcome to explain: by default, the next token or the label. If there is none, use the likeliest.
 
         The default position is the last for a writer, and the first for a translator.
         """

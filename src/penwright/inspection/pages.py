@@ -35,7 +35,7 @@ def _without_infinite(array: np.ndarray) -> np.ndarray:
 
 
 def overview(look: Inspector, text: str, target: str | None = None) -> Iterator[View]:
-    """Yield all views that do not depend on a chosen position or head; `views.html` makes a page of them."""
+    """Yield all views that do not depend on a chosen position or head; `views.html` turns them into a page."""
     if not look.outcomes:  # an encoder without labels has no outcomes
         yield heads(look, text, target)
         yield from map(view, look.rollout(text, target))

@@ -30,7 +30,7 @@ from penwright.model.mask import KernelMask
 PatchKind = Literal["residual", "attention", "feed_forward", "heads"]
 PATCH_KINDS: tuple[PatchKind, ...] = ("residual", "attention", "feed_forward", "heads")
 BATCH_TOKENS = 2048  # maximum number of tokens per batch
-SMALLEST = 1e-9  # preferences that differ by less count as equal, because of rounding errors
+SMALLEST = 1e-9  # preferences that differ by less than this count as equal, because of rounding errors
 
 
 @dataclass(frozen=True)

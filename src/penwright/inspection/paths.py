@@ -134,7 +134,7 @@ def paths(model: Model, reading: ForwardPass, aim: AttributionTarget, names: Seq
 def _sites(
     model: Model, recording: Recording, stack: StackRecord
 ) -> Iterator[tuple[list[_Site], list[str], Float[Tensor, "contributions positions d_model"]]]:
-    """Yield groups of sites that read the residual stream at the same point, with the contributions to it."""
+    """Yield groups of inputs that read the same residual stream, with the contributions to that stream."""
     for place, (names, vectors) in walk(stack):
         if place is None:
             cross = recording.sublayers("cross") if stack is not recording.stacks[-1] else []
@@ -150,7 +150,7 @@ def _sites(
 
 
 def _inputs(site: _Site, stack: StackRecord, x: Float[Tensor, "rows positions d_model"], model: Model) -> Tensor:
-    """Compute the queries, keys, values, output or logits of a site from a residual stream."""
+    """Compute what a part computes from this input: queries, keys, values, an output or logits."""
     place = site.place
     if place is None:
         return read_out(model, x)
@@ -210,7 +210,7 @@ def _pulled(
     aim: AttributionTarget,
     gradients: dict[tuple[int, str], Tensor],
 ) -> Float[Tensor, "sites positions d_model"]:
-    """Return the gradient of log p(outcome) with respect to the residual stream, through each site alone."""
+    """Return the gradient of log p(outcome) with respect to the residual stream, through each input alone."""
     stream = vectors.sum(0)
     found = []
     for site in sites:

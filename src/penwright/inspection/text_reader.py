@@ -16,7 +16,7 @@ Inspected = Generator | Translator | Classifier
 
 
 class TextReader:
-    """A converter from texts to the tokens of a forward pass: the same tokens as when the model is used."""
+    """A converter from texts to the tokens of a forward pass, which are the tokens that the model reads in use."""
 
     def __init__(self, application: Inspected):
         self.application, self.tokenizer = application, application.tokenizer

@@ -86,7 +86,7 @@ def _alignment(found: Alignment) -> View:
         if weight >= WEAKEST or source == strongest[target]
     ]
     data = {"source": found.source_tokens, "target": found.tokens, "links": links}
-    return View("alignment", data, {"threshold": 0}, "Where in the source the model attends for each token")
+    return View("alignment", data, {"threshold": 0}, "Where the model attends in the source for each token")
 
 
 @view.register

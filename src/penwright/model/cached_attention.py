@@ -15,7 +15,7 @@ COMPILES = torch.cpu._is_avx512_supported()  # the C++ operator needs AVX-512
 
 
 def stepping_attention(origins: Int[Tensor, "batch sources"] | None = None) -> Kernel:
-    """Return the kernel for a cache; `origins` holds the row that stores each source (None: rows store their own)."""
+    """Return the kernel for a cache; `origins` holds the row that stores each source (None: the same row)."""
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
         allowed = None if mask.allowed is None else mask.allowed.contiguous()

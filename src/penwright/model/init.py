@@ -54,7 +54,7 @@ class _WithoutInit(TorchFunctionMode):
 
 @contextmanager
 def shapes_only() -> Iterator[None]:
-    """Build models inside the context on the meta device, without memory for their weights.
+    """Build models on the meta device inside the `with` block, without allocating memory for their weights.
 
     Random weights and arithmetic on this device would be slow, since torch would import its compiler (1.5 s). So
     weights are not initialized, and positions are computed on the CPU.

@@ -12,7 +12,7 @@ from penwright.native.toolchain import SOURCES
 
 LARGEST = 127  # largest value of symmetric int8
 TINY = 1e-8  # minimum value of a scale, to avoid division by zero
-WHOLE_VECTORS = 32  # torch's product for a single row reads past its end unless the width is a multiple of this
+WHOLE_VECTORS = 32  # torch's product reads past the end of a single row unless the width is a multiple of this
 BLOCK = 64  # int8_product.cpp requires the number of columns and the width to be multiples of this
 ZERO = 128  # zero point of the unsigned rows in int8_product.cpp
 SOURCE = SOURCES / "int8_product.cpp"

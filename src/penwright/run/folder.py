@@ -3,7 +3,7 @@
 recipe.toml  tokenizer.json  corpus.json  steps.jsonl  metrics.jsonl  samples.jsonl
 stop (asks training to stop)  stopped (training was interrupted, everything is saved)  lock (held during training)
 checkpoints/step-00001200/ (see run/checkpoints.py)
-ngrams.safetensors (linear classifier of n-grams, only in runs of classifiers)  baselines.json (scores of the baselines)
+ngrams.safetensors (linear classifier on n-grams, only in runs of classifiers)  baselines.json (scores of the baselines)
 checkpoints/first/ (the weights at the first evaluation, kept for comparison)
 checkpoints/early-00000012/ (the weights after 1, 10, 100 ... seconds, if `training.early` asks for them)
 job.json (the last torchrun job that trained the run)
@@ -45,7 +45,7 @@ from penwright.storage import (
 RECIPE, TENSORBOARD = "recipe.toml", "tensorboard"
 STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
-LINEAR = "ngrams.safetensors"  # the linear classifier of n-grams, in the runs of classifiers
+LINEAR = "ngrams.safetensors"  # the linear classifier on n-grams, in the runs of classifiers
 # Names that can exist in a run folder whose training has not begun.
 BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK, LINEAR}
 # The files and folders, besides .json files, that Penwright writes in a run folder.

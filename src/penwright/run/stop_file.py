@@ -39,7 +39,7 @@ def mark_stopped(run: Run) -> None:
 
 
 def clear_stop_files(run: Run) -> None:
-    """Delete the stop files, when training starts, resumes or is complete."""
+    """Delete the stop files. Call this when training starts, resumes or is complete."""
     _delete(run, STOP, STOPPED)
 
 

@@ -45,7 +45,7 @@ class RunContext:
     model: Model
     device: torch.device
     card: ModelCard
-    linear: LinearClassifier | None = None  # linear classifier of n-grams; classification only
+    linear: LinearClassifier | None = None  # linear classifier on n-grams; for classification only
     whole_linear: LinearClassifier | None = None  # linear classifier fitted on all texts, for use outside the corpus
     linear_outputs: Tensor | None = None  # outputs of `linear` for the texts of quick evaluations
     dictionary: Mapping[str, str] | None = None  # word translations for the baseline; None: learned from the corpus

@@ -27,7 +27,7 @@ MOST_EVALUATED = 10_000  # maximum number of texts in a quick evaluation
 MOST_SCORES = 20_000_000  # maximum number of scores (texts x labels) in memory at once
 MOST_LOGITS = 50_000_000  # maximum number of logits (texts x labels) for fitting the linear classifier
 MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
-MOST_REFITTED = 20_000  # maximum number of texts for which a linear classifier is fitted on all of them
+MOST_REFITTED = 20_000  # maximum size of a corpus, in texts, for fitting a linear classifier on all of its texts
 LINEAR = "linear classifier of n-grams"  # name of the baseline in reports
 
 # Label ids (one label per text), 0 or 1 for each label (any number of labels), or standardized scores (regression).
@@ -111,7 +111,7 @@ def classifier_model(context: RunContext) -> EncoderOnly:
 
 
 def fit_linear(context: RunContext, corpus: AnyCorpus, until: float = inf) -> LinearClassifier:
-    """Fit a linear classifier of n-grams on the training texts. If there are many texts, use a random sample."""
+    """Fit a linear classifier on n-grams of the training texts. If there are many texts, use a random sample."""
     n_labels, seed = len(context.card.labels), context.recipe.seed
     texts, targets = some_texts(context, corpus, corpus.training, seed)
     return LinearClassifier.fit(texts, targets, n_labels, seed, until, context.recipe.model.problem_type)
@@ -149,7 +149,7 @@ def some_texts(context: RunContext, corpus: AnyCorpus, part: AnyPart, seed: int)
 
 
 class Predictions(NamedTuple):
-    """The outputs for some of the held-out texts."""
+    """The outputs of a classifier for some of the held-out texts."""
 
     outputs: Outputs
     truth: Targets

@@ -42,7 +42,8 @@ class Turn(NamedTuple):
     """An answer by the assistant, and the text between the previous answer and this one."""
 
     prompt: tuple[str, ...]  # pieces of text: Markup from the template, or the contents of messages
-    answer: Answer  # with the spaces that the template writes around it, which a tokenizer joins to words
+    # the answer, with the spaces that the template writes around it, since a tokenizer joins these to words
+    answer: Answer
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,8 @@ def lengths_of(texts: Sequence[str] | Sequence[bytes]) -> Counts:
 # library.
 WORD = re.compile(r"[^\S\x1c-\x1f]*[\S\x1c-\x1f]+|\s+")
 
-_WHITE = np.zeros(1 << 16, dtype=bool)  # whether a UTF-16 code unit is white space; no white-space character takes two
+# whether a UTF-16 code unit is white space; every white-space character is a single code unit
+_WHITE = np.zeros(1 << 16, dtype=bool)
 _WHITE[[*b"\t\n\v\f\r ", 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]] = True
 
 _COLUMNS = 3  # integers per key; each packs four UTF-16 code units, so words have at most 12 units
@@ -116,7 +117,7 @@ class WordTable:
         hits = self._lengths[slots] == lengths
         for column, key in zip(self._keys, keys, strict=True):
             hits &= column[slots] == key
-        numbers, known = self._numbers[slots], self._ids  # read both after the lengths, which _add() writes last
+        numbers, known = self._numbers[slots], self._ids  # read after the lengths, which _add() writes last
         others = np.flatnonzero(~hits)
         encoded = encode(words.spelled(begin + others))
         numbers[others] = len(known.lengths) + np.arange(len(others))

@@ -33,16 +33,18 @@ CONTROLS = {*map(chr, [*range(0x20), *range(0x7F, 0xA0)]), "\u2028", "\u2029"} -
 class Tokenizer:
     """A tokenizer with decode(encode(text)) == text, except for characters that a character tokenizer does not know.
 
-    Special tokens are at the end of the vocabulary. No text is encoded as one, not even "</s>", and they decode to
-    nothing. (`transformers` needs `split_special_tokens=True` for this; the file cannot express it.)
+    Special tokens are at the end of the vocabulary. No text is encoded as a special token, not even "</s>", and special
+    tokens decode to nothing. (`transformers` needs `split_special_tokens=True` for this; the file cannot express it.)
     """
 
     def __init__(self, library: LibraryTokenizer, notes: tuple[str, ...] = ()) -> None:
         """Wrap a tokenizer of the tokenizers library; `notes` lists requests that training could not satisfy."""
         library.encode_special_tokens = True
         self.kind: str = kind_of(library)
-        self.joins_marks = isinstance(library.pre_tokenizer, pre_tokenizers.Sequence)  # combining marks extend words
-        self.prefix_space = isinstance(library.normalizer, normalizers.Prepend)  # a space is added before each text
+        # whether combining marks extend words
+        self.joins_marks = isinstance(library.pre_tokenizer, pre_tokenizers.Sequence)
+        # whether a space is added before each text
+        self.prefix_space = isinstance(library.normalizer, normalizers.Prepend)
         self.notes, self.vocab_size = notes, library.get_vocab_size(with_added_tokens=True)
         self.dtype = ids_type(self.vocab_size)
         self._library = library

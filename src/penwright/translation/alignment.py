@@ -46,7 +46,8 @@ class Agreement(NamedTuple):
 class Aligner:
     """A word aligner for sentence pairs, based on one cross-attention head (None: the mean of all heads).
 
-    Words are split at white space, and into single characters in scripts without spaces, unless `cut` is given.
+    Unless `cut` is given, texts are split into words at white space. In scripts without spaces, each character is a
+    word.
     """
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, head: AlignmentHead | None, cut: Cut = word_spans):
@@ -144,7 +145,7 @@ def links_of(weights: Weights) -> Links:
 
 
 def word_numbers(text: str, tokenizer: Tokenizer, cut: Cut = word_spans) -> list[int]:
-    """Return, for each token, the index of the word in which it ends or, between words, of the preceding word."""
+    """Return the index of the word in which each token ends. A token that ends between words gets the preceding one."""
     text = well_formed(text)
     return span_indices(text, cut(text), tokenizer.sizes(text))
 

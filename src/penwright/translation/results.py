@@ -20,7 +20,7 @@ from penwright.translation.constraints.segments import Segment, SegmentResult
 LONGEST_LOOP = 6  # maximum number of words in a repeated phrase
 MIN_REPEATS = 4  # minimum number of repetitions in a row that make a word a loop; for a phrase, one fewer
 STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters, at least six times in a row
-FEW_TOKENS = 8  # shorter sources, in tokens, get no warning about the length of the translation
+FEW_TOKENS = 8  # sources with fewer tokens than this get no warning about the length of the translation
 SHORTEST, LONGEST = 0.3, 3.0  # usual range of the number of target tokens per source token
 
 
@@ -176,7 +176,7 @@ def _candidate(
     found: Mapping[Segment, Sequence[SegmentResult]],
     rank: int,
 ) -> Candidate:
-    """Join the translations at position `rank` of each part's n best. A part with fewer contributes its last one."""
+    """Join the translations of rank `rank` of all parts. A part with fewer translations contributes its last one."""
     text, used, results = "", [], []
     for number, line in enumerate(lines):
         text += "\n" if number else ""

@@ -49,7 +49,10 @@ def joined(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[W
 
 
 def span_indices(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[int]:
-    """Return the index of the span in which each token ends; between spans, the earlier one. Sizes are in bytes."""
+    """Return the index of the span in which each token ends. A token that ends between spans gets the preceding one.
+
+    `sizes` holds the size of each token in bytes.
+    """
     places = byte_places(text)
     starts = [places[span.start] for span in spans]
     return [max(0, bisect_left(starts, end) - 1) for end in accumulate(sizes)]
