@@ -48,7 +48,7 @@ def first_words(text: str, n: int) -> str:
 
 
 def next_word(text: str, piece: str) -> str:
-    """Return the first word of a text. In a script without spaces, return `piece` if the text begins with it."""
+    """Return the first word of a text. If its script has no spaces and it begins with `piece`, return `piece`."""
     first = first_words(text, 1)
     return piece if WITHOUT_SPACES.match(first) and text.startswith(piece) and len(piece.split()) == 1 else first
 

@@ -94,7 +94,7 @@ def numbers(title: str, matrix: np.ndarray, rows: Sequence[str], columns: Sequen
 def table_of(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, last: Literal["left", "right"] = "right"
 ) -> Table:
-    """Return a table. The first column is left-aligned, the last has the alignment `last`, others are right-aligned."""
+    """Return a table with the first column left-aligned, the last aligned as `last`, and all others right-aligned."""
     table = Table(box=None, padding=(0, 1, 0, 0))
     for place, name in enumerate(columns):
         justify = "left" if place == 0 else last if place == len(columns) - 1 else "right"

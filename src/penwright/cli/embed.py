@@ -51,7 +51,7 @@ def search(
     """Find the lines of a text file that are most similar to a query.
 
     Prints the cosine similarity, the line number and the line, separated by tabs. The vectors of the lines are cached,
-    which makes the next search in the same file fast.
+    so the next search in the same file is fast.
     """
     from penwright.cli.progress import print_message
     from penwright.workflows.search import SearchIndex

@@ -22,7 +22,7 @@ InPrecision = Annotated[
     Literal["float32", "bfloat16", "int8"] | None,
     typer.Option(
         "--precision",
-        help="Precision of the weights. float32 is exact. Default: the fastest one that is as good on held-out text.",
+        help="Precision of the weights. Default: the fastest one that is as accurate as float32 on held-out text.",
         show_default=False,
     ),
 ]

@@ -64,7 +64,7 @@ class UserTable(NamedTuple):
         raise UsageError(f"{self.path} has no column '{name}'. Columns: {', '.join(self.header)}")
 
     def write(self, names: Sequence[str], columns: Sequence[Sequence[str]]) -> None:
-        """Write the table with the new columns to standard output. A name that is already taken gets a number."""
+        """Write the table with the new columns to standard output. If a name is already taken, append a number."""
         header = list(self.header)
         for name in names:
             taken = (f"{name}_{number}" for number in range(2, len(header) + 3))

@@ -111,7 +111,7 @@ class Markers:
 class Batches(ABC, Generic[AnyBatch]):
     """The batches of one part of a corpus, numbered from the start of training."""
 
-    per_epoch: float  # number of batches in one pass over the part
+    per_epoch: float  # number of batches per epoch
     tokens_per_epoch: int  # number of target tokens; for labelled texts, number of all tokens
     n_left_out: int = 0  # number of examples dropped because they are too long for the model
     n_cut: int = 0  # number of texts longer than the context; a batch holds one part of each

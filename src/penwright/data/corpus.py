@@ -68,7 +68,7 @@ class Columns:
     target: str | int | None = None
     text: tuple[str | int, ...] | str | int | None = None  # text columns; several are joined by a space
     label: str | int | None = None
-    label_kind: LabelKind | None = None  # None: detect it
+    label_kind: LabelKind | None = None  # the kind of labels; None: detect it
     group: str | int | None = None  # column; rows with the same value in it are held out together
     label_names: Mapping[str, str] = field(default_factory=dict)  # new names for labels in the files
     as_trained: Roles = field(default_factory=dict)  # the columns used in training, for roles that are not set

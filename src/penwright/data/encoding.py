@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8",
-    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, because the UTF-32 mark begins with the UTF-16 mark
+    codecs.BOM_UTF32_LE: "utf-32-le",  # UTF-32 comes first, because its mark begins with the mark of UTF-16
     codecs.BOM_UTF32_BE: "utf-32-be",
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",

@@ -24,7 +24,7 @@ class SetCounts(NamedTuple):
     n_texts: int
 
     def plus(self, other: "SetCounts") -> "SetCounts":
-        """Return the sums of these counts and those of other texts."""
+        """Return the sum of these counts and `other`, field by field."""
         return SetCounts(
             self.right + other.right,
             self.predicted + other.predicted,
