@@ -36,7 +36,7 @@ def save_as(
 ) -> None:
     """Export a model to a new folder in the format of an engine. The folder is created only if the export succeeds.
 
-    Raises PenwrightError for a classifier that is mixed with an n-gram classifier: other engines cannot run the latter.
+    Raises PenwrightError for a classifier that is mixed with an n-gram classifier, which other engines cannot run.
     """
     if to in ("huggingface", "onnx") and metadata.labels and model.settings.ngrams:
         raise PenwrightError(

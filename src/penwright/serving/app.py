@@ -71,7 +71,7 @@ def create_app(registry: ModelRegistry, settings: ServingSettings, studio: "Stud
 
 
 class _Files(StaticFiles):
-    """A server of static files. Unlike Starlette's, it answers methods other than GET and HEAD with 404, not 405."""
+    """A static file server. Unlike Starlette's, it answers methods other than GET and HEAD with 404, not 405."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with a file."""

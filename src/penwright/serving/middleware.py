@@ -140,7 +140,7 @@ class Middleware:
         return bytes(body)
 
     async def _reject(self, response: Response, incoming: _Body, answer: "_Answer") -> None:
-        """Send the error, then drain part of the body: closing the connection at once would lose the answer."""
+        """Send the error, then drain part of the body: closing the connection at once would lose the response."""
         if not incoming.is_whole:
             response.headers["Connection"] = "close"
         start = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}

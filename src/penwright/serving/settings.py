@@ -21,7 +21,7 @@ class ServingSettings(Settings):
     max_n: PositiveInt = 16  # maximum number of completions per prompt, or of alternative translations
     max_new_tokens: PositiveInt = 4096  # maximum number of new tokens of a completion
     max_rows: PositiveInt = 64  # maximum number of completions that a writer generates at a time
-    max_waiting: PositiveInt = 512  # maximum number of queued and running texts of a model (else 429)
+    max_waiting: PositiveInt = 512  # maximum number of queued and running texts of a model (exceeded: status 429)
     max_models: PositiveInt = 16  # maximum number of models that the studio loads, newest first
     max_model_bytes: PositiveInt = 4_000_000_000  # maximum total size of the models that the studio loads, in bytes
     max_upload_bytes: PositiveInt = 500_000_000  # maximum size of a text that is uploaded to the studio, in bytes
@@ -29,11 +29,13 @@ class ServingSettings(Settings):
         4_000_000_000  # maximum size of all uploads together, and of one unpacked text, in bytes
     )
     min_free_bytes: PositiveInt = 1_000_000_000  # minimum free disk space to leave, in bytes
-    plan_seconds: PositiveFloat = 180.0  # time limit for reading texts and planning (else 504)
+    plan_seconds: PositiveFloat = 180.0  # time limit for reading texts and planning (exceeded: status 504)
     max_connections: PositiveInt = 512  # maximum number of open connections; beyond it, an idle connection is closed
-    read_seconds: PositiveFloat = 20.0  # time limit for sending a request (else 408) or reading part of a response
-    build_seconds: PositiveFloat = 10.0  # time limit for compiling a pattern and word constraints (else 400)
-    deadline_seconds: PositiveFloat = 300.0  # time limit for answering a request (else 504)
+    # time limit for sending a request (exceeded: status 408) or reading part of a response
+    read_seconds: PositiveFloat = 20.0
+    # time limit for compiling a pattern and word constraints (exceeded: status 400)
+    build_seconds: PositiveFloat = 10.0
+    deadline_seconds: PositiveFloat = 300.0  # time limit for answering a request (exceeded: status 504)
     drain_seconds: PositiveFloat = 10.0  # time for running requests to finish when the server stops
 
     @field_validator("api_key")

@@ -37,7 +37,7 @@ class TextFile(BaseModel):
 
 
 def check_name(name: str) -> str:
-    """Return the name of a file or a run unchanged. Raises UsageError if it may be a path, pattern, option or HTML."""
+    """Return the name of a file or a run unchanged. Raises UsageError if it could be a path, an option or HTML."""
     shown = f"the name {name[:40]!a}"
     if not name.strip() or name != name.strip() or name.startswith((".", "-", "~")) or name.endswith("."):
         raise UsageError(f"{shown} is empty, or begins or ends with a character that is not allowed. Rename it")

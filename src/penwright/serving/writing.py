@@ -41,7 +41,7 @@ class TokenChoice(BaseModel):
 
     id: int
     text: str  # text of the token alone
-    shown: str | None = None  # text that the token adds, if different; "" for part of a character
+    shown: str | None = None  # text that the token adds, if not its own text; "" for part of a character
     probability: float  # the model's probability, without the decoding settings
     chance: float | None = None  # probability with the decoding settings; None if no setting applies
 

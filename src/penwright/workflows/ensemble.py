@@ -1,4 +1,4 @@
-"""Ensembles: several models of one corpus are distilled into a single model, which is used like any other model."""
+"""Ensembles: several models, trained on one corpus, are distilled into a single model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

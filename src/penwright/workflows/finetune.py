@@ -58,7 +58,7 @@ def with_base(given: Table) -> Table:
 
 
 def require_suitable(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer | None, say: Say) -> None:
-    """Raise PenwrightError if the base model or tokenizer does not suit this corpus, or --keep-old cannot be used."""
+    """Raise PenwrightError if the base model or tokenizer does not suit this corpus, or rules out --keep-old."""
     base = open_base(recipe) if recipe.finetuning else None
     for existing in filter(None, [tokenizer or (base and base.tokenizer)]):
         for note in _unknown_text(existing, TASKS[recipe.task].texts(corpus)):

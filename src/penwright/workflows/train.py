@@ -251,7 +251,7 @@ def fit(
         notify(observers, "said", "compiling the decoding steps in the background")
     with advise_on_out_of_memory():
         session.fit()
-    if context.recipe.lora:  # the base is large, and is loaded again below
+    if context.recipe.lora:  # free the memory of the base, which is large and is loaded again below
         context.model.to("meta")
         give_back_memory()
     best, warnings = run.best()

@@ -59,7 +59,7 @@ def make_trainer(
 
 
 def _temporary_folder(run: Run) -> Path:
-    """Make a folder beside the checkpoints, which is deleted like an unfinished checkpoint."""
+    """Make a temporary folder beside the checkpoints. Resuming deletes it, as it deletes unfinished checkpoints."""
     folder = run.real_folder.absolute() / CHECKPOINTS / f"{folder_name(0)}.tmp-{time_ns()}"
     folder.mkdir(parents=True)
     return folder

@@ -215,9 +215,8 @@ class CapacityPlanner:
 
     def largest_size(self) -> tuple[str, str]:
         """Return the largest size that sees enough tokens and suits the memory and the corpus, and the reason."""
-        sizes = [name for name in LADDER if self._is_possible(name)] or [
-            LADDER[0]
-        ]  # if no size fits the settings, the smallest one raises the error
+        # if no size fits the settings, try the smallest one, which raises an error with the reason
+        sizes = [name for name in LADDER if self._is_possible(name)] or [LADDER[0]]
         chosen, tokens = sizes[0], self.tokens(sizes[0])
         for name in sizes[1:]:
             cost, needed = self._flops(name) / self._flops(chosen), self.tokens_needed(name)

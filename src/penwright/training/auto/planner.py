@@ -19,8 +19,8 @@ CHARACTER_EPOCHS = 6.0
 LORA_RATE = 1e-2  # learning rate of adapters (measured: better than 2e-3 after 40 steps)
 # Usual learning rates for models that other projects trained, in full and with adapters.
 PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3
-# Batch in tokens and learning rate for pretrained models that become classifiers: those of BERT, and a higher rate for
-# models that are narrower than BERT (measured with MiniLM, whose width is 384).
+# Batch size in tokens and learning rate for pretrained models that become classifiers: BERT's values, and a higher
+# rate for models that are narrower than BERT (measured with MiniLM, whose width is 384).
 FINE_BATCH, FINE_RATE, NARROW_RATE, WIDTH_OF_BERT = 768, 5e-5, 2e-4, 768
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
 
