@@ -36,6 +36,6 @@ def _end_of_turn(template: ChatTemplate, tokenizer: Tokenizer) -> str:
     """
     try:
         after = template.after_answer().lstrip(" ")
-    except PenwrightError:  # the template rejects more than one message
+    except PenwrightError:  # the template rejects conversations of more than one message
         return ""
     return max((name for name in tokenizer.special_ids if after.startswith(name)), key=len, default="")

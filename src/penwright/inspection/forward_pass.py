@@ -20,9 +20,8 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.encoder_only import EncoderOnly
 
 Side = Literal["source", "target"]  # the sides of an encoder-decoder; each may have its own embedding
-PartName = Literal[
-    "encoder", "decoder", "cross"
-]  # parts with attention; "cross" attends from the decoder to the encoder
+# parts with attention; "cross" attends from the decoder to the encoder
+PartName = Literal["encoder", "decoder", "cross"]
 
 
 @dataclass(frozen=True)
@@ -131,9 +130,8 @@ def top_predictions(probabilities: Float[Tensor, "*places outcomes"], names: Seq
     """Return the k most likely outcomes; ties go to the lower id. `names` has the names of all outcomes."""
     order = probabilities.argsort(dim=-1, descending=True, stable=True)[..., : max(1, k)]
     ids = order.cpu().numpy()
-    texts = np.array(names, dtype=object)[
-        ids
-    ].tolist()  # an object array, since NumPy's string arrays drop trailing NULs
+    # an object array, since NumPy's string arrays drop trailing NULs
+    texts = np.array(names, dtype=object)[ids].tolist()
     return TopPredictions(ids, probabilities.gather(-1, order).cpu().numpy(), texts)
 
 

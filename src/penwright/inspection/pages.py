@@ -64,9 +64,8 @@ def whole_model(look: Inspector, text: str, target: str | None = None, position:
     pieces, room = dict[str, object](), MOST_PIECES
     wanted: list[tuple[str, Callable[[], object]]] = []
     for here in [start, *(each for each in range(len(last.tokens)) if each != start)]:
-        stacks = (
-            found.stacks if here == start else found.stacks[-1:]
-        )  # the encoder is the same for all decoder positions, so it is included only once
+        # the encoder is the same for all decoder positions, so it is included only once
+        stacks = found.stacks if here == start else found.stacks[-1:]
         spots = [
             (stack, where) for stack in stacks for where in ([here] if stack is last else range(len(stack.tokens)))
         ]

@@ -25,7 +25,8 @@ def initialise(model: nn.Module, settings: ModelSettings) -> None:
             nn.init.normal_(module.weight, std=module.in_features**-0.5)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-    for module in model.modules():  # embeddings after linear layers, because an output layer may share their matrix
+    # initialize embeddings after linear layers, because an output layer may share their matrix
+    for module in model.modules():
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
         if isinstance(module, Attention | FeedForward):

@@ -25,7 +25,8 @@ class Sinusoidal(nn.Module):
         super().__init__()
         self.layout, self.offset = layout, offset
         last = d_model - 2 if layout == "tensor2tensor" else d_model
-        exponents = torch.arange(0, d_model, 2, device="cpu") / max(1, last)  # on the CPU even inside shapes_only()
+        # computed on the CPU even inside shapes_only()
+        exponents = torch.arange(0, d_model, 2, device="cpu") / max(1, last)
         self.register_buffer("frequencies", 10_000.0**-exponents, persistent=False)
 
     def forward(self, positions: Int[Tensor, "rows length"]) -> Float[Tensor, "rows length d_model"]:
@@ -71,7 +72,7 @@ class Rotary(nn.Module):
 
 def rotary_frequencies(d_head: int, base: float) -> Float[Tensor, " half_head"]:
     """Return the unscaled RoPE frequency of each pair of dimensions, in radians per position."""
-    return base ** -(torch.arange(0, d_head, 2, device="cpu") / d_head)  # on the CPU even inside shapes_only()
+    return base ** -(torch.arange(0, d_head, 2, device="cpu") / d_head)  # computed on the CPU even inside shapes_only()
 
 
 def scaled(frequencies: Float[Tensor, " half_head"], scaling: RotaryScaling) -> Float[Tensor, " half_head"]:

@@ -207,9 +207,8 @@ def _prompt(given: object, tokenizer: Tokenizer) -> tuple[str, list[int]]:
 
 def _check_prompts(prompts: Sequence[tuple[str, list[int]]], limits: ServingSettings) -> None:
     check_texts([text for text, _ in prompts], limits)
-    longest = max(
-        (len(tokens) for _, tokens in prompts), default=0
-    )  # counted in tokens, since some tokens have no text
+    # counted in tokens, since some tokens have no text
+    longest = max((len(tokens) for _, tokens in prompts), default=0)
     if longest > limits.max_characters:
         raise RequestTooLarge(
             f"a prompt has {longest:,} tokens, but this server accepts at most {limits.max_characters:,} "

@@ -24,9 +24,8 @@ class EmbeddingRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    input: (
-        Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_ENTRIES)]
-    )  # texts to embed; token ids are not supported
+    # texts to embed; token ids are not supported
+    input: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_ENTRIES)]
     model: Name | None = None  # name of a model; None for the first one that is not a translator
     encoding_format: Literal["float", "base64"] = "float"  # "base64" encodes little-endian float32 values
     dimensions: int | None = None  # must equal the model's width, if present

@@ -39,12 +39,8 @@ TYPES: Mapping[str, str] = {
     "png": "image/png",
 }
 MAX_ALTERNATIVES = 500_000  # maximum product of k and the number of characters in a text
-MAX_NUMBERS = {
-    "json": 4_000_000,
-    "html": 16_000_000,
-    "svg": 16_000_000,
-    "png": 16_000_000,
-}  # maximum number of values in a picture, by format
+# maximum number of values in a picture, by format
+MAX_NUMBERS = {"json": 4_000_000, "html": 16_000_000, "svg": 16_000_000, "png": 16_000_000}
 MAX_TOKENS = 512  # maximum length of a text for the picture of a whole model, in tokens
 MAX_CIRCUIT_TOKENS = 96  # maximum length of a text in tokens for circuits and patching, which need many passes
 N_WORDS = 2000  # number of tokens in an embedding map
@@ -86,9 +82,8 @@ def _one_head(insp: Inspector, body: InspectRequest) -> View:
     maps = insp.attention(body.text, body.target, [head.layer])
     part = maps.part(head.part)
     data = one_head(maps, head).data
-    weights = part.weights[0, head.number][
-        : len(data["weights"])
-    ]  # the exact weights, since a view's weights are rounded to bytes
+    # the exact weights, since a view's weights are rounded to bytes
+    weights = part.weights[0, head.number][: len(data["weights"])]
     return View("head", {**data, "weights": weights}, heading=f"Where head {head} attends")
 
 

@@ -31,10 +31,8 @@ class ModelRegistry:
     def put(self, served: ModelWorker) -> ModelWorker | None:
         """Add a model, and return the one that it replaces. Requests that began with the old model may finish."""
         before = self._served.get(served.name)
-        self._served = {
-            **self._served,
-            served.name: served,
-        }  # a new mapping, since a loop may be iterating over the old one
+        # a new mapping, since a loop may be iterating over the old one
+        self._served = {**self._served, served.name: served}
         return before
 
     def remove(self, name: str) -> ModelWorker:

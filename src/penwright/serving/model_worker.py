@@ -204,11 +204,11 @@ class ModelWorker:
         return [each for each in found if isinstance(each, Classification)]
 
     def stop(self) -> None:
-        """Refuse new requests with Stopping."""
+        """Refuse new requests with the error `Stopping`."""
         self.is_stopping = True
 
     def abort(self) -> None:
-        """End running requests with Stopping."""
+        """End running requests with the error `Stopping`."""
         error = Stopping("the server was stopped before the request was finished")
         if self.kind == "writer":
             self.completion_worker.abort(error)

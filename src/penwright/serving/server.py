@@ -161,9 +161,8 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.create_server(place[:2], family=family, backlog=BACKLOG)
-        listening.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-        )  # without TCP_NODELAY, responses may end 40 ms late
+        # without TCP_NODELAY, responses may end 40 ms late
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
     except OSError as error:
         raise PenwrightError(f"cannot listen on {host}:{port}: {error.strerror}. Choose a different --port") from None

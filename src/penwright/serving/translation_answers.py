@@ -22,10 +22,8 @@ from penwright.translation.segments import sentences
 from penwright.translation.translator import Translator
 from penwright.translation.words import WordSpan, complete_last_word, pieces_of_words, span_indices, word_spans
 
-MAX_WORDS, MAX_CHARACTERS = (
-    300,
-    3000,
-)  # limits of a sentence; the cost of search and attention is quadratic in its length
+# limits of a sentence; the cost of search and attention is quadratic in its length
+MAX_WORDS, MAX_CHARACTERS = 300, 3000
 
 
 def check_sentence(text: str, prefix: str, name: str) -> None:

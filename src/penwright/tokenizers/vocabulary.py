@@ -177,9 +177,8 @@ class _Growing:
         self._model = file["model"]
         if isinstance(self._model["vocab"], list):
             listed = len(self._model["vocab"])
-            self._model["vocab"] += [
-                [name, NEVER] for name in self.names[listed:]
-            ]  # special tokens come before new tokens
+            # special tokens come before new tokens
+            self._model["vocab"] += [[name, NEVER] for name in self.names[listed:]]
         else:
             self._model["vocab"] |= {token["content"]: token["id"] for token in file["added_tokens"]}
         self._known = set(self.names)

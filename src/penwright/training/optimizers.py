@@ -16,11 +16,8 @@ from penwright.model.weights import weights_of
 from penwright.training.distributed.parallel import like, locals_of
 from penwright.training.distributed.ranks import ALONE, Ranks
 
-COEFFICIENTS = (
-    3.4445,
-    -4.7750,
-    2.0315,
-)  # coefficients of the quintic polynomial that brings singular values close to 1 in five rounds
+# coefficients of the quintic polynomial that brings singular values close to 1 in five rounds
+COEFFICIENTS = 3.4445, -4.7750, 2.0315
 
 
 def orthogonalise(

@@ -74,7 +74,7 @@ def _digest(run: Run, name: str) -> str:
 
 
 def require_shapes(checkpoint: Checkpoint, recipe: Recipe, vocab_size: int, n_labels: int) -> None:
-    """Raise PenwrightError unless the weights have the shapes of the model. Allocates no memory for the model."""
+    """Raise PenwrightError unless the weights have the shapes of the model, without allocating memory for the model."""
     saved, path = checkpoint.shapes(), checkpoint.folder
     model = recipe.model
     layers = model.n_layers + (model.n_decoder_layers or 0)

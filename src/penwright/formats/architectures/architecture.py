@@ -35,7 +35,7 @@ class Architecture:
     block: Table  # our model settings that reproduce the blocks of this class
     supported: Mapping[str, tuple[object, ...]]  # supported values of other keys of config.json, the default first
     defaults: Config = field(default_factory=dict)  # defaults of optional keys of config.json; None: our default
-    prepare: Callable[[Tensors], Tensors] = _unchanged  # changes the tensors on import, before they are renamed
+    prepare: Callable[[Tensors], Tensors] = _unchanged  # function applied to the tensors on import, before renaming
     restore: Callable[[Tensors], Tensors] = _unchanged  # inverse of `prepare`, used on export
     offset: int = 0  # number of unused learned positions included in max_position_embeddings
     has_head: bool = True  # whether an encoder has a classification head

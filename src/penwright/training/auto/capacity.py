@@ -83,7 +83,7 @@ MAX_FLOPS_GAIN = 1.5
 
 
 class CapacityPlanner:
-    """An estimator of how much training fits the budget. It always reads the latest choices of the plan.
+    """An estimator of how much training fits into the budget. It always reads the latest choices of the plan.
 
     Methods take the name of a model size, or None for the model that the settings describe.
     """
@@ -153,9 +153,8 @@ class CapacityPlanner:
     @property
     def steps(self) -> float:
         """Number of optimizer steps that the budget allows with the chosen model."""
-        batch_tokens = min(
-            self._choices.number("training.batch_tokens"), self.corpus_tokens
-        )  # a batch cannot be larger than the corpus
+        # a batch cannot be larger than the corpus
+        batch_tokens = min(self._choices.number("training.batch_tokens"), self.corpus_tokens)
         return self.epochs * self.corpus_tokens / (batch_tokens * self._choices.number("training.accumulate", 1.0))
 
     @property
@@ -173,9 +172,8 @@ class CapacityPlanner:
         throughput = self._tokens_per_second(name, vocab_size)
         gain = GAIN if self._device.type == "cpu" and self._compilation(seconds)[0] else 1.0
         n_teachers = len(self._choices.section("distillation").get("teachers", ()))
-        return (
-            seconds * EFFICIENCY[self._facts.task] * throughput * gain / (1 + n_teachers / 3)
-        )  # a teacher needs only a forward pass, a third of the cost of a training step
+        # a teacher needs only a forward pass, a third of the cost of a training step
+        return seconds * EFFICIENCY[self._facts.task] * throughput * gain / (1 + n_teachers / 3)
 
     def _tokens_per_second(self, name: str | None, vocab_size: int) -> float:
         """Return the throughput without compilation: measured, or estimated if the model does not fit in memory."""

@@ -12,14 +12,10 @@ from typing import NamedTuple
 
 from penwright.config import Task
 
-CONTEXT, MEASURED = (
-    4_000_000,
-    300_000,
-)  # bytes of the training part that the compressor sees, and bytes of the held-out part to compress
-BELOW, ABOVE = (
-    0.06,
-    0.08,
-)  # largest relative deviations of the recorded runs from the formula, for runs of at least one epoch
+# bytes of the training part that the compressor sees, and bytes of the held-out part to compress
+CONTEXT, MEASURED = 4_000_000, 300_000
+# largest relative deviations of the recorded runs from the formula, for runs of at least one epoch
+BELOW, ABOVE = 0.06, 0.08
 YOUNG = 0.2  # for runs of less than one epoch, ABOVE grows by this times (1 - epochs)
 AT_MOST = 8.0  # bits per byte of uncompressed text
 SATURATION = 8.0  # any number of repetitions of a text is worth less than this many epochs of new text

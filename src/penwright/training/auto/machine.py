@@ -21,7 +21,7 @@ from penwright.training.distributed.ranks import ALONE, Ranks, joined
 CGROUPS = Path("/sys/fs/cgroup")
 # The cgroups of this process, one per line, as HIERARCHY:CONTROLLERS:PATH. Version 2 names no controllers.
 OWN_CGROUPS = Path("/proc/self/cgroup")
-BUSY = 0.5  # if other programs use more than this share of the processors, the plan says so
+BUSY = 0.5  # if other programs use more than this share of the processors, the plan has a notice
 
 
 class Machine(NamedTuple):
