@@ -113,7 +113,7 @@ class LinearClassifier(NamedTuple):
         return logits.log_softmax(-1) if self.problem == SINGLE else logits
 
     def save(self, path: Path, whole: "LinearClassifier | None" = None) -> None:
-        """Save the classifier as safetensors. The same file can hold `whole`, also fitted on the held-out texts.
+        """Save the classifier, and `whole`, which was also fitted on the held-out texts, in one safetensors file.
 
         Raises PenwrightError if the file cannot be written.
         """

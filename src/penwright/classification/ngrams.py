@@ -22,7 +22,7 @@ MOST_CHARACTERS = 50_000  # maximum number of characters to read from a text; th
 CHUNK_CHARACTERS, CHUNK_TEXTS = 400_000, 1 << 14  # maximum number of characters, and of texts, per chunk
 HASH_BITS = 48  # number of bits in an n-gram's hash; the highest bit distinguishes word n-grams from character n-grams
 HASH_MASK, WORD_BIT = (1 << HASH_BITS) - 1, 1 << (HASH_BITS - 1)
-MERGE_AT = 1 << 23  # number of accumulated entries at which the counts of equal n-grams are added up
+MERGE_AT = 1 << 23  # number of accumulated entries at which the counts of equal n-grams are merged
 _ODD = 0x9E3779B97F4A7C15  # base of the polynomial hash; _INVERSE is the inverse of _ODD modulo 2**64
 _INVERSE = pow(_ODD, -1, 1 << 64)
 

@@ -21,7 +21,7 @@ Threshold = Annotated[
     float | None,
     typer.Option(
         help="Give no label to a text whose best label has a probability below P. If a text can have several "
-        "labels: give each label with at least this probability.",
+        "labels, give it every label with at least this probability.",
         metavar="P",
         min=0,
         max=1,

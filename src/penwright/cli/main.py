@@ -98,7 +98,7 @@ def _run() -> int | str | None:
     except BrokenPipeError:  # the reader, for example `head`, has closed the pipe
         discard(sys.stdout)
         return 0
-    except OSError as error:  # most likely a full disk
+    except OSError as error:  # most likely, the disk is full
         discard(sys.stdout)
         where = f"{error.filename}: " if error.filename else ""
         print(f"penwright: {where}{error.strerror or error}", file=sys.stderr)

@@ -79,7 +79,7 @@ class LossyStream(_Layer):
         """Discard the stream if an operation on it fails."""
         try:
             yield
-        except OSError:  # for example, a closed pipe, a closed terminal or a full disk
+        except OSError:  # raised by, for example, a closed pipe, a closed terminal or a full disk
             discard(self.stream)
 
 

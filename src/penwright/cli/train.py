@@ -245,7 +245,7 @@ def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
             f"each of the {n_members} members gets {amount(minutes, 'minute')}, too little to learn from. "
             f"Give --minutes {api.minutes_for(n_members, plan.minutes_wanted):.2g} or more, or leave out --ensemble"
         )
-    elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # not measured for translators and classifiers
+    elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # other tasks have no measured saturation
         enough = api.minutes_for(n_members, minutes * SATURATION / plan.epochs)
         warn(
             f"each of the {n_members} members reads the text only about {amount(plan.epochs, 'time')}, and could learn "

@@ -35,7 +35,7 @@ class RotaryScaling(Settings):
         1.0  # RoPE frequencies with fewer rotations than this in the original context count as low
     )
     high_freq_factor: PositiveFloat = (
-        4.0  # RoPE frequencies with more rotations than this are not scaled; between the factors, scaling is gradual
+        4.0  # high RoPE frequencies, with more rotations than this, are not scaled; middle ones are scaled gradually
     )
     original_context: PositiveInt | None = (
         None  # context length before scaling, in tokens; None: all frequencies count as low (linear scaling)

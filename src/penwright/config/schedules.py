@@ -12,7 +12,10 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class EndShift(NamedTuple):
-    """The step at which the planned end of a run last changed, and the progress then. Progress is linear afterwards."""
+    """The last step at which the planned end of a run changed, and the progress at that step.
+
+    Afterwards, the progress is linear.
+    """
 
     step: int = 0
     progress: float = 0.0  # progress of the schedule at that step

@@ -114,7 +114,7 @@ class Batches(ABC, Generic[AnyBatch]):
     per_epoch: float  # number of batches per epoch
     tokens_per_epoch: int  # number of target tokens; for labelled texts, number of all tokens
     n_left_out: int = 0  # number of examples dropped because they are too long for the model
-    n_cut: int = 0  # number of texts longer than the context; a batch holds one part of each
+    n_cut: int = 0  # number of texts longer than the context, of which a batch holds only a part
 
     @abstractmethod
     def batch(self, number: int) -> AnyBatch:

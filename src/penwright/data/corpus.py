@@ -138,7 +138,7 @@ class Corpus(Generic[Example]):
     label_counts: Mapping[str, int] = field(default_factory=dict)  # counts in the training part, in label order
     names: tuple[str, ...] = ()  # names of the two sides, if all files agree
     roles: Roles = field(default_factory=dict)  # the columns that were chosen, if all files agree
-    label_kind: LabelKind | None = None  # None unless the corpus is labelled
+    label_kind: LabelKind | None = None  # the kind of labels; None unless the corpus is labelled
     label_values: tuple[str, ...] = ()  # distinct values of `Labelled.label`; empty if each text has one class
 
     @property

@@ -36,9 +36,7 @@ MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np
 class Documents(Sources[Document]):
     """All documents of some paths, with their sizes and hashes."""
 
-    characters: NDArray[
-        np.int64
-    ]  # length in characters; 0: blank document; negative: number of the reason it is broken
+    characters: NDArray[np.int64]  # length in characters; 0: blank; -n: broken for reason number n
     n_bytes: NDArray[np.int64]  # sizes in UTF-8 bytes
     hashes: Hashes
     reasons: Mapping[str, int]  # reasons why documents are broken, and their numbers

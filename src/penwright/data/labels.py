@@ -13,7 +13,7 @@ from penwright.data.corpus import BETWEEN_LABELS, Broken, Corpus, LabelKind, Lab
 from penwright.data.report import count
 from penwright.errors import PenwrightError
 
-JOINERS = "\u200c\u200d"  # invisible, but needed to write some languages and emoji
+JOINERS = "\u200c\u200d"  # invisible characters that are needed to write some languages and emoji
 SEPARATORS = "|;,"
 CLEAR_SEPARATORS = "|;"  # characters that hardly ever occur within a label
 SEVERAL = 0.1  # labels may be combinations if at least this share contains a separator

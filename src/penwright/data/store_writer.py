@@ -174,7 +174,7 @@ class _TextColumn:
         self._n_waiting = self._n_batches = 0
         self._n_processes = n_processes
         self._processes: EncodingProcesses | None = None
-        self._encoding: deque[tuple[list[int], int, Future[Ragged]]] = deque()  # row ends, number of bytes, tokens
+        self._encoding: deque[tuple[list[int], int, Future[Ragged]]] = deque()  # ends of rows, number of bytes, tokens
 
     def add(self, cell: Cell) -> None:
         assert not isinstance(cell, int), "expected a text, not a label"

@@ -51,7 +51,7 @@ def diverged() -> PenwrightError:
 def evaluating(model: nn.Module) -> Iterator[torch.device]:
     """Put the model in evaluation mode inside the context, then restore its mode; yield the model's device."""
     device = next(model.parameters()).device
-    if not model.training:  # already in evaluation mode; setting it takes longer than a step of a small model
+    if not model.training:  # setting evaluation mode again would take longer than a step of a small model
         yield device
         return
     model.eval()

@@ -238,7 +238,7 @@ class ContinuousBatch:
 
 
 def _longest_prefix(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:
-    """Return the index of the text in `known` that shares the longest prefix, and its length (0 if too short).
+    """Return the index of the text in `known` with the longest common prefix, and the prefix length (0 if too short).
 
     The prefix excludes the last token of the prompt, because reading this token gives the logits.
     """

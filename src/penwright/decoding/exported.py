@@ -116,8 +116,7 @@ class TopKStep(ModelPart):
     ) -> tuple[Float[Tensor, "rows n"], Int[Tensor, "rows n"], Float[Tensor, " rows"]]:
         """Return the likeliest allowed tokens of each row, as the fields of a MaskedTopK.
 
-        `allowed` holds bit masks of the vocabulary, and `situations` selects the mask of each row by the state of its
-        UTF-8.
+        `allowed` holds bit masks of the vocabulary, and `situations` selects the mask of each row by its UTF-8 state.
         """
         found: tuple[Tensor, Tensor, Tensor] = torch.ops.penwright.likeliest(logits, allowed, situations, MAX_K)
         return found

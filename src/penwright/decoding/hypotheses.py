@@ -16,7 +16,7 @@ Whole = Int[np.ndarray, "sentences n"]
 class BeamSettings:
     """Settings of beam search.
 
-    Hypotheses are ranked by log-probability / length ** length_penalty. The length counts the end token.
+    Hypotheses are ranked by log-probability / length ** length_penalty. The length includes the end token.
     """
 
     beam_size: int = 5

@@ -19,7 +19,7 @@ MOST_BEFORE = 20  # maximum number of rows before a header: titles and comments
 ENOUGH = 3  # minimum number of values needed to judge the length of a column's texts
 LONG = 20  # minimum length of nearly all values in a text column, in characters
 REPEATS = 0.05  # maximum share of rows that may repeat the header
-ALIKE = 0.9  # a column is of one kind, for example numbers, if at least this share of its values is
+ALIKE = 0.9  # a column is of a kind, such as numbers, if at least this share of its values match that kind
 KINDS = {
     "number": re.compile(r"[-+]?[$€£]?\d[\d.,\s]*%?|[-+]?\d*\.?\d+(e[-+]?\d+)?|nan", re.IGNORECASE),
     "time": re.compile(r"\d{1,4}[-/.:]\d{1,2}([-/.:]\d{1,4})?([T ,]+\d{1,2}:\d{2}.*)?"),

@@ -1,8 +1,8 @@
 """Beam search under constraints: hypotheses compete only if they contain the same number of required terms.
 
-After Post and Vilar (2018), but with a bank for each number of terms instead of term tokens. The beam takes the best of
-each bank, then the second best of each, and so on, until it is full. So the work depends on the beam size, not on the
-number of terms.
+This follows Post and Vilar (2018), but has one bank for each number of terms, not for each number of term tokens. The
+beam takes the best of each bank, then the second best of each, and so on, until it is full. So the work depends on the
+beam size, not on the number of terms.
 """
 
 from collections import defaultdict
