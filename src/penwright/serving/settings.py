@@ -31,10 +31,8 @@ class ServingSettings(Settings):
     min_free_bytes: PositiveInt = 1_000_000_000  # minimum free disk space to leave, in bytes
     plan_seconds: PositiveFloat = 180.0  # time limit for reading texts and planning (exceeded: status 504)
     max_connections: PositiveInt = 512  # maximum number of open connections; beyond it, an idle connection is closed
-    # time limit for sending a request (exceeded: status 408) or reading part of a response
-    read_seconds: PositiveFloat = 20.0
-    # time limit for compiling a pattern and word constraints (exceeded: status 400)
-    build_seconds: PositiveFloat = 10.0
+    read_seconds: PositiveFloat = 20.0  # time limit to send a request (exceeded: status 408) or read part of a response
+    build_seconds: PositiveFloat = 10.0  # time limit to compile a pattern and word constraints (exceeded: status 400)
     deadline_seconds: PositiveFloat = 300.0  # time limit for answering a request (exceeded: status 504)
     drain_seconds: PositiveFloat = 10.0  # time for running requests to finish when the server stops
 
