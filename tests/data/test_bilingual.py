@@ -1,4 +1,4 @@
-"""Files of translators' programs give pairs, and each damaged unit costs only itself."""
+"""Translation files (TMX, XLIFF, TBX, PO, WMT XML, subtitles, SGM) as sentence pairs."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def write(folder: Path, name: str, text: str | bytes) -> str:
     return str(path)
 
 
-def every(corpus: Corpus[Pair]) -> set[tuple[str, str]]:
+def all_pairs(corpus: Corpus[Pair]) -> set[tuple[str, str]]:
     return {(pair.source, pair.target) for part in (corpus.training, corpus.held_out) for pair in part}
 
 
@@ -72,27 +72,27 @@ FORMS = {"a.tmx": tmx, "a.xlf": xliff, "b.xliff": xliff_2, "a.tbx": tbx, "a.po":
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_format_gives_the_same_pairs(tmp_path: Path, name: str) -> None:
+def test_every_format_yields_the_same_pairs(tmp_path: Path, name: str) -> None:
     path = write(tmp_path, name, FORMS[name](PAIRS))
     assert detect_task([path])[0] == "translate"
-    assert every(open_pairs([path])) == set(PAIRS)
+    assert all_pairs(open_pairs([path])) == set(PAIRS)
     assert open_evaluation_pairs([path]).n_held_out == len(PAIRS)
     with pytest.raises(PenwrightError, match=r"not running text.*--task translate"):
         open_text([path])
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "iso-8859-1"])
-def test_a_memory_is_read_in_any_encoding_and_under_any_name(tmp_path: Path, encoding: str) -> None:
+def test_tmx_is_read_in_any_encoding_and_under_any_file_name(tmp_path: Path, encoding: str) -> None:
     units = [(a, b.replace("Satz", "schöner Satz")) for a, b in PAIRS]
     text = tmx(units).replace('"1.0"?', f'"1.0" encoding="{encoding.removesuffix("-sig")}"?')
-    assert every(open_pairs([write(tmp_path, "memory.txt", text.encode(encoding))])) == set(units)
+    assert all_pairs(open_pairs([write(tmp_path, "memory.txt", text.encode(encoding))])) == set(units)
 
 
-def test_codes_are_dropped_and_marked_text_is_kept(tmp_path: Path) -> None:
+def test_inline_codes_are_dropped_and_highlighted_text_is_kept(tmp_path: Path) -> None:
     seg = (
         r'<bpt i="1">{\b </bpt>Bold<ept i="1">}</ept> <hi>high</hi><ph>&lt;br <sub>title</sub>/&gt;</ph><it>x</it> end.'
     )
-    assert (" ".join(["Bold", "hightitle", "end."]), "x") in every(
+    assert (" ".join(["Bold", "hightitle", "end."]), "x") in all_pairs(
         open_pairs([write(tmp_path, "a.tmx", tmx([*PAIRS, (seg, "x")]))])
     )
 
@@ -103,46 +103,46 @@ def test_codes_are_dropped_and_marked_text_is_kept(tmp_path: Path) -> None:
     where=st.integers(0, len(PAIRS) - 1),
     form=st.sampled_from([tmx, xliff, tbx]),
 )
-def test_damage_costs_one_unit_and_is_counted(tmp_path_factory, damage: str, where: int, form) -> None:
+def test_damaged_unit_is_dropped_alone_and_counted(tmp_path_factory, damage: str, where: int, form) -> None:
     units = [(a + damage if n == where else a, b) for n, (a, b) in enumerate(PAIRS)]
     corpus = open_pairs([write(tmp_path_factory.mktemp("damage"), f"a.{form.__name__}", form(units))])
-    assert every(corpus) == {pair for n, pair in enumerate(PAIRS) if n != where}
+    assert all_pairs(corpus) == {pair for n, pair in enumerate(PAIRS) if n != where}
     assert [each.count for each in corpus.report.dropped] == [1]
 
 
 def test_entities_are_not_expanded(tmp_path: Path) -> None:
     text = tmx([*PAIRS, ("&boom;", "x")]).replace("<tmx", '<!DOCTYPE tmx [<!ENTITY boom "BOOM">]>\n<tmx', 1)
-    assert every(open_pairs([write(tmp_path, "a.tmx", text)])) == set(PAIRS)
+    assert all_pairs(open_pairs([write(tmp_path, "a.tmx", text)])) == set(PAIRS)
 
 
 @pytest.mark.parametrize("columns", [Columns(), Columns(source="pt-BR", target="pt-PT"), Columns(source="PT_br")])
-def test_two_regions_of_one_language_are_two_languages(tmp_path: Path, columns: Columns) -> None:
+def test_two_regional_variants_are_two_languages(tmp_path: Path, columns: Columns) -> None:
     corpus = open_pairs([write(tmp_path, "a.tmx", tmx(PAIRS, ("pt-BR", "pt-PT")))], ReadingOptions(columns))
-    assert (every(corpus), corpus.names) == (set(PAIRS), ("pt-br", "pt-pt"))
+    assert (all_pairs(corpus), corpus.names) == (set(PAIRS), ("pt-br", "pt-pt"))
 
 
-def test_memories_in_opposite_directions_are_read_in_that_of_the_first(tmp_path: Path) -> None:
+def test_later_tmx_files_are_turned_to_the_direction_of_the_first(tmp_path: Path) -> None:
     half = len(PAIRS) // 2
     turned = [(b, a) for a, b in PAIRS[half:]]
     corpus = open_pairs(
         [write(tmp_path, "a.tmx", tmx(PAIRS[:half])), write(tmp_path, "b.tmx", tmx(turned, ("de", "en")))]
     )
-    assert (every(corpus), corpus.names) == (set(PAIRS), ("en", "de"))
+    assert (all_pairs(corpus), corpus.names) == (set(PAIRS), ("en", "de"))
     assert any("b.tmx: used in the direction en to de, to match " in note for note in corpus.report.notes)
 
 
-def test_a_memory_of_other_languages_is_named(tmp_path: Path) -> None:
+def test_tmx_with_other_languages_is_noted(tmp_path: Path) -> None:
     others = [(f"{a} oui", f"{b} ja") for a, b in PAIRS]
     corpus = open_pairs([write(tmp_path, "a.tmx", tmx(PAIRS)), write(tmp_path, "b.tmx", tmx(others, ("fr", "de")))])
-    assert every(corpus) == {*PAIRS, *others}
+    assert all_pairs(corpus) == {*PAIRS, *others}
     assert any("b.tmx: its languages differ from those of" in note for note in corpus.report.notes)
 
 
-def test_one_region_of_a_language_needs_no_name(tmp_path: Path) -> None:
+def test_region_can_be_omitted_when_the_language_is_unique(tmp_path: Path) -> None:
     path = write(tmp_path, "a.tmx", tmx(PAIRS, ("en-US", "de-AT")))
     assert open_pairs([path]).names == ("en", "de")
     swapped = open_pairs([path], ReadingOptions(Columns(source="de-DE")))
-    assert every(swapped) == {(b, a) for a, b in PAIRS}
+    assert all_pairs(swapped) == {(b, a) for a, b in PAIRS}
 
 
 @pytest.mark.parametrize(
@@ -152,22 +152,22 @@ def test_one_region_of_a_language_needs_no_name(tmp_path: Path) -> None:
         ("a.xlf", xliff(PAIRS).replace("target>", "note>")),
     ],
 )
-def test_a_file_without_translations_says_so(tmp_path: Path, name: str, text: str) -> None:
+def test_file_without_translations_is_refused(tmp_path: Path, name: str, text: str) -> None:
     with pytest.raises(PenwrightError, match=rf"{name} is .* without translations"):
         open_pairs([write(tmp_path, name, text)])
 
 
-def test_translations_that_are_missing_or_unsure_are_counted(tmp_path: Path) -> None:
+def test_missing_and_fuzzy_po_translations_are_dropped_and_counted(tmp_path: Path) -> None:
     more = '#, fuzzy\nmsgid "a"\nmsgstr "b"\n\nmsgid "c"\nmsgstr ""\n\n#~ msgid "d"\n#~ msgstr "e"\n\n'
     plural = 'msgid "one file"\nmsgid_plural "files"\nmsgstr[0] "eine Datei"\nmsgstr[1] "Dateien"\n'
     corpus = open_pairs([write(tmp_path, "a.po", po(PAIRS) + more + plural)])
-    assert every(corpus) == {*PAIRS, ("one file", "eine Datei"), ("files", "Dateien")}
+    assert all_pairs(corpus) == {*PAIRS, ("one file", "eine Datei"), ("files", "Dateien")}
     assert [each.count for each in corpus.report.dropped] == [2]
 
 
-def srt(texts: list[str], late: int = 0) -> str:
+def srt(texts: list[str], delay: int = 0) -> str:
     return "\n".join(
-        f"{n}\n00:00:{n + late:02},000 --> 00:00:{n + late:02},900\n{text}\n" for n, text in enumerate(texts)
+        f"{n}\n00:00:{n + delay:02},000 --> 00:00:{n + delay:02},900\n{text}\n" for n, text in enumerate(texts)
     )
 
 
@@ -176,24 +176,24 @@ def sgm(texts: list[str], kind: str = "srcset") -> str:
     return f'<{kind} setid="t" srclang="any">\n<DOC docid="1">\n<p>\n{body}\n</DOC>\n</{kind}>\n'
 
 
-def test_subtitles_with_the_same_cues_are_pairs(tmp_path: Path) -> None:
+def test_subtitles_with_matching_cues_are_paired(tmp_path: Path) -> None:
     first = write(tmp_path, "film.en.srt", srt([a for a, _ in PAIRS]))
     cues = srt([f"<i>{b}</i>" for _, b in PAIRS]).split("\n\n")
     second = write(tmp_path, "film.de.srt", "\n\n".join(cue for n, cue in enumerate(cues) if n != 7))
     assert detect_task([first, second])[0] == "translate"
     corpus = open_pairs([first, second])
-    assert every(corpus) == {pair for n, pair in enumerate(PAIRS) if n != 7}
+    assert all_pairs(corpus) == {pair for n, pair in enumerate(PAIRS) if n != 7}
     assert ([each.count for each in corpus.report.dropped], corpus.names) == ([1], ("en", "de"))
 
 
-def test_subtitles_of_different_films_are_no_pairs(tmp_path: Path) -> None:
-    paths = [write(tmp_path, f"{n}.srt", srt([a for a, _ in PAIRS], late=19 * n)) for n in (0, 1, 2)]
+def test_subtitles_of_different_films_are_refused(tmp_path: Path) -> None:
+    paths = [write(tmp_path, f"{n}.srt", srt([a for a, _ in PAIRS], delay=19 * n)) for n in (0, 1, 2)]
     with pytest.raises(PenwrightError, match=r"0\.srt and .*2\.srt are not translations of each other.*same time"):
         open_pairs([paths[0], paths[2]])
 
 
-def test_segments_of_a_test_set_are_put_together_by_number(tmp_path: Path) -> None:
+def test_sgm_segments_are_paired_by_id(tmp_path: Path) -> None:
     first = write(tmp_path, "news.src.en.sgm", sgm([a for a, _ in PAIRS]))
     lines = sgm([b for _, b in PAIRS], "refset").split("\n")
     second = write(tmp_path, "news.ref.de.sgm", "\n".join([*lines[:3], *reversed(lines[3:43]), *lines[43:]]))
-    assert every(open_evaluation_pairs([first, second])) == {(f"{a} & more", f"{b} & more") for a, b in PAIRS}
+    assert all_pairs(open_evaluation_pairs([first, second])) == {(f"{a} & more", f"{b} & more") for a, b in PAIRS}

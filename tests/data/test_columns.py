@@ -1,4 +1,4 @@
-"""Columns are chosen by their names and values, with reasons; doubtful choices are left to the person."""
+"""Column selection by names and values; the user decides ambiguous cases."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ def link(number: int) -> str:
     return f"https://news.example/2019/a-long-path-of-words-to-the-story/{number}/{sentence(number).replace(' ', '-')}"
 
 
-def half(number: int) -> int:
+def parity(number: int) -> int:
     return number % 2
 
 
@@ -86,29 +86,29 @@ def chosen(path: Path) -> dict[str, list[str]]:
         ("ACGTACGTAC", TEXT),
     ],
 )
-def test_a_value_is_told_by_its_look(value: str, kind: str) -> None:
+def test_kind_of_value(value: str, kind: str) -> None:
     assert kind_of(value) == kind
 
 
 @pytest.mark.parametrize(
     ("columns", "roles"),
     [
-        ({"article_link": link, "headline": sentence, "is_joke": half}, {"text": ["headline"], "label": ["is_joke"]}),
+        ({"article_link": link, "headline": sentence, "is_joke": parity}, {"text": ["headline"], "label": ["is_joke"]}),
         ({"id": int, "text": sentence}, {"text": ["text"]}),
         ({"file": lambda i: f"clip{i}.wav", "transcript": sentence}, {"text": ["transcript"]}),
         (
-            {"at": lambda i: f"2020-01-01 10:00:{i}", "reply": sentence, "spam": half},
+            {"at": lambda i: f"2020-01-01 10:00:{i}", "reply": sentence, "spam": parity},
             {"text": ["reply"], "label": ["spam"]},
         ),
-        ({"id": int, "text": sentence, "target": half}, {"text": ["text"], "label": ["target"]}),
-        ({"text": sentence, "label": lambda _: "x", "category": half}, {"text": ["text"], "label": ["category"]}),
-        ({"rating_label": half, "x": sentence}, {"text": ["x"], "label": ["rating_label"]}),
+        ({"id": int, "text": sentence, "target": parity}, {"text": ["text"], "label": ["target"]}),
+        ({"text": sentence, "label": lambda _: "x", "category": parity}, {"text": ["text"], "label": ["category"]}),
+        ({"rating_label": parity, "x": sentence}, {"text": ["x"], "label": ["rating_label"]}),
         (
-            {"premise": sentence, "hypothesis": short, "label": half},
+            {"premise": sentence, "hypothesis": short, "label": parity},
             {"text": ["premise", "hypothesis"], "label": ["label"]},
         ),
-        ({"q1": sentence, "q2": short, "label": half}, {"text": ["q1", "q2"], "label": ["label"]}),
-        ({"text_a": sentence, "text_b": short, "label": half}, {"text": ["text_a", "text_b"], "label": ["label"]}),
+        ({"q1": sentence, "q2": short, "label": parity}, {"text": ["q1", "q2"], "label": ["label"]}),
+        ({"text_a": sentence, "text_b": short, "label": parity}, {"text": ["text_a", "text_b"], "label": ["label"]}),
         ({"id": int, "title": short, "text": sentence, "url": link}, {"text": ["text"]}),
         (
             {"n": int, "left": sentence, "m": lambda i: 7 * i, "right": sentence},
@@ -127,7 +127,7 @@ def test_a_value_is_told_by_its_look(value: str, kind: str) -> None:
         ({"text": sentence, "labels": lambda i: [f"c{i % 2}"]}, {"text": ["text"], "label": ["labels"]}),
     ],
 )
-def test_columns_are_chosen_by_what_they_hold(
+def test_columns_are_chosen_by_name_and_content(
     tmp_path: Path, columns: Mapping[str, Cell], roles: dict[str, list[str]]
 ) -> None:
     assert chosen(table(tmp_path, columns)) == roles
@@ -138,7 +138,7 @@ def test_columns_are_chosen_by_what_they_hold(
     [
         (
             {
-                "label": lambda i: 4 * half(i),
+                "label": lambda i: 4 * parity(i),
                 "id": lambda i: 100_000 + i,
                 "date": lambda _: "Mon 3 June",
                 "query": lambda _: "NO_QUERY",
@@ -154,7 +154,7 @@ def test_columns_are_chosen_by_what_they_hold(
         ),
     ],
 )
-def test_columns_without_names_are_chosen_by_what_they_hold(
+def test_unnamed_columns_are_chosen_by_content(
     tmp_path: Path, columns: Mapping[str, Cell], roles: dict[str, list[str]]
 ) -> None:
     assert chosen(table(tmp_path, columns, "a.tsv")) == roles
@@ -163,16 +163,16 @@ def test_columns_without_names_are_chosen_by_what_they_hold(
 @pytest.mark.parametrize(
     ("columns", "settings"),
     [
-        ({"x": sentence, "toxic": half, "obscene": lambda i: i // 2 % 2}, {"data.label=toxic", "data.label=obscene"}),
-        ({"x": sentence, "y2": sentence, "kind": half}, {"data.text=x", "data.text=y2"}),
+        ({"x": sentence, "toxic": parity, "obscene": lambda i: i // 2 % 2}, {"data.label=toxic", "data.label=obscene"}),
+        ({"x": sentence, "y2": sentence, "kind": parity}, {"data.text=x", "data.text=y2"}),
         ({"a": sentence, "b": sentence, "c": sentence}, {"data.source=a", "data.target=b", "data.source=c"}),
         ({"en": sentence, "de": sentence, "fr": sentence}, {"data.source=de", "data.target=fr"}),
-        ({"en": sentence, "de": sentence, "category": half}, {"task=translate", "task=classify"}),
+        ({"en": sentence, "de": sentence, "category": parity}, {"task=translate", "task=classify"}),
         ({"text": sentence, "id": int, "author": lambda i: "ABC"[i % 3]}, {"task=generate", "data.label=author"}),
         ({"document": lambda i: sentence(i, 90), "summary": sentence}, {"data.text=document", "task=translate"}),
     ],
 )
-def test_a_doubtful_choice_names_the_settings_that_make_it(
+def test_ambiguous_columns_list_the_settings_that_decide(
     tmp_path: Path, columns: Mapping[str, Cell], settings: set[str]
 ) -> None:
     with pytest.raises(Undecided) as refused:
@@ -183,38 +183,38 @@ def test_a_doubtful_choice_names_the_settings_that_make_it(
         assert setting.removeprefix("task=") in str(refused.value)
 
 
-def test_a_table_without_any_text_is_refused_with_its_columns(tmp_path: Path) -> None:
+def test_table_without_text_is_refused_with_its_column_kinds(tmp_path: Path) -> None:
     with pytest.raises(Undecided, match=r"'a' \(numbers.*'b' \(links"):
         chosen(table(tmp_path, {"a": lambda i: i * 7, "b": link, "c": lambda i: i * 1.5}))
 
 
-def test_a_link_is_learned_as_text_only_when_told(tmp_path: Path) -> None:
-    path = table(tmp_path, {"url": link, "kind": half})
+def test_link_column_is_read_as_text_only_on_request(tmp_path: Path) -> None:
+    path = table(tmp_path, {"url": link, "kind": parity})
     with pytest.raises(Undecided, match=r"--set data\.text=url"):
         open_labelled([path])
     assert open_labelled([path], ReadingOptions(Columns(text="url"))).n_training == 54
 
 
-def test_told_columns_are_obeyed_whatever_they_hold(tmp_path: Path) -> None:
-    path = table(tmp_path, {"url": link, "text": sentence, "n": lambda i: i % 30 / 7, "label": half})
+def test_requested_columns_override_the_choice_by_content(tmp_path: Path) -> None:
+    path = table(tmp_path, {"url": link, "text": sentence, "n": lambda i: i % 30 / 7, "label": parity})
     corpus = open_labelled([path], ReadingOptions(Columns(text="url", label="n")))
     assert next(iter(corpus.training)).text.startswith("https://")
 
 
-def test_unused_columns_are_reported_and_a_text_among_them_can_be_taken(tmp_path: Path) -> None:
-    path = table(tmp_path, {"id": int, "title": short, "text": sentence, "label": half})
+def test_unused_columns_are_noted_with_the_setting_to_add_text(tmp_path: Path) -> None:
+    path = table(tmp_path, {"id": int, "title": short, "text": sentence, "label": parity})
     notes = "\n".join(open_labelled([path]).report.notes)
     assert "not used: 'id' (numbers, such as 0), 'title' (text" in notes
     assert """--set 'data.text=["title", "text"]'""" in notes
 
 
-def test_numbers_on_a_scale_are_no_classes(tmp_path: Path) -> None:
+def test_continuous_numbers_are_refused_as_labels(tmp_path: Path) -> None:
     path = table(tmp_path, {"text": sentence, "sentiment": lambda i: i / N - 0.5})
     with pytest.raises(PenwrightError, match="'sentiment' holds numbers on a scale"):
         open_labelled([path])
 
 
-def test_a_file_that_is_sorted_by_label_has_labels(tmp_path: Path) -> None:
+def test_labels_are_found_in_a_file_sorted_by_label(tmp_path: Path) -> None:
     path = table(tmp_path, {"a": sentence, "b": lambda i: "xy"[i >= 1500]}, "a.tsv", n=3000)
     assert chosen(path) == {"text": ["1"], "label": ["2"]}
 
@@ -226,27 +226,27 @@ def test_conversations_without_an_answer_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("labels", [["a", "b"], '["a", "b"]', "['a', 'b']"])
-def test_several_labels_in_a_list_are_refused_with_their_place(tmp_path: Path, labels: object) -> None:
+def test_list_of_several_labels_is_refused_with_its_line(tmp_path: Path, labels: object) -> None:
     path = table(tmp_path, {"text": sentence, "labels": lambda i: labels if i == 7 else "ab"[i % 2]})
     with pytest.raises(PenwrightError, match=r"line 8 has several labels \(a, b\)"):
         open_labelled([path])
 
 
-def test_several_labels_in_a_cell_are_split_unless_the_column_is_told(tmp_path: Path) -> None:
+def test_cells_of_several_labels_are_split_unless_column_is_named(tmp_path: Path) -> None:
     kinds = ["action", "comedy", "action|comedy", "drama|action"]
     path = table(tmp_path, {"text": sentence, "label": lambda i: kinds[i % 4]})
     assert set(open_labelled([path]).labels) == {"action", "comedy", "drama"}
     assert set(open_labelled([path], ReadingOptions(Columns(label="label"))).labels) == set(kinds)
 
 
-def test_labels_that_may_be_separated_by_commas_are_asked_about(tmp_path: Path) -> None:
+def test_comma_separated_labels_ask_for_a_separator(tmp_path: Path) -> None:
     kinds = ["action", "comedy", "action,comedy", "drama,action"]
     path = table(tmp_path, {"text": sentence, "label": lambda i: kinds[i % 4]})
     with pytest.raises(PenwrightError, match=r"'action,comedy' may combine several.*data\.label_separator=,"):
         open_labelled([path])
 
 
-def test_many_labels_are_learned_where_their_column_is_told(tmp_path: Path) -> None:
+def test_many_labels_are_accepted_when_the_column_is_named(tmp_path: Path) -> None:
     path = table(tmp_path, {"text": sentence, "label": lambda i: f"c{i % 1100}"}, n=3300)
     with pytest.raises(PenwrightError, match=r"1,100 different labels.*--set data\.label=label"):
         open_labelled([path])
@@ -257,7 +257,7 @@ def test_many_labels_are_learned_where_their_column_is_told(tmp_path: Path) -> N
     ("other", "remark"),
     [("cafe\u0301", "decomposed"), ("ca\u00adfé", "invisible"), ("Café", "look alike"), ("ca fé", "look alike")],
 )
-def test_labels_that_look_alike_are_made_one_or_reported(tmp_path: Path, other: str, remark: str) -> None:
+def test_lookalike_labels_are_merged_or_noted(tmp_path: Path, other: str, remark: str) -> None:
     names = ["café", "thé", other]
     corpus = open_labelled([table(tmp_path, {"text": sentence, "label": lambda i: names[i % 3]})])
     assert remark in " ".join(corpus.report.notes)
@@ -265,13 +265,13 @@ def test_labels_that_look_alike_are_made_one_or_reported(tmp_path: Path, other: 
 
 
 @given(st.text())
-def test_tidying_a_label_twice_changes_nothing_and_a_label_always_has_a_key(label: str) -> None:
+def test_tidy_label_is_idempotent_and_every_label_has_a_key(label: str) -> None:
     assert tidy_label(tidy_label(label)) == tidy_label(label)
     assert label_key(label) or not label
 
 
 @given(st.text(), st.integers(4, 20))
-def test_what_is_shown_of_a_text_is_one_printable_line(text: str, longest: int) -> None:
+def test_shortened_text_is_one_printable_line(text: str, longest: int) -> None:
     assert shortened(text, longest).isprintable() and len(shortened(text, longest)) <= longest
 
 
@@ -279,7 +279,7 @@ LINES: Sequence[str] = [sentence(i) for i in range(40)]
 
 
 @pytest.mark.parametrize("form", ["__label__{label} {text}", "{label},{text}", "{text}, {label}"])
-def test_lines_with_labels_are_a_table(tmp_path: Path, form: str) -> None:
+def test_lines_with_labels_are_read_as_a_table(tmp_path: Path, form: str) -> None:
     path, few = tmp_path / "a.txt", tmp_path / "few.txt"
     lines = [form.format(label=("good", "bad")[i % 2], text=line) for i, line in enumerate(LINES)]
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -297,30 +297,32 @@ def test_fasttext_lines_with_several_labels_are_refused(tmp_path: Path) -> None:
         open_labelled([path])
 
 
-def test_a_text_without_labels_says_which_forms_are_read(tmp_path: Path) -> None:
+def test_text_without_labels_lists_the_accepted_formats(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("\n".join(LINES), encoding="utf-8")
     with pytest.raises(PenwrightError, match=r"no labels: pass a table.*__label__"):
         open_labelled([path])
 
 
-def test_other_tables_are_read_in_the_columns_of_training(tmp_path: Path) -> None:
-    train = table(tmp_path, {"link": link, "headline": sentence, "is_joke": half}, "train.jsonl")
+def test_evaluation_table_uses_the_training_columns(tmp_path: Path) -> None:
+    train = table(tmp_path, {"link": link, "headline": sentence, "is_joke": parity}, "train.jsonl")
     trained = ReadingOptions(Columns(as_trained=open_labelled([train]).roles))
-    moved = table(tmp_path, {"is_joke": half, "body": sentence, "Headline": short, "kind": half}, "moved.jsonl", n=2)
+    moved = table(
+        tmp_path, {"is_joke": parity, "body": sentence, "Headline": short, "kind": parity}, "moved.jsonl", n=2
+    )
     assert [example.text for example in open_evaluation_labelled([moved], trained).held_out] == [short(0), short(1)]
-    numbered = table(tmp_path, {"a": link, "b": short, "c": half}, "numbered.tsv", n=2)
+    numbered = table(tmp_path, {"a": link, "b": short, "c": parity}, "numbered.tsv", n=2)
     assert [example.text for example in open_evaluation_labelled([numbered], trained).held_out] == [short(0), short(1)]
-    named = table(tmp_path, {"text": short, "label": half}, "named.jsonl", n=2)
+    named = table(tmp_path, {"text": short, "label": parity}, "named.jsonl", n=2)
     assert [example.text for example in open_evaluation_labelled([named], trained).held_out] == [short(0), short(1)]
-    other = table(tmp_path, {"a": short, "b": half}, "other.jsonl", n=2)
+    other = table(tmp_path, {"a": short, "b": parity}, "other.jsonl", n=2)
     with pytest.raises(
         PenwrightError, match=r"no column 'headline', which was the text in training.*a, b.*data\.text="
     ):
         open_evaluation_labelled([other], trained)
 
 
-def test_a_writer_of_a_table_is_measured_in_the_same_column(tmp_path: Path) -> None:
+def test_text_evaluation_uses_the_training_column(tmp_path: Path) -> None:
     train = table(tmp_path, {"id": int, "text": sentence, "title": short})
     trained = ReadingOptions(Columns(as_trained=open_text([train]).roles))
     test = table(tmp_path, {"title": lambda i: sentence(i, 50), "text": short}, "test.jsonl", n=2)
@@ -329,7 +331,7 @@ def test_a_writer_of_a_table_is_measured_in_the_same_column(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("end", ["and she was happy.", "he said.”", "and the rain went on"])
-def test_lines_of_a_novel_that_end_alike_are_no_labels(tmp_path: Path, end: str) -> None:
+def test_similar_line_endings_of_a_novel_are_not_labels(tmp_path: Path, end: str) -> None:
     path = tmp_path / "novel.txt"
     path.write_text("".join(f"On day {n} it rained, {end if n % 2 else 'no.'}\n" for n in range(100)), encoding="utf-8")
     assert detect_task([path])[0] == "generate"

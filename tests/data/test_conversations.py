@@ -1,4 +1,4 @@
-"""Prompts and answers: the forms of files they are read from, and which of their tokens are targets."""
+"""Conversations: the file formats that are read, and which tokens are training targets."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from penwright.data.store import Column
 from penwright.errors import PenwrightError
 
 N = 30
-FORMS = {
+FORMATS = {
     "prompt and completion": lambda n: {"prompt": f"Ask {n}", "completion": f"Answer {n}."},
     "alpaca": lambda n: {"instruction": "Ask", "input": str(n), "output": f"Answer {n}."},
     "messages": lambda n: {
@@ -37,10 +37,10 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_read(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_conversation_format_is_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / "chat.jsonl"
-    path.write_text("".join(json.dumps(FORMS[form](n)) + "\n" for n in range(N)), encoding="utf-8")
+    path.write_text("".join(json.dumps(FORMATS[name](n)) + "\n" for n in range(N)), encoding="utf-8")
     assert detect_task([path])[0] == "chat"
     corpus = open_conversations([path])
     read = [*corpus.training, *corpus.held_out]
@@ -52,10 +52,10 @@ def test_every_form_is_read(tmp_path: Path, form: str) -> None:
     assert all("".join(each.turns[0].prompt) == f"User:\n{each.messages[0].content}\nAssistant:\n" for each in read)
 
 
-def test_what_is_no_conversation_is_dropped_and_counted(tmp_path: Path) -> None:
+def test_malformed_conversations_are_dropped_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "chat.jsonl"
     bad = [{"messages": "hello"}, {"messages": [{"role": "user", "content": "only a question"}]}, {"messages": [1]}]
-    good = [FORMS["messages"](n) for n in range(N)]
+    good = [FORMATS["messages"](n) for n in range(N)]
     path.write_text("".join(json.dumps(each) + "\n" for each in [*good, *bad]), encoding="utf-8")
     corpus = open_conversations([path])
     assert len(corpus.training) + len(corpus.held_out) == N
@@ -65,7 +65,7 @@ def test_what_is_no_conversation_is_dropped_and_counted(tmp_path: Path) -> None:
     }
 
 
-def test_a_table_without_prompts_says_what_it_has(tmp_path: Path) -> None:
+def test_table_without_prompts_lists_its_columns(tmp_path: Path) -> None:
     path = tmp_path / "table.jsonl"
     path.write_text('{"a": "x y", "b": "z w"}\n' * 3, encoding="utf-8")
     with pytest.raises(PenwrightError, match=r"columns are: a, b\. Name them: --set data.source=PROMPT"):
@@ -76,7 +76,7 @@ def column(*rows: list[int]) -> Column:
     return Column(np.concatenate(rows).astype(np.uint16), np.cumsum([0, *map(len, rows)]), 0)
 
 
-def test_only_answers_and_their_end_are_targets() -> None:
+def test_only_answers_and_their_end_tokens_are_targets() -> None:
     prompt, answer = column([1, 2], [3], [4]), column([5], [6, 7], [8])
     turn = np.array([0, 1, 0], dtype=np.int32)  # two conversations, of two turns and of one
     batches = AnswerBatches(prompt, answer, turn, 16, 64, Markers(pad=9, start=10, end=11))
@@ -89,7 +89,7 @@ def test_only_answers_and_their_end_are_targets() -> None:
     assert batch.n_targets == 7
 
 
-def test_of_a_long_conversation_the_end_is_read() -> None:
+def test_long_conversation_keeps_its_end() -> None:
     batches = AnswerBatches(
         column([1, 2, 3, 4]), column([5, 6]), np.zeros(1, dtype=np.int32), 4, 64, Markers(pad=9, start=10, end=11)
     )
@@ -99,13 +99,13 @@ def test_of_a_long_conversation_the_end_is_read() -> None:
     assert batch.targets.tolist() == [[IGNORED, 5, 6, 11]]
 
 
-def test_a_model_without_a_start_token_gets_none() -> None:
+def test_no_start_token_is_added_for_a_model_without_one() -> None:
     markers = Markers(pad=9, start=10, end=11, begins=False)
     batches = AnswerBatches(column([1, 2]), column([5]), np.zeros(1, dtype=np.int32), 16, 64, markers)
     assert next(batches.in_order()).tokens.tolist() == [[1, 2, 5, 9]]
 
 
-def test_a_template_that_begins_with_the_start_token_gets_no_second_one() -> None:
+def test_start_token_of_the_template_is_not_doubled() -> None:
     markers = Markers(pad=9, start=10, end=11)
     for prompt in ([10, 1], [1]):
         batches = AnswerBatches(column(prompt), column([5]), np.zeros(1, dtype=np.int32), 16, 64, markers)

@@ -1,4 +1,4 @@
-"""The task is told from the files."""
+"""Detection of the task from the files."""
 
 import gzip
 
@@ -23,7 +23,7 @@ def write(folder, files: dict[str, str]) -> list[str]:
         ({"a.txt": PROSE}, "generate"),
         ({"a.txt": PROSE, "b.txt": PROSE}, "generate"),
         ({"a.en": PROSE, "a.de": PROSE}, "translate"),
-        ({"a.en": PROSE, "a.de": PROSE * 2}, "translate"),  # whose lines do not fit: said when it is read
+        ({"a.en": PROSE, "a.de": PROSE * 2}, "translate"),  # unequal numbers of lines: an error when the files are read
         ({"a.py": PROSE, "b.js": PROSE * 2}, "generate"),
         ({"en.txt": PROSE, "fr.txt": PROSE}, "translate"),
         ({"a.tmx": "<tmx/>"}, "translate"),
@@ -36,7 +36,7 @@ def write(folder, files: dict[str, str]) -> list[str]:
         ({"a.jsonl": '{"text": "one", "label": "x"}\n{"text": "two", "label": "y"}\n'}, "classify"),
     ],
 )
-def test_files_tell_their_task(tmp_path, files, task):
+def test_task_is_detected_from_the_files(tmp_path, files, task):
     assert detect_task(write(tmp_path, files))[0] == task
 
 
@@ -45,7 +45,7 @@ def test_a_folder_is_running_text(tmp_path):
     assert detect_task([tmp_path])[0] == "generate"
 
 
-def test_the_reason_names_the_column(tmp_path):
+def test_detection_reason_names_the_column(tmp_path):
     paths = write(tmp_path, {"a.tsv": "label\tsentence\n0\tbad film\n1\tgood film\n"})
     assert detect_task(paths)[1] == f"{paths[0]} has a column 'label'"
 
@@ -55,8 +55,8 @@ def test_a_missing_file_is_named(tmp_path):
         detect_task([tmp_path / "none.txt"])
 
 
-SIDES = [" ".join(["word"] * (i * 7 % 11 + 1)) + f" {i}" for i in range(30)]
-OTHER_SIDES = [" ".join(["Wort"] * (i * 7 % 11 + 1)) + f", {i}" for i in range(30)]
+SOURCE_LINES = [" ".join(["word"] * (i * 7 % 11 + 1)) + f" {i}" for i in range(30)]
+TARGET_LINES = [" ".join(["Wort"] * (i * 7 % 11 + 1)) + f", {i}" for i in range(30)]
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ OTHER_SIDES = [" ".join(["Wort"] * (i * 7 % 11 + 1)) + f", {i}" for i in range(3
         ("train.en", "train.de", ("en", "de")),
     ],
 )
-def test_files_named_after_two_languages_are_pairs_in_the_order_given(tmp_path, first, second, names):
+def test_files_named_after_two_languages_are_pairs_in_given_order(tmp_path, first, second, names):
     for name in (first, second):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-    paths = write(tmp_path, {first: "\n".join(SIDES), second: "\n".join(OTHER_SIDES)})
+    paths = write(tmp_path, {first: "\n".join(SOURCE_LINES), second: "\n".join(TARGET_LINES)})
     assert detect_task(paths)[0] == "translate"
     corpus = open_pairs(paths)
     assert corpus.names == names and next(iter(corpus.training)).source.startswith("word")
@@ -95,7 +95,7 @@ def test_files_named_after_two_languages_are_pairs_in_the_order_given(tmp_path, 
 )
 @pytest.mark.parametrize("is_target_first", [False, True])
 def test_files_named_source_and_target_are_pairs_in_either_order(tmp_path, source, target, is_target_first):
-    for name, lines in ((source, SIDES), (target, OTHER_SIDES)):
+    for name, lines in ((source, SOURCE_LINES), (target, TARGET_LINES)):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         text = "\n".join(lines).encode()
@@ -105,22 +105,22 @@ def test_files_named_source_and_target_are_pairs_in_either_order(tmp_path, sourc
     assert next(iter(open_pairs(paths).training)).source.startswith("word")
 
 
-def test_named_sides_of_unequal_length_are_refused_with_both_counts(tmp_path):
-    paths = write(tmp_path, {"a.en.txt": "\n".join(SIDES), "a.de.txt": "\n".join(OTHER_SIDES[:-3])})
+def test_paired_files_of_unequal_length_are_refused_with_both_counts(tmp_path):
+    paths = write(tmp_path, {"a.en.txt": "\n".join(SOURCE_LINES), "a.de.txt": "\n".join(TARGET_LINES[:-3])})
     assert detect_task(paths)[0] == "translate"
     with pytest.raises(PenwrightError, match=r"3 lines .* no counterpart.*30.*27"):
         open_pairs(paths)
 
 
-def test_files_that_look_like_translations_but_are_not_named_so_are_asked_about(tmp_path):
-    paths = write(tmp_path, {"one.txt": "\n".join(SIDES), "two.txt": "\n".join(OTHER_SIDES)})
+def test_parallel_files_without_language_names_ask_for_the_task(tmp_path):
+    paths = write(tmp_path, {"one.txt": "\n".join(SOURCE_LINES), "two.txt": "\n".join(TARGET_LINES)})
     with pytest.raises(Undecided, match=r"(?s)--task translate.*--task generate"):
         detect_task(paths)
-    alike = write(tmp_path, {"one.txt": "\n".join(SIDES), "two.txt": "\n".join(SIDES)})
+    alike = write(tmp_path, {"one.txt": "\n".join(SOURCE_LINES), "two.txt": "\n".join(SOURCE_LINES)})
     assert detect_task(alike)[0] == "generate"
 
 
-def test_folders_named_after_two_languages_are_asked_about(tmp_path):
+def test_folders_named_after_two_languages_ask_for_file_pairs(tmp_path):
     for name in ("en", "de"):
         (tmp_path / name).mkdir()
         write(tmp_path / name, {"a.txt": PROSE})

@@ -1,4 +1,4 @@
-"""Bytes become text: encodings, damage, line ends."""
+"""Reading of files as text: encodings, damaged bytes, line ends."""
 
 import gzip
 from collections.abc import Callable
@@ -30,43 +30,43 @@ def read(path: Path, encoding: str | None = None) -> tuple[SourceFile, str]:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "utf-16-le", "cp1250", "iso8859-2"])
-def test_polish_is_read_in_whatever_encoding_it_comes(tmp_path, encoding):
+def test_polish_is_read_in_every_encoding(tmp_path, encoding):
     assert read(write(tmp_path, (POLISH * 5).encode(encoding)))[1] == POLISH * 5
 
 
-def test_western_letters_are_read_without_a_mark(tmp_path):
+def test_western_encoding_is_detected_without_a_bom(tmp_path):
     french = "Un garçon a mangé à côté du café où l'été est très long.\nDéjà vu, ça va, forêt, œuvre.\n"
     assert read(write(tmp_path, french.encode("cp1252")))[1] == french
 
 
-def test_a_guessed_encoding_is_reported_as_guessed(tmp_path):
+def test_guessed_encoding_is_reported_as_guessed(tmp_path):
     file, _ = read(write(tmp_path, POLISH.encode("cp1250")))
     assert (file.encoding, file.guessed) == ("cp1250", True)
 
 
-def test_a_given_encoding_is_obeyed(tmp_path):
+def test_requested_encoding_overrides_detection(tmp_path):
     assert read(write(tmp_path, "café".encode()), "latin-1")[1] == "cafÃ©"
 
 
-def test_replacement_characters_of_a_text_with_a_mark_are_not_damage(tmp_path):
+def test_replacement_characters_in_a_file_with_a_bom_are_not_counted(tmp_path):
     file, text = read(write(tmp_path, "\ufeffone \ufffd two".encode()), "utf-8-sig")
     assert (text, file.n_replaced) == ("one \ufffd two", 0)
 
 
-def test_an_unknown_encoding_names_the_nearest(tmp_path):
+def test_unknown_encoding_suggests_the_nearest_name(tmp_path):
     with pytest.raises(PenwrightError, match=r"no encoding 'cp125O'; did you mean 'cp125\d'"):
         examine(write(tmp_path, b"text"), "cp125O")
 
 
-def test_a_few_invalid_bytes_leave_utf8_what_it_is(tmp_path):
+def test_few_invalid_bytes_do_not_change_detected_utf8(tmp_path):
     content = (POLISH * 100).encode() + b"bad \xff byte\n" + POLISH.encode()
     file, text = read(write(tmp_path, content))
     assert (file.encoding, file.n_replaced, text.count("\ufffd")) == ("utf-8", 1, 1)
     assert file.first_replaced == content.index(b"\xff")
 
 
-def test_replacement_characters_of_the_text_itself_are_not_damage(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "BLOCK", 4)  # so that the three bytes of one are cut apart
+def test_replacement_characters_in_the_text_are_not_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "BLOCK", 4)  # so that blocks split the three bytes of a character
     content = "ab\ufffdcd\ufffd\ufffd" * 20
     file, text = read(write(tmp_path, content.encode()))
     assert (text, file.n_replaced) == (content, 0)
@@ -76,30 +76,30 @@ def test_replacement_characters_of_the_text_itself_are_not_damage(tmp_path, monk
     ("encoding", "invalid"),
     [("utf-16-le", b"\x00\xd8"), ("utf-16-be", b"\xd8\x00"), ("utf-32-le", b"\xff" * 4), ("gb18030", b"\xff")],
 )
-def test_damage_is_counted_in_encodings_of_all_characters(tmp_path, monkeypatch, encoding, invalid):
-    monkeypatch.setattr(files, "BLOCK", 5)  # so that characters are cut apart
+def test_invalid_bytes_are_counted_in_unicode_encodings(tmp_path, monkeypatch, encoding, invalid):
+    monkeypatch.setattr(files, "BLOCK", 5)  # so that blocks split characters
     whole = "one \ufffd two\n".encode(encoding)
     file, text = read(write(tmp_path, whole + invalid + whole), encoding)
     assert (text, file.n_replaced) == ("one \ufffd two\n\ufffdone \ufffd two\n", 1)
 
 
-def test_nuls_are_removed_and_counted(tmp_path):
+def test_nul_characters_are_removed_and_counted(tmp_path):
     file, text = read(write(tmp_path, b"one\0 two\0\n" + b"a line of text\n" * 20))
     assert text.startswith("one two\n")
     assert file.n_nul == 2
 
 
-def test_only_a_mark_at_the_start_is_dropped(tmp_path):
+def test_only_a_leading_bom_is_dropped(tmp_path):
     assert read(write(tmp_path, "\ufeffone\n\ufefftwo\n".encode()))[1] == "one\n\ufefftwo\n"
 
 
-def test_lines_end_at_newlines_only(tmp_path):
+def test_only_newlines_end_lines(tmp_path):
     lines = ["a\u2028b", "c\u0085d", "e\vf\fg", "h\ri", ""]
     assert list(examine(write(tmp_path, "\n".join(lines).encode() + b"\nend")).lines()) == [*lines, "end"]
 
 
 @pytest.mark.parametrize("block", [3, 4, 5, 1 << 20])
-def test_crlf_is_a_line_end_wherever_blocks_are_cut(tmp_path, monkeypatch, block):
+def test_crlf_is_a_line_end_across_block_boundaries(tmp_path, monkeypatch, block):
     monkeypatch.setattr(files, "BLOCK", block)
     file = examine(write(tmp_path, b"one\r\ntwo\r\n\r\nlone\rhere\r"))
     assert list(file.lines()) == ["one", "two", "", "lone\rhere\r"]
@@ -108,7 +108,7 @@ def test_crlf_is_a_line_end_wherever_blocks_are_cut(tmp_path, monkeypatch, block
 
 @settings(max_examples=50)
 @given(st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufeff") | st.just("\n"), min_size=1))
-def test_chunks_joined_are_the_text(tmp_path_factory, text):
+def test_joined_chunks_are_the_text(tmp_path_factory, text):
     file = examine(write(tmp_path_factory.mktemp("chunks"), text.encode()), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "BLOCK", 7)
@@ -118,13 +118,13 @@ def test_chunks_joined_are_the_text(tmp_path_factory, text):
     assert file.n_utf8_bytes == len(text.encode())
 
 
-def test_chunks_are_cut_before_line_starts(tmp_path, monkeypatch):
+def test_chunks_end_at_line_ends(tmp_path, monkeypatch):
     file = examine(write(tmp_path, b"one two\nthree\nfour five\n" * 50))
     monkeypatch.setattr(files, "BLOCK", 64)
     assert all(chunk.endswith("\n") for chunk in file.chunks())
 
 
-def test_a_line_longer_than_a_block_comes_in_bounded_pieces(tmp_path, monkeypatch):
+def test_line_longer_than_a_block_is_read_in_bounded_chunks(tmp_path, monkeypatch):
     file = examine(write(tmp_path, b"x" * 100_000))
     monkeypatch.setattr(files, "BLOCK", 1000)
     chunks = list(file.chunks())
@@ -133,18 +133,18 @@ def test_a_line_longer_than_a_block_comes_in_bounded_pieces(tmp_path, monkeypatc
     assert list(file.lines()) == ["x" * 100_000]
 
 
-def test_gzip_is_known_by_its_bytes(tmp_path):
+def test_gzip_is_recognised_by_its_first_bytes(tmp_path):
     file, text = read(write(tmp_path, gzip.compress(POLISH.encode()), "no_suffix"))
     assert text == POLISH
     assert file.n_bytes == len(gzip.compress(POLISH.encode()))
 
 
-def test_a_cut_off_gzip_says_so(tmp_path):
+def test_truncated_gzip_is_refused(tmp_path):
     with pytest.raises(PenwrightError, match=r"truncated \.gz file"):
         examine(write(tmp_path, gzip.compress(POLISH.encode() * 100)[:-12]))
 
 
-def test_a_damaged_gzip_says_so(tmp_path):
+def test_damaged_gzip_is_refused(tmp_path):
     with pytest.raises(PenwrightError, match="damaged"):
         examine(write(tmp_path, gzip.compress(POLISH.encode() * 9)[:12] + b"\xff" * 50))
 
@@ -160,14 +160,14 @@ def test_a_damaged_gzip_says_so(tmp_path):
         (b"PK\x03\x04rest", "unpack it"),
     ],
 )
-def test_what_is_no_text_is_refused_by_name(tmp_path, content, message):
+def test_non_text_file_is_refused_with_its_kind(tmp_path, content, message):
     path = write(tmp_path, content)
     with pytest.raises(PenwrightError, match=message) as error:
         examine_text(path)
     assert str(path) in str(error.value)
 
 
-def test_the_hash_is_that_of_the_stored_file(tmp_path):
+def test_sha256_is_that_of_the_stored_bytes(tmp_path):
     assert examine(write(tmp_path, b"abc")).sha256.startswith("ba7816bf8f01cfea")
 
 
@@ -197,13 +197,13 @@ ICELANDIC = "Ég þekki ekki þennan mann, en það er gott að hann kom; nýja 
 )
 @pytest.mark.parametrize("end", ["\n", ""], ids=["lines", "one line"])
 @pytest.mark.parametrize("times", [10, 2000], ids=["short", "long"])
-def test_letters_tell_their_encoding_wherever_a_sample_is_cut(tmp_path, text, encoding, end, times):
+def test_encoding_is_detected_from_letters_at_any_sample_boundary(tmp_path, text, encoding, end, times):
     content = (text + end) * times
     assert read(write(tmp_path, content.encode(encoding)))[1] == content
 
 
 @pytest.mark.parametrize("block", [3, 4, 1 << 20])
-def test_bare_carriage_returns_are_line_ends_where_there_are_hardly_any_others(tmp_path, monkeypatch, block):
+def test_bare_carriage_returns_end_lines_when_they_dominate(tmp_path, monkeypatch, block):
     monkeypatch.setattr(files, "BLOCK", block)
     file = examine(write(tmp_path, b"one\rtwo\r\rfour\r" * 10 + b"end\r\n"))
     assert list(file.lines()) == ["one", "two", "", "four"] * 10 + ["end"]
@@ -211,7 +211,7 @@ def test_bare_carriage_returns_are_line_ends_where_there_are_hardly_any_others(t
 
 
 @pytest.mark.parametrize("name", ["hex", "base64", "rot13", "zlib"])
-def test_what_is_no_encoding_of_text_is_refused(tmp_path, name):
+def test_codec_that_is_no_text_encoding_is_refused(tmp_path, name):
     (tmp_path / "a.txt").write_text("some text\n")
     with pytest.raises(PenwrightError, match="there is no encoding"):
         examine(tmp_path / "a.txt", name)
@@ -219,13 +219,13 @@ def test_what_is_no_encoding_of_text_is_refused(tmp_path, name):
 
 @pytest.mark.parametrize("text", ["", "a", "a\n", "a\nb", "a\nb\n", "\n\na", "a\n\n"])
 @pytest.mark.parametrize("n", [1, 2, 5])
-def test_the_first_lines_are_those_of_all(tmp_path, text, n):
+def test_first_lines_agree_with_lines(tmp_path, text, n):
     (tmp_path / "a.txt").write_text(text)
     file = examine(tmp_path / "a.txt")
     assert file.first_lines(n) == list(file.lines())[:n]
 
 
-def test_to_see_the_first_lines_no_more_than_a_few_pieces_are_read(tmp_path, monkeypatch):
+def test_first_lines_reads_only_a_bounded_part_of_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "BLOCK", 100)
     monkeypatch.setattr(files, "HEAD", 400)
     (tmp_path / "one.txt").write_text("x" * 100_000)
@@ -237,19 +237,19 @@ def test_to_see_the_first_lines_no_more_than_a_few_pieces_are_read(tmp_path, mon
 
 @pytest.mark.parametrize("other", ["cp1252", "cp1250", "cp1251", "shift_jis"])
 @pytest.mark.parametrize("block", [7, 1 << 20])
-def test_a_file_in_two_encodings_is_decoded_line_by_line(tmp_path, monkeypatch, other, block):
+def test_file_in_two_encodings_is_decoded_line_by_line(tmp_path, monkeypatch, other, block):
     monkeypatch.setattr(files, "BLOCK", block)
     text = {"cp1252": "Où est l'été, garçon ?", "cp1250": POLISH, "cp1251": RUSSIAN, "shift_jis": JAPANESE}[
         other
     ] + "\n"
-    mine = "Grüße aus Österreich, schöne Mädchen.\nplain\n" * 30
-    file, found = read(write(tmp_path, mine.encode() + text.encode(other) * 30 + mine.encode()))
-    assert found == mine + text * 30 + mine
+    utf8_part = "Grüße aus Österreich, schöne Mädchen.\nplain\n" * 30
+    file, found = read(write(tmp_path, utf8_part.encode() + text.encode(other) * 30 + utf8_part.encode()))
+    assert found == utf8_part + text * 30 + utf8_part
     assert (file.n_replaced, file.encoding.split("|")[0]) == (0, "utf-8")
-    assert decode(mine.encode() + text.encode(other) * 30)[0] == mine + text * 30
+    assert decode(utf8_part.encode() + text.encode(other) * 30)[0] == utf8_part + text * 30
 
 
-def test_damaged_lines_of_a_file_in_two_encodings_stay_damaged(tmp_path):
+def test_invalid_bytes_in_a_mixed_encoding_file_are_replaced(tmp_path):
     content = POLISH.encode() * 9 + b"za\xc5 \xc5\xbc\n" + "Où est l'été ?\n".encode("cp1252") * 9
     file, found = read(write(tmp_path, content))
     assert found == POLISH * 9 + "za\ufffd ż\n" + "Où est l'été ?\n" * 9
@@ -258,7 +258,7 @@ def test_damaged_lines_of_a_file_in_two_encodings_stay_damaged(tmp_path):
 
 @pytest.fixture
 def large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small files are treated like large ones."""
+    """Treat small files like large ones."""
     monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(files, "LARGE", 1)
     monkeypatch.setattr(files, "BLOCK", 64)
@@ -270,7 +270,7 @@ LINES = "".join(f"{n} żółwi\r\n" if n % 7 else f"{n} źdźbeł\n" for n in ra
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
-def test_a_large_file_is_read_from_a_place_near_the_position(
+def test_large_file_is_read_from_a_mark_near_the_position(
     tmp_path: Path, large_files: None, compress: Callable[[bytes], bytes]
 ):
     file = examine(write(tmp_path, compress(LINES.encode())))
@@ -286,13 +286,13 @@ def test_a_large_file_is_read_from_a_place_near_the_position(
 
 
 @pytest.mark.parametrize("text", ["x" * 5000, "y" * 1000 + "\n" + "z" * 3000])
-def test_long_lines_are_read_from_their_beginning(tmp_path: Path, large_files: None, text: str):
+def test_long_line_is_read_from_its_beginning(tmp_path: Path, large_files: None, text: str):
     file = examine(write(tmp_path, text.encode()))
     start, pieces = file.chunks_from(3500)
     assert (start.characters, "".join(pieces)) == (0, text)
 
 
-def test_a_large_file_is_examined_again_only_if_it_changed(
+def test_large_file_is_examined_again_only_after_a_change(
     tmp_path: Path, large_files: None, monkeypatch: pytest.MonkeyPatch
 ):
     path = write(tmp_path, LINES.encode())
@@ -305,15 +305,15 @@ def test_a_large_file_is_examined_again_only_if_it_changed(
     assert examine(path).text_sha256 != first.text_sha256
 
 
-def test_facts_in_a_damaged_cache_are_found_again(tmp_path: Path, large_files: None):
+def test_damaged_cache_entry_is_computed_again(tmp_path: Path, large_files: None):
     path = write(tmp_path, LINES.encode())
     first = examine(path)
-    for kept in (tmp_path / "cache" / "facts").iterdir():
-        kept.write_text("{")
+    for entry in (tmp_path / "cache" / "facts").iterdir():
+        entry.write_text("{")
     assert examine(path) == first
 
 
-def test_zstd_is_unpacked(tmp_path: Path, large_files: None):
+def test_zstd_is_decompressed_and_truncation_is_refused(tmp_path: Path, large_files: None):
     path = tmp_path / "text.txt.zst"
     with pyarrow.CompressedOutputStream(str(path), "zstd") as stream:
         stream.write(LINES.encode())

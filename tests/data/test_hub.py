@@ -1,4 +1,4 @@
-"""Data sets of the hub, from local folders in its formats."""
+"""Hugging Face data sets, from local folders in their formats."""
 
 import json
 
@@ -28,7 +28,7 @@ def saved(folder, splits: dict[str, list[dict]], features=None) -> str:
     return f"hub:{folder / 'saved'}"
 
 
-def test_translations_of_a_saved_data_set_are_pairs(tmp_path):
+def test_translation_column_of_a_saved_data_set_yields_pairs(tmp_path):
     rows = [{"translation": {"de": f"Hund {i}", "en": f"dog {i}"}} for i in range(40)]
     corpus = open_pairs([saved(tmp_path, {"train": rows})])
     assert {(pair.source, pair.target) for part in (corpus.training, corpus.held_out) for pair in part} == {
@@ -36,7 +36,7 @@ def test_translations_of_a_saved_data_set_are_pairs(tmp_path):
     }
 
 
-def test_class_numbers_become_names_and_splits_can_be_named(tmp_path):
+def test_class_labels_become_names_and_splits_can_be_named(tmp_path):
     features = datasets.Features(
         {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
     )
@@ -56,15 +56,15 @@ def test_a_folder_of_json_lines_is_a_data_set(tmp_path):
     assert corpus.n_training + corpus.n_held_out == 30
 
 
-def test_the_content_is_in_the_fingerprint(tmp_path):
-    prints = [
+def test_fingerprint_depends_on_the_content(tmp_path):
+    hashes = [
         open_text([saved(tmp_path / name, {"train": [{"text": f"{name} {i}"} for i in range(30)]})]).files[0].sha256
         for name in ("a", "b")
     ]
-    assert prints[0] != prints[1]
+    assert hashes[0] != hashes[1]
 
 
-def test_the_facts_about_a_large_data_set_are_remembered(tmp_path, monkeypatch):
+def test_facts_about_a_large_data_set_are_cached(tmp_path, monkeypatch):
     monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "facts"))
     monkeypatch.setattr(hub, "MANY", 1)
     name = saved(tmp_path, {"train": [{"text": f"text {i}"} for i in range(30)]})
@@ -73,7 +73,7 @@ def test_the_facts_about_a_large_data_set_are_remembered(tmp_path, monkeypatch):
     assert open_text([name]).files == first.files
 
 
-def test_an_unknown_split_lists_those_there_are(tmp_path):
+def test_unknown_split_lists_the_available_ones(tmp_path):
     name = saved(tmp_path, {"train": [{"text": "a"}], "test": [{"text": "b"}]})
     with pytest.raises(PenwrightError, match=r"no split 'tset'.*: train, test"):
         open_text([f"{name}@tset"])
@@ -84,19 +84,19 @@ def test_a_missing_folder_is_named(tmp_path):
         open_text([f"hub:{tmp_path}/nowhere"])
 
 
-def test_a_data_set_out_of_reach_asks_for_name_and_connection():
+def test_unreachable_data_set_suggests_name_or_connection():
     with pytest.raises(PenwrightError, match=r"cannot be loaded.*network connection"):
         open_pairs(["hub:penwright/none/de-en"])
 
 
-def test_without_the_extra_the_message_says_how_to_install_it(monkeypatch):
+def test_missing_extra_error_gives_the_install_command(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(PenwrightError, match=r"pip install 'penwright\[hub\]'"):
         open_text(["hub:some/name"])
 
 
 @pytest.mark.parametrize(("first", "rest"), [("user/name", "name"), ("user/name/config", "config")])
-def test_names_are_tried_as_user_and_name_first(monkeypatch, first, rest):
+def test_hub_name_is_tried_as_user_and_name_first(monkeypatch, first, rest):
     asked = []
 
     def load(*name: str):
@@ -109,6 +109,6 @@ def test_names_are_tried_as_user_and_name_first(monkeypatch, first, rest):
     assert asked == ([("user/name",), ("user", "name")] if rest == "name" else [("user/name", "config")])
 
 
-def test_a_data_set_shows_its_task(tmp_path):
+def test_task_is_detected_from_a_data_set(tmp_path):
     rows = [{"translation": {"de": f"Hund {i}", "en": f"dog {i}"}} for i in range(4)]
     assert detect_task([saved(tmp_path, {"train": rows})])[0] == "translate"

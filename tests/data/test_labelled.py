@@ -22,7 +22,7 @@ def write_rows(folder, rows, name: str = "a.tsv"):
     return write(folder, name, "\n".join("\t".join(row) for row in rows) + "\n")
 
 
-def every(corpus) -> set:
+def all_examples(corpus) -> set:
     return {*corpus.training, *corpus.held_out}
 
 
@@ -38,33 +38,33 @@ def every(corpus) -> set:
         ("a.jsonl", "".join(json.dumps({"text": text, "label": int(label)}) + "\n" for text, label in ROWS)),
     ],
 )
-def test_text_and_label_are_found_wherever_they_stand(tmp_path, name, text):
+def test_text_and_label_columns_are_found_in_every_layout(tmp_path, name, text):
     corpus = open_labelled([write(tmp_path, name, text)])
-    assert every(corpus) == set(map(Labelled._make, ROWS))
+    assert all_examples(corpus) == set(map(Labelled._make, ROWS))
     assert corpus.labels == ("0", "1")
 
 
-def test_several_text_columns_are_joined_by_a_space(tmp_path):
+def test_text_columns_are_joined_with_a_space(tmp_path):
     path = write(tmp_path, "a.csv", "".join(f'"{i % 3}","Title {i}","And a description."\n' for i in range(30)))
     corpus = open_labelled([path], ReadingOptions(Columns(text=(2, 3), label=1)))
-    assert Labelled("Title 7 And a description.", "1") in every(corpus)
+    assert Labelled("Title 7 And a description.", "1") in all_examples(corpus)
 
 
-def test_told_columns_are_obeyed(tmp_path):
+def test_requested_columns_are_used(tmp_path):
     path = write(
         tmp_path, "a.csv", "one,two,kind\n" + "".join(f"text {i},other {i},{'xyz'[i % 3]}\n" for i in range(30))
     )
     corpus = open_labelled([path], ReadingOptions(Columns(text="two", label="kind")))
-    assert Labelled("other 4", "y") in every(corpus)
+    assert Labelled("other 4", "y") in all_examples(corpus)
 
 
-def test_a_wrong_column_names_the_nearest(tmp_path):
+def test_unknown_column_suggests_the_nearest_name(tmp_path):
     path = write(tmp_path, "a.tsv", "label\tsentence\n" + "0\ta text\n1\tanother text\n" * 3)
     with pytest.raises(PenwrightError, match="no column 'sentnce'; did you mean 'sentence'"):
         open_labelled([path], ReadingOptions(Columns(text="sentnce")))
 
 
-def test_numbers_are_ordered_as_numbers_and_counted(tmp_path):
+def test_numeric_labels_are_sorted_numerically_and_counted(tmp_path):
     rows = [(f"text number {i}", str(label)) for i, label in enumerate([10, 9, 2] * 10)]
     corpus = open_labelled([write_rows(tmp_path, rows)])
     assert corpus.labels == ("2", "9", "10")
@@ -76,11 +76,11 @@ rows = st.lists(st.tuples(st.text("ab", min_size=1, max_size=3), st.sampled_from
 
 @settings(max_examples=50)
 @given(rows, st.integers(0, 3))
-def test_no_held_out_text_is_learned_from_and_every_class_is(tmp_path_factory, rows, seed):
+def test_held_out_texts_are_not_trained_on_but_every_class_is(tmp_path_factory, rows, seed):
     path = write_rows(tmp_path_factory.mktemp("rows"), rows)
     try:
         corpus = open_labelled([path], ReadingOptions(Columns(text=1, label=2), seed=seed, held_out=0.3))
-    except PenwrightError:  # too little is left, which the message says
+    except PenwrightError:  # too few texts are left after cleaning
         return
     training, held_out = list(corpus.training), list(corpus.held_out)
     assert not {row.text for row in training} & {row.text for row in held_out}
@@ -89,7 +89,7 @@ def test_no_held_out_text_is_learned_from_and_every_class_is(tmp_path_factory, r
     assert corpus.report.n_kept + sum(each.count for each in corpus.report.dropped) == len(rows)
 
 
-def test_texts_of_the_held_out_file_are_not_learned_from(tmp_path):
+def test_texts_of_the_validation_file_are_left_out_of_training(tmp_path):
     valid = [ROWS[0], ("a new text", "1")]
     reading = ReadingOptions(Columns(text=1, label=2), validation=[write_rows(tmp_path, valid, "valid.tsv")])
     corpus = open_labelled([write_rows(tmp_path, ROWS)], reading)
@@ -97,7 +97,7 @@ def test_texts_of_the_held_out_file_are_not_learned_from(tmp_path):
     assert corpus.n_training == 59
 
 
-def test_a_label_that_only_held_out_texts_have_is_refused(tmp_path):
+def test_label_only_in_validation_is_refused(tmp_path):
     valid = write_rows(tmp_path, [("a text", "positive"), ("b text", "negative")], "valid.tsv")
     with pytest.raises(PenwrightError, match="negative, positive; training labels are: 0, 1"):
         open_labelled([write_rows(tmp_path, ROWS)], ReadingOptions(Columns(text=1, label=2), validation=[valid]))
@@ -108,13 +108,13 @@ def test_a_single_label_is_refused(tmp_path):
         open_labelled([write_rows(tmp_path, [(text, "1") for text, _ in ROWS])])
 
 
-def test_a_table_without_labels_lists_its_columns(tmp_path):
+def test_table_without_labels_lists_its_columns(tmp_path):
     path = write(tmp_path, "a.csv", "first,text\n" + "".join(f"some words {i},more words {i}\n" for i in range(30)))
     with pytest.raises(PenwrightError, match=r"no column looks like labels.*: first, text"):
         open_labelled([path])
 
 
-def test_a_text_taken_for_labels_is_refused(tmp_path):
+def test_text_column_as_labels_is_refused(tmp_path):
     path = write_rows(tmp_path, [(str(i % 2), f"a whole sentence {i}") for i in range(1500)])
     with pytest.raises(PenwrightError, match="are too many"):
         open_labelled([path], ReadingOptions(Columns(text=1, label=2)))
@@ -125,19 +125,19 @@ def test_rows_without_label_or_text_are_dropped(tmp_path):
     assert {each.reason: each.count for each in corpus.report.dropped} == {"one side is blank": 2}
 
 
-def test_texts_with_two_labels_are_noted(tmp_path):
+def test_texts_with_conflicting_labels_are_noted(tmp_path):
     corpus = open_labelled([write_rows(tmp_path, [*ROWS, (ROWS[0][0], "1")])])
     assert "1 text with more than one label" in corpus.report.notes
 
 
-def test_five_rows_can_be_learned_from_and_one_cannot(tmp_path):
+def test_five_texts_suffice_and_one_does_not(tmp_path):
     corpus = open_labelled([write_rows(tmp_path, ROWS[:5])])
     assert (corpus.n_training, corpus.n_held_out) == (4, 1)
     with pytest.raises(PenwrightError, match="1 labelled text but no class with two different texts"):
         open_labelled([write_rows(tmp_path, ROWS[:1])], ReadingOptions(Columns(text=1, label=2)))
 
 
-def test_labels_of_which_nothing_is_held_out_and_numbers_as_labels_are_remarked_on(tmp_path):
+def test_labels_without_held_out_texts_and_numeric_labels_are_noted(tmp_path):
     path = tmp_path / "t.tsv"
     path.write_text("".join(f"text {i}\t{i % 20 + 0.5}\n" for i in range(400)) + "rare one\t99\nrare two\t99\n")
     notes = " ".join(open_labelled([path]).report.notes)
@@ -145,12 +145,12 @@ def test_labels_of_which_nothing_is_held_out_and_numbers_as_labels_are_remarked_
 
 
 def by_author(folder, n_authors: int = 20):
-    """Twenty authors with six texts each; of an author, all texts are alike but for a number."""
+    """Write a table of six texts per author that differ only in their number."""
     rows = [f"author {a} wrote text {n},{'xy'[(a + n) % 2]},a{a}\n" for a in range(n_authors) for n in range(6)]
     return write(folder, "a.csv", "text,kind,author\n" + "".join(rows))
 
 
-def test_texts_of_a_group_are_all_held_out_or_all_learned(tmp_path):
+def test_texts_of_a_group_stay_on_one_side_of_the_split(tmp_path):
     path = by_author(tmp_path)
 
     def authors(group):
@@ -162,14 +162,14 @@ def test_texts_of_a_group_are_all_held_out_or_all_learned(tmp_path):
     assert authors("author") == authors(3) == set() != authors(None)
 
 
-def test_a_text_without_a_group_is_its_own_group(tmp_path):
+def test_text_without_a_group_is_its_own_group(tmp_path):
     rows = [f"text number {n},{'xy'[n % 2]},\n" for n in range(60)]
     path = write(tmp_path, "a.csv", "text,kind,author\n" + "".join(rows))
     corpus = open_labelled([path], ReadingOptions(Columns(text="text", label="kind", group="author")))
     assert len(list(corpus.held_out)) == 6
 
 
-def test_groups_that_cannot_be_split(tmp_path):
+def test_single_group_and_group_equal_to_label_are_refused(tmp_path):
     path = by_author(tmp_path, n_authors=1)
     with pytest.raises(PenwrightError, match="no group can be held out"):
         open_labelled([path], ReadingOptions(Columns(text="text", label="kind", group="author")))
@@ -177,7 +177,7 @@ def test_groups_that_cannot_be_split(tmp_path):
         open_labelled([path], ReadingOptions(Columns(text="text", label="kind", group="kind")))
 
 
-def test_validation_files_need_no_groups(tmp_path):
-    path, own = by_author(tmp_path), write(tmp_path, "v.csv", "text,kind\nsomething,x\nother,y\n")
+def test_validation_files_need_no_group_column(tmp_path):
+    path, validation = by_author(tmp_path), write(tmp_path, "v.csv", "text,kind\nsomething,x\nother,y\n")
     columns = Columns(text="text", label="kind", group="author")
-    assert len(list(open_labelled([path], ReadingOptions(columns, validation=(str(own),))).held_out)) == 2
+    assert len(list(open_labelled([path], ReadingOptions(columns, validation=(str(validation),))).held_out)) == 2

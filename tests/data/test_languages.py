@@ -25,25 +25,25 @@ LINES = ["eins\tone\n", "zwei\ttwo\n", "drei\tthree\n"]
         ({"train": ("de-en.tsv", "fr-en.tsv")}, None),
     ],
 )
-def test_a_recipe_tells_languages_by_columns_and_files(
+def test_languages_are_inferred_from_columns_and_file_names(
     settings: dict[str, object], languages: tuple[str, str] | None
 ) -> None:
     assert requested_languages(DataSettings.model_validate(settings)) == languages
 
 
-def test_sides_are_called_as_the_columns_are(tmp_path: Path) -> None:
+def test_language_names_come_from_the_columns(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("".join(["id\ten\tde\n", *(f"{n}\t{line}" for n, line in enumerate(LINES))]))
     assert languages_between(open_pairs([tmp_path / "pairs.tsv"]).names) == ("en", "de")
 
 
-def test_sides_are_called_as_a_translation_memory_calls_them(tmp_path: Path) -> None:
+def test_language_names_come_from_the_tmx(tmp_path: Path) -> None:
     unit = "<tu><tuv xml:lang='de-CH'><seg>{}</seg></tuv><tuv xml:lang='en'><seg>{}</seg></tuv></tu>"
     body = "".join(unit.format(*line.split()) for line in LINES)
     (tmp_path / "memory.tmx").write_text(f"<tmx><header/><body>{body}</body></tmx>")
     assert languages_between(open_pairs([tmp_path / "memory.tmx"]).names) == ("de", "en")
 
 
-def test_what_is_no_language_is_none_and_sides_that_are_called_otherwise_are_not_told(tmp_path: Path) -> None:
+def test_languages_are_none_for_other_names_or_mixed_pairs(tmp_path: Path) -> None:
     for name in ("x.de", "x.en", "y.fr", "y.it"):
         (tmp_path / name).write_text("".join(LINES).replace("\t", name))
     one, both = ([tmp_path / name for name in names] for names in (["x.de", "x.en"], ["x.de", "x.en", "y.fr", "y.it"]))
@@ -52,10 +52,10 @@ def test_what_is_no_language_is_none_and_sides_that_are_called_otherwise_are_not
     assert languages_between(("source", "target")) is languages_between(()) is None
 
 
-@pytest.mark.parametrize("named", ["settings", "files", "columns"])
-def test_files_in_opposite_directions_are_read_in_that_of_the_first(tmp_path: Path, named: str) -> None:
+@pytest.mark.parametrize("named_by", ["settings", "files", "columns"])
+def test_later_files_are_turned_to_the_direction_of_the_first(tmp_path: Path, named_by: str) -> None:
     sides = [("de", [line.split("\t")[0] + "\n" for line in LINES]), ("en", [line.split("\t")[1] for line in LINES])]
-    if named == "files":
+    if named_by == "files":
         for stem in "ab":
             for language, lines in sides:
                 text = "".join(f"{stem} {line}" for line in lines)
@@ -68,12 +68,12 @@ def test_files_in_opposite_directions_are_read_in_that_of_the_first(tmp_path: Pa
                 f"{path.stem} {a.strip()}\t{path.stem} {b}" for a, b in zip(first[1], second[1], strict=True)
             )
             path.write_text(f"{first[0]}\t{second[0]}\n{rows}", encoding="utf-8")
-    columns = Columns(source="en", target="de") if named == "settings" else Columns()
+    columns = Columns(source="en", target="de") if named_by == "settings" else Columns()
     corpus = open_pairs(paths, ReadingOptions(columns))
     found = {pair for part in (corpus.training, corpus.held_out) for pair in part}
     german_first = {
         (f"{stem} {de}", f"{stem} {en.strip()}") for stem in "ab" for de, en in (x.split("\t") for x in LINES)
     }
-    assert found == ({(en, de) for de, en in german_first} if named == "settings" else german_first)
-    assert corpus.names == (("en", "de") if named == "settings" else ("de", "en"))
-    assert sum("to match" in note for note in corpus.report.notes) == (0 if named == "settings" else 1)
+    assert found == ({(en, de) for de, en in german_first} if named_by == "settings" else german_first)
+    assert corpus.names == (("en", "de") if named_by == "settings" else ("de", "en"))
+    assert sum("to match" in note for note in corpus.report.notes) == (0 if named_by == "settings" else 1)

@@ -1,4 +1,4 @@
-"""Masked-token training: which tokens are hidden, and what the loss counts."""
+"""Masked-token training: which tokens are masked, and what the loss counts."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def epoch(of: MaskedBatches) -> list[MaskedBatch]:
     return [of.batch(number) for number in range(int(of.per_epoch))]
 
 
-def test_a_fifth_of_the_tokens_is_hidden_and_markers_never_are() -> None:
+def test_a_fifth_of_the_tokens_is_masked_but_never_markers() -> None:
     found = epoch(batches())
     targets = torch.cat([batch.targets.flatten() for batch in found])
     n_tokens = sum(int(batch.padding.sum()) - 2 * len(batch.padding) for batch in found)
@@ -40,17 +40,17 @@ def test_a_fifth_of_the_tokens_is_hidden_and_markers_never_are() -> None:
     assert kept.double().mean() == pytest.approx(0.1, abs=0.04)
 
 
-def test_hidden_tokens_differ_between_epochs_and_are_the_same_in_evaluations_and_on_resuming() -> None:
+def test_masks_differ_by_epoch_and_repeat_in_evaluation_and_on_resume() -> None:
     one, other = batches(), batches()
     n = int(one.per_epoch)
     assert torch.equal(one.batch(3).targets, other.batch(3).targets)
     first, second = ({tuple(row) for b in range(n) for row in one.batch(e * n + b).targets.tolist()} for e in (0, 1))
     assert len(first & second) < len(first) / 2
-    for mine, theirs in zip(one.in_order(), other.in_order(), strict=True):
-        assert torch.equal(mine.tokens, theirs.tokens) and torch.equal(mine.targets, theirs.targets)
+    for ours, again in zip(one.in_order(), other.in_order(), strict=True):
+        assert torch.equal(ours.tokens, again.tokens) and torch.equal(ours.targets, again.targets)
 
 
-def test_the_loss_is_the_cross_entropy_of_the_hidden_tokens_alone() -> None:
+def test_masked_loss_is_the_cross_entropy_of_masked_tokens_only() -> None:
     torch.manual_seed(0)
     model = EncoderOnly(60, ModelSettings(d_model=16, n_heads=2, n_layers=1, zero_init_outputs=False), 0)
     batch = batches().batch(0)
@@ -63,7 +63,7 @@ def test_the_loss_is_the_cross_entropy_of_the_hidden_tokens_alone() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_passages_are_lines_together_and_hold_the_whole_text() -> None:
+def test_passages_join_lines_and_hold_the_whole_text() -> None:
     lines = [f"line {number} " + "x" * (number * 7 % 50) for number in range(100)]
     lines[20] = lines[60] = ""
     lines[40] = "y" * 1000

@@ -26,7 +26,7 @@ def write_aligned(folder, pairs, stem: str = "train"):
     ]
 
 
-def every(corpus) -> set:
+def all_pairs(corpus) -> set:
     return {*corpus.training, *corpus.held_out}
 
 
@@ -36,17 +36,17 @@ def dropped(corpus) -> dict[str, int]:
 
 def test_two_files_are_paired_line_by_line(tmp_path):
     corpus = open_pairs(write_aligned(tmp_path, PAIRS))
-    assert every(corpus) == set(map(Pair._make, PAIRS))
+    assert all_pairs(corpus) == set(map(Pair._make, PAIRS))
     assert (corpus.n_training, corpus.n_held_out) == (54, 6)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)])
 def test_several_files_are_paired_in_either_order(tmp_path, order):
     files = write_aligned(tmp_path, PAIRS[:30], "a") + write_aligned(tmp_path, PAIRS[30:], "b")
-    assert every(open_pairs([files[i] for i in order])) == set(map(Pair._make, PAIRS))
+    assert all_pairs(open_pairs([files[i] for i in order])) == set(map(Pair._make, PAIRS))
 
 
-def test_a_source_told_by_its_language_is_the_source(tmp_path):
+def test_source_column_can_be_named_by_its_language(tmp_path):
     corpus = open_pairs(write_aligned(tmp_path, PAIRS), ReadingOptions(Columns(source="de")))
     assert next(iter(corpus.training)).source.startswith("Der Hund")
 
@@ -73,34 +73,34 @@ def as_tmx(pairs) -> str:
         ("a.tmx", as_tmx(PAIRS)),
     ],
 )
-def test_tables_of_every_format_give_the_same_pairs(tmp_path, name, text):
-    assert every(open_pairs([write(tmp_path, name, text)])) == set(map(Pair._make, PAIRS))
+def test_every_format_yields_the_same_pairs(tmp_path, name, text):
+    assert all_pairs(open_pairs([write(tmp_path, name, text)])) == set(map(Pair._make, PAIRS))
     packed = tmp_path / f"{name}.gz"
     packed.write_bytes(gzip.compress(text.encode()))
-    assert every(open_pairs([packed])) == set(map(Pair._make, PAIRS))
+    assert all_pairs(open_pairs([packed])) == set(map(Pair._make, PAIRS))
 
 
 @pytest.mark.parametrize(
     "columns", [Columns(source="de", target="en"), Columns(source=3, target=2), Columns(source="3")]
 )
-def test_columns_are_chosen_by_name_or_number(tmp_path, columns):
+def test_columns_can_be_named_by_name_or_number(tmp_path, columns):
     text = "id,en,de\n" + "\n".join(f"{i},{en},{de}" for i, (en, de) in enumerate(PAIRS))
     corpus = open_pairs([write(tmp_path, "a.csv", text)], ReadingOptions(columns))
     assert next(iter(corpus.training)).source.startswith("Der")
 
 
-def test_a_wrong_column_names_the_nearest(tmp_path):
+def test_unknown_column_suggests_the_nearest_name(tmp_path):
     path = write(tmp_path, "a.csv", "english,german\n" + "\n".join(",".join(pair) for pair in PAIRS))
     with pytest.raises(PenwrightError, match="no column 'germann'; did you mean 'german'"):
         open_pairs([path], ReadingOptions(Columns(target="germann")))
 
 
-def test_a_column_number_too_high_lists_the_columns(tmp_path):
+def test_column_number_out_of_range_lists_the_columns(tmp_path):
     with pytest.raises(PenwrightError, match="no column '7'; its columns are: 1, 2"):
         open_pairs([write(tmp_path, "a.tsv", "a\tb\nc\td\n")], ReadingOptions(Columns(target=7)))
 
 
-def test_missing_partners_are_counted_and_placed(tmp_path):
+def test_unequal_line_counts_are_refused_with_the_first_difference(tmp_path):
     sides = [[f"{'ab ' * (i * 7919 % 40 + 1)}{i}" for i in range(10_003)] for _ in range(2)]
     del sides[0][4116:4119]
     files = [write(tmp_path, f"{name}.txt", "\n".join(side)) for name, side in zip(("en", "fr"), sides, strict=True)]
@@ -112,7 +112,7 @@ def test_missing_partners_are_counted_and_placed(tmp_path):
     )
 
 
-def test_missing_partners_in_files_of_two_languages_are_counted_by_language(tmp_path):
+def test_unequal_line_counts_are_given_by_language(tmp_path):
     files = [write(tmp_path, "a.en", "one\ntwo\nthree\n"), write(tmp_path, "a.fr", "un\ndeux\n")]
     with pytest.raises(PenwrightError, match=r"1 line of .* has no counterpart in .* \(en 3, fr 2\)\. Add"):
         open_pairs(files)
@@ -134,10 +134,10 @@ def test_unclean_pairs_are_dropped_and_counted(tmp_path):
         "longer than 5,000 characters": 1,
         "one side more than 9 times as long as the other": 1,
     }
-    assert every(corpus) == set(map(Pair._make, [*PAIRS, unclean[-1]]))
+    assert all_pairs(corpus) == set(map(Pair._make, [*PAIRS, unclean[-1]]))
 
 
-def test_cleaning_can_be_switched_off(tmp_path):
+def test_cleaning_can_be_turned_off(tmp_path):
     corpus = open_pairs(
         write_aligned(tmp_path, [*PAIRS, ("word", "y" * 40), PAIRS[0]]),
         ReadingOptions(cleaning=Cleaning(5000, None, False)),
@@ -146,13 +146,13 @@ def test_cleaning_can_be_switched_off(tmp_path):
     assert corpus.report.n_read == 62
 
 
-def test_a_broken_row_is_placed(tmp_path):
+def test_broken_row_is_reported_with_its_line(tmp_path):
     lines = ["\t".join(pair) for pair in PAIRS]
     corpus = open_pairs([write(tmp_path, "a.tsv", "\n".join([*lines[:40], "no tab", *lines[40:]]))])
     assert corpus.report.dropped[0].first.endswith("a.tsv line 41")
 
 
-def test_alike_sides_are_kept_and_noted(tmp_path):
+def test_pairs_with_identical_sides_are_kept_and_noted(tmp_path):
     corpus = open_pairs(write_aligned(tmp_path, [*PAIRS, ("Berlin", "Berlin")]))
     assert "1 pair with identical source and target" in corpus.report.notes
 
@@ -162,11 +162,11 @@ small = st.text("abc", min_size=1, max_size=2)
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(small, small), min_size=2, max_size=40), st.integers(0, 3), st.floats(0.05, 0.6))
-def test_no_held_out_sentence_is_learned_from_and_all_pairs_are_accounted_for(tmp_path_factory, pairs, seed, fraction):
+def test_held_out_sentences_are_not_trained_on_and_all_rows_are_counted(tmp_path_factory, pairs, seed, fraction):
     files = write_aligned(tmp_path_factory.mktemp("pairs"), pairs)
     try:
         corpus = open_pairs(files, ReadingOptions(seed=seed, held_out=fraction))
-    except PenwrightError:  # too little is left, which the message says
+    except PenwrightError:  # too few pairs are left after cleaning
         return
     training, held_out = list(corpus.training), list(corpus.held_out)
     assert not {pair.source for pair in training} & {pair.source for pair in held_out}
@@ -177,19 +177,19 @@ def test_no_held_out_sentence_is_learned_from_and_all_pairs_are_accounted_for(tm
     )
 
 
-def test_reading_again_gives_the_same(tmp_path):
+def test_reading_twice_gives_the_same_pairs(tmp_path):
     corpus = open_pairs(write_aligned(tmp_path, PAIRS))
     assert list(corpus.training) == list(corpus.training)
     assert list(corpus.held_out) == list(corpus.held_out)
 
 
-def test_what_is_held_out_does_not_depend_on_the_order_of_lines(tmp_path):
+def test_held_out_pairs_do_not_depend_on_line_order(tmp_path):
     first = open_pairs(write_aligned(tmp_path, PAIRS, "a"))
     again = open_pairs(write_aligned(tmp_path, PAIRS[::-1], "b"))
     assert set(first.held_out) == set(again.held_out)
 
 
-def test_held_out_files_are_kept_whole_and_their_sentences_not_learned(tmp_path):
+def test_validation_pairs_stay_whole_and_are_left_out_of_training(tmp_path):
     valid = [PAIRS[3], ("Something new.", PAIRS[5][1]), ("Other", "Anderes")]
     corpus = open_pairs(
         write_aligned(tmp_path, PAIRS), ReadingOptions(validation=write_aligned(tmp_path, valid, "valid"))
@@ -199,85 +199,85 @@ def test_held_out_files_are_kept_whole_and_their_sentences_not_learned(tmp_path)
     assert dropped(corpus) == {"source or target is also held out": 2}
 
 
-def test_sizes_are_those_of_the_targets(tmp_path):
+def test_corpus_sizes_count_the_targets(tmp_path):
     corpus = open_pairs(write_aligned(tmp_path, [(en, f"{de} ż") for en, de in PAIRS]))
     targets = [pair.target for pair in corpus.held_out]
     assert corpus.held_out_bytes == sum(len(target.encode()) for target in targets)
     assert corpus.held_out_characters == sum(map(len, targets))
 
 
-def test_lines_are_not_cut_at_other_line_breaks(tmp_path):
+def test_only_newlines_end_lines(tmp_path):
     odd = [("one\u2028two", "eins\u0085zwei"), ("three\x0bfour", "drei\x0cvier")]
-    assert set(map(Pair._make, odd)) <= every(open_pairs(write_aligned(tmp_path, PAIRS + odd)))
+    assert set(map(Pair._make, odd)) <= all_pairs(open_pairs(write_aligned(tmp_path, PAIRS + odd)))
 
 
-def test_five_pairs_can_be_learned_from(tmp_path):
+def test_five_pairs_suffice(tmp_path):
     corpus = open_pairs(write_aligned(tmp_path, PAIRS[:5]))
     assert (corpus.n_training, corpus.n_held_out) == (4, 1)
 
 
 @pytest.mark.parametrize("pairs", [PAIRS[:1], [("same", "eins"), ("same", "zwei")]])
-def test_a_single_source_is_too_little(tmp_path, pairs):
+def test_single_source_sentence_is_refused(tmp_path, pairs):
     with pytest.raises(PenwrightError, match="all source sentences are the same"):
         open_pairs(write_aligned(tmp_path, pairs))
 
 
-def test_when_nothing_is_left_the_reasons_are_given(tmp_path):
+def test_corpus_with_no_rows_left_gives_the_reasons(tmp_path):
     with pytest.raises(PenwrightError, match=r"no rows are left \(3 before cleaning\): 3 dropped: one side is blank"):
         open_pairs([write(tmp_path, "a.tsv", "a\t\nb\t\nc\t\n")])
 
 
-def test_one_file_without_columns_is_refused(tmp_path):
+def test_single_file_without_columns_is_refused(tmp_path):
     with pytest.raises(PenwrightError, match="has no columns"):
         open_pairs([write(tmp_path, "a.en", "one\ntwo\n")])
 
 
-def test_the_fingerprint_knows_content_columns_and_settings(tmp_path):
+def test_fingerprint_depends_on_content_columns_and_settings(tmp_path):
     files = write_aligned(tmp_path, PAIRS)
     variants = [{}, {"seed": 1}, {"cleaning": Cleaning(100)}, {"columns": Columns(source="de")}]
-    prints = [open_pairs(files, ReadingOptions(**variant)).fingerprint for variant in variants]
-    assert len(set(prints)) == 4
-    assert open_pairs(files).fingerprint == prints[0]
+    fingerprints = [open_pairs(files, ReadingOptions(**variant)).fingerprint for variant in variants]
+    assert len(set(fingerprints)) == 4
+    assert open_pairs(files).fingerprint == fingerprints[0]
 
 
-def test_the_fingerprint_does_not_know_where_the_files_lie(tmp_path):
+def test_fingerprint_does_not_depend_on_the_folder(tmp_path):
     (tmp_path / "moved").mkdir()
     folders = tmp_path, tmp_path / "moved"
     assert len({open_pairs(write_aligned(folder, PAIRS)).fingerprint for folder in folders}) == 1
 
 
-def test_a_tmx_with_an_unknown_language_lists_those_it_has(tmp_path):
+def test_unknown_tmx_language_lists_the_available_ones(tmp_path):
     with pytest.raises(PenwrightError, match=r"no language 'fr'.*: en, de"):
         open_pairs([write(tmp_path, "a.tmx", as_tmx(PAIRS))], ReadingOptions(Columns(target="fr")))
 
 
-def test_a_tmx_that_was_cut_off_says_so(tmp_path):
+def test_truncated_tmx_is_refused(tmp_path):
     with pytest.raises(PenwrightError, match=r"a\.tmx is truncated"):
         open_pairs([write(tmp_path, "a.tmx", as_tmx(PAIRS)[:-20])])
 
 
-def test_the_input_of_an_instruction_belongs_to_the_prompt(tmp_path):
+def test_instruction_and_input_are_joined_into_the_source(tmp_path):
     rows = [
         {"instruction": f"Name thing {n} on the list", "input": f"list {n} of things" * (n % 2), "output": f"it is {n}"}
         for n in range(60)
     ]
     path = write(tmp_path, "alpaca.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     corpus = open_pairs([path])
-    assert every(corpus) == {(f"{row['instruction']} {row['input']}".strip(), row["output"]) for row in rows}
+    assert all_pairs(corpus) == {(f"{row['instruction']} {row['input']}".strip(), row["output"]) for row in rows}
     again = open_pairs([path], ReadingOptions(Columns(as_trained=corpus.roles)))
-    assert every(again) == every(corpus)
-    assert every(open_pairs([path], ReadingOptions(Columns(source="instruction")))) == {
+    assert all_pairs(again) == all_pairs(corpus)
+    assert all_pairs(open_pairs([path], ReadingOptions(Columns(source="instruction")))) == {
         (row["instruction"], row["output"]) for row in rows
     }
 
 
 @pytest.mark.parametrize("longest", [30, 200])
 @pytest.mark.parametrize("repeats", [1, 25])
-def test_a_first_pair_is_no_header_because_pairs_are_repeated(tmp_path, longest, repeats):
+def test_repeated_first_pair_is_not_taken_for_a_header(tmp_path, longest, repeats):
     different = [
         (f"line {n} of a long list of lines{'!' * longest}", f"Zeile {n}, {'?' * longest}") for n in range(200)
     ]
     different = [(a[:longest], b[:longest]) for a, b in different]
     rows = [different[0], *different[1:] * 25] if repeats == 1 else different * repeats
     path = write(tmp_path, "memory.tsv", "".join(f"{a}\t{b}\n" for a, b in rows))
-    assert every(open_pairs([path])) == set(different)
+    assert all_pairs(open_pairs([path])) == set(different)

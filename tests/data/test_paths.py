@@ -1,4 +1,4 @@
-"""Which files are meant."""
+"""Resolution of paths, folders and patterns to files."""
 
 import gzip
 import os
@@ -20,7 +20,7 @@ from penwright.data.paths import (
 from penwright.errors import PenwrightError
 
 
-def test_a_missing_file_suggests_the_nearest_name(tmp_path):
+def test_missing_file_suggests_the_nearest_name(tmp_path):
     (tmp_path / "train.txt").write_text("a", encoding="utf-8")
     with pytest.raises(PenwrightError, match=r"no file .*trian\.txt; did you mean .*train\.txt\?"):
         existing_file(tmp_path / "trian.txt")
@@ -31,7 +31,7 @@ def test_a_missing_folder_is_named(tmp_path):
         existing_file(tmp_path / "nowhere" / "a.txt")
 
 
-def test_a_folder_gives_its_visible_texts_in_the_order_of_their_paths(tmp_path):
+def test_folder_yields_its_visible_text_files_sorted_by_path(tmp_path):
     for name in ("b.txt", "a/z.md", "a.text", ".hidden.txt", "picture.png", ".git/x.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x", encoding="utf-8")
@@ -40,28 +40,28 @@ def test_a_folder_gives_its_visible_texts_in_the_order_of_their_paths(tmp_path):
     assert found == ["a.text", "a/z.md", "b.txt", "c.txt.gz"]
 
 
-def test_a_file_named_twice_counts_once(tmp_path):
+def test_file_given_twice_is_read_once(tmp_path):
     (tmp_path / "a.txt").write_text("x", encoding="utf-8")
     assert text_files([tmp_path, tmp_path / "a.txt"]) == [tmp_path / "a.txt"]
 
 
-def test_a_folder_without_text_says_what_it_has(tmp_path):
+def test_folder_without_text_lists_other_file_types(tmp_path):
     (tmp_path / "table.xlsx").write_text("x", encoding="utf-8")
     with pytest.raises(PenwrightError, match=r"no text .* 1 of other types, including 1 \.xlsx"):
         text_files([tmp_path])
 
 
-def test_a_name_too_long_for_the_system_is_no_traceback():
+def test_file_name_too_long_for_the_system_is_refused():
     with pytest.raises(PenwrightError):
         existing_file("x" * 5000)
 
 
 @pytest.mark.parametrize(("path", "suffix"), [("a/train.TSV.gz", ".tsv"), ("x.en", ".en"), ("x.gz", ""), ("x", "")])
-def test_the_suffix_is_the_one_before_gz(path, suffix):
+def test_suffix_ignores_gz(path, suffix):
     assert suffix_of(path) == suffix
 
 
-def test_a_pattern_stands_for_the_files_that_it_fits(tmp_path):
+def test_pattern_expands_to_the_matching_files(tmp_path):
     for name in ("a.py", "b/c.py", "b/d.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x", encoding="utf-8")
@@ -69,17 +69,17 @@ def test_a_pattern_stands_for_the_files_that_it_fits(tmp_path):
     assert [path.relative_to(tmp_path).as_posix() for path in found] == ["a.py", "b/c.py"]
 
 
-def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path):
+def test_existing_file_with_pattern_characters_is_that_file(tmp_path):
     (tmp_path / "a[1].txt").write_text("x", encoding="utf-8")
     assert text_files([tmp_path / "a[1].txt"]) == [tmp_path / "a[1].txt"]
 
 
-def test_a_pattern_that_fits_nothing_says_so(tmp_path):
+def test_pattern_without_matches_is_refused(tmp_path):
     with pytest.raises(PenwrightError, match="no file matches the pattern"):
         text_files([f"{tmp_path}/*.py"])
 
 
-def test_a_folder_of_other_files_says_how_to_read_them(tmp_path):
+def test_folder_of_other_files_suggests_a_working_pattern(tmp_path):
     for name in ("a.py", "b.py", "c.toml"):
         (tmp_path / name).write_text("x", encoding="utf-8")
     with pytest.raises(PenwrightError) as error:
@@ -90,7 +90,7 @@ def test_a_folder_of_other_files_says_how_to_read_them(tmp_path):
 
 @contextmanager
 def nested(name: str, depth: int) -> Iterator[None]:
-    """Folders inside each other with a text in the last, removed one by one: shutil.rmtree cannot go as deep."""
+    """Nest folders with a text in the innermost, and remove them one by one: shutil.rmtree cannot go as deep."""
     for _ in range(depth):
         os.mkdir(name)
         os.chdir(name)
@@ -108,7 +108,7 @@ def nested(name: str, depth: int) -> Iterator[None]:
             os.rmdir(name)
 
 
-def test_folders_nested_deeply_are_read_and_paths_too_long_are_named(
+def test_deeply_nested_folders_are_read_and_too_long_paths_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -121,7 +121,7 @@ def test_folders_nested_deeply_are_read_and_paths_too_long_are_named(
     assert len(str(error.value)) < 500
 
 
-def test_links_to_folders_are_followed_and_each_folder_is_read_once(tmp_path: Path) -> None:
+def test_folder_links_are_followed_and_each_folder_is_read_once(tmp_path: Path) -> None:
     texts, data = tmp_path / "texts" / "inner", tmp_path / "data"
     texts.mkdir(parents=True)
     data.mkdir()
@@ -149,14 +149,14 @@ def test_links_to_folders_are_followed_and_each_folder_is_read_once(tmp_path: Pa
         ("**/**/a.txt", ["a.txt"]),
     ],
 )
-def test_two_stars_stand_for_any_folders(tmp_path: Path, pattern: str, names: list[str]) -> None:
+def test_double_star_matches_any_folders(tmp_path: Path, pattern: str, names: list[str]) -> None:
     for name in ("a.txt", "b/c.txt", "b/d/e.txt", "b/d/f.md", ".g/h.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x", encoding="utf-8")
     assert [path.relative_to(tmp_path).as_posix() for path in text_files([f"{tmp_path}/{pattern}"])] == names
 
 
-def test_of_the_same_text_in_several_formats_one_is_read(tmp_path: Path) -> None:
+def test_one_of_several_formats_of_the_same_text_is_read(tmp_path: Path) -> None:
     for name in ("novel.pdf", "novel.epub", "Novel.docx", "notes.txt", "notes.html", "b/novel.pdf"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x", encoding="utf-8")
@@ -165,13 +165,13 @@ def test_of_the_same_text_in_several_formats_one_is_read(tmp_path: Path) -> None
     assert "3 also present in another format" in describe_skipped(tmp_path)
 
 
-def test_a_folder_of_pictures_is_not_offered_as_text(tmp_path: Path) -> None:
+def test_folder_of_images_is_refused_without_a_pattern(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"\x89PNG")
     with pytest.raises(PenwrightError, match=r"no text .* including \d+ \.png$"):
         text_files([tmp_path])
 
 
-def test_paths_of_pipes_and_members_are_found_from_a_run(tmp_path: Path) -> None:
+def test_pipe_and_archive_member_paths_resolve_from_a_run(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("in/b.txt", "x")
     assert relative_to_folder(tmp_path, "-") == resolve_from(tmp_path, "-") == "-"

@@ -1,4 +1,4 @@
-"""Real corpora, with the counts that are published for them."""
+"""Real corpora, read with their published counts."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from penwright.data.parallel import open_pairs
 from penwright.data.text import open_text
 
 
-def test_tiny_shakespeare_is_cut_after_nine_tenths(shared_data):
+def test_tiny_shakespeare_is_split_after_nine_tenths(shared_data):
     corpus = open_text([shared_data / "tinyshakespeare" / "input.txt"])
     assert corpus.training.n_characters + corpus.held_out_characters == 1_115_394
     assert 1_003_854 <= corpus.training.n_characters < 1_003_854 + 80
@@ -20,7 +20,7 @@ def test_polish_novels_hold_out_at_most_half_a_million_characters(shared_data):
     assert 490_000 < corpus.held_out_characters <= 500_000
 
 
-def test_captions_are_paired_and_validated(shared_data):
+def test_multi30k_is_paired_with_its_validation_files(shared_data):
     folder = shared_data / "multi30k"
     corpus = open_pairs(
         [folder / "train.en.gz", folder / "train.de.gz"],
@@ -29,19 +29,19 @@ def test_captions_are_paired_and_validated(shared_data):
     assert (corpus.report.n_read, corpus.n_held_out) == (29_000, 1_014)
 
 
-def test_every_english_sentence_of_tatoeba_is_on_one_side(shared_data):
+def test_tatoeba_sources_are_not_shared_across_the_split(shared_data):
     corpus = open_pairs([shared_data / "spa-eng" / "spa.txt.gz"])
     assert corpus.report.n_read == 118_964
     assert not {pair.source for pair in corpus.training} & {pair.source for pair in corpus.held_out}
 
 
-def test_next_line_characters_do_not_end_lines(shared_data):
+def test_next_line_characters_do_not_end_lines_of_newstest(shared_data):
     folder = shared_data / "wmt14-en-de" / "dev"
     assert open_pairs([folder / "newstest2009.en", folder / "newstest2009.de"]).report.n_read == 2_525
 
 
 @pytest.mark.parametrize(("name", "n"), [("train.sentences.tsv", 6_920), ("dev.tsv", 872), ("test.tsv", 1_821)])
-def test_reviews_are_read_whichever_column_is_first(shared_data, name, n):
+def test_sst2_is_read_whichever_column_comes_first(shared_data, name, n):
     corpus = open_labelled([shared_data / "sst2" / name])
     assert (corpus.report.n_read, corpus.labels) == (n, ("0", "1"))
 
@@ -55,6 +55,6 @@ def test_reviews_are_read_whichever_column_is_first(shared_data, name, n):
         ("train10k.tsv", Columns(), 9_991, ("Business", "Sci/Tech", "Sports", "World")),
     ],
 )
-def test_news_are_read_in_every_layout(shared_data, name, columns, n, labels):
+def test_ag_news_is_read_in_every_layout(shared_data, name, columns, n, labels):
     corpus = open_labelled([shared_data / "ag_news" / name], ReadingOptions(columns))
     assert (corpus.report.n_read, corpus.labels) == (n, labels)

@@ -1,4 +1,4 @@
-"""A report can be read by people and programs."""
+"""Reports of what was read, as lines and as JSON."""
 
 import json
 
@@ -9,7 +9,7 @@ FILE = SourceFile("a.txt", 1234, "00", n_lines=1, n_replaced=2, first_replaced=1
 REPORT = Report("pair", (FILE,), 1001, 998, (Dropped("exact duplicates", 3, "a.txt line 9"),), "held out: 100 pairs")
 
 
-def test_its_lines_say_what_was_read_dropped_and_held_out():
+def test_report_lines_give_read_dropped_and_held_out_counts():
     assert REPORT.lines() == [
         "a.txt: 1,234 bytes, UTF-8, 1 line, 2 invalid byte sequences replaced by U+FFFD, the first at byte 17, "
         "1 NUL character removed, 1 line ended in CRLF",
@@ -18,12 +18,12 @@ def test_its_lines_say_what_was_read_dropped_and_held_out():
     ]
 
 
-def test_of_many_files_only_the_first_and_the_odd_are_described():
+def test_report_of_many_files_describes_the_first_and_unusual_ones():
     plain = SourceFile("b.txt", 10, "00", n_lines=1)
     lines = Report("document", (*[plain] * 20, FILE), 21, 21, (), "").lines()
     assert lines[8] == "and 13 more files, 1,354 bytes"
     assert lines[9].startswith("a.txt")
 
 
-def test_it_can_be_written_as_json():
+def test_report_is_json_serializable():
     assert json.loads(json.dumps(REPORT.as_dict()))["dropped"][0]["count"] == 3

@@ -1,4 +1,4 @@
-"""What is held out."""
+"""Selection of the held-out part."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def arrays(table):
 
 @settings(max_examples=50)
 @given(rows.filter(lambda table: any(keep for *_, keep in table)), st.integers(0, 40), st.integers(0, 3))
-def test_rows_of_one_key_go_together_and_only_kept_ones(table, wanted, seed):
+def test_rows_with_the_same_key_are_held_out_together(table, wanted, seed):
     keys, _, keep = arrays(table)
     chosen = held_out_rows(keys, keep, wanted, seed)
     assert chosen.any()
@@ -25,7 +25,7 @@ def test_rows_of_one_key_go_together_and_only_kept_ones(table, wanted, seed):
     assert not np.isin(keys[keep & ~chosen], keys[chosen]).any()
 
 
-def test_about_as_many_rows_as_wanted_are_held_out():
+def test_requested_number_of_rows_is_held_out():
     keys = np.arange(10_000, dtype=np.uint64)
     assert held_out_rows(keys, np.ones(10_000, dtype=bool), 100, seed=5).sum() == 100
 
@@ -39,18 +39,18 @@ def test_no_class_loses_its_last_text(table, wanted):
     assert set(classes[chosen]) <= set(classes[left])
 
 
-def test_documents_fill_the_wanted_size_but_never_all_are_held_out():
+def test_held_out_documents_fill_the_size_but_never_take_all():
     sizes, hashes = np.full(100, 10), np.arange(100, dtype=np.uint64)
     assert sizes[held_out_documents(hashes, sizes, 205, seed=0)].sum() == 200
     assert held_out_documents(hashes, sizes, 5000, seed=0).sum() == 99
 
 
-def test_when_no_document_is_small_enough_the_smallest_is_held_out():
+def test_smallest_document_is_held_out_when_all_are_too_large():
     sizes = np.array([50, 30, 40])
     assert held_out_documents(np.arange(3, dtype=np.uint64), sizes, 10, seed=0).tolist() == [False, True, False]
 
 
-def test_a_tail_starts_with_a_line_whatever_the_pieces():
+def test_tail_starts_at_a_line_for_any_chunk_size():
     text = "".join(f"line {i}\n" for i in range(40))
     starts = {
         tail_start([text[i : i + n] for i in range(0, len(text), n)], len(text), 0.3).characters
@@ -60,21 +60,21 @@ def test_a_tail_starts_with_a_line_whatever_the_pieces():
     assert text[starts.pop() - 1] == "\n"
 
 
-def test_a_tail_knows_its_bytes():
+def test_tail_start_counts_characters_and_bytes():
     cut = tail_start(["żółw\n", "jeż\n", "ryś\n", "ł\n"], 15, 0.4)
     assert cut == (9, len("żółw\njeż\n".encode()))
 
 
-def test_a_far_line_start_is_not_waited_for():
+def test_tail_start_does_not_search_far_for_a_line_start():
     assert tail_start(["x" * 98 + "\n" + "y"], 100, 0.1).characters == 90
 
 
-def test_repeats_are_all_but_the_first_kept():
+def test_repeats_marks_all_but_the_first_kept_row():
     hashes, keep = np.array([7, 7, 8, 7], dtype=np.uint64), np.array([False, True, True, True])
     assert repeats(hashes, keep).tolist() == [False, False, False, True]
 
 
-def test_a_rare_class_is_held_out_too_and_many_tiny_ones_in_all_as_much_as_their_shares():
+def test_rare_and_tiny_classes_are_held_out_in_proportion():
     keys = np.arange(2_000, dtype=np.uint64)
     classes = np.zeros(2_000, dtype=np.uint64)
     classes[:5], classes[5:205] = 1, np.repeat(np.arange(2, 102), 2)
@@ -85,7 +85,7 @@ def test_a_rare_class_is_held_out_too_and_many_tiny_ones_in_all_as_much_as_their
 
 
 @pytest.mark.parametrize("n_same", [999, 990, 700])
-def test_rows_of_a_common_key_do_not_take_all_with_them(n_same):
+def test_frequent_key_does_not_take_over_the_held_out_part(n_same):
     keys = np.r_[np.zeros(n_same, dtype=np.uint64), np.arange(1, 1001 - n_same, dtype=np.uint64)]
     for seed in range(20):
         chosen = held_out_rows(keys, np.ones(1000, dtype=bool), 100, seed)

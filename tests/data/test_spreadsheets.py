@@ -1,4 +1,4 @@
-"""Spreadsheets are tables."""
+"""Spreadsheets as tables."""
 
 from datetime import date, datetime
 from pathlib import Path
@@ -36,7 +36,7 @@ def save_ods(path: Path, rows: list[list[object]]) -> None:
 
 
 @pytest.mark.parametrize("save", [save_xlsx, save_ods])
-def test_the_first_sheet_with_content_is_a_table(tmp_path: Path, save) -> None:
+def test_first_sheet_with_content_is_read_as_a_table(tmp_path: Path, save) -> None:
     path = tmp_path / f"a.{save.__name__[-4:].strip('_')}"
     save(path, ROWS)
     assert detect_task([path])[0] == "classify"
@@ -47,7 +47,7 @@ def test_the_first_sheet_with_content_is_a_table(tmp_path: Path, save) -> None:
     assert next(open_table(file).rows([0, 1, 2])) == ("text number 0", "bad", "0")
 
 
-def test_cells_are_read_as_people_see_them(tmp_path: Path) -> None:
+def test_cells_are_read_as_displayed(tmp_path: Path) -> None:
     values = [1.0, 2.5, True, None, date(2024, 2, 3), datetime(2024, 2, 3, 4, 5), "two\nlines", "end"]
     save_xlsx(tmp_path / "a.xlsx", [[f"column {n}" for n in range(len(values))], values, values])
     row = next(open_table(examine(tmp_path / "a.xlsx")).rows(range(len(values))))
@@ -55,7 +55,7 @@ def test_cells_are_read_as_people_see_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("save", [save_xlsx, save_ods])
-def test_damage_is_named(tmp_path: Path, save) -> None:
+def test_damaged_spreadsheet_is_refused_by_name(tmp_path: Path, save) -> None:
     path = tmp_path / f"a.{save.__name__[-4:].strip('_')}"
     save(path, ROWS)
     content = path.read_bytes()

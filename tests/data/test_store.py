@@ -1,4 +1,4 @@
-"""A token store holds exactly the tokens of its texts, and is there completely or not at all."""
+"""Token stores: exact contents, and complete files or none."""
 
 import os
 import shutil
@@ -35,12 +35,12 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_every_row_holds_the_tokens_of_its_text(store: TokenStore, tokenizer: Tokenizer):
+def test_every_row_decodes_to_its_text(store: TokenStore, tokenizer: Tokenizer):
     rows = [tuple(tokenizer.decode(store.column(name)[row]) for name in ("source", "target")) for row in range(4)]
     assert rows == PAIRS
 
 
-def test_empty_texts_are_rows_without_tokens(store: TokenStore):
+def test_empty_texts_are_empty_rows(store: TokenStore):
     assert len(store) == len(store.column("source")) == 4
     assert store.column("source").lengths[[1, 3]].tolist() == [0, 0]
 
@@ -50,18 +50,18 @@ def test_tokens_and_bytes_are_counted(store: TokenStore, tokenizer: Tokenizer):
     assert store.n_bytes("target") == len("un chatvide")
 
 
-def test_bytes_are_counted_in_utf_8(tmp_path: Path, tokenizer: Tokenizer):
+def test_n_bytes_counts_utf8_bytes(tmp_path: Path, tokenizer: Tokenizer):
     assert write_store(tmp_path / "text", ["text"], [("ż字",)], tokenizer, "key").n_bytes("text") == 5
 
 
-def test_a_row_that_is_not_there_is_an_error(store: TokenStore):
+def test_row_out_of_range_raises_index_error(store: TokenStore):
     with pytest.raises(IndexError):
         store.column("source")[4]
 
 
 @settings(max_examples=50)
 @given(documents=st.lists(st.lists(st.text(max_size=20))), batch=st.integers(1, 50))
-def test_documents_in_chunks_hold_the_tokens_of_their_chunks(
+def test_chunked_documents_hold_the_tokens_of_their_chunks(
     tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer, documents: list[list[str]], batch: int
 ):
     rows = [(iter(chunks),) for chunks in documents]
@@ -73,18 +73,18 @@ def test_documents_in_chunks_hold_the_tokens_of_their_chunks(
     assert [column[row].tolist() for row in range(len(column))] == expected
 
 
-def test_labels_stand_beside_the_texts(tmp_path: Path, tokenizer: Tokenizer):
+def test_labels_are_stored_beside_the_texts(tmp_path: Path, tokenizer: Tokenizer):
     rows: list[tuple[Cell, ...]] = [("good", 1), ("bad", 0), ("?", -1)]
     store = write_store(tmp_path / "labelled", ["text"], rows, tokenizer, "key", labels=["label"])
     assert store.labels["label"].tolist() == [1, 0, -1]
 
 
-def test_a_store_without_rows_can_be_opened(tmp_path: Path, tokenizer: Tokenizer):
+def test_empty_store_can_be_opened(tmp_path: Path, tokenizer: Tokenizer):
     store = write_store(tmp_path / "nothing", ["text"], [], tokenizer, "key", labels=["label"])
     assert (len(store), store.n_tokens("text"), len(store.labels["label"])) == (0, 0, 0)
 
 
-def test_tokens_are_mapped_and_cannot_be_written(store: TokenStore):
+def test_tokens_are_memory_mapped_and_read_only(store: TokenStore):
     tokens = store.column("source").tokens
     assert isinstance(tokens, np.memmap) and not tokens.flags.writeable
 
@@ -96,18 +96,18 @@ def test_large_vocabularies_take_four_bytes_per_token(tmp_path: Path):
     assert tokenizer.decode(store.column("text")[0]) == "\U00010000\U0001fffc"
 
 
-@pytest.mark.parametrize("trouble", [KeyboardInterrupt(), OSError(28, "No space left on device"), ValueError()])
-def test_an_interrupted_build_leaves_nothing(tmp_path: Path, tokenizer: Tokenizer, trouble: BaseException):
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device"), ValueError()])
+def test_interrupted_build_leaves_no_files(tmp_path: Path, tokenizer: Tokenizer, error: BaseException):
     def rows() -> Iterator[tuple[str]]:
         yield ("a cat",)
-        raise trouble
+        raise error
 
-    with pytest.raises((PenwrightError, type(trouble))):
+    with pytest.raises((PenwrightError, type(error))):
         write_store(tmp_path / "text", ["text"], rows(), tokenizer, "key")
     assert names_in(tmp_path) == []
 
 
-def test_a_full_disk_is_a_clear_error(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch):
+def test_full_disk_is_reported(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch):
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -116,7 +116,7 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path, tokenizer: Tokenizer, monk
         write_store(tmp_path / "text", ["text"], [("a cat",)], tokenizer, "key")
 
 
-def test_what_a_killed_build_left_a_week_ago_is_removed(tmp_path: Path, tokenizer: Tokenizer):
+def test_week_old_remains_of_killed_builds_are_removed(tmp_path: Path, tokenizer: Tokenizer):
     for name in ("one.part", "two.part", "other.tmp-1"):
         (tmp_path / name).mkdir()
     for name in ("one.part", "other.tmp-1"):
@@ -131,11 +131,11 @@ CHUNKS = [
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """Simulates a killed process."""
 
 
 @pytest.mark.parametrize("killed_after", range(0, 10, 3))
-def test_an_interrupted_build_continues_where_its_progress_was_saved(
+def test_interrupted_build_resumes_from_its_saved_progress(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, killed_after: int
 ):
     monkeypatch.setattr(store_writer, "SAVE_EVERY", 20)
@@ -166,11 +166,13 @@ def test_an_interrupted_build_continues_where_its_progress_was_saved(
     assert names_in(tmp_path) == ["text", "whole"]
 
 
-def test_pairs_and_labels_continue_too(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch):
+def test_interrupted_build_of_pairs_and_labels_resumes(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(store_writer, "SAVE_EVERY", 20)
     every = [(f"a cat {n}", f"un chat {n}", n) for n in range(10)]
 
-    def broken() -> Iterator[tuple[str, str, int]]:
+    def interrupted() -> Iterator[tuple[str, str, int]]:
         yield from every[:7]
         raise Killed
 
@@ -178,13 +180,11 @@ def test_pairs_and_labels_continue_too(tmp_path: Path, tokenizer: Tokenizer, mon
         return write_store(tmp_path / name, ["source", "target"], rows, tokenizer, "key", labels=["label"])
 
     with pytest.raises(Killed):
-        write("text", broken())
+        write("text", interrupted())
     assert write("text", iter(every)).hashes == write("whole", iter(every)).hashes
 
 
-def test_progress_of_another_store_is_not_continued(
-    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-):
+def test_progress_of_another_store_is_discarded(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(store_writer, "SAVE_EVERY", 1)
     with pytest.raises(Killed):
         write_store(tmp_path / "text", ["text"], (_killed() if n else ("a cat",) for n in range(2)), tokenizer, "old")
@@ -207,7 +207,7 @@ def test_several_processes_write_the_same_store(tmp_path: Path, tokenizer: Token
     assert write("together").hashes == alone.hashes
 
 
-def test_a_killed_process_is_an_error_that_says_what_to_do(tokenizer: Tokenizer):
+def test_killed_encoding_process_is_reported_with_advice(tokenizer: Tokenizer):
     processes = EncodingProcesses(tokenizer, 1)
     try:
         assert processes.submit([b"a cat"]).result().tokens.tolist() == tokenizer.encode("a cat")
@@ -218,18 +218,18 @@ def test_a_killed_process_is_an_error_that_says_what_to_do(tokenizer: Tokenizer)
         processes.close()
 
 
-def test_the_second_of_two_equal_builds_uses_the_first(store: TokenStore, tokenizer: Tokenizer):
+def test_second_equal_build_keeps_the_first_store(store: TokenStore, tokenizer: Tokenizer):
     write_store(store.folder, ["source", "target"], PAIRS, tokenizer, "key")
     assert names_in(store.folder.parent) == ["pairs"]
 
 
-def test_another_store_is_not_overwritten(store: TokenStore, tokenizer: Tokenizer):
+def test_store_with_another_key_is_not_overwritten(store: TokenStore, tokenizer: Tokenizer):
     with pytest.raises(PenwrightError, match="pairs cannot be written"):
         write_store(store.folder, ["text"], [], tokenizer, "another key")
     assert open_store(store.folder).key == "key"
 
 
-def test_a_cached_store_is_built_once(tmp_path: Path, tokenizer: Tokenizer):
+def test_cached_store_is_built_once(tmp_path: Path, tokenizer: Tokenizer):
     built = []
 
     def build(folder: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_cached_store_is_built_once(tmp_path: Path, tokenizer: Tokenizer):
 
 @pytest.mark.parametrize("name", ["source.tokens.bin", "target.offsets.bin", "store.json"])
 @pytest.mark.parametrize("damage", ["missing", "cut"])
-def test_a_damaged_store_is_built_anew(store: TokenStore, tokenizer: Tokenizer, name: str, damage: str):
+def test_damaged_store_is_rebuilt(store: TokenStore, tokenizer: Tokenizer, name: str, damage: str):
     path = store.folder / name
     content = path.read_bytes()
     path.unlink()
@@ -269,14 +269,14 @@ def test_verify_finds_a_changed_byte(store: TokenStore):
         store.verify()
 
 
-def test_a_store_of_another_version_is_refused(store: TokenStore):
+def test_store_of_another_version_is_refused(store: TokenStore):
     path = store.folder / "store.json"
     path.write_text(path.read_text(encoding="utf-8").replace('"version": 2', '"version": 0'), encoding="utf-8")
     with pytest.raises(PenwrightError, match="format 0"):
         open_store(store.folder)
 
 
-def test_keys_depend_on_each_part():
+def test_store_key_depends_on_each_part():
     keys = {store_key("ab", "c"), store_key("a", "bc"), store_key("abc"), store_key("c", "ab")}
     assert len(keys) == 4
 
@@ -286,7 +286,7 @@ def test_stores_can_be_moved(store: TokenStore, tmp_path: Path):
     open_store(tmp_path / "elsewhere").verify()
 
 
-def test_a_cached_store_whose_bytes_have_changed_is_made_anew(tmp_path: Path, tokenizer: Tokenizer):
+def test_cached_store_with_changed_bytes_is_rebuilt(tmp_path: Path, tokenizer: Tokenizer):
     def build(folder: Path) -> None:
         write_store(folder, ["source", "target"], PAIRS, tokenizer, "key")
 

@@ -1,4 +1,4 @@
-"""Tables are read row by row."""
+"""Tables, read row by row."""
 
 import csv
 import io
@@ -26,45 +26,45 @@ def rows(table: Table) -> list:
     return list(table.rows(range(len(table.columns))))
 
 
-def why(found: list) -> list:
+def rows_or_reasons(found: list) -> list:
     return [row.reason if isinstance(row, Broken) else row for row in found]
 
 
-def test_a_quote_mark_in_a_tsv_field_swallows_no_lines(tmp_path):
+def test_quote_in_a_tsv_field_does_not_swallow_lines(tmp_path):
     table = table_of(tmp_path, "a.tsv", 'one\t"two\nthree\tfour\n"five"\tsix "so"\n')
     assert rows(table) == [("one", '"two'), ("three", "four"), ('"five"', 'six "so"')]
 
 
-def test_a_tsv_of_a_csv_writer_is_read_with_quoting(tmp_path):
+def test_tsv_with_csv_quoting_is_unquoted(tmp_path):
     table = table_of(tmp_path, "a.tsv", '"say ""a""\tb"\tx\nplain\ty\n"two\nlines"\tz\n')
     assert rows(table) == [('say "a"\tb', "x"), ("plain", "y"), ("two\nlines", "z")]
 
 
-def test_a_csv_field_may_hold_commas_quotes_and_newlines(tmp_path):
+def test_csv_field_may_contain_commas_quotes_and_newlines(tmp_path):
     table = table_of(tmp_path, "a.csv", '"a,b","say ""c"""\r\n"two\r\nlines",d\r\n')
     assert rows(table) == [("a,b", 'say "c"'), ("two\nlines", "d")]
 
 
-def test_semicolons_between_fields_are_found_out(tmp_path):
+def test_semicolon_delimiter_is_detected(tmp_path):
     assert rows(table_of(tmp_path, "a.csv", "Hund, der;dog\nKatze;cat\n")) == [("Hund, der", "dog"), ("Katze", "cat")]
 
 
-def test_a_field_longer_than_the_csv_module_allows_is_read(tmp_path):
+def test_field_longer_than_the_csv_module_allows_is_read(tmp_path):
     assert rows(table_of(tmp_path, "a.csv", f'a,"{"x" * 200_000}"\n')) == [("a", "x" * 200_000)]
 
 
-def test_a_quote_that_is_never_closed_is_an_ordinary_character(tmp_path):
+def test_unclosed_quote_is_an_ordinary_character(tmp_path):
     lines = ['"c d,e' if number % 90 == 30 else 'f "g",h' for number in range(3000)]
     found = rows(table_of(tmp_path, "a.csv", "\n".join([*lines, '"i, ""j""",k', '"l\nm",n'])))
     assert found == [*(tuple(line.split(",")) for line in lines), ('i, "j"', "k"), ("l\nm", "n")]
 
 
-def test_a_stray_quote_that_a_later_one_closes_swallows_no_lines(tmp_path):
+def test_stray_quotes_do_not_swallow_lines(tmp_path):
     text = 'text,label\n"open,x\n' + "a b,x\n" * 50 + 'size 5",y\n'
     assert len(rows(table_of(tmp_path, "a.csv", text))) == 52
 
 
-def test_quote_marks_inside_a_quoted_cell_need_not_be_doubled(tmp_path):
+def test_unescaped_quotes_inside_a_quoted_cell_are_kept(tmp_path):
     text = 'id,text,label\n1,"he said "well, no" then",x\n2,"a, b",y\n3,"so ""it"" is",y\n'
     assert [row[1] for row in rows(table_of(tmp_path, "a.csv", text))] == [
         'he said "well, no" then',
@@ -73,11 +73,11 @@ def test_quote_marks_inside_a_quoted_cell_need_not_be_doubled(tmp_path):
     ]
 
 
-def test_a_lone_carriage_return_belongs_to_its_cell(tmp_path):
+def test_lone_carriage_return_stays_in_its_cell(tmp_path):
     assert rows(table_of(tmp_path, "a.csv", "a,b\nc\rc,d\ne,f\n")) == [("a", "b"), ("c\rc", "d"), ("e", "f")]
 
 
-WRITTEN = [
+DIALECTS = [
     ("sep.csv", '\ufeffsep=;\r\ntext;label\r\n"a; b";x\r\nc, d;y\r\n'),  # Excel
     ("pipe.csv", "text|label\na; b|x\nc, d|y\n"),
     ("multi.csv", "text::label\na; b::x\nc, d::y\n"),
@@ -94,15 +94,15 @@ WRITTEN = [
 ]
 
 
-@pytest.mark.parametrize(("name", "text"), WRITTEN, ids=[name for name, _ in WRITTEN])
-def test_tables_of_many_programs_are_read(tmp_path, name, text):
+@pytest.mark.parametrize(("name", "text"), DIALECTS, ids=[name for name, _ in DIALECTS])
+def test_table_dialects_of_many_programs_are_read(tmp_path, name, text):
     table = table_of(tmp_path, name, text)
     wanted = [table.columns.index("text"), table.columns.index("label")]
     found = [tuple(cell.strip() for cell in row) for row in table.rows(wanted) if isinstance(row, tuple)]
     assert found == [("a; b", "x"), ("c, d", "y")]
 
 
-def test_rows_that_are_left_out_tell_why_and_where(tmp_path):
+def test_skipped_rows_give_reason_and_place(tmp_path):
     text = "# a list\ntext,label\n" + "a,x\n" * 40 + "text,label\nb\nc, d,x\n" + "e,y\n" * 40
     table = table_of(tmp_path, "a.csv", text)
     broken = {row.reason: table.place(number) for number, row in enumerate(rows(table)) if isinstance(row, Broken)}
@@ -110,12 +110,12 @@ def test_rows_that_are_left_out_tell_why_and_where(tmp_path):
     assert ["before" in reason or "header" in reason for reason in broken] == [True, True, False, False]
 
 
-def test_a_long_cell_with_newlines_is_read(tmp_path):
+def test_long_cell_with_newlines_is_read(tmp_path):
     cell = "It was, as they say, late.\n\n" * 4000
     assert rows(table_of(tmp_path, "a.csv", f'text,label\n"{cell}",x\nb,y\n')) == [(cell, "x"), ("b", "y")]
 
 
-def test_one_column_is_not_cut_at_commas(tmp_path):
+def test_single_column_is_not_split_at_commas(tmp_path):
     text = "text\nWell, well, well.\nNo.\nYes, and no, and so on, to the end.\n"
     assert rows(table_of(tmp_path, "a.csv", text)) == [(line,) for line in text.splitlines()[1:]]
 
@@ -130,7 +130,7 @@ QUOTINGS = [
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_no_row_of_a_random_dialect_is_lost(tmp_path, data):
+def test_rows_in_a_random_csv_dialect_survive_a_round_trip(tmp_path, data):
     width = data.draw(st.integers(2, 5))
     row = st.lists(CELLS, min_size=width, max_size=width).filter(lambda cells: any(map(str.strip, cells)))
     written = data.draw(st.lists(row, min_size=2, max_size=12))
@@ -147,7 +147,7 @@ def test_no_row_of_a_random_dialect_is_lost(tmp_path, data):
         assert [list(cells) for cells in found] == written
 
 
-HEADED = [
+HEADERS = [
     ("headline_en,is_funny", "{n} words of a longer line,{odd}"),
     ("recenzja filmu,ocena", "{n} words of a longer line,{word}"),
     ("Timestamp,What did you think of it?,Rating", "2024/05/0{odd} 10:00:00,{n} words of a longer line,{odd}"),
@@ -156,8 +156,8 @@ HEADED = [
 ]
 
 
-@pytest.mark.parametrize(("first", "row"), HEADED)
-def test_unknown_names_are_told_by_what_stands_below(tmp_path, first, row):
+@pytest.mark.parametrize(("first", "row"), HEADERS)
+def test_header_with_unknown_names_is_detected_from_the_rows_below(tmp_path, first, row):
     body = [row.format(n=n, odd=n % 2 + 1, word=("good", "bad")[n % 2]) for n in range(40)]
     assert len(rows(table_of(tmp_path, "a.csv", "\n".join([first, *body])))) == 40
     assert len(rows(table_of(tmp_path, "b.csv", "\n".join(body)))) == 40
@@ -167,15 +167,15 @@ def test_unknown_names_are_told_by_what_stands_below(tmp_path, first, row):
     ("first", "header"),
     [("label,sentence", True), ("de,en", True), ("id,my_text,label", True), ("AA,AA,prop", False), ("Go.,Ve.", False)],
 )
-def test_a_header_is_told_from_a_row(tmp_path, first, header):
+def test_header_is_distinguished_from_a_row(tmp_path, first, header):
     table = table_of(tmp_path, "a.csv", f"{first}\n" + ",".join("xyz"[: first.count(",") + 1]) + "\n")
     assert table.columns == (tuple(first.split(",")) if header else tuple("123"[: first.count(",") + 1]))
     assert table.place(0) == f"{tmp_path / 'a.csv'} row {2 if header else 1}"
 
 
-def test_rows_with_too_few_fields_are_broken_and_blank_ones_are_blank(tmp_path):
+def test_short_rows_are_broken_and_blank_rows_are_blank(tmp_path):
     table = table_of(tmp_path, "a.tsv", "a\tb\nc\n\nd\te\n")
-    assert why(rows(table)) == [("a", "b"), "too few fields", ("", ""), ("d", "e")]
+    assert rows_or_reasons(rows(table)) == [("a", "b"), "too few fields", ("", ""), ("d", "e")]
 
 
 def test_json_values_become_text(tmp_path):
@@ -186,13 +186,13 @@ def test_json_values_become_text(tmp_path):
     assert found[4] == ('["x", "y"]', "1")
 
 
-def test_bad_json_is_a_broken_row(tmp_path):
+def test_invalid_json_line_is_a_broken_row(tmp_path):
     table = table_of(tmp_path, "a.jsonl", '{"a": \n{"a": "x"}\nnull\n[1]\n')
-    assert why(rows(table)) == ["bad JSON", ("x",), "not a JSON object", "not a JSON object"]
+    assert rows_or_reasons(rows(table)) == ["bad JSON", ("x",), "not a JSON object", "not a JSON object"]
     assert table.place(0).endswith("line 1")
 
 
-def test_nested_objects_give_their_own_columns(tmp_path):
+def test_nested_json_objects_become_columns(tmp_path):
     table = table_of(tmp_path, "a.jsonl", '{"id": 1, "translation": {"de": "Hund", "en": "dog"}}\n')
     assert table.columns == ("id", "de", "en")
     table = table_of(tmp_path, "b.jsonl", '{"q": {"text": "one", "n": {"k": 1}}, "a": {"text": "two"}}\n')
@@ -214,13 +214,13 @@ def test_nested_objects_give_their_own_columns(tmp_path):
         '{"columns": ["a", "b"], "index": [0, 1], "data": [["x", 1], ["y", 2]]}',
     ],
 )
-def test_json_is_read_in_all_forms_that_hold_a_table(tmp_path, text):
+def test_every_json_table_layout_is_read(tmp_path, text):
     table = table_of(tmp_path, "a.json", text)
     assert table.columns == ("a", "b")
     assert rows(table) == [("x", "1"), ("y", "2")]
 
 
-def test_a_json_list_longer_than_a_block_is_read(tmp_path):
+def test_json_list_longer_than_a_block_is_read(tmp_path):
     texts = [f"{number} " + "w" * 50_000 for number in range(60)]
     assert rows(table_of(tmp_path, "a.json", json.dumps([{"a": text} for text in texts]))) == [
         (text,) for text in texts
@@ -228,12 +228,12 @@ def test_a_json_list_longer_than_a_block_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("text", ['{"Hund": "dog", "Katze": "cat"}', "no json\nat all\n", "[1, 2"])
-def test_json_that_is_no_table_is_refused(tmp_path, text):
+def test_json_without_a_table_is_refused(tmp_path, text):
     with pytest.raises(PenwrightError, match=r"a\.json .*(JSON|rows)"):
         rows(table_of(tmp_path, "a.json", text))
 
 
-def test_parquet_is_read_in_order_with_the_names_of_classes(tmp_path):
+def test_parquet_is_read_in_order_with_class_names(tmp_path):
     path = tmp_path / "it's [a].parquet"
     features = {"info": {"features": {"label": {"names": ["no", "yes"]}}}}
     table = pyarrow.table({"text": [f"text {n}" for n in range(3000)], "label": [n % 2 for n in range(3000)]})
@@ -244,7 +244,7 @@ def test_parquet_is_read_in_order_with_the_names_of_classes(tmp_path):
         open_table(examine(path))
 
 
-def test_tabs_in_nearly_all_lines_make_a_table(tmp_path):
+def test_tabs_in_nearly_all_lines_indicate_a_table(tmp_path):
     texts = ["a\tb\n" * 30, "text\n\tindented\n" * 20, "\tindented\n" * 30, "ended\t\n" * 30, "\tboth\t\n" * 30]
     paths = [tmp_path / f"{number}.txt" for number in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
@@ -253,7 +253,7 @@ def test_tabs_in_nearly_all_lines_make_a_table(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["text\n", ",,,\n", "text,more\n"])
-def test_a_table_without_rows_is_refused(tmp_path, content):
+def test_table_without_rows_is_refused(tmp_path, content):
     (tmp_path / "a.csv").write_text(content)
     with pytest.raises(PenwrightError, match="rows"):
         open_text([tmp_path / "a.csv"])

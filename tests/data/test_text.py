@@ -33,19 +33,19 @@ def open_lines(tmp_path, n: int, **settings) -> Corpus[Document]:
     )
 
 
-def test_the_end_of_a_single_text_is_held_out_from_a_line_start(tmp_path):
+def test_end_of_a_single_text_is_held_out_from_a_line_start(tmp_path):
     corpus = open_lines(tmp_path, 100)
     assert texts(corpus.held_out) == ["".join(f"line {i:04}\n" for i in range(90, 100))]
 
 
-def test_a_cut_inside_a_line_moves_to_the_next_line_start(tmp_path):
+def test_split_inside_a_line_moves_to_the_next_line_start(tmp_path):
     corpus = open_lines(tmp_path, 100, held_out=0.155)
     assert texts(corpus.held_out)[0].startswith("line 0085\n")
 
 
 @settings(max_examples=50)
 @given(st.text("ab \n", min_size=2, max_size=300).filter(str.strip), st.floats(0.01, 0.9))
-def test_both_parts_joined_are_the_text_and_neither_is_empty(tmp_path_factory, text, fraction):
+def test_training_and_held_out_parts_join_to_the_text(tmp_path_factory, text, fraction):
     path = write(tmp_path_factory.mktemp("text"), "t.txt", text)
     corpus = open_text([path], ReadingOptions(held_out=fraction))
     training, held_out = texts(corpus.training), texts(corpus.held_out)
@@ -55,24 +55,24 @@ def test_both_parts_joined_are_the_text_and_neither_is_empty(tmp_path_factory, t
     assert min(len(training[0]), len(held_out[0])) > 0
 
 
-def test_a_text_without_newline_is_cut_at_its_share(tmp_path):
+def test_text_without_newlines_is_split_at_the_exact_share(tmp_path):
     corpus = open_text([write(tmp_path, "long.txt", "x" * 100_000)])
     assert (corpus.training.n_characters, corpus.held_out_characters) == (90_000, 10_000)
 
 
-def test_sizes_count_bytes_and_characters_of_the_parts(tmp_path):
+def test_sizes_count_bytes_and_characters_of_the_held_out_part(tmp_path):
     corpus = open_text([write(tmp_path, "pl.txt", "żółw\n" * 50)])
     held_out = texts(corpus.held_out)[0]
     assert (corpus.held_out_characters, corpus.held_out_bytes) == (len(held_out), len(held_out.encode()))
 
 
-def test_of_few_documents_each_gives_its_end(tmp_path):
+def test_each_of_few_documents_holds_out_its_end(tmp_path):
     numbered_files(tmp_path, 7)
     corpus = open_text([tmp_path], ReadingOptions(held_out=0.5))
     assert (corpus.n_training, corpus.n_held_out) == (7, 7)
 
 
-def test_of_many_documents_whole_ones_are_held_out(tmp_path):
+def test_whole_documents_are_held_out_of_many(tmp_path):
     numbered_files(tmp_path, 60)
     corpus = open_text([tmp_path])
     training, held_out = texts(corpus.training), texts(corpus.held_out)
@@ -81,7 +81,7 @@ def test_of_many_documents_whole_ones_are_held_out(tmp_path):
     assert 1 <= len(held_out) <= 12
 
 
-def test_a_short_document_among_many_long_ones_is_not_all_that_is_held_out(tmp_path):
+def test_short_document_among_long_ones_is_not_the_whole_held_out_part(tmp_path):
     for number in range(25):
         (tmp_path / f"{number:02}.txt").write_text(f"Line of novel {number}.\n" * 40_000, encoding="utf-8")
     (tmp_path / "readme.txt").write_text("Twenty-five novels.\n", encoding="utf-8")
@@ -90,24 +90,24 @@ def test_a_short_document_among_many_long_ones_is_not_all_that_is_held_out(tmp_p
     assert "the end of each of 26 documents" in corpus.report.split
 
 
-def test_the_seed_chooses_the_documents(tmp_path):
+def test_seed_selects_the_held_out_documents(tmp_path):
     numbered_files(tmp_path, 60)
     chosen = [texts(open_text([tmp_path], ReadingOptions(seed=seed)).held_out) for seed in (1, 1, 2)]
     assert chosen[0] == chosen[1] != chosen[2]
 
 
-def test_reading_again_gives_the_same(tmp_path):
+def test_reading_twice_gives_the_same_texts(tmp_path):
     numbered_files(tmp_path, 30)
     corpus = open_text([tmp_path])
     assert texts(corpus.training) == texts(corpus.training)
 
 
-def test_chunks_of_a_document_can_be_read_again(tmp_path):
+def test_chunks_of_a_document_can_be_read_twice(tmp_path):
     document = next(iter(open_lines(tmp_path, 50).training))
     assert list(document.chunks) == list(document.chunks)
 
 
-def test_duplicates_and_blank_files_of_a_folder_are_dropped_and_counted(tmp_path):
+def test_duplicate_and_blank_files_are_dropped_and_counted(tmp_path):
     numbered_files(tmp_path, 3)
     write(tmp_path, "again.txt", "This is document 1.\n" * 2)
     write(tmp_path, "blank.txt", "\n \n")
@@ -117,26 +117,26 @@ def test_duplicates_and_blank_files_of_a_folder_are_dropped_and_counted(tmp_path
     assert {each.reason: each.count for each in report.dropped} == {"blank": 2, "exact duplicates": 1}
 
 
-def test_duplicates_stay_when_asked(tmp_path):
+def test_duplicates_are_kept_on_request(tmp_path):
     numbered_files(tmp_path, 3)
     write(tmp_path, "again.txt", "This is document 1.\n" * 2)
     assert open_text([tmp_path], ReadingOptions(cleaning=Cleaning(deduplicate=False))).n_training == 4
 
 
-def test_own_held_out_files_leave_the_training_files_whole(tmp_path):
+def test_validation_files_leave_the_training_files_whole(tmp_path):
     train, valid = write(tmp_path, "a.txt", "one\ntwo\n"), write(tmp_path, "b.txt", "three\n")
     corpus = open_text([train], ReadingOptions(validation=[valid]))
     assert (texts(corpus.training), texts(corpus.held_out)) == (["one\ntwo\n"], ["three\n"])
 
 
-def test_a_document_of_the_held_out_files_is_not_learned_from(tmp_path):
+def test_validation_documents_are_left_out_of_training(tmp_path):
     numbered_files(tmp_path, 3)
     valid = write(tmp_path, "valid.text", "This is document 0.\n")
     corpus = open_text([tmp_path / f"{i:03}.txt" for i in range(3)], ReadingOptions(validation=[valid]))
     assert corpus.n_training == 2
 
 
-def test_rows_of_json_lines_are_documents(tmp_path):
+def test_json_lines_rows_are_documents(tmp_path):
     rows = [json.dumps({"id": i, "text": f"Dokument {i}\nżółw"}) for i in range(25)]
     path = write(tmp_path, "rows.jsonl", "\n".join([*rows, "{bad", '{"id": 3}', '{"text": " "}']))
     corpus = open_text([path])
@@ -148,29 +148,29 @@ def test_rows_of_json_lines_are_documents(tmp_path):
     ]
 
 
-def test_half_a_character_in_json_becomes_a_replacement(tmp_path):
+def test_lone_surrogate_in_json_becomes_a_replacement_character(tmp_path):
     path = write(tmp_path, "rows.jsonl", '{"text": "bad \\ud800 half, a longer text"}\n')
     corpus = open_text([path])
     assert "".join(texts(corpus.training) + texts(corpus.held_out)) == "bad \ufffd half, a longer text"
 
 
-def test_a_single_character_is_too_little(tmp_path):
+def test_single_character_is_too_short_to_split(tmp_path):
     with pytest.raises(PenwrightError, match="too few to hold any out"):
         open_text([write(tmp_path, "x.txt", "x")])
 
 
-def test_a_blank_file_that_is_named_is_refused(tmp_path):
+def test_blank_file_given_by_name_is_refused(tmp_path):
     numbered_files(tmp_path, 2)
     with pytest.raises(PenwrightError, match="only whitespace"):
         open_text([tmp_path / "000.txt", write(tmp_path, "blank.txt", "\n")])
 
 
-def test_no_files_are_refused():
+def test_empty_list_of_files_is_refused():
     with pytest.raises(PenwrightError, match="no files"):
         open_text([])
 
 
-def test_the_fingerprint_knows_content_and_settings(tmp_path):
+def test_fingerprint_depends_on_content_and_settings(tmp_path):
     path = write(tmp_path, "a.txt", "one\ntwo\nthree\n")
     first, other_seed = open_text([path]).fingerprint, open_text([path], ReadingOptions(held_out=0.5)).fingerprint
     assert open_text([path]).fingerprint == first != other_seed
@@ -187,19 +187,19 @@ def test_the_fingerprint_knows_content_and_settings(tmp_path):
         ("posts.txt", "id\ttext\tdate\n1\tone, two\tx\n2\tthree\ty\n"),
     ],
 )
-def test_rows_of_text_are_documents_without_what_stands_beside_them(tmp_path, name, content):
+def test_text_column_of_a_table_yields_documents_without_other_columns(tmp_path, name, content):
     corpus = open_text([write(tmp_path, name, content)], ReadingOptions(held_out=0.5))
     pairs = zip(texts(corpus.training), texts(corpus.held_out), strict=True)
     assert [head + tail for head, tail in pairs] == ["one, two", "three"]
 
 
-def test_lines_with_tabs_and_no_word_of_a_table_are_running_text(tmp_path):
+def test_tab_indented_lines_without_a_header_are_running_text(tmp_path):
     text = "\tif x:\n" * 50
     corpus = open_text([write(tmp_path, "code.txt", text)])
     assert texts(corpus.training)[0] + texts(corpus.held_out)[0] == text
 
 
-def test_equal_texts_are_known_however_they_are_stored(tmp_path):
+def test_duplicates_are_found_across_compression_and_encoding(tmp_path):
     text = "".join(f"the line number {i}\n" for i in range(50))
     write(tmp_path, "a.txt", text)
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()))
@@ -211,7 +211,7 @@ def test_equal_texts_are_known_however_they_are_stored(tmp_path):
     assert texts(corpus.training) == ["something else\n" * 50]
 
 
-def test_equal_documents_that_stay_are_held_out_together(tmp_path):
+def test_kept_duplicates_are_held_out_together(tmp_path):
     numbered_files(tmp_path, 40)
     for i in range(40):
         write(tmp_path, f"copy-{i:03}.txt", (tmp_path / f"{i:03}.txt").read_text())
@@ -219,7 +219,7 @@ def test_equal_documents_that_stay_are_held_out_together(tmp_path):
     assert len(corpus.held_out) > 2 and not {*texts(corpus.training)} & {*texts(corpus.held_out)}
 
 
-def test_which_files_are_held_out_is_part_of_the_fingerprint(tmp_path):
+def test_set_of_validation_files_changes_the_fingerprint(tmp_path):
     (tmp_path / "more").mkdir()
     a, b, c = (
         write(tmp_path / folder, f"{n}.txt", f"text {n}\n" * 9)
@@ -229,7 +229,7 @@ def test_which_files_are_held_out_is_part_of_the_fingerprint(tmp_path):
     assert open_text([a], ReadingOptions(validation=[tmp_path / "more"])).fingerprint != one.fingerprint
 
 
-def test_a_file_of_a_folder_that_is_no_text_is_left_aside_and_named(tmp_path):
+def test_non_text_file_in_a_folder_is_skipped_and_noted(tmp_path):
     numbered_files(tmp_path, 3)
     (tmp_path / "picture.txt").write_bytes(bytes(1000))
     corpus = open_text([tmp_path])
@@ -238,7 +238,7 @@ def test_a_file_of_a_folder_that_is_no_text_is_left_aside_and_named(tmp_path):
         open_text([tmp_path / "picture.txt"])
 
 
-def test_too_little_text_is_counted_and_what_was_not_read_is_named(tmp_path):
+def test_too_little_text_error_counts_it_and_names_skipped_files(tmp_path):
     write(tmp_path, "README.md", "x")
     write(tmp_path, "code.py", "print()\n" * 99)
     with pytest.raises(PenwrightError, match=r"1 character in total.*1 of other types"):

@@ -1,4 +1,4 @@
-"""Token dropout: while it learns, a classifier is not shown every token."""
+"""Token dropout: in training, a classifier sees only some of the tokens."""
 
 from typing import Literal
 
@@ -13,13 +13,13 @@ from penwright.data.store import Column
 from penwright.model.encoder_only import EncoderOnly
 
 MARKERS = Markers(pad=0, start=1, end=2)
-WORDS = np.random.default_rng(3).integers(0, 40, 600)  # in each text; 0 is an empty text
+N_TOKENS = np.random.default_rng(3).integers(0, 40, 600)  # tokens in each text; 0 is an empty text
 
 
 def texts() -> Column:
-    """Texts that count up from 10, so that a token tells where it stood."""
-    tokens = np.concatenate([np.arange(10, 10 + n) for n in WORDS])
-    return Column(tokens.astype(np.uint16), np.concatenate([[0], np.cumsum(WORDS)]), 0)
+    """Return texts that count up from 10, so that each token gives its position."""
+    tokens = np.concatenate([np.arange(10, 10 + n) for n in N_TOKENS])
+    return Column(tokens.astype(np.uint16), np.concatenate([[0], np.cumsum(N_TOKENS)]), 0)
 
 
 def batches(token_dropout: TokenDropout | None, seed: int = 7) -> LabelledBatches:
@@ -37,23 +37,23 @@ def classifier(**more: object) -> EncoderOnly:
     return EncoderOnly(60, ModelSettings.model_validate(table), n_labels=3).eval()
 
 
-def test_every_text_is_shown_once_an_epoch_with_its_label() -> None:
+def test_every_text_occurs_once_per_epoch_with_its_label() -> None:
     labels = torch.cat([batch.targets for batch in epoch(batches(TokenDropout(0.6)))])
     assert sorted(labels.tolist()) == list(range(600))
 
 
-def test_what_is_shown_stands_in_order_and_tells_where_it_stood() -> None:
+def test_kept_tokens_stay_in_order_with_their_positions() -> None:
     for batch in epoch(batches(TokenDropout(0.6))):
         assert batch.positions is not None
         for row, label in enumerate(batch.targets.tolist()):
-            real, end = batch.padding[row], int(WORDS[label]) + 1
+            real, end = batch.padding[row], int(N_TOKENS[label]) + 1
             places = batch.positions[row][real].tolist()
             assert batch.tokens[row][real].tolist() == [1 if p == 0 else 2 if p == end else p + 9 for p in places]
             assert places == sorted(set(places)) and 1 in places
 
 
-def test_hidden_tokens_take_no_room() -> None:
-    shown, whole = (epoch(batches(TokenDropout(0.7) if hidden else None)) for hidden in (True, False))
+def test_dropped_tokens_take_no_space_in_the_batch() -> None:
+    shown, whole = (epoch(batches(TokenDropout(0.7) if dropped else None)) for dropped in (True, False))
     assert len(shown) == len(whole)
     cells = [sum(batch.tokens.numel() for batch in each) for each in (shown, whole)]
     assert cells[0] < 0.5 * cells[1]
@@ -61,11 +61,11 @@ def test_hidden_tokens_take_no_room() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"window": 5}, {"positions": {"type": "sinusoidal"}}], ids=str)
-def test_a_model_makes_of_what_is_shown_what_it_would_if_the_rest_were_masked(settings: dict[str, object]) -> None:
+def test_dropping_tokens_equals_masking_them(settings: dict[str, object]) -> None:
     model = classifier(**settings)
     for batch in epoch(batches(TokenDropout(0.5)))[:8]:
         assert batch.positions is not None
-        lengths = torch.tensor([int(WORDS[label]) + 2 for label in batch.targets])
+        lengths = torch.tensor([int(N_TOKENS[label]) + 2 for label in batch.targets])
         places = torch.arange(int(lengths.max()))
         tokens = torch.where(places == 0, 1, torch.where(places == lengths[:, None] - 1, 2, places + 9))
         mask = torch.zeros(tokens.shape, dtype=torch.bool)
@@ -75,7 +75,7 @@ def test_a_model_makes_of_what_is_shown_what_it_would_if_the_rest_were_masked(se
         torch.testing.assert_close(model(batch.tokens, batch.padding, batch.positions), expected)
 
 
-def test_other_tokens_are_hidden_in_each_epoch_and_the_same_ones_when_asked_again() -> None:
+def test_dropped_tokens_differ_by_epoch_and_repeat_for_the_same_seed() -> None:
     of = batches(TokenDropout(0.5))
 
     def shown(of: LabelledBatches, number: int) -> list[list[int]]:
@@ -94,9 +94,7 @@ def test_other_tokens_are_hidden_in_each_epoch_and_the_same_ones_when_asked_agai
 @pytest.mark.parametrize(
     ("mean", "least", "most"), [(0.1, 0.0, 0.2), (0.45, 0.0, 0.9), (0.6, 0.3, 0.9), (0.95, 0.95, 0.95)]
 )
-def test_of_each_text_another_share_is_hidden_as_far_as_can_be_around_the_mean(
-    mean: float, least: float, most: float
-) -> None:
+def test_dropout_rates_spread_as_widely_as_the_mean_allows(mean: float, least: float, most: float) -> None:
     shares = 1 - TokenDropout(mean).draw_lengths(np.full(800, 4000), np.random.default_rng(1)) / 4000
     assert shares.min() == pytest.approx(least, abs=0.03)
     assert shares.max() == pytest.approx(most, abs=0.03)
@@ -104,7 +102,7 @@ def test_of_each_text_another_share_is_hidden_as_far_as_can_be_around_the_mean(
 
 
 @pytest.mark.parametrize(("pooling", "always"), [("mean", {1}), ("first", {0, 1})])
-def test_the_first_word_is_always_shown_and_so_is_the_start_where_only_it_is_read(
+def test_first_token_is_always_kept_and_start_token_for_first_pooling(
     pooling: Literal["mean", "first"], always: set[int]
 ) -> None:
     of = batches(TokenDropout(1.0, keeps_start=pooling == "first"))
@@ -114,7 +112,7 @@ def test_the_first_word_is_always_shown_and_so_is_the_start_where_only_it_is_rea
             assert set(places[real].tolist()) == always
 
 
-def test_a_look_shows_all_of_each_text() -> None:
-    for hidden, whole in zip(batches(TokenDropout(0.9)).in_order(), batches(None).in_order(), strict=True):
-        assert hidden.positions is None
-        assert torch.equal(hidden.tokens, whole.tokens)
+def test_evaluation_shows_every_token() -> None:
+    for dropped, whole in zip(batches(TokenDropout(0.9)).in_order(), batches(None).in_order(), strict=True):
+        assert dropped.positions is None
+        assert torch.equal(dropped.tokens, whole.tokens)

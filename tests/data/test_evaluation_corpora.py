@@ -1,3 +1,5 @@
+"""Corpora for evaluation, and the fingerprints that keep their cached tokens apart."""
+
 from pathlib import Path
 
 import pytest
@@ -15,19 +17,19 @@ def pairs(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_scores_are_measured_on_keeps_duplicates_and_odd_lengths(pairs: Path) -> None:
+def test_evaluation_pairs_keep_duplicates_and_unusual_lengths(pairs: Path) -> None:
     corpus = open_evaluation_pairs([pairs])
     assert [pair.source for pair in corpus.held_out] == ["yes", "yes", "no", "no way out of here at all, not for us"]
     assert len(corpus.training) == 0 and list(corpus.training) == []
 
 
-def test_validation_files_are_measured_in_the_same_way(pairs: Path, tmp_path: Path) -> None:
+def test_validation_pairs_keep_duplicates_and_unusual_lengths(pairs: Path, tmp_path: Path) -> None:
     training = tmp_path / "train.tsv"
     training.write_text("".join(f"word {n}\tWort {n}\n" for n in range(50)), encoding="utf-8")
     assert open_pairs([training], ReadingOptions(validation=[pairs])).n_held_out == 4
 
 
-def test_a_text_is_measured_whole(tmp_path: Path) -> None:
+def test_evaluation_text_is_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "test.txt"
     path.write_text("One line.\nAnother.\n", encoding="utf-8")
     corpus = open_evaluation_text([path])
@@ -35,7 +37,7 @@ def test_a_text_is_measured_whole(tmp_path: Path) -> None:
     assert corpus.held_out_bytes == 19
 
 
-def test_labels_that_files_name_otherwise_are_renamed(tmp_path: Path) -> None:
+def test_labels_are_renamed_by_label_names(tmp_path: Path) -> None:
     path = tmp_path / "test.csv"
     path.write_text(
         "1,a text of some length\n2,another text of some length\n1,a text of some length\n", encoding="utf-8"
@@ -45,7 +47,7 @@ def test_labels_that_files_name_otherwise_are_renamed(tmp_path: Path) -> None:
     assert labels == ["World", "Sports", "World"]
 
 
-def test_other_names_for_labels_make_another_corpus(tmp_path: Path) -> None:
+def test_label_names_change_the_fingerprint(tmp_path: Path) -> None:
     path = tmp_path / "train.csv"
     path.write_text("".join(f"{n % 2},text number {n} of the file\n" for n in range(40)), encoding="utf-8")
     plain = open_labelled([path], ReadingOptions(Columns(label=1, text=2)))
@@ -53,22 +55,22 @@ def test_other_names_for_labels_make_another_corpus(tmp_path: Path) -> None:
     assert plain.fingerprint != renamed.fingerprint and renamed.labels == ("1", "even")
 
 
-def test_other_columns_of_a_file_are_another_corpus(tmp_path: Path) -> None:
-    """Else the tokens of one reading would be taken for those of another."""
+def test_columns_change_the_fingerprint(tmp_path: Path) -> None:
+    """Otherwise cached tokens of one reading would be used for another."""
     table = tmp_path / "test.csv"
     table.write_text("title,body,label\n" + "".join(f"t {n},a body {n},{n % 2}\n" for n in range(9)), encoding="utf-8")
     titles, bodies = (
         open_evaluation_labelled([table], ReadingOptions(Columns(text=name))) for name in ("title", "body")
     )
     assert titles.fingerprint != bodies.fingerprint
-    there, back = (
+    forward, backward = (
         open_evaluation_pairs([table], ReadingOptions(Columns(*sides)))
         for sides in (("title", "body"), ("body", "title"))
     )
-    assert there.fingerprint != back.fingerprint
+    assert forward.fingerprint != backward.fingerprint
 
 
-def test_a_table_of_text_is_not_what_its_lines_are(tmp_path: Path) -> None:
+def test_table_and_plain_text_of_the_same_bytes_differ_in_fingerprint(tmp_path: Path) -> None:
     rows = "".join(f'{{"text": "This is row number {n} of all."}}\n' for n in range(30))
     table, lines = tmp_path / "a.jsonl", tmp_path / "a.txt"
     for path in (table, lines):
@@ -77,11 +79,11 @@ def test_a_table_of_text_is_not_what_its_lines_are(tmp_path: Path) -> None:
     assert open_text([table]).fingerprint != open_text([lines]).fingerprint
 
 
-def test_other_columns_of_validation_files_are_another_corpus(tmp_path: Path) -> None:
-    train, own = tmp_path / "train.csv", tmp_path / "own.csv"
+def test_columns_of_validation_files_change_the_fingerprint(tmp_path: Path) -> None:
+    train, validation = tmp_path / "train.csv", tmp_path / "own.csv"
     train.write_text("text,label\n" + "".join(f"a text {n},{n % 2}\n" for n in range(40)), encoding="utf-8")
     found = set()
     for header in ("text,label,other", "other,label,text"):
-        own.write_text(f"{header}\nsome text,1,some other\nsecond,0,third\n", encoding="utf-8")
-        found.add(open_labelled([train], ReadingOptions(validation=[own])).fingerprint)
+        validation.write_text(f"{header}\nsome text,1,some other\nsecond,0,third\n", encoding="utf-8")
+        found.add(open_labelled([train], ReadingOptions(validation=[validation])).fingerprint)
     assert len(found) == 2

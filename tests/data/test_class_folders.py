@@ -1,4 +1,4 @@
-"""A folder for each class."""
+"""Labelled texts with one folder per class."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def test_each_folder_is_a_class_and_each_file_a_text(tmp_path: Path) -> None:
     assert open_labelled([folder], names).labels == ("good", "neg")
 
 
-def test_of_a_data_set_with_parts_the_training_part_is_read(tmp_path: Path) -> None:
+def test_training_split_is_read_when_there_are_split_folders(tmp_path: Path) -> None:
     for part in ("train", "test"):
         make(tmp_path / "data" / part, "pos", "neg")
     make(tmp_path / "data" / "train", "unsup")
@@ -38,7 +38,7 @@ def test_of_a_data_set_with_parts_the_training_part_is_read(tmp_path: Path) -> N
     assert f"not read: {tmp_path / 'data' / 'test'}" in notes and "unsup (no labels)" in notes
 
 
-def test_folders_named_as_classes_are_asked_about_and_others_mentioned(tmp_path: Path) -> None:
+def test_label_like_folder_names_ask_and_other_names_are_mentioned(tmp_path: Path) -> None:
     with pytest.raises(Undecided, match="--task classify"):
         detect_task([make(tmp_path / "films", "pos", "neg")])
     task, reason = detect_task([make(tmp_path / "books", "austen", "dickens")])
@@ -46,6 +46,6 @@ def test_folders_named_as_classes_are_asked_about_and_others_mentioned(tmp_path:
     assert "--task" not in detect_task([make(tmp_path / "one", "austen")])[1]
 
 
-def test_a_folder_without_classes_says_what_is_needed(tmp_path: Path) -> None:
+def test_folder_with_one_class_says_what_is_needed(tmp_path: Path) -> None:
     with pytest.raises(PenwrightError, match="Put the texts of each class into a folder"):
         open_labelled([make(tmp_path / "data", "only")])

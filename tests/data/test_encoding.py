@@ -1,4 +1,4 @@
-"""Bytes of standard input are decoded as files of training are."""
+"""Decoding of standard input, which must agree with the decoding of files."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ POLISH = "Zażółć gęślą jaźń, rzekł żółw do wilgi.\nŁódź płynie 
 
 @pytest.mark.parametrize("text", [GERMAN, POLISH, "plain\r\nASCII\n", ""])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "cp1250"])
-def test_bytes_are_decoded_as_a_file_is(tmp_path: Path, text: str, encoding: str) -> None:
+def test_decode_agrees_with_reading_a_file(tmp_path: Path, text: str, encoding: str) -> None:
     if encoding == "cp1250" and text is GERMAN:
         encoding = "latin-1"
     content = text.encode(encoding)
@@ -24,7 +24,7 @@ def test_bytes_are_decoded_as_a_file_is(tmp_path: Path, text: str, encoding: str
     assert found.replace("\r\n", "\n") == "".join(examine(tmp_path / "file.txt").blocks())
 
 
-def test_stray_bytes_are_replaced_and_other_files_are_refused() -> None:
+def test_invalid_bytes_are_replaced_and_binary_input_is_refused() -> None:
     text, encoding = decode(POLISH.encode() * 9 + b"\xff")
     assert encoding == "utf-8" and text == POLISH * 9 + "\ufffd"
     with pytest.raises(PenwrightError, match="PNG"):

@@ -1,4 +1,4 @@
-"""How texts are written."""
+"""Display width, wrapping and spacing of text in several scripts."""
 
 import pytest
 from hypothesis import given
@@ -13,11 +13,11 @@ def test_wide_characters_take_two_columns_and_accents_none(text, width):
 
 
 @given(st.text("你好 。「」ab\u3000", max_size=60), st.integers(4, 20))
-def test_wrapped_lines_hold_all_letters_in_order(text, width):
+def test_wrapped_lines_keep_all_letters_in_order(text, width):
     assert "".join("".join(wrap(text, width)).split()) == "".join(text.split())
 
 
-def test_lines_are_no_wider_than_asked_and_begin_with_no_full_stop():
+def test_wrapped_lines_fit_and_never_start_with_a_full_stop():
     lines = list(wrap("我来了。你好吗？" * 9, 14))
     assert max(map(display_width, lines)) <= 14
     assert not any(line.startswith(("。", "？")) for line in lines)
@@ -34,5 +34,5 @@ def test_lines_are_no_wider_than_asked_and_begin_with_no_full_stop():
         ("Hello.", "  ", "You?", ("Salut.", "Toi"), "  "),
     ],
 )
-def test_the_gap_between_sentences_is_that_of_their_script(before, gap, after, source, found):
+def test_gap_between_sentences_follows_their_script(before, gap, after, source, found):
     assert gap_between(before, gap, after, source) == found
