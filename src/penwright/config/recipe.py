@@ -111,7 +111,7 @@ class ChatSettings(Settings):
     template: Annotated[str, Field(max_length=100_000)]  # Jinja template that turns messages into one text
     bos_token: str = ""  # text that the template calls bos_token
     eos_token: str = ""  # text that the template calls eos_token
-    end_of_turn: str = ""  # special token that ends an answer; "": eos_token
+    end_of_turn: str = ""  # special token that ends an answer; "" means eos_token
 
 
 LoraTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]

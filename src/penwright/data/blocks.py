@@ -141,7 +141,7 @@ def _blocks_of_pipe(path: Path) -> Iterator[bytes]:
 
 @cache
 def _folder() -> Path:
-    """Return the folder for the copies of this process. It is private to the user, and deleted at exit."""
+    """Return this process's folder for temporary copies. Only the user can read it, and it is deleted at exit."""
     folder, owner = Path(tempfile.mkdtemp(prefix="penwright-")), os.getpid()
 
     def delete() -> None:

@@ -135,7 +135,7 @@ def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
 
 @dataclass(frozen=True)
 class RowKind(Generic[Example]):
-    """A kind of rows, such as pairs or labelled texts, with the functions that differ between kinds."""
+    """A kind of row, such as a pair or a labelled text, with the functions that differ between kinds."""
 
     name: str  # a part of the corpus fingerprint
     unit: str  # noun for a row in reports, such as "pair"

@@ -203,7 +203,10 @@ def _parse(opened: zipfile.ZipFile, part: str, name: str, paragraphs: _Paragraph
 
 
 def _read(opened: zipfile.ZipFile, part: str, name: str) -> bytes:
-    """Return the content of a part; b"" if it is missing. Raises PenwrightError if it is damaged or too large."""
+    """Return the content of a part of a document; b"" if the part is missing.
+
+    Raises PenwrightError if the part is damaged or too large.
+    """
     try:
         with opened.open(part) as stream:
             content = stream.read(MOST_XML + 1)
