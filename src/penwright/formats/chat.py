@@ -32,7 +32,7 @@ def read_chat(
 def _end_of_turn(template: ChatTemplate, tokenizer: Tokenizer) -> str:
     """Return the special token that the template writes after an answer; "" if it writes none.
 
-    It is often not the end token of the tokenizer: many base models end a document with another token than a turn.
+    It is often not the end token of the tokenizer: many base models end a document and a turn with different tokens.
     """
     try:
         after = template.after_answer().lstrip(" ")

@@ -218,7 +218,7 @@ def _save_tokenizer(
     settings |= {"clean_up_tokenization_spaces": False}
     if chat is None:
         settings["split_special_tokens"] = True  # encode "</s>" inside a text as plain text, not as a special token
-    else:  # never split special tokens: transformers cannot distinguish the template's own from those in messages
+    else:  # special tokens of the template must stay whole, which also keeps those in messages whole
         settings["chat_template"] = chat.template
     _write(folder / "tokenizer_config.json", {**settings, **special})
 

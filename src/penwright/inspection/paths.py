@@ -88,7 +88,7 @@ def _percent(probability: float) -> str:
 class _Site(NamedTuple):
     """An input of a part that reads the residual stream of a stack."""
 
-    place: SublayerRecord | None  # None for the output layer
+    place: SublayerRecord | None  # the sublayer of the part; None for the output layer
     via: str
     head: int = 0
 
@@ -150,7 +150,7 @@ def _sites(
 
 
 def _inputs(site: _Site, stack: StackRecord, x: Float[Tensor, "rows positions d_model"], model: Model) -> Tensor:
-    """Compute what a part computes from this input: queries, keys, values, an output or logits."""
+    """Return a part's queries, keys, values, output or logits, computed from this input."""
     place = site.place
     if place is None:
         return read_out(model, x)

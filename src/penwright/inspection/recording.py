@@ -39,7 +39,7 @@ class HeadsRecord:
 
 @dataclass(eq=False)
 class SublayerRecord:
-    """An attention or a feed-forward network with its residual connection."""
+    """An attention layer or a feed-forward network, with its residual connection."""
 
     part: PartName
     layer: int
@@ -88,7 +88,8 @@ class Recording:
     """A forward pass over one text."""
 
     reading: ForwardPass
-    stacks: tuple[StackRecord, ...]  # the output of the last stack leads to the logits
+    # an encoder, a decoder, or both; the logits are computed from the output of the last one
+    stacks: tuple[StackRecord, ...]
     logits: Float[Tensor, "positions outcomes"]
 
     def sublayers(self, part: PartName, kind: Kind = "attention") -> list[SublayerRecord]:

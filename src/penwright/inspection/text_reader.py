@@ -16,7 +16,7 @@ Inspected = Generator | Translator | Classifier
 
 
 class TextReader:
-    """A converter from texts to the tokens of a forward pass, which are the tokens that the model reads in use."""
+    """A converter from texts to the tokens of a forward pass. The tokens are the same as in normal use of the model."""
 
     def __init__(self, application: Inspected):
         self.application, self.tokenizer = application, application.tokenizer

@@ -31,7 +31,7 @@ GATED = ("swiglu", "geglu")
 class FeedForward(nn.Module):
     """A feed-forward network with dropout on its hidden layer.
 
-    Computes down(activation(up(x))), or, with a gate, down(activation(gate(x)) * up(x)).
+    It computes down(activation(up(x))), or, with a gate, down(activation(gate(x)) * up(x)).
     """
 
     def __init__(self, settings: ModelSettings):

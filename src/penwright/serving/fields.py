@@ -23,7 +23,7 @@ def _well_formed(text: str) -> str:
 Text = Annotated[str, AfterValidator(_well_formed)]  # a text of any length; `check_texts` limits the length
 Name = Annotated[Text, Field(max_length=500)]  # the name of a model or a run
 MAX_ENTRIES = 10_000  # maximum number of entries of a list; checked before the limits in ServingSettings
-MAX_INT = 2**31 - 1  # the largest integer of any field
+MAX_INT = 2**31 - 1  # the largest integer that a field accepts
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
 
 

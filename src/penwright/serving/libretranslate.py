@@ -30,7 +30,7 @@ class TranslateRequest(BaseModel):
     source: Name = "auto"  # language code, or "auto" to detect the language
     target: Name  # language code
     format: Literal["text", "html"] = "text"  # in "html", tags are kept, and the text between tags is translated
-    alternatives: Annotated[int, Field(ge=0, le=MAX_INT)] = 0  # number of further translations to return
+    alternatives: Annotated[int, Field(ge=0, le=MAX_INT)] = 0  # number of alternative translations to return
     api_key: Text | None = None  # the server's key, if it has one
 
 

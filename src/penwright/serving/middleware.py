@@ -119,7 +119,7 @@ class Middleware:
     def _check_key(self, shown: list[bytes]) -> None:
         if not any(compare_digest(given, own) for key in shown for given in (key, key.strip()) for own in self._keys):
             raise _Rejected(
-                401, "this server requires its API key. Send it as a bearer token, or as the password of any user"
+                401, "this server requires its API key. Send it as a bearer token, or as a password with any user name"
             )
 
     async def _body(self, headers: Headers, incoming: _Body) -> bytes:

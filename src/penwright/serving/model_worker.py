@@ -65,7 +65,8 @@ class ModelWorker:
         self._builder = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-build-{name}")
         self._read_folder()
         self.n_inside = 0  # number of queued and running texts
-        self.is_stopping = self.is_learning = False  # whether the server shuts down; whether the run is being trained
+        # whether the server is shutting down; whether the run is being trained
+        self.is_stopping = self.is_learning = False
         self.is_live = False  # whether a newer checkpoint may replace the model
 
     def _read_folder(self) -> None:

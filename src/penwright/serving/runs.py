@@ -39,7 +39,7 @@ class RunFacts(BaseModel):
     """A summary of a run folder."""
 
     name: str
-    task: Task | None  # None if the run cannot be read
+    task: Task | None  # task of the run; None if the run cannot be read
     state: State
     step: int
     total_steps: int | None

@@ -137,7 +137,7 @@ def _count_characters(texts: Iterable[str]) -> NDArray[np.int64]:
 
 
 def _has_many_marks(texts: Iterable[str]) -> tuple[bool, Iterator[str]]:
-    """Return whether the start of these texts has many combining marks, and an iterator over all texts."""
+    """Check whether these texts begin with many combining marks. Return the answer, and an iterator over all texts."""
     texts, seen, n_seen = iter(texts), [], 0
     for text in texts:
         seen.append(text)

@@ -51,7 +51,7 @@ def compile_blocks(model: nn.Module, device: torch.device, *, dynamic: bool) -> 
     if missing:
         raise PenwrightError(f"training.compile is on, but {missing}. Add --set training.compile=off")
     toolchain.set_inductor_cache()
-    shapes.use_duck_shape = False  # otherwise, a batch whose length equals d_model would be compiled separately
+    shapes.use_duck_shape = False  # avoids a separate compilation for a batch whose length equals d_model
     torch._dynamo.config.optimize_ddp = False  # each block is a graph of its own, so DDP need not split it
     for block in blocks_of(model):
         block.compile(dynamic=dynamic)

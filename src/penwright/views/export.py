@@ -113,7 +113,8 @@ def html(views: Sequence[View], title: str = "") -> str:
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         title=escape(title or "Penwright"),
         bare="" if title else " pw-bare",
-        header=f"<header><h1>{escape(title)}</h1></header>" if title else "",  # shown before the data are unpacked
+        # browsers show the heading before the data are unpacked
+        header=f"<header><h1>{escape(title)}</h1></header>" if title else "",
         style=STYLE.read_text("utf-8"),
         data=base64.b64encode(packed).decode(),
         script=script,

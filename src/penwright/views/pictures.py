@@ -1,4 +1,4 @@
-"""Views as SVG and PNG, for papers, drawn by matplotlib (extra `pictures`), since servers have no browser.
+"""Views as SVG and PNG pictures for papers. Since servers have no browser, matplotlib (extra `pictures`) draws them.
 
 In SVG, text stays text, so the viewer can shape any script. In PNG, text is drawn with the fonts of this machine.
 """

@@ -28,8 +28,8 @@ except ImportError:  # on Windows, decoding steps are not compiled
     fcntl = None  # type: ignore[assignment]
 
 SWITCH = "PENWRIGHT_COMPILE"  # environment variable; "off": compile only if `penwright optimize` is called
-FEWEST_PARAMETERS = 500_000  # smaller models are fast enough without compilation
-MOST_PARAMETERS = 300_000_000  # the compiling process needs memory for random weights of this size
+FEWEST_PARAMETERS = 500_000  # minimum size of a model; smaller models are fast enough without compilation
+MOST_PARAMETERS = 300_000_000  # maximum size of a model; the compiling process needs memory for random weights
 NICENESS = 10  # nice value with which other programs, training included, get about ten times as much processor time
 LOCK, FAILED = "background.lock", "background-failed"
 INITIAL_STD = 0.02  # standard deviation of the random weights, for the check of the compiled code

@@ -50,7 +50,7 @@ def member_settings(given: Table, n_members: int, number: int) -> Table:
 
 
 def _like_first_member(settings: Table, first: Path) -> Table:
-    """Add the tokenizer and the model size of the first member, since a new plan might choose a different size."""
+    """Return the settings with the tokenizer and the model size of the first member, so that all members have them."""
     if not _is_begun(first):
         return settings
     recipe = Run.open(first).recipe

@@ -53,7 +53,7 @@ class Facts(NamedTuple):
 
 
 DEFAULT_MINUTES = 10.0
-SHORT = 2.0  # a writer's budget of fewer minutes than this is short
+SHORT = 2.0  # a writer's budget below this many minutes counts as short
 LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
 # Training tokens that a model needs per parameter. With fewer tokens, a smaller model is better in the same time.
 TOKENS_PER_PARAMETER: dict[Task, float] = {

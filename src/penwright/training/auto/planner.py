@@ -17,7 +17,7 @@ MANY_EPOCHS = 6.0  # number of epochs from which classifiers need a higher token
 # epochs, 2 % better after 5.2, and 6 % worse after 13 (measured).
 CHARACTER_EPOCHS = 6.0
 LORA_RATE = 1e-2  # learning rate of adapters (measured: better than 2e-3 after 40 steps)
-# Usual learning rates for models that other projects trained, in full and with adapters.
+# Usual learning rates for fine-tuning pretrained models, in full and with adapters.
 PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3
 # Batch size in tokens and learning rate for pretrained models that become classifiers: BERT's values, and a higher
 # rate for models that are narrower than BERT (measured with MiniLM, whose width is 384).

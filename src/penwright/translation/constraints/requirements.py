@@ -169,7 +169,7 @@ def constraint_results(
 ) -> tuple[str, list[ConstraintResult]]:
     """Return the translation, with missing protected spans inserted, and the result of each constraint."""
     whole = tokenizer.decode(hypothesis.tokens)
-    text = whole.lstrip(" ") if wishes else whole  # the tokens of a required term can begin with a space
+    text = whole.lstrip(" ") if wishes else whole  # strip the space with which a required term may begin
     places, n_cut = places_of(text, wishes), len(whole) - len(text)
     results = []
     for wish, place in zip(wishes, places, strict=True):
