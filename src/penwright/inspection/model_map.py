@@ -32,8 +32,7 @@ class SublayerMap:
     kind: Kind
     added: Float32[np.ndarray, " positions"]  # length of the vector that the sublayer adds
     after: Float32[np.ndarray, " positions"]  # length of the residual stream after the sublayer
-    # attention weights at the position; empty for a feed-forward network
-    weights: Float32[np.ndarray, "n_heads sources"]
+    weights: Float32[np.ndarray, "n_heads sources"]  # attention weights at the position; empty for a feed-forward layer
     head_added: Float32[np.ndarray, " n_heads"]  # length of the vector that each head adds at the position
 
 

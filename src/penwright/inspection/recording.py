@@ -88,8 +88,7 @@ class Recording:
     """A forward pass over one text."""
 
     reading: ForwardPass
-    # an encoder, a decoder, or both; the logits are computed from the output of the last one
-    stacks: tuple[StackRecord, ...]
+    stacks: tuple[StackRecord, ...]  # an encoder, a decoder, or both; the last one's output becomes the logits
     logits: Float[Tensor, "positions outcomes"]
 
     def sublayers(self, part: PartName, kind: Kind = "attention") -> list[SublayerRecord]:

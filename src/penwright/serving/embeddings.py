@@ -24,8 +24,9 @@ class EmbeddingRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    # texts to embed; token ids are not supported
-    input: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_ENTRIES)]
+    input: (
+        Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_ENTRIES)]
+    )  # texts to embed; token ids are not supported
     model: Name | None = None  # name of a model; None for the first one that is not a translator
     encoding_format: Literal["float", "base64"] = "float"  # "base64" encodes little-endian float32 values
     dimensions: int | None = None  # must equal the model's width, if present

@@ -120,8 +120,9 @@ class PlanRequest(ModelRequest):
 
     texts: Annotated[list[Name], Field(min_length=1, max_length=1000)]
     task: Literal["generate", "chat", "translate", "classify"] | None = None
-    # number or name of the column for each role
-    columns: Annotated[dict[Role, int | Column], Field(default_factory=dict)]
+    columns: Annotated[
+        dict[Role, int | Column], Field(default_factory=dict)
+    ]  # number or name of the column for each role
     size: Annotated[Text, Field(max_length=40, pattern=r"^[a-z0-9-]+$")] | None = None
     minutes: Annotated[float, Field(gt=0, le=100_000)] | None = None
     steps: Annotated[int, Field(gt=0, le=10**9)] | None = None

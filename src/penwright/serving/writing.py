@@ -93,8 +93,9 @@ class PromptRequest(ModelRequest):
     model: Name | None = None
     text: Text = ""
     tokens: Annotated[list[TokenId], Field(max_length=100_000, fail_fast=True, default_factory=list)]
-    # changes to the model's decoding settings; null disables a setting
-    settings: Annotated[dict[str, Any], Field(default_factory=dict)]
+    settings: Annotated[
+        dict[str, Any], Field(default_factory=dict)
+    ]  # changes to the model's decoding settings; null disables a setting
 
 
 @router.post("/next")

@@ -42,8 +42,7 @@ class Turn(NamedTuple):
     """An answer by the assistant, and the text between the previous answer and this one."""
 
     prompt: tuple[str, ...]  # pieces of text: Markup from the template, or the contents of messages
-    # the answer, with the spaces that the template writes around it, since a tokenizer joins these to words
-    answer: Answer
+    answer: Answer  # includes the spaces that the template writes around it, since a tokenizer joins them to words
 
 
 @dataclass(frozen=True)
