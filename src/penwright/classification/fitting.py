@@ -31,7 +31,7 @@ STRENGTHS_OF_SCORES: Sequence[float] = (
     30.0,
 )  # inverse regularization strengths to try for scores (regression)
 MANY_LABELS = 1000  # with at least this many labels, only one regularization strength is tried, to save time
-MOST_WORK = 1e11  # maximum number of multiplications per fit, which limits the iterations
+MOST_WORK = 1e11  # maximum number of multiplications per fit; limits the number of iterations
 MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
 MEMORY = 6  # number of past updates that L-BFGS remembers
 TOLERANCE = 1e-5  # a fit ends when no entry of the gradient of the mean loss exceeds this value

@@ -60,7 +60,7 @@ def shaded_text(pieces: Iterable[ShadedToken], width: int) -> Iterator[Text]:
 def heat_map(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str], console: Console) -> Iterator[Text]:
     """Yield the lines of a heat map of weights [targets, sources]. Columns that do not fit are left out.
 
-    The shade is proportional to the square root of a weight, which keeps small weights visible.
+    The shade is proportional to the square root of a weight, so small weights stay visible.
     """
     n_columns = max(1, (console.width - LABEL - 1) // CELL)
     headings = [set_cell_size(label(name), min(HEADING, cell_len(label(name)))) for name in columns[:n_columns]]

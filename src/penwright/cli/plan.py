@@ -225,7 +225,7 @@ def _task_and_data(prepared: "Prepared") -> "Iterator[str]":
 
 
 def _problems(prepared: "Prepared") -> "Iterator[str]":
-    """Yield a warning for each reason why the model may turn out bad, or may not fit in memory."""
+    """Yield a warning for each reason why the model may turn out poor, or may not fit in memory."""
     from penwright.training.auto.choices import amount
 
     plan = prepared.plan

@@ -20,7 +20,7 @@ from penwright.data.store import Column
 
 IGNORED = -100  # target that the loss ignores: padding, or a position with nothing to predict
 MOST_SHUFFLED = 1 << 24  # maximum number of windows whose order is kept in memory (128 MiB)
-LENGTH_STEP = 4  # lengths are padded to multiples of this number, which limits the number of shapes
+LENGTH_STEP = 4  # lengths are padded to multiples of this number, to limit the number of shapes
 
 AnyBatch = TypeVar("AnyBatch", bound="_Batch")
 Indices = NDArray[np.int64]
@@ -114,7 +114,7 @@ class Batches(ABC, Generic[AnyBatch]):
     per_epoch: float  # number of batches per epoch
     tokens_per_epoch: int  # number of target tokens; for labelled texts, number of all tokens
     n_left_out: int = 0  # number of examples dropped because they are too long for the model
-    n_cut: int = 0  # number of texts longer than the context, of which a batch holds only a part
+    n_cut: int = 0  # number of texts longer than the context; a batch holds only a part of such a text
 
     @abstractmethod
     def batch(self, number: int) -> AnyBatch:

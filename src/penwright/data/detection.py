@@ -84,7 +84,7 @@ def _about_classes(folder: str) -> str:
             f"{folder} has subfolders that are named like classes: {shown}",
             [Option(("task=classify",), "learn which folder a text belongs to"), WRITE],
         )
-    return f" (if its folders {shown} are classes: --task classify)" if names else ""
+    return f" (if its folders {shown} are classes, add --task classify)" if names else ""
 
 
 def _ask_about_sides(first: str, others: Sequence[str], what: str) -> None:

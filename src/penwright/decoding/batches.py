@@ -108,7 +108,7 @@ class _DecoderRows:
         self._update_cache()
 
     def _make_room(self) -> None:
-        """Shorten full rows: reread only their newest tokens, which together with the next token are newest_half()."""
+        """Shorten full rows: read only their newest tokens again, and leave room for the next one (newest_half())."""
         full, n_kept = np.flatnonzero(self._lengths == self._context), newest_half(self._context) - 1
         rows = torch.from_numpy(full).to(self._tokens.device)
         if n_kept and len(self._lengths) == 1 and self._stepper.reads_quickly(self._tokens.device):

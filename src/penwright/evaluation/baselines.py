@@ -173,5 +173,5 @@ def translate_words(sources: Iterable[str], dictionary: Mapping[str, str]) -> It
 
 
 def _separated(text: str) -> str:
-    """Return the text with spaces around punctuation, so that it is separate from words."""
+    """Return the text with spaces around punctuation, to separate it from words."""
     return PUNCTUATION.sub(r" \g<0> ", text)
