@@ -1,4 +1,4 @@
-"""A tiny run of each task, a server that has them, and its page in a browser."""
+"""A tiny run of each task, a server of all three, and its page in a browser."""
 
 import asyncio
 import json
@@ -30,37 +30,37 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run folders by the kinds of their models: writer, translator, classifier."""
+    """A folder with one run per kind of model: writer, translator, classifier."""
     os.environ["PENWRIGHT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     folder = tmp_path_factory.mktemp("runs")
-    days = [f"It was day {number}, and the rain fell on house {number * 7 % 31}.\n" for number in range(400)]
-    numbers = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
-    german = [f"{a} {b} {c}" for a in numbers for b in numbers for c in numbers]
-    pairs = [f"{text}\t{' '.join(numbers[word] for word in text.split())}\n" for text in german]
-    films = [
+    sentences = [f"It was day {number}, and the rain fell on house {number * 7 % 31}.\n" for number in range(400)]
+    german_numbers = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
+    german = [f"{a} {b} {c}" for a in german_numbers for b in german_numbers for c in german_numbers]
+    pairs = [f"{text}\t{' '.join(german_numbers[word] for word in text.split())}\n" for text in german]
+    reviews = [
         f"a {word} film number {n},{label}\n" for n in range(60) for word, label in (("fine", "good"), ("dull", "bad"))
     ]
-    texts = {"writer.txt": days, "translator.tsv": pairs, "classifier.csv": ["text,label\n", *films]}
+    texts = {"writer.txt": sentences, "translator.tsv": pairs, "classifier.csv": ["text,label\n", *reviews]}
     for name, content in texts.items():
         (folder / name).write_text("".join(content), encoding="utf-8")
-        bytewise = {"tokenizer": {"type": "bytes"}} if name == "writer.txt" else {}  # it reads any text
+        bytewise = {"tokenizer": {"type": "bytes"}} if name == "writer.txt" else {}  # can encode any text
         penwright.train(folder / name, run=folder / name.partition(".")[0], settings=SETTINGS | bytewise, quiet=True)
     return folder
 
 
-class Running(NamedTuple):
-    """A server that is up."""
+class RunningServer(NamedTuple):
+    """A running server."""
 
     address: str
     registry: "ModelRegistry"
 
 
-Serving = Callable[..., Running]
+StartServer = Callable[..., RunningServer]
 
 
 @pytest.fixture(scope="session")
-def serving(runs: Path) -> Iterator[Serving]:
-    """Starts servers with all three, each in a thread of its own and with the limits that are given."""
+def start_server(runs: Path) -> Iterator[StartServer]:
+    """A function that starts a server of all three models in its own thread, with the given limits."""
     from penwright.serving.model_registry import ModelRegistry
     from penwright.serving.model_worker import ModelWorker
     from penwright.serving.server import Server
@@ -69,14 +69,14 @@ def serving(runs: Path) -> Iterator[Serving]:
     loaded = [ModelWorker.load(runs / kind) for kind in ("writer", "translator", "classifier")]
     up = []
 
-    def start(**limits: Any) -> Running:
+    def start(**limits: Any) -> RunningServer:
         settings = ServingSettings(**{"port": 0, "max_rows": 8, "max_characters": 5000, "drain_seconds": 1.0, **limits})
         registry = ModelRegistry([ModelWorker(each.name, each.opened, each.application, settings) for each in loaded])
         server = Server(registry, settings)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
         thread.start()
         up.append((server, thread))
-        return Running(server.address, registry)
+        return RunningServer(server.address, registry)
 
     yield start
     for server, _ in up:
@@ -86,13 +86,13 @@ def serving(runs: Path) -> Iterator[Serving]:
 
 
 @pytest.fixture(scope="session")
-def server(serving: Serving) -> Running:
-    """One of them, with the usual limits."""
-    return serving()
+def server(start_server: StartServer) -> RunningServer:
+    """A server with the default test limits."""
+    return start_server()
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Whether it comes true."""
+    """Return whether the condition becomes true in time."""
     end = monotonic() + seconds
     while not condition() and monotonic() < end:
         sleep(0.005)
@@ -103,14 +103,16 @@ Visit = Callable[..., "Page"]
 
 
 @pytest.fixture
-def visit(browser: "Browser", server: Running) -> Iterator[Visit]:
-    """Open the page at a place (#/write?text=...); in the end it must have complained of nothing that was not expected,
-    and asked nobody else."""
-    contexts, complaints, elsewhere, expected = [], [], [], []
+def visit(browser: "Browser", server: RunningServer) -> Iterator[Visit]:
+    """A function that opens the page at an address (#/write?text=...).
 
-    def note(request: "PageRequest") -> None:
+    At the end, there must be no unexpected console message and no request to another host.
+    """
+    contexts, messages, foreign_requests, expected = [], [], [], []
+
+    def record_foreign_request(request: "PageRequest") -> None:
         if not request.url.startswith((server.address, "blob:", "data:")):
-            elsewhere.append(request.url)
+            foreign_requests.append(request.url)
 
     def open_page(
         place: str = "", scheme: str = "light", width: int = 1440, height: int = 900, expect: tuple[str, ...] = ()
@@ -119,11 +121,13 @@ def visit(browser: "Browser", server: Running) -> Iterator[Visit]:
         size: Any = {"width": width, "height": height}
         context = browser.new_context(color_scheme=scheme, viewport=size, reduced_motion="reduce")
         context.set_default_timeout(60_000)
-        context.on("request", note)  # not routed: that would take the cache away, and a way through here each
+        context.on(
+            "request", record_foreign_request
+        )  # not `route`: it would disable the cache and send each request through this process
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
         page.goto(f"{server.address}/{place}")
         page.wait_for_selector("main[data-ready]")
         return page
@@ -131,24 +135,24 @@ def visit(browser: "Browser", server: Running) -> Iterator[Visit]:
     yield open_page
     for context in contexts:
         context.close()
-    assert [each for each in complaints if not any(text in each for text in expected)] == []
-    assert elsewhere == []
+    assert [each for each in messages if not any(text in each for text in expected)] == []
+    assert foreign_requests == []
 
 
 def open_details(page: "Page") -> None:
-    """Open all that can be opened, and wait until each table has been built, which its `toggle` event does later."""
+    """Open all <details>, and wait for the tables that their `toggle` events build."""
     page.evaluate("document.querySelectorAll('main details').forEach((each) => (each.open = true))")
     page.wait_for_selector("main:not(:has(.pw-twin > summary:only-child))")
 
 
-Asked = Callable[..., tuple[int, Any]]
+ApiCall = Callable[..., tuple[int, Any]]
 
 
 @pytest.fixture(scope="session")
-def asked(server: Running) -> Asked:
-    """The status and the JSON of an answer; a body makes it a POST."""
+def call_api(server: RunningServer) -> ApiCall:
+    """A function that returns the status and the JSON of an answer; a body makes the request a POST."""
 
-    def ask(path: str, body: object = None, timeout: float = 30.0) -> tuple[int, Any]:
+    def call(path: str, body: object = None, timeout: float = 30.0) -> tuple[int, Any]:
         content = None if body is None else json.dumps(body).encode()
         request = Request(f"{server.address}/{path}", content, {"content-type": "application/json"})
         try:
@@ -158,4 +162,4 @@ def asked(server: Running) -> Asked:
             with refused:
                 return refused.code, json.load(refused)
 
-    return ask
+    return call

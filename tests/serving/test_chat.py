@@ -8,7 +8,7 @@ import penwright
 from penwright.serving.model_worker import ModelWorker
 from penwright.tokenizers.chat_template import Message
 
-from .conftest import Serving
+from .conftest import StartServer
 
 TEMPLATE = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}{{ eos_token }}{% endfor %}"
@@ -16,17 +16,17 @@ TEMPLATE = (
 )
 
 
-def test_an_imported_writer_answers_over_http(runs: Path, tmp_path: Path, serving: Serving) -> None:
+def test_imported_writer_answers_a_chat_completion(runs: Path, tmp_path: Path, start_server: StartServer) -> None:
     penwright.export(runs / "writer", "huggingface", tmp_path / "exported")
     (tmp_path / "exported" / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     writer = penwright.import_model(tmp_path / "exported", tmp_path / "answering")
-    up = serving()
-    served = up.registry.get("writer")
+    running = start_server()
+    served = running.registry.get("writer")
     worker = ModelWorker.load(tmp_path / "answering")
-    up.registry._served = {"writer": served, "answering": worker}
+    running.registry._served = {"writer": served, "answering": worker}
     body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "seed": 5, "temperature": 0}
     request = Request(
-        f"{up.address}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+        f"{running.address}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
     )
     with urlopen(request, timeout=30) as answer:
         found = json.load(answer)

@@ -1,4 +1,4 @@
-"""Clients that send slowly, read slowly, or say nothing; and keys that are looked at before a body is."""
+"""Clients that send slowly, read slowly or stay silent; and keys, which are checked before the body is read."""
 
 import logging
 import os
@@ -11,8 +11,8 @@ import pytest
 
 from penwright.serving.connections import OFTEN, WINDOW, RateLimitFilter, allowed_connections
 
-from .conftest import Running, Serving, eventually
-from .test_gate import KEY, ask
+from .conftest import RunningServer, StartServer, eventually
+from .test_access import KEY, ask
 
 
 def connect(address: str, content: bytes = b"") -> socket.socket:
@@ -22,35 +22,35 @@ def connect(address: str, content: bytes = b"") -> socket.socket:
     return connection
 
 
-def said(connection: socket.socket) -> bytes:
-    """All that comes until the server closes."""
+def read_until_closed(connection: socket.socket) -> bytes:
+    """Return all that the server sends until it closes the connection."""
     found = b""
     while part := connection.recv(65536):
         found += part
     return found
 
 
-def head(address: str, n_bytes: int, *lines: str) -> bytes:
+def request_head(address: str, n_bytes: int, *lines: str) -> bytes:
     host = address.removeprefix("http://")
     given = [f"POST /classify HTTP/1.1\r\nHost: {host}\r\nContent-Length: {n_bytes}", *lines]
     return ("\r\n".join(given) + "\r\n\r\n").encode()
 
 
 @pytest.fixture(scope="module")
-def hasty(serving: Serving) -> Running:
-    return serving(read_seconds=0.5, max_connections=8)
+def impatient_server(start_server: StartServer) -> RunningServer:
+    return start_server(read_seconds=0.5, max_connections=8)
 
 
 @pytest.mark.parametrize("begin", [b"", b"GET /health HTTP/1.1\r\nHost: ", b"GET"])
-def test_a_head_that_does_not_come_ends_the_connection(hasty: Running, begin: bytes) -> None:
-    with closing(connect(hasty.address, begin)) as connection:
-        found = said(connection)
+def test_incomplete_request_head_times_out(impatient_server: RunningServer, begin: bytes) -> None:
+    with closing(connect(impatient_server.address, begin)) as connection:
+        found = read_until_closed(connection)
     assert found.startswith(b"HTTP/1.1 408") if begin else found == b""
 
 
-def test_a_head_that_drips_is_not_waited_for(hasty: Running) -> None:
+def test_request_head_sent_byte_by_byte_times_out(impatient_server: RunningServer) -> None:
     start = monotonic()
-    with closing(connect(hasty.address)) as connection, pytest.raises(OSError):
+    with closing(connect(impatient_server.address)) as connection, pytest.raises(OSError):
         while monotonic() < start + 10:
             connection.sendall(b"X")
             connection.settimeout(0.1)
@@ -63,23 +63,25 @@ def test_a_head_that_drips_is_not_waited_for(hasty: Running) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_body_that_does_not_come_is_refused_with_the_limit(hasty: Running, again: bool) -> None:
+def test_incomplete_body_times_out_naming_the_limit(impatient_server: RunningServer, again: bool) -> None:
     body = b'{"texts": "a"}'
-    whole = head(hasty.address, len(body)) + body if again else b""
-    with closing(connect(hasty.address, whole + head(hasty.address, 100) + b"{")) as connection:
-        found = said(connection)
+    whole = request_head(impatient_server.address, len(body)) + body if again else b""
+    with closing(
+        connect(impatient_server.address, whole + request_head(impatient_server.address, 100) + b"{")
+    ) as connection:
+        found = read_until_closed(connection)
     assert b"HTTP/1.1 408" in found and b"read_seconds" in found
     assert found.count(b"HTTP/1.1 200") == again
 
 
-def test_connections_that_say_nothing_give_way_to_others(hasty: Running) -> None:
+def test_idle_connections_do_not_block_new_ones(impatient_server: RunningServer) -> None:
     with ExitStack() as stack:
         for _ in range(40):
-            stack.enter_context(closing(connect(hasty.address)))
-        assert ask(hasty.address, "/health").status == 200
+            stack.enter_context(closing(connect(impatient_server.address)))
+        assert ask(impatient_server.address, "/health").status == 200
 
 
-def test_connections_leave_file_descriptors_for_other_files() -> None:
+def test_connection_limit_leaves_file_descriptors_free() -> None:
     resource = pytest.importorskip("resource")
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert allowed_connections(1) == 1
@@ -90,12 +92,12 @@ def test_connections_leave_file_descriptors_for_other_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
 
 
-def test_whoever_does_not_read_is_left(hasty: Running) -> None:
-    host = hasty.address.removeprefix("http://")
+def test_client_that_does_not_read_is_disconnected(impatient_server: RunningServer) -> None:
+    host = impatient_server.address.removeprefix("http://")
     request = f"GET /openapi.json HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
     n_before = open_files()
-    with closing(connect(hasty.address, request * 400)):
-        assert eventually(lambda: open_files() <= n_before + 1, 20)  # this end is still open
+    with closing(connect(impatient_server.address, request * 400)):
+        assert eventually(lambda: open_files() <= n_before + 1, 20)  # the client's own socket is still open
 
 
 def open_files() -> int:
@@ -103,35 +105,37 @@ def open_files() -> int:
 
 
 @pytest.fixture(scope="module")
-def locked(serving: Serving) -> Running:
-    return serving(api_key=KEY, read_seconds=5)
+def key_protected(start_server: StartServer) -> RunningServer:
+    return start_server(api_key=KEY, read_seconds=5)
 
 
 @pytest.mark.parametrize("lines", [(), ("X-API-Key: wrong",), ("Expect: 100-continue",)])
-def test_without_the_key_no_body_is_waited_for(locked: Running, lines: tuple[str, ...]) -> None:
+def test_missing_key_is_refused_without_waiting_for_the_body(
+    key_protected: RunningServer, lines: tuple[str, ...]
+) -> None:
     start = monotonic()
-    with closing(connect(locked.address, head(locked.address, 1000, *lines))) as connection:
+    with closing(connect(key_protected.address, request_head(key_protected.address, 1000, *lines))) as connection:
         assert connection.recv(65536).startswith(b"HTTP/1.1 401")
     assert monotonic() < start + 3
 
 
-def test_too_much_is_refused_before_it_is_sent(locked: Running) -> None:
+def test_oversized_content_length_is_refused_before_the_body(key_protected: RunningServer) -> None:
     lines = (f"X-API-Key: {KEY}",)
-    with closing(connect(locked.address, head(locked.address, 10**10, *lines))) as connection:
+    with closing(connect(key_protected.address, request_head(key_protected.address, 10**10, *lines))) as connection:
         assert connection.recv(65536).startswith(b"HTTP/1.1 413")
 
 
-def test_whoever_sends_a_large_body_without_the_key_still_hears_why(locked: Running) -> None:
-    assert ask(locked.address, "/classify", "POST", b"x" * 3_000_000).status == 401
+def test_large_body_without_key_still_gets_401(key_protected: RunningServer) -> None:
+    assert ask(key_protected.address, "/classify", "POST", b"x" * 3_000_000).status == 401
 
 
-def test_what_is_logged_again_and_again_is_counted() -> None:
+def test_repeated_log_messages_are_rate_limited_and_counted() -> None:
     now = [0.0]
-    seldom = RateLimitFilter(lambda: now[0])
+    rate_limit = RateLimitFilter(lambda: now[0])
 
     def logged(text: str) -> str | None:
         record = logging.LogRecord("uvicorn.error", logging.WARNING, "", 0, text, None, None)
-        return record.getMessage() if seldom.filter(record) else None
+        return record.getMessage() if rate_limit.filter(record) else None
 
     assert [logged("no HTTP") for _ in range(1000)].count("no HTTP") == OFTEN
     assert logged("another") == "another"

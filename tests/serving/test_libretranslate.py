@@ -4,40 +4,40 @@ from urllib.error import HTTPError
 
 import pytest
 
-from .conftest import Asked, Running
+from .conftest import ApiCall, RunningServer
 
 libretranslatepy = pytest.importorskip("libretranslatepy", reason="LibreTranslate's client is not installed")
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> "libretranslatepy.LibreTranslateAPI":
+def client(server: RunningServer) -> "libretranslatepy.LibreTranslateAPI":
     return libretranslatepy.LibreTranslateAPI(server.address)
 
 
-def translations(server: Running, texts: list[str]) -> list[str]:
+def expected_translations(server: RunningServer, texts: list[str]) -> list[str]:
     return [found.text for found in server.registry.get("translator").translator.translate(texts)]
 
 
-def test_a_text_is_translated_as_the_model_does(client: "libretranslatepy.LibreTranslateAPI", server: Running) -> None:
+def test_translation_equals_the_librarys(client: "libretranslatepy.LibreTranslateAPI", server: RunningServer) -> None:
     for text in ("eins zwei drei", "", "eins\n\nzwei & vier"):
-        assert client.translate(text, "auto", "target") == translations(server, [text])[0]
+        assert client.translate(text, "auto", "target") == expected_translations(server, [text])[0]
 
 
-def test_lists_and_alternatives_come_as_lists(asked: Asked, server: Running) -> None:
+def test_lists_and_alternatives_come_as_lists(call_api: ApiCall, server: RunningServer) -> None:
     texts = ["eins zwei", "drei"]
-    status, found = asked("translate", {"q": texts, "source": "source", "target": "target", "alternatives": 2})
+    status, found = call_api("translate", {"q": texts, "source": "source", "target": "target", "alternatives": 2})
     assert status == 200
-    assert found["translatedText"] == translations(server, texts)
+    assert found["translatedText"] == expected_translations(server, texts)
     assert [len(others) <= 2 for others in found["alternatives"]] == [True, True]
     assert found["alternatives"][0][0] != found["translatedText"][0]
 
 
-def test_languages_and_detection(client: "libretranslatepy.LibreTranslateAPI", asked: Asked) -> None:
+def test_client_lists_and_detects_languages(client: "libretranslatepy.LibreTranslateAPI", call_api: ApiCall) -> None:
     (language,) = client.languages()
     assert language["targets"] == ["target"]
     (guess,) = client.detect("eins zwei")
     assert guess["language"] == language["code"] and 0 <= guess["confidence"] <= 100
-    assert asked("frontend/settings")[1]["keyRequired"] is False
+    assert call_api("frontend/settings")[1]["keyRequired"] is False
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_languages_and_detection(client: "libretranslatepy.LibreTranslateAPI", a
         ([1], ""),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(asked: Asked, body: object, about: str) -> None:
-    status, found = asked("translate", body)
+def test_invalid_request_is_refused_with_a_reason(call_api: ApiCall, body: object, about: str) -> None:
+    status, found = call_api("translate", body)
     assert status == 400
     assert about in found["error"]
 
 
-def test_a_text_that_is_too_long_is_refused(client: "libretranslatepy.LibreTranslateAPI") -> None:
+def test_too_long_text_is_refused(client: "libretranslatepy.LibreTranslateAPI") -> None:
     with pytest.raises(HTTPError) as caught:
         client.translate("eins " * 2000, "auto", "target")
     with caught.value as refused:

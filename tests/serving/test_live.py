@@ -24,16 +24,16 @@ from .conftest import eventually
 PROMPT = {"prompt": "It was", "max_tokens": 8, "temperature": 0}
 
 
-class Learning(NamedTuple):
-    """A server of a run that seems to train, and the run."""
+class LiveServer(NamedTuple):
+    """A server of a run that appears to be training, and the run."""
 
     address: str
     run: Run
     registry: ModelRegistry
 
 
-def train_on(run: Run, step: int, total: int = 99) -> None:
-    """Save a checkpoint with other weights, as training does."""
+def save_next_checkpoint(run: Run, step: int, total: int = 99) -> None:
+    """Save a checkpoint with changed weights, as training does."""
     weights = {name: tensor * 0.9 for name, tensor in run.newest()[0].weights().items()}
     run.save_checkpoint(step, weights, weights, {"step": step, "total_steps": total, "best_step": 6})
     run.append("steps.jsonl", {"step": step, "seconds": step / 10, "targets": 9 * step, "loss": 3.0})
@@ -41,7 +41,7 @@ def train_on(run: Run, step: int, total: int = 99) -> None:
 
 
 @pytest.fixture
-def learning(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Learning]:
+def live_server(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveServer]:
     monkeypatch.setattr(live, "WATCH_SECONDS", 0.02)
     monkeypatch.setattr(live, "MAX_SHARE", 1.0)
     monkeypatch.setattr(live, "IDLE_SECONDS", 0.5)
@@ -52,7 +52,7 @@ def learning(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     server = Server(registry, settings)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
-    yield Learning(server.address, Run(folder), registry)
+    yield LiveServer(server.address, Run(folder), registry)
     server.stop()
     thread.join()
 
@@ -67,18 +67,18 @@ def ask(address: str, path: str, body: object = None) -> tuple[int, Any]:
             return refused.code, json.load(refused)
 
 
-def step_of(learning: Learning) -> Any:
-    return ask(learning.address, "models/steps")[1]["models"]["novel"]["step"]
+def step_of(live_server: LiveServer) -> Any:
+    return ask(live_server.address, "models/steps")[1]["models"]["novel"]["step"]
 
 
-def test_newer_checkpoints_answer_and_no_request_fails(learning: Learning) -> None:
+def test_newer_checkpoints_are_served_and_no_request_fails(live_server: LiveServer) -> None:
     statuses: list[int] = []
     is_over = threading.Event()
 
     def write() -> None:
         while not is_over.is_set():
-            statuses.append(ask(learning.address, "v1/completions", PROMPT)[0])
-            statuses.append(ask(learning.address, "next", {"text": "It was"})[0])
+            statuses.append(ask(live_server.address, "v1/completions", PROMPT)[0])
+            statuses.append(ask(live_server.address, "next", {"text": "It was"})[0])
 
     clients = [threading.Thread(target=write) for _ in range(3)]
     for each in clients:
@@ -86,58 +86,58 @@ def test_newer_checkpoints_answer_and_no_request_fails(learning: Learning) -> No
     distributions = []
     try:
         for step in (10, 20, 30):
-            train_on(learning.run, step)
-            assert eventually(lambda step=step: step_of(learning) == step)  # type: ignore[misc]
-            distributions.append(ask(learning.address, "next", {"text": "It was"})[1]["entropy"])
+            save_next_checkpoint(live_server.run, step)
+            assert eventually(lambda step=step: step_of(live_server) == step)  # type: ignore[misc]
+            distributions.append(ask(live_server.address, "next", {"text": "It was"})[1]["entropy"])
     finally:
         is_over.set()
         for each in clients:
             each.join()
     assert set(statuses) == {200}
-    assert len(set(distributions)) == 3, "other weights, other probabilities"
+    assert len(set(distributions)) == 3, "each checkpoint gives other probabilities"
 
 
-def test_the_best_checkpoint_is_served_once_training_is_over(learning: Learning) -> None:
-    train_on(learning.run, 10)
-    assert eventually(lambda: step_of(learning) == 10)
-    assert ask(learning.address, "models")[1]["models"][0]["is_learning"] is True
-    train_on(learning.run, 20, total=20)
-    assert eventually(lambda: step_of(learning) == 6)
-    assert ask(learning.address, "models/steps")[1]["models"]["novel"]["is_learning"] is False
+def test_best_checkpoint_is_served_after_training(live_server: LiveServer) -> None:
+    save_next_checkpoint(live_server.run, 10)
+    assert eventually(lambda: step_of(live_server) == 10)
+    assert ask(live_server.address, "models")[1]["models"][0]["is_learning"] is True
+    save_next_checkpoint(live_server.run, 20, total=20)
+    assert eventually(lambda: step_of(live_server) == 6)
+    assert ask(live_server.address, "models/steps")[1]["models"]["novel"]["is_learning"] is False
 
 
-def test_a_request_keeps_the_weights_with_which_it_began(learning: Learning) -> None:
-    old = learning.registry.get()
-    train_on(learning.run, 10)
-    assert eventually(lambda: learning.registry.get() is not old)
-    assert old.step == 6 and learning.registry.get().step == 10
-    old.n_inside = 1  # a request that is not finished
+def test_running_request_keeps_its_weights(live_server: LiveServer) -> None:
+    old = live_server.registry.get()
+    save_next_checkpoint(live_server.run, 10)
+    assert eventually(lambda: live_server.registry.get() is not old)
+    assert old.step == 6 and live_server.registry.get().step == 10
+    old.n_inside = 1  # an unfinished request
     assert old.generator.generate("It was", max_new_tokens=4, temperature=0) is not None
     assert not eventually(lambda: old._worker._shutdown, 1.0)
     old.n_inside = 0
     assert eventually(lambda: old._worker._shutdown)
 
 
-def test_a_damaged_checkpoint_leaves_the_old_one_in_use(learning: Learning) -> None:
-    train_on(learning.run, 10)
-    assert eventually(lambda: step_of(learning) == 10)
-    train_on(learning.run, 20)
-    newest = learning.run.checkpoints()[-1].folder / "model.safetensors"
+def test_damaged_checkpoint_leaves_the_previous_one_in_use(live_server: LiveServer) -> None:
+    save_next_checkpoint(live_server.run, 10)
+    assert eventually(lambda: step_of(live_server) == 10)
+    save_next_checkpoint(live_server.run, 20)
+    newest = live_server.run.checkpoints()[-1].folder / "model.safetensors"
     damaged = bytearray(newest.read_bytes())
     damaged[-1] ^= 1
     newest.write_bytes(damaged)
-    assert ask(learning.address, "v1/completions", PROMPT)[0] == 200
-    train_on_after_damage(learning.run)
-    assert eventually(lambda: step_of(learning) == 30)
+    assert ask(live_server.address, "v1/completions", PROMPT)[0] == 200
+    save_checkpoint_after_damage(live_server.run)
+    assert eventually(lambda: step_of(live_server) == 30)
 
 
-def train_on_after_damage(run: Run) -> None:
+def save_checkpoint_after_damage(run: Run) -> None:
     first = run.checkpoints()[0].weights()
     run.save_checkpoint(30, first, first, {"step": 30, "total_steps": 99, "best_step": 6})
     run.append("steps.jsonl", {"step": 30, "seconds": 3.0, "targets": 270, "loss": 3.0})
 
 
-def test_an_open_registry_follows_its_folder(runs: Path, tmp_path: Path) -> None:
+def test_registry_follows_its_folder_up_to_max_models(runs: Path, tmp_path: Path) -> None:
     settings = ServingSettings(port=0, max_models=2)
     registry = ModelRegistry([], home=tmp_path)
     models = live.LiveModels(registry, settings)
@@ -156,13 +156,13 @@ def test_an_open_registry_follows_its_folder(runs: Path, tmp_path: Path) -> None
     registry.close()
 
 
-def test_early_weights_answer_beside_the_served_ones(learning: Learning) -> None:
-    weights = {name: tensor * 0.5 for name, tensor in learning.run.newest()[0].weights().items()}
-    learning.run.save_early(2, weights, {"step": 2, "seconds": 1.25})
-    status, found = ask(learning.address, "early", {"text": "It was", "max_new_tokens": 12})
+def test_early_weights_answer_beside_served_weights(live_server: LiveServer) -> None:
+    weights = {name: tensor * 0.5 for name, tensor in live_server.run.newest()[0].weights().items()}
+    live_server.run.save_early(2, weights, {"step": 2, "seconds": 1.25})
+    status, found = ask(live_server.address, "early", {"text": "It was", "max_new_tokens": 12})
     assert status == 200
     then, now = found["answers"]
     assert (then["step"], then["seconds"], then["is_served"]) == (2, 1.25, False)
     assert (now["step"], now["is_served"]) == (6, True)
-    greedy = ask(learning.address, "v1/completions", {**PROMPT, "max_tokens": 12})[1]["choices"][0]["text"]
+    greedy = ask(live_server.address, "v1/completions", {**PROMPT, "max_tokens": 12})[1]["choices"][0]["text"]
     assert now["text"] == greedy and then["text"] != greedy

@@ -1,4 +1,4 @@
-"""What the page is told of each model."""
+"""The facts about each model that the page shows."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from penwright.workflows.load import load, open_run
 
 
 @pytest.mark.parametrize("kind", ["writer", "translator", "classifier"])
-def test_parameters_are_counted_in_every_precision(runs: Path, kind: str) -> None:
+def test_parameter_count_includes_quantised_weights(runs: Path, kind: str) -> None:
     folder, exact = runs / kind, load(runs / kind).model
     rounded = load(folder, precision="int8")
     assert any(isinstance(part, Int8Linear) for part in rounded.model.modules())

@@ -11,7 +11,7 @@ import penwright
 from penwright.config import DecodingSettings
 from penwright.generation.generator import Generator
 
-from .conftest import SETTINGS, Asked, Running, Serving, eventually
+from .conftest import SETTINGS, ApiCall, RunningServer, StartServer, eventually
 
 openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
 CHAT = SETTINGS | {"tokenizer": {"type": "bytes"}}
@@ -19,30 +19,30 @@ BASE = {"model": "writer", "prompt": "It was", "max_tokens": 12, "seed": 3}
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> Iterator["openai.OpenAI"]:
+def client(server: RunningServer) -> Iterator["openai.OpenAI"]:
     with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def generator(server: Running) -> Generator:
+def generator(server: RunningServer) -> Generator:
     return server.registry.get("writer").generator
 
 
-def test_completions_are_those_of_the_model(client: "openai.OpenAI", generator: Generator) -> None:
+def test_completions_equal_the_librarys(client: "openai.OpenAI", generator: Generator) -> None:
     found = client.completions.create(**BASE, n=3, temperature=0.7)
     settings = DecodingSettings(max_new_tokens=12, seed=3, temperature=0.7)
     assert [choice.text for choice in found.choices] == [c.text for c in generator.generate(["It was"] * 3, settings)]
     assert [choice.index for choice in found.choices] == [0, 1, 2]
-    n_read = len(generator.tokenizer.encode("It was"))
-    assert found.usage.prompt_tokens == n_read
-    assert found.usage.total_tokens == n_read + found.usage.completion_tokens
+    n_prompt = len(generator.tokenizer.encode("It was"))
+    assert found.usage.prompt_tokens == n_prompt
+    assert found.usage.total_tokens == n_prompt + found.usage.completion_tokens
 
 
-def test_a_stream_is_the_same_text_in_pieces(client: "openai.OpenAI") -> None:
-    asked = {**BASE, "n": 2, "echo": True, "logprobs": 2}
-    whole = client.completions.create(**asked)
-    pieces = list(client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+def test_stream_adds_up_to_the_whole_completion(client: "openai.OpenAI") -> None:
+    parameters = {**BASE, "n": 2, "echo": True, "logprobs": 2}
+    whole = client.completions.create(**parameters)
+    pieces = list(client.completions.create(**parameters, stream=True, stream_options={"include_usage": True}))
     for choice in whole.choices:
         mine = [c for piece in pieces for c in piece.choices if c.index == choice.index]
         assert "".join(c.text for c in mine) == choice.text
@@ -54,19 +54,19 @@ def test_a_stream_is_the_same_text_in_pieces(client: "openai.OpenAI") -> None:
     assert len({piece.id for piece in pieces}) == 1
 
 
-def test_log_probabilities_have_their_places_in_the_text(client: "openai.OpenAI") -> None:
+def test_logprobs_have_correct_text_offsets(client: "openai.OpenAI") -> None:
     (choice,) = client.completions.create(**BASE, logprobs=4, echo=True).choices
     found = choice.logprobs
     assert found.text_offset[0] == 0
     whole = [pair for pair in zip(found.tokens, found.text_offset, strict=True) if "\\x" not in pair[0]]
-    assert all(choice.text.startswith(token, at) for token, at in whole)  # but for bytes that are no character
+    assert all(choice.text.startswith(token, at) for token, at in whole)  # except bytes that are not a whole character
     for token, value, top in zip(found.tokens, found.token_logprobs, found.top_logprobs, strict=True):
         assert top[token] == pytest.approx(value, abs=1e-4)
         assert value <= max(top.values()) + 1e-6 <= 1e-5
         assert 4 <= len(top) <= 5
 
 
-def test_echo_scores_a_text_without_writing(client: "openai.OpenAI") -> None:
+def test_echo_with_zero_max_tokens_scores_the_prompt(client: "openai.OpenAI") -> None:
     (choice,) = client.completions.create(**{**BASE, "max_tokens": 0}, echo=True, logprobs=0).choices
     assert choice.text == "It was" and choice.logprobs.top_logprobs is None
     (longer,) = client.completions.create(
@@ -75,7 +75,7 @@ def test_echo_scores_a_text_without_writing(client: "openai.OpenAI") -> None:
     assert longer.logprobs.token_logprobs[: len(choice.logprobs.tokens)] == choice.logprobs.token_logprobs
 
 
-def test_a_stop_string_is_never_sent(client: "openai.OpenAI") -> None:
+def test_stop_string_is_never_sent(client: "openai.OpenAI") -> None:
     free = client.completions.create(**{**BASE, "max_tokens": 40}).choices[0].text
     stop = free[len(free) // 2 :][:2]
     (stopped,) = client.completions.create(**{**BASE, "max_tokens": 40}, stop=["never", stop], logprobs=0).choices
@@ -83,7 +83,7 @@ def test_a_stop_string_is_never_sent(client: "openai.OpenAI") -> None:
     assert all(at < len(stopped.text) for at in stopped.logprobs.text_offset)
 
 
-def test_prompts_can_be_lists_and_tokens(client: "openai.OpenAI", generator: Generator) -> None:
+def test_prompts_may_be_lists_or_token_ids(client: "openai.OpenAI", generator: Generator) -> None:
     texts = ["It was", "the rain"]
     ids = [generator.tokenizer.encode(text) for text in texts]
     of_texts, of_ids = (client.completions.create(**{**BASE, "prompt": prompt}) for prompt in (texts, ids))
@@ -91,15 +91,15 @@ def test_prompts_can_be_lists_and_tokens(client: "openai.OpenAI", generator: Gen
     assert client.completions.create(**{**BASE, "prompt": ids[0]}).choices[0].text == of_ids.choices[0].text
 
 
-def test_a_bias_forbids_a_token(client: "openai.OpenAI", generator: Generator) -> None:
+def test_logit_bias_of_minus_100_forbids_a_token(client: "openai.OpenAI", generator: Generator) -> None:
     first = generator.tokenizer.encode(client.completions.create(**BASE, temperature=0).choices[0].text)[0]
     other = client.completions.create(**BASE, temperature=0, logit_bias={str(first): -100}).choices[0].text
     assert generator.tokenizer.encode(other)[0] != first
 
 
-def test_without_a_seed_texts_differ(client: "openai.OpenAI") -> None:
-    asked = {**BASE, "seed": None, "max_tokens": 40}
-    assert len({client.completions.create(**asked).choices[0].text for _ in range(3)}) > 1
+def test_completions_without_seed_differ(client: "openai.OpenAI") -> None:
+    parameters = {**BASE, "seed": None, "max_tokens": 40}
+    assert len({client.completions.create(**parameters).choices[0].text for _ in range(3)}) > 1
 
 
 def test_models_are_listed(client: "openai.OpenAI") -> None:
@@ -124,7 +124,7 @@ def test_models_are_listed(client: "openai.OpenAI") -> None:
         ({"temperature": 9.0}, "BadRequestError", "temperature"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(
+def test_invalid_request_is_refused_with_a_reason(
     client: "openai.OpenAI", changes: dict[str, object], error: str, about: str
 ) -> None:
     with pytest.raises(getattr(openai, error), match=about) as caught:
@@ -133,7 +133,7 @@ def test_what_cannot_be_is_refused_with_the_reason(
     assert {"message", "type", "param", "code"} <= set(caught.value.body)
 
 
-def test_a_client_that_leaves_ends_the_work(client: "openai.OpenAI", server: Running) -> None:
+def test_disconnecting_client_stops_generation(client: "openai.OpenAI", server: RunningServer) -> None:
     served = server.registry.get("writer")
     before, left = served.completion_worker.n_tokens, served.completion_worker.n_abandoned
     stream = client.completions.create(**{**BASE, "max_tokens": 4000, "stop": None}, n=4, stream=True)
@@ -144,16 +144,16 @@ def test_a_client_that_leaves_ends_the_work(client: "openai.OpenAI", server: Run
     assert served.completion_worker.n_abandoned > left
 
 
-def test_a_client_that_was_sent_away_tries_again_until_there_is_room(serving: Serving) -> None:
-    full = serving(max_waiting=3)
-    address = f"{full.address}/v1"
-    with openai.OpenAI(base_url=address, api_key="none", max_retries=4) as patient:
-        held = patient.completions.create(**{**BASE, "max_tokens": 4000}, n=3, stream=True)
-        next(held)
+def test_client_retries_until_the_queue_has_room(start_server: StartServer) -> None:
+    full_server = start_server(max_waiting=3)
+    address = f"{full_server.address}/v1"
+    with openai.OpenAI(base_url=address, api_key="none", max_retries=4) as retrying:
+        open_stream = retrying.completions.create(**{**BASE, "max_tokens": 4000}, n=3, stream=True)
+        next(open_stream)
         with pytest.raises(openai.RateLimitError):
-            patient.with_options(max_retries=0).completions.create(**BASE)
-        threading.Timer(0.3, held.close).start()
-        assert patient.completions.create(**BASE).choices[0].text
+            retrying.with_options(max_retries=0).completions.create(**BASE)
+        threading.Timer(0.3, open_stream.close).start()
+        assert retrying.completions.create(**BASE).choices[0].text
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -168,20 +168,20 @@ def test_a_client_that_was_sent_away_tries_again_until_there_is_room(serving: Se
         {"logit_bias": {"\ud800": 1}},
     ],
 )
-def test_half_of_a_surrogate_pair_is_the_clients_mistake(
-    asked: Asked, changes: dict[str, object], stream: bool
-) -> None:
-    status, found = asked("v1/completions", {**BASE, **changes, "stream": stream})
+def test_lone_surrogate_is_a_client_error(call_api: ApiCall, changes: dict[str, object], stream: bool) -> None:
+    status, found = call_api("v1/completions", {**BASE, **changes, "stream": stream})
     assert 400 <= status < 500 and found["error"]["message"]
 
 
-def test_both_halves_of_a_surrogate_pair_are_a_character(asked: Asked) -> None:
-    halves, whole = (asked("v1/completions", {**BASE, "prompt": text, "echo": True}) for text in ("\ud83e\udd8a", "🦊"))
+def test_escaped_surrogate_pair_is_one_character(call_api: ApiCall) -> None:
+    halves, whole = (
+        call_api("v1/completions", {**BASE, "prompt": text, "echo": True}) for text in ("\ud83e\udd8a", "🦊")
+    )
     assert halves[0] == 200 and halves[1]["choices"] == whole[1]["choices"]
 
 
-def test_the_same_seed_gives_the_same_text_alone_and_under_load(client: "openai.OpenAI") -> None:
-    asked = [
+def test_same_seed_gives_same_text_alone_and_under_load(client: "openai.OpenAI") -> None:
+    requests = [
         {
             **BASE,
             "prompt": "It was day " * (n % 5),
@@ -191,36 +191,38 @@ def test_the_same_seed_gives_the_same_text_alone_and_under_load(client: "openai.
         }
         for n in range(12)
     ]
-    alone = [client.completions.create(**each).choices[0].text for each in asked]
+    alone = [client.completions.create(**each).choices[0].text for each in requests]
     together: dict[int, str] = {}
 
     def ask(number: int) -> None:
-        together[number] = client.completions.create(**asked[number]).choices[0].text
+        together[number] = client.completions.create(**requests[number]).choices[0].text
 
-    threads = [threading.Thread(target=ask, args=[number]) for number in range(len(asked))]
+    threads = [threading.Thread(target=ask, args=[number]) for number in range(len(requests))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [together[number] for number in range(len(asked))] == alone
+    assert [together[number] for number in range(len(requests))] == alone
 
 
 @pytest.fixture(scope="module")
-def answering(runs: Path, tmp_path_factory: pytest.TempPathFactory, serving: Serving) -> Iterator["openai.OpenAI"]:
-    """A client of a server with a model that was trained on prompts and answers."""
+def chat_client(
+    runs: Path, tmp_path_factory: pytest.TempPathFactory, start_server: StartServer
+) -> Iterator["openai.OpenAI"]:
+    """A client of a server with a model trained on prompts and answers."""
     from penwright.serving.model_worker import ModelWorker
 
     folder = tmp_path_factory.mktemp("chat")
     lines = [json.dumps({"prompt": f"Say {n}", "completion": f"It is {n}."}) + "\n" for n in range(200)]
     (folder / "chat.jsonl").write_text("".join(lines), encoding="utf-8")
     penwright.train(folder / "chat.jsonl", run=folder / "chat", settings=CHAT, quiet=True)
-    up = serving(max_n=4)
-    up.registry._served["chat"] = ModelWorker.load(folder / "chat")
-    with openai.OpenAI(base_url=f"{up.address}/v1", api_key="none", max_retries=0) as client:
+    running = start_server(max_n=4)
+    running.registry._served["chat"] = ModelWorker.load(folder / "chat")
+    with openai.OpenAI(base_url=f"{running.address}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
-TALK = [
+CONVERSATION = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Say 1"},
     {"role": "assistant", "content": "It is 1."},
@@ -228,12 +230,22 @@ TALK = [
 ]
 
 
-def test_a_conversation_is_answered_whole_and_in_a_stream(answering: "openai.OpenAI") -> None:
-    asked = {"model": "chat", "messages": TALK, "max_tokens": 8, "seed": 5, "n": 2, "logprobs": True, "top_logprobs": 1}
-    whole = answering.chat.completions.create(**asked)
+def test_streamed_chat_answer_equals_the_whole_answer(chat_client: "openai.OpenAI") -> None:
+    parameters = {
+        "model": "chat",
+        "messages": CONVERSATION,
+        "max_tokens": 8,
+        "seed": 5,
+        "n": 2,
+        "logprobs": True,
+        "top_logprobs": 1,
+    }
+    whole = chat_client.chat.completions.create(**parameters)
     assert [each.message.role for each in whole.choices] == ["assistant", "assistant"]
     assert whole.usage.completion_tokens == sum(len(each.logprobs.content) for each in whole.choices)
-    events = list(answering.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    events = list(
+        chat_client.chat.completions.create(**parameters, stream=True, stream_options={"include_usage": True})
+    )
     for choice in whole.choices:
         pieces = [piece for event in events for piece in event.choices if piece.index == choice.index]
         assert "".join(piece.delta.content for piece in pieces) == choice.message.content
@@ -242,10 +254,14 @@ def test_a_conversation_is_answered_whole_and_in_a_stream(answering: "openai.Ope
     assert events[-1].usage == whole.usage
 
 
-def test_a_stop_string_ends_an_answer(answering: "openai.OpenAI") -> None:
-    asked = {"messages": TALK, "max_completion_tokens": 20, "seed": 5}  # the first model that answers
-    text = answering.chat.completions.create(model="chat", **asked).choices[0].message.content
-    cut = answering.chat.completions.create(model="chat", **asked, stop=text[3:5]).choices[0]
+def test_stop_string_ends_a_chat_answer(chat_client: "openai.OpenAI") -> None:
+    parameters = {
+        "messages": CONVERSATION,
+        "max_completion_tokens": 20,
+        "seed": 5,
+    }  # without a model, the first one that can chat answers
+    text = chat_client.chat.completions.create(model="chat", **parameters).choices[0].message.content
+    cut = chat_client.chat.completions.create(model="chat", **parameters, stop=text[3:5]).choices[0]
     assert (cut.message.content, cut.finish_reason) == (text[: text.index(text[3:5])].rstrip(" "), "stop")
 
 
@@ -260,20 +276,20 @@ def test_a_stop_string_ends_an_answer(answering: "openai.OpenAI") -> None:
         ({"n": 9}, "at most 4"),
     ],
 )
-def test_what_a_conversation_cannot_ask_is_refused(
-    answering: "openai.OpenAI", changes: dict[str, object], message: str
+def test_invalid_chat_request_is_refused(
+    chat_client: "openai.OpenAI", changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=message):
-        answering.chat.completions.create(**{"model": "chat", "messages": TALK, **changes})
+        chat_client.chat.completions.create(**{"model": "chat", "messages": CONVERSATION, **changes})
 
 
 @pytest.mark.parametrize("name", ["writer", "classifier"])
-def test_embeddings_are_those_of_the_model(client: "openai.OpenAI", server: Running, name: str) -> None:
+def test_embeddings_equal_the_librarys(client: "openai.OpenAI", server: RunningServer, name: str) -> None:
     texts = ["It was a fine film", "day 7", "x" * 3000]
     application = server.registry.get(name).application
     assert application.kind != "translator"
     expected = application.embed(texts).tolist()
-    for options in ({}, {"encoding_format": "float"}):  # by default, the client asks for base64
+    for options in ({}, {"encoding_format": "float"}):  # by default, the client requests base64
         found = client.embeddings.create(model=name, input=texts, **options)
         assert [each.index for each in found.data] == [0, 1, 2] and found.model == name
         for each, vector in zip(found.data, expected, strict=True):
@@ -284,7 +300,7 @@ def test_embeddings_are_those_of_the_model(client: "openai.OpenAI", server: Runn
     )
 
 
-def test_embeddings_that_cannot_be_had(client: "openai.OpenAI") -> None:
+def test_invalid_embeddings_request_is_refused(client: "openai.OpenAI") -> None:
     with pytest.raises(openai.BadRequestError, match="is a translator"):
         client.embeddings.create(model="translator", input="eins")
     with pytest.raises(openai.BadRequestError, match="dimensions is 7"):

@@ -1,4 +1,4 @@
-"""What no client would send: schemathesis reads the description of the interfaces and tries its borders, and beyond."""
+"""Fuzzing with schemathesis: requests generated from the OpenAPI description, valid and invalid."""
 
 import subprocess
 import sys
@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Serving
+from .conftest import StartServer
 
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
 
 
 @pytest.mark.skipif(find_spec("schemathesis") is None, reason="schemathesis is not installed")
-def test_nothing_that_can_be_sent_breaks_the_server(serving: Serving, tmp_path: Path) -> None:
-    server = serving(max_new_tokens=32, max_n=2, max_characters=200, build_seconds=0.5)
+def test_fuzzed_requests_never_cause_a_server_error(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server(max_new_tokens=32, max_n=2, max_characters=200, build_seconds=0.5)
     options = {
         "phases": "coverage,fuzzing",
-        "mode": "all",  # also what the description does not allow
+        "mode": "all",  # valid and invalid requests
         "checks": ",".join(CHECKS),
         "max-examples": "2",
         "generation-allow-x00": "true",
@@ -25,8 +25,8 @@ def test_nothing_that_can_be_sent_breaks_the_server(serving: Serving, tmp_path: 
         "seed": "1",
         "exclude-path-regex": "^/runs/stop$",  # it would stop training, if there were any
     }
-    given = [f"--{name}={value}" for name, value in options.items()]
-    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{server.address}/openapi.json", *given]
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{server.address}/openapi.json", *flags]
     done = subprocess.run(
         [*command, "--generation-deterministic", "--no-color", "--continue-on-failure"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The frame of the page, and what holds for all of its screens."""
+"""The frame of the page, and properties of all its screens."""
 
 import json
 import re
@@ -51,19 +51,19 @@ WAIT = ".shown:not([aria-busy]) > *"
 SIZES = [("light", 1440, 900), ("dark", 390, 844)]
 
 
-def go(page: Any, place: str) -> None:
+def go_to(page: Any, place: str) -> None:
     page.evaluate("place => { delete document.querySelector('main').dataset.ready; location.hash = place; }", place)
     page.wait_for_selector("main[data-ready]")
 
 
 @pytest.mark.parametrize(("scheme", "width", "height"), SIZES)
-def test_every_picture_of_every_model_is_drawn_and_none_is_wider_than_the_screen(
+def test_every_view_of_every_model_is_drawn_and_fits_the_screen(
     visit: Any, scheme: str, width: int, height: int
 ) -> None:
     page = visit("#/write", scheme, width, height)
     for kind, tools in PLACES.items():
         for tool in tools:
-            go(page, f"#/inspect?model={kind}&tool={tool}")
+            go_to(page, f"#/inspect?model={kind}&tool={tool}")
             page.wait_for_selector(WAIT)
             assert page.locator(".problem, .alert").all_inner_texts() == [], (kind, tool)
             assert page.locator(".shown .pw").count() > 0, (kind, tool)
@@ -71,22 +71,24 @@ def test_every_picture_of_every_model_is_drawn_and_none_is_wider_than_the_screen
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(visit: Any, scheme: str) -> None:
+def test_axe_finds_no_accessibility_violation(visit: Any, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     page = visit("#/write?text=It%20was%20day%201&given=3", scheme)
     page.wait_for_selector(".editor .pw-token")
-    rules = {"runOnly": ["color-contrast"]} if scheme == "dark" else {}  # all others are the same in both themes
+    rules = (
+        {"runOnly": ["color-contrast"]} if scheme == "dark" else {}
+    )  # all other rules give the same result in both themes
     places = ["heads&head=decoder.1.0", "ablation&heads=decoder.0.0", "embeddings&word=day", "compare&other_text=night"]
     for place in ["", *(f"#/inspect?model=writer&text=day&tool={tool}" for tool in places)]:
         if place:
-            go(page, place)
+            go_to(page, place)
             page.wait_for_selector(WAIT)
         found = axe.Axe().run(page, options=rules).response["violations"]
         assert not found, [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in found]
 
 
 @pytest.mark.parametrize("screen", ["write", "translate", "classify", "inspect", "runs", "train"])
-def test_the_rules_of_a_screen_are_about_nothing_else(screen: str) -> None:
+def test_css_rules_of_a_screen_apply_only_to_it(screen: str) -> None:
     css = re.sub(r"/\*.*?\*/", "", (PAGE / f"{screen}.css").read_text("utf-8"), flags=re.S)
     rules = [rule.strip() for rule in re.findall(r"([^{};]+)\{", css) if not rule.strip().startswith("@")]
     selectors = [each.strip() for rule in rules for each in rule.split(",\n")]
@@ -94,7 +96,7 @@ def test_the_rules_of_a_screen_are_about_nothing_else(screen: str) -> None:
     assert [each for each in selectors if f":where(.{screen})" not in each and not each.startswith(f".{screen}")] == []
 
 
-def test_a_screen_that_no_model_can_do_says_so(visit: Any, server: Any) -> None:
+def test_screen_without_a_suitable_model_says_so(visit: Any, server: Any) -> None:
     page = visit("#/inspect?model=translator")
     models = page.evaluate("fetch('models').then(answer => answer.json())")["models"]
     only = json.dumps({"models": [each for each in models if each["kind"] == "translator"]})
@@ -106,7 +108,7 @@ def test_a_screen_that_no_model_can_do_says_so(visit: Any, server: Any) -> None:
     assert page.get_attribute(".rail a[href='#/write']", "aria-disabled") == "true"
 
 
-def test_a_theme_is_kept(visit: Any) -> None:
+def test_chosen_theme_survives_a_reload(visit: Any) -> None:
     page = visit("#/write")
     page.click("button[aria-label='Light or dark']")
     page.reload()
@@ -115,7 +117,7 @@ def test_a_theme_is_kept(visit: Any) -> None:
     assert page.evaluate(paper) == "rgb(21, 22, 26)"
 
 
-def test_the_keys_are_told_by_a_question_mark_but_not_while_one_writes(visit: Any) -> None:
+def test_question_mark_opens_key_help_except_while_typing(visit: Any) -> None:
     page = visit("#/write")
     page.focus(".editor")
     page.keyboard.type("What?")
@@ -128,7 +130,7 @@ def test_the_keys_are_told_by_a_question_mark_but_not_while_one_writes(visit: An
     page.wait_for_selector("dialog", state="detached")
 
 
-def test_screens_are_a_key_away_and_come_back_as_they_were_left(visit: Any) -> None:
+def test_shortcuts_switch_screens_and_keep_their_state(visit: Any) -> None:
     page = visit("#/write")
     page.focus(".editor")
     page.keyboard.type("It was")
@@ -149,7 +151,7 @@ def test_screens_are_a_key_away_and_come_back_as_they_were_left(visit: Any) -> N
         (502, "<html>", "The server answered with status 502."),
     ],
 )
-def test_what_goes_wrong_is_said_in_words(visit: Any, status: int, body: Any, message: str) -> None:
+def test_server_errors_are_shown_in_plain_words(visit: Any, status: int, body: Any, message: str) -> None:
     page = visit("#/write", expect=(f"status of {status}",))
     page.route("**/write", lambda route: route.fulfill(status=status, body=json.dumps(body)))
     page.click("button:has-text('Continue')")
@@ -158,7 +160,7 @@ def test_what_goes_wrong_is_said_in_words(visit: Any, status: int, body: Any, me
     assert page.locator(".alert").count() == 0
 
 
-def test_a_server_that_goes_away_is_missed(visit: Any) -> None:
+def test_unreachable_server_is_reported(visit: Any) -> None:
     page = visit("#/write", expect=("ERR_FAILED",))
     page.route("**/write", lambda route: route.abort())
     page.click("button:has-text('Continue')")
@@ -166,7 +168,7 @@ def test_a_server_that_goes_away_is_missed(visit: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "n_steps"), [("writer", 9), ("translator", 9), ("classifier", 8)])
-def test_the_tour_goes_through_the_parts_over_ones_own_sentence(visit: Any, kind: str, n_steps: int) -> None:
+def test_tour_visits_each_part_with_the_given_sentence(visit: Any, kind: str, n_steps: int) -> None:
     page = visit(f"#/inspect?model={kind}&text=x&tool=positions")
     page.click("button[title^='A tour']")
     page.fill(".tour textarea", "eins zwei")
@@ -180,7 +182,7 @@ def test_the_tour_goes_through_the_parts_over_ones_own_sentence(visit: Any, kind
     assert page.locator(".tour, .problem, .alert").count() == 0
 
 
-def test_the_tour_can_be_left_at_any_time(visit: Any) -> None:
+def test_escape_leaves_the_tour(visit: Any) -> None:
     page = visit("#/write?model=writer")
     page.click("button[title^='A tour']")
     page.keyboard.press("Escape")

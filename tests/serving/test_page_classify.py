@@ -1,4 +1,4 @@
-"""Classifying on the page."""
+"""The Classify screen."""
 
 from typing import Any
 from urllib.parse import quote
@@ -9,7 +9,7 @@ TEXT = "a fine film number 3"
 TABLE = 'text,label\n"a fine, ""old"" film",good\na dull film,bad\na dull film number 9,good\nno label here,?\n'
 
 
-def test_labels_tokens_and_gap_are_those_of_the_model(visit: Any, server: Any) -> None:
+def test_labels_attribution_and_gap_equal_the_models(visit: Any, server: Any) -> None:
     page = visit(f"#/classify?text={quote(TEXT)}")
     page.wait_for_selector(".picture .pw-attribution")
     served = server.registry.get("classifier")
@@ -24,7 +24,7 @@ def test_labels_tokens_and_gap_are_those_of_the_model(visit: Any, server: Any) -
     assert "completeness gap" in page.inner_text(".picture .pw-title")
 
 
-def test_another_label_and_another_method_are_explained(visit: Any, server: Any) -> None:
+def test_other_labels_and_methods_can_be_explained(visit: Any, server: Any) -> None:
     page = visit(f"#/classify?text={quote(TEXT)}")
     page.wait_for_selector(".picture .pw-attribution")
     page.click("button:has-text('leaving out')")
@@ -41,12 +41,12 @@ def test_another_label_and_another_method_are_explained(visit: Any, server: Any)
     np.testing.assert_allclose(values, expected.values, rtol=0.01, atol=0.001)
 
 
-def test_a_note_says_how_often_it_was_right(visit: Any) -> None:
+def test_calibration_note_is_shown(visit: Any) -> None:
     page = visit(f"#/classify?text={quote(TEXT)}")
     page.wait_for_selector(".one .pw-note:has-text('held-out texts')")
 
 
-def test_a_pasted_table_is_classified_sorted_and_saved(visit: Any, server: Any) -> None:
+def test_opened_table_is_classified_sorted_and_saved(visit: Any, server: Any) -> None:
     page = visit("#/classify")
     page.set_input_files(
         "input[type=file]", {"name": "films.csv", "mimeType": "text/csv", "buffer": TABLE.encode("utf-8-sig")}
@@ -54,9 +54,9 @@ def test_a_pasted_table_is_classified_sorted_and_saved(visit: Any, server: Any) 
     page.wait_for_selector(".rows tbody tr >> nth=3")
     texts = ['a fine, "old" film', "a dull film", "a dull film number 9", "no label here"]
     found = server.registry.get("classifier").classifier.classify(texts)
-    said = [each.label for each in found]
-    assert page.locator(".rows tbody th").all_inner_texts() == said
-    right = [label == truth for label, truth in zip(said, ["good", "bad", "good"], strict=False)]
+    labels = [each.label for each in found]
+    assert page.locator(".rows tbody th").all_inner_texts() == labels
+    right = [label == truth for label, truth in zip(labels, ["good", "bad", "good"], strict=False)]
     assert f"of {len(right)} labelled texts" in page.inner_text(".summary")
     counts = [int(text) for text in page.locator(".matrix button").all_inner_texts()]
     assert sum(counts) == 3 and counts[0] + counts[3] == sum(right)
@@ -70,7 +70,7 @@ def test_a_pasted_table_is_classified_sorted_and_saved(visit: Any, server: Any) 
     assert saved[1].startswith('"a fine, ""old"" film",good,')
 
 
-def test_a_row_opens_its_text_and_escape_leads_back(visit: Any) -> None:
+def test_row_opens_its_text_and_escape_returns(visit: Any) -> None:
     page = visit("#/classify")
     page.set_input_files("input[type=file]", {"name": "a.csv", "mimeType": "text/csv", "buffer": TABLE.encode()})
     page.wait_for_selector(".rows tbody tr >> nth=3")
@@ -82,7 +82,7 @@ def test_a_row_opens_its_text_and_escape_leads_back(visit: Any) -> None:
     assert page.is_visible(".rows") and page.evaluate("document.activeElement.dataset.number") == "1"
 
 
-def test_tables_are_read_as_they_were_written(visit: Any) -> None:
+def test_csv_is_parsed_and_round_trips(visit: Any) -> None:
     page = visit("#/classify")
     rows = page.evaluate(
         """async (texts) => {

@@ -1,4 +1,4 @@
-"""Looking inside a model, on the page."""
+"""The Inspect screen."""
 
 import re
 from pathlib import Path
@@ -13,8 +13,8 @@ from penwright.serving.model_worker import ModelWorker
 WAIT = ".shown:not([aria-busy]) > *"
 
 
-def packed(page: Any, picture: str, **asked: Any) -> Any:
-    """The answer of the interface, unpacked by the page's own code."""
+def fetch_view(page: Any, picture: str, **body: Any) -> Any:
+    """Return a view's data as the page's own code unpacks it."""
     script = """async ([picture, asked]) => {
       const { askPacked } = await import("/api.js");
       const { Tensor } = await import("/views/bytes.js");
@@ -22,19 +22,19 @@ def packed(page: Any, picture: str, **asked: Any) -> Any:
       const plain = (_, value) => (value instanceof Tensor ? flat(value) : value);
       return JSON.parse(JSON.stringify(await askPacked(`inspect/${picture}`, asked), plain));
     }"""
-    return page.evaluate(script, [picture, asked])["views"][0]["data"]
+    return page.evaluate(script, [picture, body])["views"][0]["data"]
 
 
 @pytest.mark.parametrize("kind", ["writer", "translator", "classifier"])
-def test_a_head_on_the_screen_has_the_weights_of_the_model(visit: Any, server: Any, kind: str) -> None:
+def test_attention_head_shows_the_models_weights(visit: Any, server: Any, kind: str) -> None:
     text = {"writer": "It was day", "translator": "eins zwei drei", "classifier": "a fine film"}[kind]
-    look = server.registry.get(kind).inspector
-    part = "cross" if kind == "translator" else look.heads[0].partition(".")[0]
+    inspector = server.registry.get(kind).inspector
+    part = "cross" if kind == "translator" else inspector.heads[0].partition(".")[0]
     page = visit(f"#/inspect?model={kind}&text={text}&tool=heads&head={part}.1.1")
     page.wait_for_selector(".shown .pw-field")
-    maps = look.attention(text)
+    maps = inspector.attention(text)
     expected = maps.part(part).weights[1, 1]
-    data = packed(page, "head", model=kind, text=text, head=f"{part}.1.1")
+    data = fetch_view(page, "head", model=kind, text=text, head=f"{part}.1.1")
     shown = np.array(data["weights"]["numbers"]).reshape(data["weights"]["shape"])
     np.testing.assert_allclose(shown, expected[: len(shown)], atol=1e-6)
     np.testing.assert_allclose(shown.sum(-1), 1, atol=1e-5)
@@ -45,7 +45,7 @@ def test_a_head_on_the_screen_has_the_weights_of_the_model(visit: Any, server: A
     assert abs(float(said.rpartition(": ")[2].replace("<", "").rstrip(" %")) / 100 - expected[1, 0]) <= 0.0051
 
 
-def test_keys_lead_from_the_grid_through_heads_and_back(visit: Any) -> None:
+def test_keyboard_moves_between_grid_and_heads(visit: Any) -> None:
     page = visit("#/inspect?model=writer&text=It%20was&tool=heads")
     page.wait_for_selector(".pw-head-card")
     page.focus(".pw-head-card")
@@ -56,7 +56,7 @@ def test_keys_lead_from_the_grid_through_heads_and_back(visit: Any) -> None:
     for key, head in (("PageDown", "layer 1, head 1"), ("[", "layer 1, head 0"), ("PageUp", "layer 0, head 0")):
         page.keyboard.press(key)
         page.wait_for_selector(f"{title}:text('{head}')")
-    page.keyboard.press("PageUp")  # there is none above
+    page.keyboard.press("PageUp")  # no layer is above the first
     page.wait_for_url(re.compile(r"head=decoder\.0\.0"))
     page.reload()
     page.wait_for_selector(f"{title}:text('layer 0, head 0')")
@@ -65,7 +65,7 @@ def test_keys_lead_from_the_grid_through_heads_and_back(visit: Any) -> None:
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "decoder, layer 0, head 0"
 
 
-def test_the_order_of_heads_is_kept_in_the_address(visit: Any) -> None:
+def test_sorting_of_heads_is_kept_in_the_address(visit: Any) -> None:
     page = visit("#/inspect?model=translator&text=eins&tool=heads")
     page.click(".shown >> text=encoder >> nth=1")
     page.click(".shown >> text=entropy")
@@ -75,26 +75,26 @@ def test_the_order_of_heads_is_kept_in_the_address(visit: Any) -> None:
     assert page.locator(".pw-head-card").first.get_attribute("aria-label").startswith("encoder, layer")
 
 
-def test_heads_that_are_ticked_are_switched_off(visit: Any, server: Any) -> None:
-    look = server.registry.get("writer").inspector
+def test_ticked_heads_are_ablated(visit: Any, server: Any) -> None:
+    inspector = server.registry.get("writer").inspector
     text = "It was day 7"
     page = visit(f"#/inspect?model=writer&text={text}&tool=ablation")
     page.click("text=Try each head alone")
     page.wait_for_selector(".pw-importance td[style], .pw-importance button[style]")
-    changes = look.head_importance(text)[0].changes
+    changes = inspector.head_importance(text)[0].changes
     said = page.locator(".pw-importance button >> nth=2").get_attribute("aria-label")
     assert said.startswith("decoder, layer 1, head 0, ")
     assert abs(float(said.split()[-2].replace("−", "-")) - changes[1, 0]) <= 0.01 * abs(changes[1, 0]) + 1e-3
     page.click("text=All heads")
     page.wait_for_selector(".pw-ablation")
-    found = look.ablate(text, look.heads)
+    found = inspector.ablate(text, inspector.heads)
     figures = page.locator(".pw-ablation dd").all_inner_texts()
     assert figures[1:3] == [f"{loss:.3g}" for loss in (found.loss_before, found.loss_after)]
     page.click("text=None")
     page.wait_for_selector(".pw-ablation", state="detached")
 
 
-def test_neighbours_are_asked_for_by_a_word_and_by_one_of_them(visit: Any, server: Any) -> None:
+def test_neighbours_of_a_word_and_of_a_neighbour_are_shown(visit: Any, server: Any) -> None:
     page = visit("#/inspect?model=writer&tool=embeddings&word=a")
     page.wait_for_selector(".pw-neighbours .pw-choose")
     expected = server.registry.get("writer").inspector.neighbours("a", 12)
@@ -105,7 +105,7 @@ def test_neighbours_are_asked_for_by_a_word_and_by_one_of_them(visit: Any, serve
     page.wait_for_selector(".pw-neighbours th >> nth=0 >> text=/near “[^a]/")
 
 
-def test_a_translation_of_ones_own_is_looked_at(visit: Any) -> None:
+def test_given_translation_is_inspected(visit: Any) -> None:
     page = visit("#/inspect?model=translator&text=eins%20zwei&target=two%20one&tool=tokens")
     page.wait_for_selector(".shown .pw-beside > .pw-passage")
     assert page.inner_text(".shown .pw-beside > .pw-passage").startswith("two one")
@@ -114,7 +114,7 @@ def test_a_translation_of_ones_own_is_looked_at(visit: Any) -> None:
     page.wait_for_selector(".shown .pw-beside > .pw-passage:has-text('one'):not(:has-text('two'))")
 
 
-def test_a_page_that_is_saved_opens_without_a_server(visit: Any, opened: Any, tmp_path: Path) -> None:
+def test_saved_page_opens_without_a_server(visit: Any, opened: Any, tmp_path: Path) -> None:
     page = visit("#/inspect?model=writer&text=It%20was&tool=lens")
     page.wait_for_selector(".shown .pw-lens")
     page.click("text=Save")
@@ -126,7 +126,7 @@ def test_a_page_that_is_saved_opens_without_a_server(visit: Any, opened: Any, tm
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])
-def test_a_picture_can_be_saved(visit: Any, ending: str) -> None:
+def test_view_can_be_saved_as_a_picture(visit: Any, ending: str) -> None:
     pytest.importorskip("matplotlib", reason="pictures are an extra")
     page = visit("#/inspect?model=writer&text=It%20was&tool=heads")
     page.wait_for_selector(".pw-head-card")
@@ -137,7 +137,7 @@ def test_a_picture_can_be_saved(visit: Any, ending: str) -> None:
     assert begin.startswith(b"\x89PNG") if ending == "png" else b"<?xml" in begin
 
 
-def test_what_a_model_does_not_have_is_said_in_the_place_of_the_picture(visit: Any) -> None:
+def test_refused_view_shows_the_error_in_its_place(visit: Any) -> None:
     page = visit("#/inspect?model=writer&text=It&tool=embeddings", expect=("status of 400",))
     page.fill("input[aria-label='A word']", " ")
     page.click("button:text-is('Neighbours')")
@@ -148,14 +148,14 @@ def test_what_a_model_does_not_have_is_said_in_the_place_of_the_picture(visit: A
     assert page.inner_text(".problem") == "no lens"
 
 
-def test_two_texts_are_laid_beside_each_other(visit: Any, server: Any) -> None:
-    look = server.registry.get("writer").inspector
+def test_two_texts_are_compared_side_by_side(visit: Any, server: Any) -> None:
+    inspector = server.registry.get("writer").inspector
     page = visit("#/inspect?model=writer&text=It%20was%20day%207&tool=compare")
     page.fill("input[name=other_text]", "It was night 7")
     page.keyboard.press("Enter")
     page.wait_for_selector(".shown .pw-comparison")
     assert page.locator(".pw-pair .pw-passage").all_inner_texts() == ["It was day 7", "It was night 7"]
-    expected = compare(look.surprises("It was day 7"), look.surprises("It was night 7"))
+    expected = compare(inspector.surprises("It was day 7"), inspector.surprises("It was night 7"))
     place = expected.first_texts.index("7")
     page.focus(f".pw-pair > :nth-child(2) [data-row='{place}']")
     said = page.inner_text(".pw-comparison .pw-panel")
@@ -168,7 +168,7 @@ def test_two_texts_are_laid_beside_each_other(visit: Any, server: Any) -> None:
     assert page.input_value("input[name=other_text]") == "It was night 7"
 
 
-def test_two_models_are_compared_and_their_heads(visit: Any, server: Any, runs: Path) -> None:
+def test_two_models_and_their_heads_are_compared(visit: Any, server: Any, runs: Path) -> None:
     registry = server.registry
     twin = ModelWorker(
         "other-writer", registry.get("writer").opened, registry.get("writer").application, registry.get("writer").limits
@@ -197,8 +197,8 @@ def test_two_models_are_compared_and_their_heads(visit: Any, server: Any, runs: 
         twin.close()
 
 
-def test_what_cannot_be_compared_is_refused(asked: Any) -> None:
-    status, found = asked("inspect/compared/tokens", {"text": "a", "model": "writer", "other_model": "classifier"})
+def test_comparison_of_incompatible_models_is_refused(call_api: Any) -> None:
+    status, found = call_api("inspect/compared/tokens", {"text": "a", "model": "writer", "other_model": "classifier"})
     assert status == 400 and "cannot be compared" in str(found)
-    status, found = asked("inspect/compared/heads?format=json", {"model": "writer", "text": "a", "other_text": "b"})
+    status, found = call_api("inspect/compared/heads?format=json", {"model": "writer", "text": "a", "other_text": "b"})
     assert status == 200 and found["views"][0]["data"]["names"] == ["the text", "the other text"]

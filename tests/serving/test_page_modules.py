@@ -1,4 +1,4 @@
-"""The parts of the page that are plain functions, in a browser."""
+"""Unit tests of the page's JavaScript modules, run in a browser."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from penwright.text import gap_between
 TEXT = "é 😀 سلام 你好\nsecond line"
 FIRST, SECOND = TEXT.splitlines()
 STREAM = f": a comment\r\n\r\nevent: token\r\nid: 7\r\ndata: {FIRST}\r\ndata:{SECOND}\r\n\r\ndata: last\n\n"
-CUT = """async ([text, ends]) => {
+CUT_ANYWHERE = """async ([text, ends]) => {
   const { makeParser } = await import("/events.js");
   const bytes = new TextEncoder().encode(text);
   const all = [];
@@ -26,7 +26,7 @@ CUT = """async ([text, ends]) => {
 EXPECTED = [{"event": "token", "data": TEXT, "id": "7"}, {"event": "message", "data": "last", "id": None}]
 
 
-def test_every_module_is_short_and_says_what_it_is_for() -> None:
+def test_every_module_is_short_and_documented() -> None:
     for path in PAGE.rglob("*.js"):
         text = path.read_text("utf-8")
         assert text.startswith("/**"), path.name
@@ -34,13 +34,13 @@ def test_every_module_is_short_and_says_what_it_is_for() -> None:
 
 
 @pytest.mark.parametrize("stream", [STREAM, STREAM.replace("\r\n", "\n"), STREAM.replace("\r\n", "\r"), STREAM[:-2]])
-def test_events_are_the_same_wherever_the_network_cuts_them(visit: Any, stream: str) -> None:
-    distinct, singly = visit("#/write").evaluate(CUT, [stream, None])
+def test_event_parser_accepts_any_chunking(visit: Any, stream: str) -> None:
+    distinct, singly = visit("#/write").evaluate(CUT_ANYWHERE, [stream, None])
     assert distinct == [EXPECTED]
     assert singly == EXPECTED
 
 
-def test_an_address_holds_any_text(visit: Any) -> None:
+def test_any_text_round_trips_through_the_address(visit: Any) -> None:
     script = """async texts => {
       const { address, parse } = await import("/store.js");
       return texts.map(text => parse(address("write", { text, empty: "" })));
@@ -50,7 +50,7 @@ def test_an_address_holds_any_text(visit: Any) -> None:
     assert found == [{"screen": "write", "values": {"text": text}} for text in texts]
 
 
-def test_tokens_stay_up_to_the_change_of_a_text(visit: Any) -> None:
+def test_tokens_before_an_edit_are_kept(visit: Any) -> None:
     script = """async changes => {
       const { edited, prompt } = await import("/screens/write/text.js");
       const token = (id, text) => ({ text, tokens: [{ id, text }] });
@@ -70,7 +70,7 @@ def test_tokens_stay_up_to_the_change_of_a_text(visit: Any) -> None:
     assert before == [[["A cat sat", 0]], {"text": "A cat sat", "tokens": []}]
 
 
-def test_scored_tokens_that_share_a_character_are_one_part(visit: Any) -> None:
+def test_tokens_sharing_a_character_are_one_part(visit: Any) -> None:
     script = """async scored => {
       const { partsOf, join } = await import("/screens/write/text.js");
       const parts = partsOf("😀é!", scored.map(([start, end], id) => ({ start, end, id, text: "?" })));
@@ -80,7 +80,7 @@ def test_scored_tokens_that_share_a_character_are_one_part(visit: Any) -> None:
     assert visit("#/write").evaluate(script, scored) == [[["😀", [0, 1, 2]], ["é", [3]], ["!", [4]]], "😀é!"]
 
 
-def test_gaps_are_those_of_the_server(visit: Any) -> None:
+def test_gaps_between_sentences_equal_the_servers(visit: Any) -> None:
     script = """async (gaps) => {
       const { gapBetween } = await import("/screens/translate/scripts.js");
       return gaps.map((each) => gapBetween(...each));
@@ -90,7 +90,7 @@ def test_gaps_are_those_of_the_server(visit: Any) -> None:
     assert visit("#/translate").evaluate(script, gaps) == expected
 
 
-def test_a_document_is_put_together_and_wrapped_by_its_script(visit: Any) -> None:
+def test_document_is_joined_and_wrapped_by_script(visit: Any) -> None:
     script = """async ([texts, width]) => {
       const { joined } = await import("/screens/translate/document.js");
       const sentences = [{ before: "", text: "One.", after: " " }, { before: "", text: "Two.", after: "" }];

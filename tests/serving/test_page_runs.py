@@ -1,4 +1,4 @@
-"""Watching runs on the page; and what holds for this screen, for Translate and for Classify."""
+"""The Runs screen; and layout and accessibility of this screen, Translate and Classify."""
 
 import json
 import re
@@ -26,11 +26,11 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("scheme", "width", "height"), SIZES)
-def test_no_screen_is_wider_than_the_window_and_axe_finds_nothing(
-    visit: Any, scheme: str, width: int, height: int
-) -> None:
+def test_screens_fit_the_window_and_pass_axe(visit: Any, scheme: str, width: int, height: int) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
-    rules = {"runOnly": ["color-contrast"]} if scheme == "dark" else {}  # all others are the same in both themes
+    rules = (
+        {"runOnly": ["color-contrast"]} if scheme == "dark" else {}
+    )  # all other rules give the same result in both themes
     for place, awaited in PLACES.items():
         page = visit(place, scheme, width, height)
         page.wait_for_selector(awaited)
@@ -40,15 +40,15 @@ def test_no_screen_is_wider_than_the_window_and_axe_finds_nothing(
         assert not found, [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in found]
 
 
-def points(page: Any) -> Any:
-    """What the diagram says at its right end."""
+def read_last_point(page: Any) -> Any:
+    """Return the diagram's announcement for its last point."""
     page.focus(".pw-plot")
     for _ in range(3):
         page.keyboard.press("ArrowLeft")
     return page.inner_text(".diagram [aria-live]")
 
 
-def test_the_diagram_has_the_numbers_of_the_run(visit: Any, runs: Path) -> None:
+def test_diagram_shows_the_runs_losses(visit: Any, runs: Path) -> None:
     page = visit("#/runs?runs=%5B%22writer%22%5D")
     page.wait_for_selector(".pw-plot")
     page.click(".diagram summary")
@@ -57,10 +57,10 @@ def test_the_diagram_has_the_numbers_of_the_run(visit: Any, runs: Path) -> None:
     losses = [record["loss"] for record in Run.open(runs / "writer").records("steps.jsonl")]
     assert float(cells[0]) == pytest.approx(losses[0], rel=0.01)
     assert float(cells[2]) == pytest.approx(losses[-1], rel=0.01)
-    assert "writer, training" in points(page)
+    assert "writer, training" in read_last_point(page)
 
 
-def test_runs_are_laid_over_each_other_and_their_settings_compared(visit: Any) -> None:
+def test_several_runs_are_overlaid_and_their_settings_compared(visit: Any) -> None:
     page = visit("#/runs?runs=%5B%22writer%22%5D")
     page.wait_for_selector(".pw-plot")
     page.focus("input[value=translator]")
@@ -92,7 +92,7 @@ def test_ticking_runs_quickly_shows_the_last_choice_and_no_error(visit: Any) -> 
     page.unroute("**/runs/figures?*")
     page.unroute("**/runs/samples?*")
     for route in reversed(held):
-        with suppress(Exception):  # it may have been given up by the page
+        with suppress(Exception):  # the page may have cancelled the request
             route.continue_()
     page.locator(".run-list input[value=writer]").click()
     page.wait_for_selector(".pw-plot")
@@ -105,7 +105,7 @@ def test_ticking_runs_quickly_shows_the_last_choice_and_no_error(visit: Any) -> 
     assert page.locator(".alert").count() == 0
 
 
-def test_samples_go_by_their_step(visit: Any, runs: Path) -> None:
+def test_samples_of_each_step_are_shown(visit: Any, runs: Path) -> None:
     page = visit("#/runs?runs=%5B%22translator%22%5D")
     page.wait_for_selector(".tried .card")
     samples = Run.open(runs / "translator").records("samples.jsonl")
@@ -118,7 +118,7 @@ def test_samples_go_by_their_step(visit: Any, runs: Path) -> None:
     assert page.locator(".tried .written").count() == len(expected)
 
 
-def test_a_run_that_is_being_trained_grows_and_its_alerts_come(visit: Any, runs: Path) -> None:
+def test_training_run_is_updated_and_shows_alerts(visit: Any, runs: Path) -> None:
     folder = runs / "live"
     folder.mkdir()
     (folder / "recipe.toml").write_bytes((runs / "writer" / "recipe.toml").read_bytes())
@@ -146,7 +146,7 @@ def test_a_run_that_is_being_trained_grows_and_its_alerts_come(visit: Any, runs:
 
 
 @pytest.mark.parametrize("ending", ["csv", "svg", "png"])
-def test_the_diagram_is_saved(visit: Any, runs: Path, ending: str) -> None:
+def test_diagram_can_be_saved(visit: Any, runs: Path, ending: str) -> None:
     page = visit("#/runs?runs=%5B%22writer%22%5D")
     page.wait_for_selector(".pw-plot")
     page.click(".menu > button")
@@ -165,7 +165,7 @@ def test_the_diagram_is_saved(visit: Any, runs: Path, ending: str) -> None:
         assert found == pytest.approx(losses)
 
 
-def test_what_is_drawn_is_kept_in_the_address(visit: Any) -> None:
+def test_diagram_options_are_kept_in_the_address(visit: Any) -> None:
     page = visit("#/runs?runs=%5B%22writer%22%5D")
     page.wait_for_selector(".pw-plot")
     page.click(".tabs button:has-text('Gradient norm')")
@@ -179,7 +179,7 @@ def test_what_is_drawn_is_kept_in_the_address(visit: Any) -> None:
     assert page.is_checked("label:has-text('log y') input")
 
 
-def test_training_is_stopped_from_the_page_after_a_question(visit: Any, runs: Path) -> None:
+def test_training_is_stopped_after_confirmation(visit: Any, runs: Path) -> None:
     folder = runs / "busy"
     folder.mkdir()
     (folder / "recipe.toml").write_bytes((runs / "writer" / "recipe.toml").read_bytes())
@@ -191,7 +191,7 @@ def test_training_is_stopped_from_the_page_after_a_question(visit: Any, runs: Pa
         page.keyboard.press("Enter")
         assert page.get_by_role("dialog", name="Stop training busy?").is_visible()
         assert page.evaluate("document.activeElement.textContent") == "Keep training"
-        for _ in range(2):  # the second answer comes after the list was drawn again behind the dialog
+        for _ in range(2):  # when the second response comes, the list has been redrawn behind the dialog
             page.wait_for_event("response", lambda answer: answer.url.endswith("/runs"))
         page.keyboard.press("Enter")
         assert not is_stop_requested(Run(folder))
@@ -213,7 +213,7 @@ def test_training_is_stopped_from_the_page_after_a_question(visit: Any, runs: Pa
 
 
 @pytest.fixture
-def early(runs: Path) -> Iterator[Run]:
+def run_with_early_weights(runs: Path) -> Iterator[Run]:
     """The writer's run with early weights of step 2."""
     run = Run(runs / "writer")
     weights = {name: tensor * 0.5 for name, tensor in run.newest()[0].weights().items()}
@@ -222,55 +222,58 @@ def early(runs: Path) -> Iterator[Run]:
     shutil.rmtree(run.folder / "checkpoints" / "early-00000002")
 
 
-THEN = "section[aria-label='Then and now']"
+THEN_AND_NOW = "section[aria-label='Then and now']"
 
 
 @pytest.mark.parametrize(("scheme", "width", "height"), SIZES)
-def test_one_slider_goes_through_the_early_answers_and_heads(
-    visit: Any, early: Run, scheme: str, width: int, height: int
+def test_slider_moves_through_early_answers_and_heads(
+    visit: Any, run_with_early_weights: Run, scheme: str, width: int, height: int
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     page = visit("#/runs?runs=%5B%22writer%22%5D", scheme, width, height)
-    page.fill(f"{THEN} input", "It was")
-    with page.expect_response("**/inspect/heads") as asked:
+    page.fill(f"{THEN_AND_NOW} input", "It was")
+    with page.expect_response("**/inspect/heads") as response:
         page.keyboard.press("Enter")
-    assert "step" not in asked.value.request.post_data_json, "the served weights"
-    page.wait_for_selector(f"{THEN} .pw-attention canvas")
-    assert page.locator(f"{THEN} article .hint").all_text_contents() == ["After 1 second · step 2", "Now · step 6"]
-    texts = page.locator(f"{THEN} .written").all_text_contents()
+    assert "step" not in response.value.request.post_data_json, "the served weights"
+    page.wait_for_selector(f"{THEN_AND_NOW} .pw-attention canvas")
+    assert page.locator(f"{THEN_AND_NOW} article .hint").all_text_contents() == [
+        "After 1 second · step 2",
+        "Now · step 6",
+    ]
+    texts = page.locator(f"{THEN_AND_NOW} .written").all_text_contents()
     assert texts[0] != texts[1]
-    page.focus(f"{THEN} input[type=range]")
-    with page.expect_response("**/inspect/heads") as asked:
+    page.focus(f"{THEN_AND_NOW} input[type=range]")
+    with page.expect_response("**/inspect/heads") as response:
         page.keyboard.press("ArrowLeft")
-    assert asked.value.ok and asked.value.request.post_data_json["step"] == early.early()[0].step
-    assert page.inner_text(f"{THEN} output") == "After 1 second · step 2"
-    assert page.inner_text(f"{THEN} [aria-current] .hint") == "After 1 second · step 2"
-    assert page.locator(f"{THEN} article:visible").count() == (2 if width > 900 else 1)
+    assert response.value.ok and call_api.value.request.post_data_json["step"] == run_with_early_weights.early()[0].step
+    assert page.inner_text(f"{THEN_AND_NOW} output") == "After 1 second · step 2"
+    assert page.inner_text(f"{THEN_AND_NOW} [aria-current] .hint") == "After 1 second · step 2"
+    assert page.locator(f"{THEN_AND_NOW} article:visible").count() == (2 if width > 900 else 1)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     found = axe.Axe().run(page, options={"runOnly": ["color-contrast"]} if scheme == "dark" else {})
     assert not found.response["violations"]
 
 
-def test_an_opened_head_stays_open_when_the_slider_moves(visit: Any, early: Run) -> None:
+def test_open_head_stays_open_when_the_slider_moves(visit: Any, run_with_early_weights: Run) -> None:
     page = visit("#/runs?runs=%5B%22writer%22%5D")
-    page.fill(f"{THEN} input", "It was")
+    page.fill(f"{THEN_AND_NOW} input", "It was")
     page.keyboard.press("Enter")
-    page.locator(f"{THEN} .pw-attention .pw-grid button").first.focus()
+    page.locator(f"{THEN_AND_NOW} .pw-attention .pw-grid button").first.focus()
     page.keyboard.press("Enter")
-    page.wait_for_selector(f"{THEN} .pw-head")
-    page.focus(f"{THEN} input[type=range]")
-    with page.expect_response("**/inspect/head") as asked:
+    page.wait_for_selector(f"{THEN_AND_NOW} .pw-head")
+    page.focus(f"{THEN_AND_NOW} input[type=range]")
+    with page.expect_response("**/inspect/head") as response:
         page.keyboard.press("Home")
-    assert asked.value.request.post_data_json["step"] == 2
-    page.wait_for_selector(f"{THEN} .pw-head")
+    assert response.value.request.post_data_json["step"] == 2
+    page.wait_for_selector(f"{THEN_AND_NOW} .pw-head")
     assert page.evaluate("document.activeElement.type") == "range", "the keyboard stays on the slider"
 
 
-def test_pictures_of_early_weights_are_those_of_their_model(asked: Any, early: Run) -> None:
+def test_views_of_early_weights_equal_the_early_models(call_api: Any, run_with_early_weights: Run) -> None:
     body = {"model": "writer", "text": "It was", "head": "decoder.0.1"}
-    status, found = asked("inspect/head?format=json", {**body, "step": 2})
-    inspector = penwright.inspect(penwright.load(early.early()[0].folder))
+    status, found = call_api("inspect/head?format=json", {**body, "step": 2})
+    inspector = penwright.inspect(penwright.load(run_with_early_weights.early()[0].folder))
     expected = inspector.attention("It was").part("decoder").weights[0, 1]
     assert status == 200 and found["views"][0]["data"]["weights"] == pytest.approx(expected, abs=1e-6)
-    status, refused = asked("inspect/head", {**body, "step": 3})
+    status, refused = call_api("inspect/head", {**body, "step": 3})
     assert status == 400 and "Steps with early weights: 2" in refused["error"]["message"]

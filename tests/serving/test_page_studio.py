@@ -1,4 +1,4 @@
-"""The studio in a browser: from an empty folder to a trained model of each task, although the server is killed."""
+"""The studio in a browser: from an empty folder to a trained model of each task, even if the server is killed."""
 
 import json
 import os
@@ -49,7 +49,7 @@ class Studio(NamedTuple):
 
 @pytest.fixture(scope="module")
 def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
-    """A studio that is still to be started."""
+    """A studio that has not been started yet."""
     port, started, folder = free_port(), [], tmp_path_factory.mktemp("studio") / "new"
     address = f"http://127.0.0.1:{port}"
 
@@ -81,14 +81,16 @@ def tab_to(page: Any, selector: str) -> None:
     raise AssertionError(f"{selector} cannot be reached with the keyboard")
 
 
-def check_looks(page: Any) -> None:
-    """No part is wider than the window, and axe finds nothing, in both sizes and themes."""
+def check_layout_and_accessibility(page: Any) -> None:
+    """Check in both sizes and themes that the page fits the window and axe finds no violation."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     for scheme, width, height in SIZES:
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         page.set_viewport_size({"width": width, "height": height})
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
-        rules = {"runOnly": ["color-contrast"]} if scheme == "dark" else {}  # all others are the same in both themes
+        rules = (
+            {"runOnly": ["color-contrast"]} if scheme == "dark" else {}
+        )  # all other rules give the same result in both themes
         found = axe.Axe().run(page, options=rules).response["violations"]
         assert not found, [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in found]
     page.set_viewport_size({"width": 1440, "height": 900})
@@ -107,7 +109,7 @@ def add_text_by_keyboard(page: Any, text: str, task: str) -> None:
 
 
 def shorten_by_keyboard(page: Any) -> None:
-    """Choose the shortest time. Training need not wait for the new plan."""
+    """Choose the shortest training time, without waiting for the new plan."""
     tab_to(page, "#minutes")
     page.keyboard.press("Home")
     assert page.inner_text("output[for=minutes]") == "20 seconds"
@@ -135,18 +137,21 @@ def with_few_steps(route: Any) -> None:
 
 @pytest.fixture
 def page(browser: Any, studio: Studio) -> Iterator[Any]:
-    """A page that must ask nobody but the studio, and raise no error."""
-    elsewhere: list[str] = []
+    """A page that may only send requests to the studio and must raise no error."""
+    foreign_requests: list[str] = []
     errors: list[str] = []
     context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
     context.set_default_timeout(180_000)
-    context.on("request", lambda asked: None if asked.url.startswith(studio.address) else elsewhere.append(asked.url))
+    context.on(
+        "request",
+        lambda request: None if request.url.startswith(studio.address) else foreign_requests.append(request.url),
+    )
     opened = context.new_page()
     opened.on("pageerror", lambda error: errors.append(str(error)))
     opened.route("**/studio/train", with_few_steps)
     yield opened
     context.close()
-    assert elsewhere == [] and errors == []
+    assert foreign_requests == [] and errors == []
 
 
 def test_from_an_empty_folder_to_a_writer_by_keyboard(page: Any, studio: Studio) -> None:
@@ -155,7 +160,7 @@ def test_from_an_empty_folder_to_a_writer_by_keyboard(page: Any, studio: Studio)
     page.wait_for_selector("main[data-ready='train']")
     add_text_by_keyboard(page, TEXT, "generate")
     assert "It was day" in page.inner_text(".preview")
-    check_looks(page)
+    check_layout_and_accessibility(page)
     shorten_by_keyboard(page)
     name = page.input_value("#name")  # "pasted", unless another test has used this name
     tab_to(page, "#train")
@@ -169,11 +174,11 @@ def test_from_an_empty_folder_to_a_writer_by_keyboard(page: Any, studio: Studio)
     assert run.is_finished and run.last_step() == STEPS
     said = page.inner_text(f".job[aria-label='{name}']")
     assert re.search("as unsure about the next .* as if choosing between", said)
-    check_looks(page)
+    check_layout_and_accessibility(page)
     write_by_keyboard(page, run)
 
 
-def test_a_translator_by_mouse_and_a_classifier_by_keyboard_wait_for_their_turn(page: Any, studio: Studio) -> None:
+def test_translator_by_mouse_and_classifier_by_keyboard_are_queued(page: Any, studio: Studio) -> None:
     studio.start()
     page.goto(f"{studio.address}/#/train")
     page.wait_for_selector("main[data-ready='train']")

@@ -1,4 +1,4 @@
-"""Translating on the page."""
+"""The Translate screen."""
 
 import re
 from typing import Any
@@ -18,35 +18,35 @@ FILLED = ".words .sentence:not([aria-busy])"
 def visit_with(visit: Any, text: str, *size: Any) -> Any:
     page = visit(PLACE + quote(text), *size)
     page.wait_for_selector(".words .sentence")
-    settled(page)
+    wait_until_translated(page)
     return page
 
 
-def settled(page: Any) -> None:
+def wait_until_translated(page: Any) -> None:
     page.wait_for_selector(".words:not(:has([aria-busy]))")
 
 
-def shown(page: Any) -> list[str]:
+def shown_words(page: Any) -> list[str]:
     text: str = page.evaluate("[...document.querySelectorAll('.words .sentence')].map(e => e.textContent).join(' ')")
     return text.split()
 
 
-def words(text: str) -> list[str]:
-    """As the page shows them."""
+def expected_words(text: str) -> list[str]:
+    """Return the words of a text as the page shows them."""
     return text.split() or ["∅"]
 
 
-def test_what_is_typed_is_translated_as_the_library_does(visit: Any, server: Any) -> None:
+def test_typed_text_is_translated_as_by_the_library(visit: Any, server: Any) -> None:
     page = visit("#/translate?model=translator")
     page.fill(".source textarea", "eins zwei drei")
     page.wait_for_selector(FILLED)
     expected = server.registry.get("translator").translator.translate(["eins zwei drei"], n_best=5)[0]
     ways = page.locator(".way").all_inner_texts()
-    assert [way.split() for way in ways] == [words(each.text) for each in expected.candidates]
+    assert [way.split() for way in ways] == [expected_words(each.text) for each in expected.candidates]
     page.wait_for_url(re.compile("text=eins.zwei.drei"))
 
 
-def test_pointing_at_a_word_marks_what_it_looks_at(visit: Any, server: Any) -> None:
+def test_pointing_at_a_word_marks_its_alignment(visit: Any, server: Any) -> None:
     text = "eins zwei 7,5 km"
     page = visit_with(visit, text)
     with page.expect_response("**/translating/links"):  # the model computes for one thread at a time
@@ -62,7 +62,7 @@ def test_pointing_at_a_word_marks_what_it_looks_at(visit: Any, server: Any) -> N
     np.testing.assert_allclose(marks, 100 * weights[0], atol=1)
 
 
-def test_a_word_put_otherwise_begins_the_translation_anew(visit: Any, server: Any) -> None:
+def test_choosing_another_word_retranslates_from_there(visit: Any, server: Any) -> None:
     text = "eins zwei drei"
     page = visit_with(visit, text)
     page.locator(".words .word").first.focus()
@@ -71,23 +71,23 @@ def test_a_word_put_otherwise_begins_the_translation_anew(visit: Any, server: An
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.wait_for_selector(".details .hint:has-text('You chose this beginning')")
-    settled(page)
+    wait_until_translated(page)
     translator = server.registry.get("translator").translator
     chosen = translator.alternatives(text, "", 8)[1].word
     expected = translator.translate([text], n_best=5, prefixes=f"{chosen} ")[0].text
-    assert shown(page) == words(expected)
+    assert shown_words(page) == expected_words(expected)
 
 
-def test_another_of_the_best_is_taken_by_choosing_it(visit: Any) -> None:
+def test_another_candidate_can_be_chosen(visit: Any) -> None:
     page = visit_with(visit, "eins zwei")
     other = page.locator(".way").nth(1)
     text = other.inner_text()
     other.click()
-    assert shown(page) == text.split()
+    assert shown_words(page) == text.split()
     assert page.get_attribute(".way >> nth=1", "aria-pressed") == "true"
 
 
-def test_terms_are_chips_and_a_wrong_glossary_is_told(visit: Any) -> None:
+def test_glossary_terms_are_shown_as_chips(visit: Any) -> None:
     page = visit_with(visit, "eins zwei 7,5 km")
     page.click(".glossary summary")
     page.click("text=Add a term")
@@ -103,7 +103,7 @@ def test_terms_are_chips_and_a_wrong_glossary_is_told(visit: Any) -> None:
     page.wait_for_url(re.compile("glossary=zwei%09couple"))
 
 
-def test_the_tree_and_the_alignment_are_drawn_when_they_are_opened(visit: Any) -> None:
+def test_alignment_and_beam_search_are_drawn_when_opened(visit: Any) -> None:
     page = visit_with(visit, "eins zwei")
     page.click("summary:has-text('Word alignment')")
     page.wait_for_selector(".pw-alignment")
@@ -111,7 +111,7 @@ def test_the_tree_and_the_alignment_are_drawn_when_they_are_opened(visit: Any) -
     page.wait_for_selector(".pw-beam .pw-node")
 
 
-def test_paragraphs_are_kept_and_saved_as_the_library_writes_them(visit: Any, server: Any) -> None:
+def test_document_is_saved_as_the_library_translates_it(visit: Any, server: Any) -> None:
     document = f"Eins zwei.\n\n  - drei vier\n\n{'zwei drei ' * 6}\n{'vier ' * 9}"
     page = visit_with(visit, document)
     with page.expect_download() as waiting:
@@ -125,7 +125,7 @@ def test_paragraphs_are_kept_and_saved_as_the_library_writes_them(visit: Any, se
     assert saved == translated(document, "en", best)
 
 
-def test_what_was_translated_stays_in_this_browser_until_it_is_cleared(visit: Any) -> None:
+def test_history_is_kept_in_the_browser_until_cleared(visit: Any) -> None:
     page = visit_with(visit, "eins zwei")
     page.click(".history summary")
     assert page.locator(".history li button").all_inner_texts() == ["eins zwei"]
@@ -133,18 +133,18 @@ def test_what_was_translated_stays_in_this_browser_until_it_is_cleared(visit: An
     assert page.is_hidden(".history") and page.evaluate("localStorage.getItem('penwright-translations')") == "[]"
 
 
-def test_texts_are_never_taken_for_markup(visit: Any) -> None:
+def test_text_is_never_interpreted_as_html(visit: Any) -> None:
     page = visit_with(visit, "<img src=x onerror=alert(1)> eins")
     assert page.locator(".pane img").count() == 0
     assert page.evaluate("document.querySelector('.copy').textContent").startswith("<img src=x")
 
 
-def test_only_the_last_text_is_translated_and_the_same_sentence_but_once(visit: Any) -> None:
+def test_only_changed_sentences_of_the_last_edit_are_translated(visit: Any) -> None:
     page = visit_with(visit, "eins zwei. drei vier.")
-    asked = []
-    page.on("request", lambda request: asked.append(request.post_data) if "/sentences" in request.url else None)
+    requests = []
+    page.on("request", lambda request: requests.append(request.post_data) if "/sentences" in request.url else None)
     with page.expect_response("**/translating/sentences"):
         page.fill(".source textarea", "eins zwei. drei fünf.")
         page.fill(".source textarea", "eins zwei. drei sechs.")
-    settled(page)
-    assert len(asked) == 1 and "sechs" in asked[0] and "eins zwei" not in asked[0]
+    wait_until_translated(page)
+    assert len(requests) == 1 and "sechs" in requests[0] and "eins zwei" not in requests[0]

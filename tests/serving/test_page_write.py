@@ -1,4 +1,4 @@
-"""Writing with a model, on the page."""
+"""The Write screen."""
 
 import re
 import time
@@ -13,10 +13,10 @@ from penwright.tokenizers.tokenizer import never_generated
 from .conftest import eventually
 
 PLACE = "#/write?model=writer&text=It%20was&length=12&temperature=0.7&top_k=5&seed=3"
-WRITTEN = "new URLSearchParams(location.hash.split('?')[1]).get('text')"  # as the address has it
+TEXT_IN_ADDRESS = "new URLSearchParams(location.hash.split('?')[1]).get('text')"
 
 
-def done(page: Any) -> None:
+def wait_until_done(page: Any) -> None:
     page.wait_for_selector("button.main:not([disabled])")
 
 
@@ -24,26 +24,26 @@ def write(page: Any) -> str:
     page.focus(".editor")
     page.keyboard.press("Control+End")
     page.keyboard.press("Control+Enter")
-    done(page)
+    wait_until_done(page)
     return page.evaluate("document.querySelector('.editor').textContent")
 
 
 def percent(share: float) -> str:
-    """As the page says it."""
+    """Return a probability as the page shows it."""
     return "<0.1 %" if share < 0.001 else f"{100 * share:.{1 if share < 0.1 else 0}f} %"
 
 
 def probabilities(server: Any, text: str) -> np.ndarray:
-    """Of the next token, by one plain pass."""
+    """Return the probabilities of the next token from one plain forward pass."""
     generator = server.registry.get("writer").generator
     tokens = [generator.tokenizer.start_id, *generator.tokenizer.encode(text)]
     with torch.inference_mode():
         logits = generator.model(torch.tensor([tokens]))[0, -1].double().numpy()
-    raised = np.exp(logits - logits.max())
-    return raised / raised.sum()
+    exponentials = np.exp(logits - logits.max())
+    return exponentials / exponentials.sum()
 
 
-def test_the_numbers_of_a_token_are_those_of_a_plain_pass(visit: Any, server: Any) -> None:
+def test_token_details_equal_a_plain_forward_pass(visit: Any, server: Any) -> None:
     page = visit(PLACE)
     text = write(page)
     tokenizer = server.registry.get("writer").generator.tokenizer
@@ -67,7 +67,7 @@ def test_the_numbers_of_a_token_are_those_of_a_plain_pass(visit: Any, server: An
         assert re.findall(r"<?[\d.]+ %", row) == [percent(expected[token]), percent(chance) if chance else "0 %"]
 
 
-def test_the_same_seed_writes_the_same_and_another_does_not(visit: Any) -> None:
+def test_text_depends_on_the_seed_alone(visit: Any) -> None:
     page = visit(PLACE.replace("temperature=0.7&top_k=5", "temperature=2"))
     first = write(page)
     page.keyboard.press("Control+z")
@@ -79,7 +79,7 @@ def test_the_same_seed_writes_the_same_and_another_does_not(visit: Any) -> None:
 
 
 @pytest.mark.parametrize("way", ["click", "key"])
-def test_another_token_leads_on_and_the_first_way_is_kept(visit: Any, way: str) -> None:
+def test_choosing_another_token_starts_a_branch(visit: Any, way: str) -> None:
     page = visit(PLACE)
     first = write(page)
     start = len("It was") + 3
@@ -94,7 +94,7 @@ def test_another_token_leads_on_and_the_first_way_is_kept(visit: Any, way: str) 
         page.wait_for_selector(".pw-current[data-place='4']")
         chosen = page.inner_text(".choices tbody tr:nth-child(4) bdi")
         page.keyboard.press("Alt+Digit4")
-    done(page)
+    wait_until_done(page)
     second = page.evaluate("document.querySelector('.editor').textContent")
     assert second[:start] == first[:start]
     label = "async text => (await import('/views/tokens.js')).label(text)"
@@ -105,21 +105,21 @@ def test_another_token_leads_on_and_the_first_way_is_kept(visit: Any, way: str) 
     assert page.locator(".editor .pw-token").count() == 12
 
 
-def test_stop_frees_the_model(visit: Any, server: Any) -> None:
+def test_stopping_frees_the_model(visit: Any, server: Any) -> None:
     page = visit("#/write?model=writer&text=It&length=4096&temperature=0")
     page.click("button:has-text('Continue')")
-    page.wait_for_selector(".editor .pw-token >> nth=20", state="attached")  # a line break cannot be seen
+    page.wait_for_selector(".editor .pw-token >> nth=20", state="attached")  # a line break is not visible
     page.keyboard.press("Escape")
-    done(page)
+    wait_until_done(page)
     count = page.locator(".editor .pw-token").count()
     assert count < 4000
     start = time.monotonic()
     page.evaluate("fetch('next', { method: 'POST', headers: { 'content-type': 'application/json' }, body: '{}' })")
-    assert time.monotonic() - start < 5, "nothing is before it in the queue"
+    assert time.monotonic() - start < 5, "the stopped generation must not hold the queue"
     assert page.locator(".editor .pw-token").count() == count
 
 
-def test_moving_a_slider_asks_the_model_nothing_new(visit: Any, server: Any) -> None:
+def test_moving_a_slider_needs_no_new_forward_pass(visit: Any, server: Any) -> None:
     logits = server.registry.get("writer").logits
     page = visit("#/write?model=writer&text=It%20was")
     page.wait_for_selector(".choices tbody tr")
@@ -132,14 +132,14 @@ def test_moving_a_slider_asks_the_model_nothing_new(visit: Any, server: Any) -> 
     assert logits.cache_info().misses == passes
 
 
-def test_what_is_in_the_address_comes_back_with_its_colours(visit: Any) -> None:
+def test_reload_restores_text_settings_and_colours(visit: Any) -> None:
     page = visit(PLACE)
     text = write(page)
     shares = "[...document.querySelectorAll('.editor .pw-token')].map(each => each.style.getPropertyValue('--share'))"
     page.click("text=entropy")
     before = page.evaluate(shares)
-    assert eventually(lambda: page.evaluate(WRITTEN) == text)
-    assert eventually(lambda: page.evaluate("location.hash.includes('entropy')"))  # the address follows a moment later
+    assert eventually(lambda: page.evaluate(TEXT_IN_ADDRESS) == text)
+    assert eventually(lambda: page.evaluate("location.hash.includes('entropy')"))  # the address is updated with a delay
     page.reload()
     page.wait_for_selector(".editor .pw-token")
     assert page.evaluate("document.querySelector('.editor').textContent") == text
@@ -148,7 +148,7 @@ def test_what_is_in_the_address_comes_back_with_its_colours(visit: Any) -> None:
     assert page.get_attribute("text=entropy", "aria-pressed") == "true"
 
 
-def test_a_text_of_ones_own_is_scored_whole(visit: Any, server: Any) -> None:
+def test_typed_text_is_scored(visit: Any, server: Any) -> None:
     page = visit("#/write?model=writer&text=It%20was%20day%207")
     page.click("text=Score my text")
     page.wait_for_selector(".editor .pw-token")
@@ -159,7 +159,7 @@ def test_a_text_of_ones_own_is_scored_whole(visit: Any, server: Any) -> None:
     assert page.inner_text(".choices .hint").startswith(percent(share))
 
 
-def test_texts_are_never_taken_for_markup(visit: Any) -> None:
+def test_text_is_never_interpreted_as_html(visit: Any) -> None:
     page = visit("#/write?model=writer&text=x")
     page.focus(".editor")
     hostile = "<img src=x onerror=alert(1)><b>é 😀</b>&amp;"
@@ -174,7 +174,7 @@ def test_texts_are_never_taken_for_markup(visit: Any) -> None:
     assert "<img" in page.evaluate("document.querySelector('.shown .pw-beside > .pw-passage').textContent")
 
 
-def test_lines_are_broken_where_one_breaks_them_and_pasted_ones_too(visit: Any) -> None:
+def test_typed_and_pasted_line_breaks_are_kept(visit: Any) -> None:
     page = visit("#/write?model=writer")
     page.focus(".editor")
     page.keyboard.type("a\n\nb\n")
@@ -186,23 +186,23 @@ def test_lines_are_broken_where_one_breaks_them_and_pasted_ones_too(visit: Any) 
     }""")
     page.keyboard.type("e")
     page.keyboard.press("Backspace")
-    assert eventually(lambda: page.evaluate(WRITTEN) == "a\n\nb\nc\nd")
+    assert eventually(lambda: page.evaluate(TEXT_IN_ADDRESS) == "a\n\nb\nc\nd")
 
 
-def test_on_a_narrow_screen_a_token_brings_its_choices_up_until_they_are_closed(visit: Any) -> None:
+def test_narrow_screen_shows_choices_of_a_token_until_closed(visit: Any) -> None:
     page = visit(PLACE.replace("length=12", "length=4"), width=390, height=844)
     write(page)
     page.wait_for_selector(".choices h2:has-text('What may come next')")
-    assert page.locator(".of-part").count() == 0, "the end of what was written points at nothing"
+    assert page.locator(".of-part").count() == 0, "no token is selected after writing"
     page.click(".editor .pw-token >> nth=1")
     box = page.locator(".choices").bounding_box()
-    assert box["y"] > 300, "below the text"
-    assert box["y"] + box["height"] <= 844 - 62, "above the rail"
+    assert box["y"] > 300, "must lie below the text"
+    assert box["y"] + box["height"] <= 844 - 62, "must lie above the rail"
     page.click(".choices .close")
     assert page.locator(".of-part").count() == 0
 
 
-GROWING = """async ([given, pieces]) => {
+GROWING_TEXT = """async ([given, pieces]) => {
   const { makeEditor } = await import("/screens/write/editor.js");
   const { plain } = await import("/screens/write/text.js");
   const token = { id: 1, logProb: -1, rank: 1, entropy: 1, likeliest: [] };
@@ -224,19 +224,19 @@ GROWING = """async ([given, pieces]) => {
 
 
 @pytest.mark.parametrize("given", ["", "A line.\n", "A line.\nand half", "\n\n"])
-def test_lines_are_blocks_while_the_model_writes_and_stand_where_they_stand_afterwards(visit: Any, given: str) -> None:
+def test_lines_do_not_move_when_writing_ends(visit: Any, given: str) -> None:
     page = visit("#/write?model=writer")
     pieces = [" one", " two\n", "\n", "three", "\n\n", " four\nfive", " six " * 60, "seven\n"]
-    found = page.evaluate(GROWING, [given, pieces])
+    found = page.evaluate(GROWING_TEXT, [given, pieces])
     assert found["written"]["text"] == given + "".join(pieces)
-    assert found["flat"]["text"] == given + "".join(pieces) + "\n", "with a line break to be seen"
+    assert found["flat"]["text"] == given + "".join(pieces) + "\n", "the last line break must be visible"
     assert found["written"]["places"] == found["flat"]["places"] and found["left"] == 0
     assert "".join(found["lines"]) == given + "".join(pieces)
     assert all(line.endswith("\n") for line in found["lines"])
-    assert len(found["lines"]) == 4 + given.endswith("\n"), "what was given is one piece, whatever breaks it has"
+    assert len(found["lines"]) == 4 + given.endswith("\n"), "the given text is one block, whatever line breaks it has"
 
 
-FAR = """async lines => {
+MANY_LINES = """async lines => {
   const { makeEditor } = await import("/screens/write/editor.js");
   const editor = makeEditor({ changed: () => {}, pointed: () => {}, placeholder: "" });
   document.querySelector(".editor").replaceWith(editor.root);
@@ -257,8 +257,8 @@ FAR = """async lines => {
 }"""
 
 
-def test_lines_out_of_sight_cost_nothing_while_the_model_writes_and_nothing_moves(visit: Any) -> None:
+def test_lines_out_of_sight_are_not_laid_out_while_writing(visit: Any) -> None:
     page = visit("#/write?model=writer")
-    found = page.evaluate(FAR, [*("far away " * (number % 40) + "\n" for number in range(400)), "the end"])
+    found = page.evaluate(MANY_LINES, [*("far away " * (number % 40) + "\n" for number in range(400)), "the end"])
     assert found["before"] == found["locked"] == found["after"]
     assert 10 < found["laidOut"] < 200

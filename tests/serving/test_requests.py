@@ -1,4 +1,4 @@
-"""What requests are made of: types as JSON has them, texts that are text, and refusals in plain words."""
+"""Validation of requests: types, text encoding, keys, and error messages in plain words."""
 
 import asyncio
 import base64
@@ -17,15 +17,15 @@ from penwright.inspection import Inspector
 from penwright.serving.decoding_fields import LISTS, OFF, decoding_settings
 from penwright.serving.settings import ServingSettings
 
-from .conftest import Asked, Running, Serving
-from .test_gate import ask
+from .conftest import ApiCall, RunningServer, StartServer
+from .test_access import ask
 
 INTERNAL = ("pydantic", "Input should", "function-after", "constrained", "list[", "Value error")
 HUGE = 10**30
 
 
-def refused(found: tuple[int, Any]) -> str:
-    """The message of a refusal, which is the client's mistake and told in plain words."""
+def refusal_message(found: tuple[int, Any]) -> str:
+    """Return the message of a refusal, which must be a client error in plain words."""
     status, answer = found
     assert 400 <= status < 500, found
     error = answer["error"]
@@ -45,17 +45,17 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize("value", [True, "0.5", "1", [], {}, HUGE * 10**290])
-def test_only_numbers_are_numbers(asked: Asked, value: object) -> None:
+def test_non_numbers_are_refused_where_numbers_belong(call_api: ApiCall, value: object) -> None:
     for path, body, names in NUMBERS:
         for name in names:
-            assert name in refused(asked(path, {**body, name: value}))
+            assert name in refusal_message(call_api(path, {**body, name: value}))
     for name in ("temperature", "top_k", "max_new_tokens", "dry_allowed_length", "logit_bias", "seed"):
         for path in ("next", "write"):
             if value != {} or name != "logit_bias":
-                assert name in refused(asked(path, {"text": "a", "settings": {name: value}}))
+                assert name in refusal_message(call_api(path, {"text": "a", "settings": {name: value}}))
 
 
-def test_a_form_has_nothing_but_texts(server: Running) -> None:
+def test_numbers_in_a_form_are_parsed(server: RunningServer) -> None:
     form = b"q=eins&target=target&alternatives=1"
     kind = "application/x-www-form-urlencoded"
     found = ask(server.address, "/translate", "POST", form, Content_Type=kind)
@@ -70,7 +70,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*DecodingSettings.model_fields, "strange"]), values, max_size=3))
-def test_settings_are_taken_or_refused_in_plain_words(changes: dict[str, Any]) -> None:
+def test_settings_are_accepted_or_refused_in_plain_words(changes: dict[str, Any]) -> None:
     try:
         found = decoding_settings(DecodingSettings(), changes, "settings")
     except PenwrightError as error:
@@ -81,54 +81,56 @@ def test_settings_are_taken_or_refused_in_plain_words(changes: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in OFF.items() for value in values])
-def test_what_other_programs_send_switches_a_setting_off(name: str, value: float) -> None:
-    usual = DecodingSettings(**{name: 1 if name.startswith(("top_k", "no_")) else 0.5})
-    assert getattr(decoding_settings(usual, {name: value}, "settings"), name) is None
+def test_conventional_off_values_disable_a_setting(name: str, value: float) -> None:
+    defaults = DecodingSettings(**{name: 1 if name.startswith(("top_k", "no_")) else 0.5})
+    assert getattr(decoding_settings(defaults, {name: value}, "settings"), name) is None
 
 
 @pytest.mark.parametrize("top_k", [0, -1, None])
-def test_a_top_k_of_nothing_is_off(asked: Asked, top_k: int | None) -> None:
+def test_top_k_of_zero_or_minus_one_is_off(call_api: ApiCall, top_k: int | None) -> None:
     body = {"prompt": "It was", "seed": 4, "max_tokens": 8}
-    status, found = asked("v1/completions", {**body, "top_k": top_k})
-    assert status == 200 and found["choices"][0]["text"] == asked("v1/completions", body)[1]["choices"][0]["text"]
+    status, found = call_api("v1/completions", {**body, "top_k": top_k})
+    assert status == 200 and found["choices"][0]["text"] == call_api("v1/completions", body)[1]["choices"][0]["text"]
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_long_lists_of_words_are_refused(asked: Asked, name: str) -> None:
+def test_long_lists_of_words_are_refused(call_api: ApiCall, name: str) -> None:
     many: object = {f"w{n}": 1.0 for n in range(20_000)} if name == "logit_bias" else ["word"] * 20_000
-    assert name in refused(asked("write", {"text": "a", "settings": {name: many}}))
+    assert name in refusal_message(call_api("write", {"text": "a", "settings": {name: many}}))
     long: object = {"w" * 9000: 1.0} if name == "logit_bias" else ["w" * 9000]
-    assert name in refused(asked("write", {"text": "a", "settings": {name: long}}))
+    assert name in refusal_message(call_api("write", {"text": "a", "settings": {name: long}}))
 
 
-LONE = "\ud800"
+LONE_SURROGATE = "\ud800"
 WITH_TEXTS = [
-    ("v1/completions", {"prompt": LONE}),
-    ("v1/completions", {"prompt": "a", "stop": [LONE]}),
-    ("v1/completions", {"prompt": "a", "user": LONE}),
-    ("v1/completions", {"model": LONE}),
-    ("write", {"text": "a", "settings": {"pattern": LONE}}),
-    ("write", {"text": "a", "settings": {"banned_words": [LONE]}}),
-    ("next", {"text": "a", "settings": {"logit_bias": {LONE: 1}}}),
-    ("inspect/neighbours", {"word": LONE}),
-    ("inspect/ablation", {"text": "a", "heads": [LONE]}),
-    ("inspect/compared/tokens", {"model": LONE}),
-    ("runs/stop", {"run": LONE}),
-    ("classify", {LONE: 1}),
-    ("translate", {"q": LONE, "target": "target"}),
-    ("translating/sentences", {"sentences": [{"text": "eins"}], "glossary": LONE}),
+    ("v1/completions", {"prompt": LONE_SURROGATE}),
+    ("v1/completions", {"prompt": "a", "stop": [LONE_SURROGATE]}),
+    ("v1/completions", {"prompt": "a", "user": LONE_SURROGATE}),
+    ("v1/completions", {"model": LONE_SURROGATE}),
+    ("write", {"text": "a", "settings": {"pattern": LONE_SURROGATE}}),
+    ("write", {"text": "a", "settings": {"banned_words": [LONE_SURROGATE]}}),
+    ("next", {"text": "a", "settings": {"logit_bias": {LONE_SURROGATE: 1}}}),
+    ("inspect/neighbours", {"word": LONE_SURROGATE}),
+    ("inspect/ablation", {"text": "a", "heads": [LONE_SURROGATE]}),
+    ("inspect/compared/tokens", {"model": LONE_SURROGATE}),
+    ("runs/stop", {"run": LONE_SURROGATE}),
+    ("classify", {LONE_SURROGATE: 1}),
+    ("translate", {"q": LONE_SURROGATE, "target": "target"}),
+    ("translating/sentences", {"sentences": [{"text": "eins"}], "glossary": LONE_SURROGATE}),
 ]
 
 
 @pytest.mark.parametrize(("path", "body"), WITH_TEXTS)
-def test_half_of_a_surrogate_pair_is_no_text_anywhere(asked: Asked, server: Running, path: str, body: object) -> None:
-    assert "surrogate" in refused(asked(path, body))
+def test_lone_surrogate_is_refused_everywhere(
+    call_api: ApiCall, server: RunningServer, path: str, body: object
+) -> None:
+    assert "surrogate" in refusal_message(call_api(path, body))
     raw = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
     assert ask(server.address, f"/{path}", "POST", raw).status == 400
 
 
-def test_whole_surrogate_pairs_are_text(asked: Asked) -> None:
-    assert asked("classify", {"texts": "🦊"})[0] == 200  # sent as two escapes
+def test_escaped_surrogate_pair_is_accepted(call_api: ApiCall) -> None:
+    assert call_api("classify", {"texts": "🦊"})[0] == 200  # sent as two \u escapes
 
 
 @pytest.mark.parametrize(
@@ -150,13 +152,13 @@ def test_whole_surrogate_pairs_are_text(asked: Asked) -> None:
         ("v1/completions", {"logit_bias": {str(n): "x" for n in range(9000)}}, "logit_bias: must have at most 300"),
     ],
 )
-def test_refusals_name_the_place_and_the_reason(asked: Asked, path: str, body: object, about: str) -> None:
-    assert about in refused(asked(path, body))
+def test_refusals_name_the_field_and_the_reason(call_api: ApiCall, path: str, body: object, about: str) -> None:
+    assert about in refusal_message(call_api(path, body))
 
 
 @pytest.mark.parametrize("kind", ["", "application/x-www-form-urlencoded", "text/plain", "application/json; x", "é;"])
 @pytest.mark.parametrize("path", ["/v1/completions", "/translate"])
-def test_json_is_read_whatever_it_is_called(server: Running, kind: str, path: str) -> None:
+def test_json_is_read_whatever_its_content_type(server: RunningServer, kind: str, path: str) -> None:
     body = b'{"prompt": "It", "max_tokens": 1}' if path.startswith("/v1") else b'{"q": "eins", "target": "target"}'
     headers = {"Content_Type": kind} if kind else {}
     assert ask(server.address, path, "POST", body, **headers).status == 200
@@ -178,7 +180,9 @@ def test_json_is_read_whatever_it_is_called(server: Running, kind: str, path: st
         ("GET", "/", 200),
     ],
 )
-def test_a_missing_route_is_told_from_a_wrong_method(server: Running, method: str, path: str, status: int) -> None:
+def test_missing_route_and_wrong_method_have_different_statuses(
+    server: RunningServer, method: str, path: str, status: int
+) -> None:
     found = ask(server.address, path, method, b"{}" if method == "POST" else None)
     assert found.status == status
     if status == 405:
@@ -187,23 +191,23 @@ def test_a_missing_route_is_told_from_a_wrong_method(server: Running, method: st
         assert "/v1/completions" in found.text
 
 
-def test_long_work_lets_other_requests_run_between_its_steps(server: Running) -> None:
+def test_other_requests_run_between_steps_of_long_work(server: RunningServer) -> None:
     worker, order = server.registry.get("writer"), list[str]()
 
     async def both() -> str:
-        begun = asyncio.Event()
+        started = asyncio.Event()
         loop = asyncio.get_running_loop()
 
         def steps() -> Iterator[None]:
             for number in range(4):
                 order.append(f"step {number}")
-                loop.call_soon_threadsafe(begun.set)
+                loop.call_soon_threadsafe(started.set)
                 sleep(0.2)
                 yield
             return "done"
 
         long = asyncio.create_task(worker.run_in_steps(steps))
-        await begun.wait()
+        await started.wait()
         await worker.run(lambda: order.append("other"))
         return await long
 
@@ -211,25 +215,25 @@ def test_long_work_lets_other_requests_run_between_its_steps(server: Running) ->
     assert order[0] == "step 0" and order.index("other") < order.index("step 3")
 
 
-def test_a_score_takes_the_models_thread_for_a_step_at_a_time(
-    server: Running, asked: Asked, monkeypatch: pytest.MonkeyPatch
+def test_scoring_yields_the_models_thread_between_steps(
+    server: RunningServer, call_api: ApiCall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, text = server.registry.get("writer"), "It was a day. " * 60
     n_steps = len(list(worker.inspector.token_scores_in_steps(text)))
     assert n_steps > 20  # a context of 48 bytes, so about 35 windows of two steps each
-    monkeypatch.setattr(Inspector, "token_scores", None)  # the whole work at once is not used
-    status, answer = asked("score", {"text": text})
+    monkeypatch.setattr(Inspector, "token_scores", None)  # the variant without steps must not be used
+    status, answer = call_api("score", {"text": text})
     assert status == 200 and len(answer["tokens"]) == len(text)
 
 
 @pytest.mark.parametrize("origin", ["http://[", "http://]", "//", "http://[::1", "\xff", "http://a b", ""])
-def test_an_origin_that_is_none_is_refused(server: Running, origin: str) -> None:
+def test_malformed_origin_is_refused(server: RunningServer, origin: str) -> None:
     assert ask(server.address, "/health", Origin=origin).status == 403
 
 
 @pytest.mark.parametrize("key", ["", " ", "\t\n", "\u2003"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_a_blank_key_is_refused(key: str, host: str) -> None:
+def test_blank_key_is_refused(key: str, host: str) -> None:
     with pytest.raises(ValueError, match="blank"):
         ServingSettings(host=host, api_key=key)
 
@@ -237,8 +241,8 @@ def test_a_blank_key_is_refused(key: str, host: str) -> None:
 @pytest.mark.parametrize(
     "key", ["a:b c", "schlüssel", "ключ 🗝", "'\"\\%s{}", "a\nb", " padded ", "x" * 500, "bytes\udcff"]
 )
-def test_a_key_may_hold_any_characters(serving: Serving, key: str) -> None:
-    address = serving(api_key=key).address
+def test_key_may_contain_any_characters(start_server: StartServer, key: str) -> None:
+    address = start_server(api_key=key).address
     sent = key.encode("utf-8", "surrogateescape")
     basic = base64.b64encode(b"anybody:" + sent).decode()
     assert ask(address, "/v1/models", Authorization=f"Basic {basic}").status == 200

@@ -1,4 +1,4 @@
-"""Runs as the page sees them, and what it warns of."""
+"""The routes of the Runs screen, and alerts about training."""
 
 import asyncio
 import json
@@ -31,22 +31,22 @@ from penwright.serving.settings import ServingSettings
 from .conftest import SETTINGS, eventually
 
 
-def get(asked: Any, path: str) -> Any:
-    status, found = asked(f"runs{path}")
+def get(call_api: Any, path: str) -> Any:
+    status, found = call_api(f"runs{path}")
     assert status == 200, found
     return found
 
 
-def test_runs_are_those_beside_the_served_ones(asked: Any, runs: Path) -> None:
-    found = {run["name"]: run for run in get(asked, "")["runs"]}
+def test_all_runs_beside_the_served_ones_are_listed(call_api: Any, runs: Path) -> None:
+    found = {run["name"]: run for run in get(call_api, "")["runs"]}
     assert {"writer", "translator", "classifier"} <= set(found)
     writer = found["writer"]
     assert (writer["task"], writer["state"], writer["step"], writer["total_steps"]) == ("generate", "finished", 6, 6)
     assert writer["model"] == "writer" and writer["scores"]["nats per token"] > 0
 
 
-def test_figures_are_the_lines_of_the_run(asked: Any, runs: Path) -> None:
-    found, run = get(asked, "/figures?run=writer"), Run.open(runs / "writer")
+def test_figures_equal_the_runs_logs(call_api: Any, runs: Path) -> None:
+    found, run = get(call_api, "/figures?run=writer"), Run.open(runs / "writer")
     for columns, name in ((found["steps"], "steps.jsonl"), (found["evaluations"], "metrics.jsonl")):
         for at, record in enumerate(run.records(name)):
             assert {key: columns[key][at] for key in record} == record
@@ -55,38 +55,38 @@ def test_figures_are_the_lines_of_the_run(asked: Any, runs: Path) -> None:
     assert found["state"] == "finished"
 
 
-def test_samples_and_settings_are_those_of_the_run(asked: Any, runs: Path) -> None:
+def test_samples_and_settings_equal_the_runs(call_api: Any, runs: Path) -> None:
     run = Run.open(runs / "translator")
-    assert get(asked, "/samples?run=translator")["samples"] == run.records("samples.jsonl")
-    settings = get(asked, "/settings?run=translator")["settings"]
+    assert get(call_api, "/samples?run=translator")["samples"] == run.records("samples.jsonl")
+    settings = get(call_api, "/settings?run=translator")["settings"]
     assert settings["model.d_model"] == 32 and settings["training.steps"] == 6
 
 
 @pytest.mark.parametrize("name", ["nothing", "../runs/writer", "/etc", "writer/checkpoints", "", "\0"])
-def test_only_a_name_opens_a_run(asked: Any, name: str) -> None:
+def test_unknown_names_and_paths_open_no_run(call_api: Any, name: str) -> None:
     for path in ("figures", "samples", "settings"):
-        status, found = asked(f"runs/{path}?run={quote(name)}")
+        status, found = call_api(f"runs/{path}?run={quote(name)}")
         assert status == 404 and "has no run" in str(found)
 
 
-def test_a_run_that_has_just_begun_or_is_broken_breaks_nothing(asked: Any, runs: Path) -> None:
-    young, broken = runs / "young", runs / "broken"
-    for folder in (young, broken):
+def test_new_and_broken_runs_are_listed_with_the_others(call_api: Any, runs: Path) -> None:
+    new_run, broken = runs / "young", runs / "broken"
+    for folder in (new_run, broken):
         folder.mkdir()
-    (young / "recipe.toml").write_bytes((runs / "writer" / "recipe.toml").read_bytes())
-    (young / "steps.jsonl").write_text('{"step": 10, "seconds": 1.0, "targets": 50, "loss": NaN}\n{"step": 20, "sec')
+    (new_run / "recipe.toml").write_bytes((runs / "writer" / "recipe.toml").read_bytes())
+    (new_run / "steps.jsonl").write_text('{"step": 10, "seconds": 1.0, "targets": 50, "loss": NaN}\n{"step": 20, "sec')
     (broken / "recipe.toml").write_text("task = 'nothing'")
-    found = {run["name"]: run for run in get(asked, "")["runs"]}
+    found = {run["name"]: run for run in get(call_api, "")["runs"]}
     assert found["young"]["state"] == "training" and not found["young"]["problem"]
     assert "broken" in found["broken"]["problem"] and found["broken"]["task"] is None
-    assert get(asked, "/figures?run=young")["steps"]["loss"] == [None]
-    for folder in (young, broken):
+    assert get(call_api, "/figures?run=young")["steps"]["loss"] == [None]
+    for folder in (new_run, broken):
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()
 
 
-DAMAGES = {
+DAMAGED_LINES = {
     "a bad byte": b'{"step": 20, "seconds": 1.0, "targets": 9, "loss": 1.0}\xff\n',
     "no object": b"5\n[]\nnull\n",
     "no step": b'{"seconds": 1.0, "targets": 9}\n',
@@ -98,19 +98,19 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("file", ["steps.jsonl", "metrics.jsonl", "samples.jsonl"])
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_line_is_told_at_its_run_and_hides_nothing(asked: Any, runs: Path, file: str, damage: str) -> None:
-    folder = young_run(runs, "hurt")
+@pytest.mark.parametrize("damage", DAMAGED_LINES)
+def test_damaged_log_line_is_reported_and_hides_no_run(call_api: Any, runs: Path, file: str, damage: str) -> None:
+    folder = make_unfinished_run(runs, "hurt")
     try:
         with (folder / file).open("ab") as lines:
-            lines.write(DAMAGES[damage] + b'{"step": 30, "seconds": 2.0, "targets": 90, "loss": 2.0}\n')
-        found = {run["name"]: run for run in get(asked, "")["runs"]}
+            lines.write(DAMAGED_LINES[damage] + b'{"step": 30, "seconds": 2.0, "targets": 90, "loss": 2.0}\n')
+        found = {run["name"]: run for run in get(call_api, "")["runs"]}
         assert {"writer", "translator", "classifier", "hurt"} <= set(found)
         assert found["hurt"]["step"] == (30 if file == "steps.jsonl" else 10)
         assert not found["writer"]["problem"]
-        figures = get(asked, "/figures?run=hurt")
+        figures = get(call_api, "/figures?run=hurt")
         for place in ("samples", "settings"):
-            get(asked, f"/{place}?run=hurt")
+            get(call_api, f"/{place}?run=hurt")
         if damage == "a bad byte" and file == "steps.jsonl":
             assert "steps.jsonl: line 2" in found["hurt"]["problem"] and "line 2" in figures["problem"]
     finally:
@@ -118,30 +118,30 @@ def test_a_damaged_line_is_told_at_its_run_and_hides_nothing(asked: Any, runs: P
 
 
 @pytest.mark.parametrize("state", ["checkpoints/step-abc/x", "checkpoints/step-00000001/state.json"])
-def test_a_damaged_folder_of_checkpoints_is_told_at_its_run(asked: Any, runs: Path, state: str) -> None:
-    folder = young_run(runs, "odd")
+def test_damaged_checkpoint_folder_hides_no_run(call_api: Any, runs: Path, state: str) -> None:
+    folder = make_unfinished_run(runs, "odd")
     try:
         (folder / state).parent.mkdir(parents=True)
         (folder / state).write_bytes(b"\xff")
-        found = {run["name"]: run for run in get(asked, "")["runs"]}
+        found = {run["name"]: run for run in get(call_api, "")["runs"]}
         assert {"writer", "odd"} <= set(found)
-        get(asked, "/figures?run=odd")
+        get(call_api, "/figures?run=odd")
     finally:
         shutil.rmtree(folder)
 
 
-def test_a_name_that_is_not_utf8_is_shown(asked: Any, runs: Path) -> None:
+def test_run_name_that_is_not_utf8_is_shown(call_api: Any, runs: Path) -> None:
     try:
-        folder = young_run(runs, os.fsdecode(b"odd\xff"))
+        folder = make_unfinished_run(runs, os.fsdecode(b"odd\xff"))
     except OSError:
-        pytest.skip("this file system takes no such name")
+        pytest.skip("the file system does not allow this name")
     try:
-        assert "odd\ufffd" in {run["name"] for run in get(asked, "")["runs"]}
+        assert "odd\ufffd" in {run["name"] for run in get(call_api, "")["runs"]}
     finally:
         shutil.rmtree(folder)
 
 
-def test_a_served_run_may_be_deleted(runs: Path, tmp_path: Path) -> None:
+def test_deleted_run_is_still_served(runs: Path, tmp_path: Path) -> None:
     names = ("writer", "translator", "classifier")
     for name in names:
         shutil.copytree(runs / name, tmp_path / name)
@@ -178,8 +178,8 @@ def test_a_served_run_may_be_deleted(runs: Path, tmp_path: Path) -> None:
         thread.join()
 
 
-def young_run(runs: Path, name: str) -> Path:
-    """A folder that looks like that of a run which is being trained."""
+def make_unfinished_run(runs: Path, name: str) -> Path:
+    """Make a folder that looks like a run in training."""
     folder = runs / name
     folder.mkdir()
     (folder / "recipe.toml").write_bytes((runs / "writer" / "recipe.toml").read_bytes())
@@ -187,19 +187,19 @@ def young_run(runs: Path, name: str) -> Path:
     return folder
 
 
-def test_a_run_that_is_being_trained_gets_the_wish_that_it_stops(asked: Any, runs: Path) -> None:
-    folder = young_run(runs, "to-stop")
+def test_stop_request_reaches_a_run_in_training(call_api: Any, runs: Path) -> None:
+    folder = make_unfinished_run(runs, "to-stop")
     try:
-        for _ in range(2):  # to ask again does no harm
-            status, found = asked("runs/stop", {"run": "to-stop"})
+        for _ in range(2):  # a second request is harmless
+            status, found = call_api("runs/stop", {"run": "to-stop"})
             assert (status, found) == (200, {"state": "stopping"})
         assert (
             is_stop_requested(Run(folder))
-            and {run["name"]: run["state"] for run in get(asked, "")["runs"]}["to-stop"] == "stopping"
+            and {run["name"]: run["state"] for run in get(call_api, "")["runs"]}["to-stop"] == "stopping"
         )
         mark_stopped(Run(folder))
-        assert get(asked, "/figures?run=to-stop")["state"] == "stopped"
-        assert asked("runs/stop", {"run": "to-stop"})[0] == 409
+        assert get(call_api, "/figures?run=to-stop")["state"] == "stopped"
+        assert call_api("runs/stop", {"run": "to-stop"})[0] == 409
     finally:
         shutil.rmtree(folder)
 
@@ -213,48 +213,46 @@ def test_a_run_that_is_being_trained_gets_the_wish_that_it_stops(asked: Any, run
         (7, 422, ""),
     ],
 )
-def test_only_a_run_that_is_being_trained_can_be_stopped(
-    asked: Any, runs: Path, name: object, status: int, words: str
+def test_only_a_run_in_training_can_be_stopped(
+    call_api: Any, runs: Path, name: object, status: int, words: str
 ) -> None:
     before = sorted(runs.rglob("*"))
-    found = asked("runs/stop", {"run": name})
+    found = call_api("runs/stop", {"run": name})
     assert found[0] == status and words in str(found[1])
     assert sorted(runs.rglob("*")) == before
 
 
-def test_a_link_in_the_place_of_the_wish_is_not_followed(asked: Any, runs: Path, tmp_path: Path) -> None:
-    folder = young_run(runs, "linked")
+def test_symlink_in_place_of_the_stop_file_is_not_followed(call_api: Any, runs: Path, tmp_path: Path) -> None:
+    folder = make_unfinished_run(runs, "linked")
     (folder / "stop").symlink_to(tmp_path / "elsewhere")
     try:
-        asked("runs/stop", {"run": "linked"})
+        call_api("runs/stop", {"run": "linked"})
         assert not (tmp_path / "elsewhere").exists()
     finally:
         shutil.rmtree(folder)
 
 
-def test_training_in_another_process_stops_when_the_server_is_asked_and_resumes_to_the_same(
-    asked: Any, runs: Path
-) -> None:
+def test_stop_request_ends_training_process_which_resumes(call_api: Any, runs: Path) -> None:
     settings = merge(SETTINGS, {"training": {"steps": 1500, "evaluate_every": 1500}, "tokenizer": {"type": "bytes"}})
     flags = [f"--set={table}.{key}={value}" for table, values in settings.items() for key, value in values.items()]
     command = [sys.executable, "-m", "penwright", "train", str(runs / "writer.txt"), "--run", str(runs / "long")]
     process = subprocess.Popen([*command, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         assert eventually(lambda: len(Run(runs / "long").records("steps.jsonl")) > 0, 60)
-        assert asked("runs/stop", {"run": "long"})[0] == 200
-        _, said = process.communicate(timeout=60)
+        assert call_api("runs/stop", {"run": "long"})[0] == 200
+        _, output = process.communicate(timeout=60)
         state = Run(runs / "long").newest()[0].state()
-        assert process.returncode == 130 and "everything is saved" in said and 0 < state["step"] < 1500
-        assert get(asked, "/figures?run=long")["state"] == "stopped"
+        assert process.returncode == 130 and "everything is saved" in output and 0 < state["step"] < 1500
+        assert get(call_api, "/figures?run=long")["state"] == "stopped"
         subprocess.run([*command[:4], "--resume", str(runs / "long")], check=True, capture_output=True)
-        assert get(asked, "/figures?run=long")["state"] == "finished"
+        assert get(call_api, "/figures?run=long")["state"] == "finished"
     finally:
         process.kill()
         shutil.rmtree(runs / "long", ignore_errors=True)
 
 
 @given(st.lists(st.floats(0.1, 9), min_size=1, max_size=300), st.integers(2, 40))
-def test_thinned_curves_keep_the_least_and_the_greatest(losses: list[float], most: int) -> None:
+def test_downsampled_curves_keep_minimum_and_maximum(losses: list[float], most: int) -> None:
     records = [{"step": step, "loss": loss} for step, loss in enumerate(losses)]
     kept = downsample(records, most)
     assert len(kept) <= max(most, len(losses) if len(losses) <= most else 0)
@@ -270,38 +268,38 @@ def curve(losses: list[float | None], skipped: list[int] | None = None) -> list[
     ]
 
 
-def looks(*losses: float) -> list[dict[str, object]]:
+def evaluations(*losses: float) -> list[dict[str, object]]:
     return [{"step": 100 * at, "seconds": 1.0, "nats per token": loss} for at, loss in enumerate(losses, start=1)]
 
 
-def test_a_calm_run_gives_no_alert() -> None:
+def test_smooth_run_has_no_alert() -> None:
     falling = [5 / (1 + 0.05 * at) + 0.01 * (at % 3) for at in range(200)]
-    assert alerts(curve(falling), looks(4, 3, 2.5, 2.2, 2.1, 2.0)) == []
+    assert alerts(curve(falling), evaluations(4, 3, 2.5, 2.2, 2.1, 2.0)) == []
     assert alerts([], []) == []
 
 
-def test_a_jump_of_the_loss_is_told_once_with_its_step() -> None:
+def test_loss_spike_gives_one_alert_with_its_step() -> None:
     losses = [3 - 0.01 * at + 0.02 * (at % 2) for at in range(60)]
     losses[40:43] = [6.0, 7.0, 5.0]
-    (alert,) = alerts(curve(losses), looks(3, 2))
+    (alert,) = alerts(curve(losses), evaluations(3, 2))
     assert (alert.kind, alert.step) == ("spike", 410) and "to 6" in alert.text
 
 
-def test_skipped_steps_are_counted() -> None:
+def test_skipped_steps_are_counted_in_one_alert() -> None:
     (alert,) = alerts(curve([3.0, None, 2.9, None], [0, 4, 4, 9]), [])
     assert (alert.kind, alert.step) == ("not finite", 20) and "9 steps were skipped" in alert.text
 
 
-def test_over_fitting_is_told_from_the_best_step() -> None:
-    (alert,) = alerts(curve([3.0, 2.0, 1.0, 0.5] * 10), looks(3, 2, 2.1, 2.4))
+def test_overfitting_alert_names_the_best_step() -> None:
+    (alert,) = alerts(curve([3.0, 2.0, 1.0, 0.5] * 10), evaluations(3, 2, 2.1, 2.4))
     assert (alert.kind, alert.step) == ("over-fitting", 200) and "from 2 to 2.4" in alert.text
 
 
-def test_a_plateau_is_a_loss_that_no_longer_moves_either_way() -> None:
-    (alert,) = alerts([], looks(4, 2, 1.001, 1.0, 1.002, 1.001, 0.9995))
+def test_plateau_alert_needs_a_constant_loss() -> None:
+    (alert,) = alerts([], evaluations(4, 2, 1.001, 1.0, 1.002, 1.001, 0.9995))
     assert (alert.kind, alert.step) == ("plateau", 300)
     assert json.dumps(alert._asdict())
 
 
-def test_numbers_that_are_none_are_left_out() -> None:
+def test_missing_and_nan_losses_are_ignored() -> None:
     assert alerts(curve([None, None]), [{"step": 1, "nats per token": nan}]) == []

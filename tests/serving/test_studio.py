@@ -1,4 +1,4 @@
-"""The studio's routes: uploads, plans, and training in processes of their own."""
+"""The studio's routes: uploads, plans, and training in separate processes."""
 
 import asyncio
 import base64
@@ -46,7 +46,7 @@ HOSTILE = [
 
 
 class Client:
-    """A studio that is up."""
+    """A running studio and a client for it."""
 
     def __init__(self, folder: Path, **limits: Any):
         settings = ServingSettings(**{"port": 0, "drain_seconds": 0.2, "min_free_bytes": 1, **limits})
@@ -62,8 +62,8 @@ class Client:
         self._thread.join()
         self.studio.queue.close()
 
-    def end_training(self) -> None:
-        """End the processes that this studio has started."""
+    def kill_training(self) -> None:
+        """Kill the training processes that this studio has started."""
         for process in self.studio.queue._processes:
             process.kill()
             process.wait()
@@ -97,7 +97,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_are_refused(client: Client, name: str) -> None:
+def test_hostile_file_names_are_refused(client: Client, name: str) -> None:
     status, found = client.upload(name, b"text")
     assert status == 400 and "name" in found["error"]["message"]
     assert not client.studio.texts.folder.exists() or not list(client.studio.texts.folder.iterdir())
@@ -105,7 +105,7 @@ def test_hostile_names_are_refused(client: Client, name: str) -> None:
         assert client.ask(f"studio/{path}", {"name": name, **({"texts": [name]} if path == "train" else {})})[0] == 400
 
 
-def test_uploads_that_are_too_large_are_refused(client: Client) -> None:
+def test_oversized_uploads_are_refused(client: Client) -> None:
     claim = {"name": "huge.txt", "offset": 0, "total": 10_000_000_000, "data": ""}
     status, found = client.ask("studio/upload", claim)
     assert status == 400 and "max_upload_bytes" in found["error"]["message"]
@@ -120,7 +120,7 @@ def test_uploads_that_are_too_large_are_refused(client: Client) -> None:
     assert [each["name"] for each in client.ask("studio")[1]["texts"]] == ["0.txt", "1.txt"]
 
 
-def test_bombs_are_refused_and_deleted(client: Client) -> None:
+def test_decompression_bombs_are_refused_and_deleted(client: Client) -> None:
     bomb = io.BytesIO()
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.txt", b"0" * 200_000_000)
@@ -132,20 +132,20 @@ def test_bombs_are_refused_and_deleted(client: Client) -> None:
     assert list(client.studio.texts.folder.iterdir()) == []
 
 
-def test_parts_must_fit_together_and_a_name_is_used_once(client: Client) -> None:
+def test_upload_parts_must_be_contiguous_and_names_unique(client: Client) -> None:
     def part(offset: int, text: bytes) -> int:
         data = base64.b64encode(text).decode()
         return client.ask("studio/upload", {"name": "a.txt", "offset": offset, "total": 6, "data": data})[0]
 
     assert [part(0, b"abc"), part(4, b"ef"), part(3, b"defg"), part(3, b"def")] == [200, 400, 400, 200]
     assert (client.studio.texts.folder / "a.txt").read_bytes() == b"abcdef"
-    assert part(0, b"abcdef") == 400, "there already is one"
+    assert part(0, b"abcdef") == 400, "the name is already in use"
     assert client.ask("studio/delete-text", {"name": "a.txt"})[0] == 200
     assert client.ask("studio")[1]["texts"] == []
     assert client.ask("studio/upload", {"name": "b.txt", "offset": 0, "total": 6, "data": "?"})[0] == 400
 
 
-def test_a_link_is_not_followed(client: Client, tmp_path: Path) -> None:
+def test_symlinks_are_not_followed(client: Client, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
     client.upload("a.txt", b"text")
@@ -158,25 +158,25 @@ def test_a_link_is_not_followed(client: Client, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("header", [{"Host": "evil.example:80"}, {"Origin": "http://evil.example"}])
-def test_other_sites_are_refused(client: Client, header: dict[str, str]) -> None:
+def test_foreign_hosts_and_origins_are_refused(client: Client, header: dict[str, str]) -> None:
     body = json.dumps({"name": "a.txt", "offset": 0, "total": 1, "data": "YQ=="}).encode()
     with pytest.raises(HTTPError, match="403"):
         urlopen(Request(f"{client.address}/studio/upload", body, header))
     assert client.ask("studio")[1]["texts"] == []
 
 
-def test_a_server_of_runs_has_no_studio(asked: Any) -> None:
-    assert asked("studio")[0] == 404
-    assert asked("models")[1]["has_studio"] is False
+def test_server_of_runs_has_no_studio(call_api: Any) -> None:
+    assert call_api("studio")[0] == 404
+    assert call_api("models")[1]["has_studio"] is False
 
 
-def test_a_folder_has_one_studio(client: Client) -> None:
+def test_second_studio_of_a_folder_is_refused(client: Client) -> None:
     with pytest.raises(PenwrightError, match="already"):
         TrainingQueue(client.folder).open()
 
 
-def test_from_a_text_to_a_model(client: Client, runs: Path, tmp_path: Path) -> None:
-    """Upload, plan, train two runs in turn, use, download, train further and delete. A terminal's runs appear, too."""
+def test_text_becomes_a_served_and_downloadable_model(client: Client, runs: Path, tmp_path: Path) -> None:
+    """Upload, plan, train, stop, use, download and delete. Runs trained elsewhere appear, too."""
     client.upload("days.txt", DAYS.encode())
     status, plan = client.ask("studio/plan", {"texts": ["days.txt"], "size": "nano", "minutes": 1})
     assert status == 200 and plan["recipe"]["task"] == "generate" and plan["examples"][0]["text"] in DAYS
@@ -200,7 +200,7 @@ def test_from_a_text_to_a_model(client: Client, runs: Path, tmp_path: Path) -> N
     assert client.ask("studio/download?run=films")[0] == 404
 
 
-def test_training_outlives_the_server_and_goes_on_after_a_stop(tmp_path: Path) -> None:
+def test_training_outlives_the_server_and_resumes_after_a_stop(tmp_path: Path) -> None:
     first = Client(tmp_path)
     first.upload("days.txt", DAYS.encode())
     first.ask("studio/train", {"texts": ["days.txt"], "size": "nano", "steps": 1000, "name": "days"})
@@ -224,7 +224,7 @@ def test_training_outlives_the_server_and_goes_on_after_a_stop(tmp_path: Path) -
         second.end_training()
 
 
-def test_what_is_wrong_with_a_text_is_said(client: Client) -> None:
+def test_unsuitable_texts_are_explained(client: Client) -> None:
     client.upload("short.txt", b"too short\n")
     status, found = client.ask("studio/plan", {"texts": ["short.txt"]})
     assert status == 400 and "too short to learn from" in found["error"]["message"]

@@ -1,4 +1,4 @@
-"""What the page is told to translate: the library's own figures, by words."""
+"""The routes of the Translate screen: the library's own figures, word by word."""
 
 import asyncio
 import json
@@ -31,32 +31,30 @@ def translator(server: Any) -> Translator:
 
 
 @pytest.fixture
-def translating(asked: Any) -> Callable[..., Any]:
-    """The answer of a route, which must be well."""
+def call_translating(call_api: Any) -> Callable[..., Any]:
+    """A function that returns the answer of a route, which must succeed."""
 
     def ask(path: str, **body: object) -> Any:
-        status, found = asked(f"translating/{path}", body)
+        status, found = call_api(f"translating/{path}", body)
         assert status == 200, found
         return found
 
     return ask
 
 
-def spelled(words: list[dict[str, str]]) -> str:
+def join_words(words: list[dict[str, str]]) -> str:
     return "".join(word["before"] + word["text"] for word in words)
 
 
-def test_sentences_are_those_of_the_library_and_so_are_their_probabilities(
-    translating: Any, translator: Translator
-) -> None:
+def test_translations_and_probabilities_equal_the_librarys(call_translating: Any, translator: Translator) -> None:
     texts = ["eins zwei", "drei 🦊  vier", ""]
-    found = translating("sentences", sentences=[{"text": text} for text in texts])["sentences"]
+    found = call_translating("sentences", sentences=[{"text": text} for text in texts])["sentences"]
     expected = translator.translate(texts, n_best=5)
     for one, other in zip(found, expected, strict=True):
         assert [way["text"] for way in one["ways"]] == [candidate.text for candidate in other.candidates]
-        assert spelled(one["source"]) == other.source.rstrip()
+        assert join_words(one["source"]) == other.source.rstrip()
         for way, candidate in zip(one["ways"], other.candidates, strict=True):
-            assert spelled(way["words"]) == candidate.text.rstrip()
+            assert join_words(way["words"]) == candidate.text.rstrip()
             known = [word["probability"] for word in way["words"]]
             if known and None not in known:
                 end = candidate.pieces[-1].log_prob if len(candidate.pieces[-1].text) == 0 else 0.0
@@ -67,68 +65,68 @@ def test_sentences_are_those_of_the_library_and_so_are_their_probabilities(
     assert found[2]["ways"][0]["text"] == ""
 
 
-def dense(found: Any, shape: tuple[int, int]) -> np.ndarray:
-    """The links of an answer as a matrix."""
+def dense_weights(found: Any, shape: tuple[int, int]) -> np.ndarray:
+    """Return the links of an answer as a matrix."""
     weights = np.zeros(shape)
     for target, source, weight in found["links"]:
         weights[target, source] = weight
     return weights
 
 
-def test_words_look_where_the_aligner_says(translating: Any, translator: Translator) -> None:
-    (found,) = translating("sentences", sentences=[{"text": "eins zwei drei"}])["sentences"]
+def test_word_links_equal_the_aligners_weights(call_translating: Any, translator: Translator) -> None:
+    (found,) = call_translating("sentences", sentences=[{"text": "eins zwei drei"}])["sentences"]
     for way in found["ways"]:
         pair = ("eins zwei drei", way["text"])
         (weights,) = Aligner(translator.model, translator.tokenizer, None).weights([pair])
-        links = translating("links", text=pair[0], target=pair[1])
-        np.testing.assert_allclose(dense(links, weights.shape), np.where(weights < 0.01, 0, weights), atol=1e-3)
+        links = call_translating("links", text=pair[0], target=pair[1])
+        np.testing.assert_allclose(dense_weights(links, weights.shape), np.where(weights < 0.01, 0, weights), atol=1e-3)
         assert weights.shape[0] == len(way["words"]) and links["aligned_by"] == "the mean of all heads"
 
 
 @pytest.mark.parametrize("route", ["sentences", "words", "tree", "links"])
 @pytest.mark.parametrize("text", ["eins " * 301, "a" * 3001, "一" * 301])
-def test_a_sentence_out_of_proportion_is_refused(asked: Any, route: str, text: str) -> None:
+def test_oversized_sentence_is_refused(call_api: Any, route: str, text: str) -> None:
     body = {"sentences": [{"text": text}]} if route == "sentences" else {"text": text}
-    status, found = asked(f"translating/{route}", body | ({"target": "one"} if route == "links" else {}))
+    status, found = call_api(f"translating/{route}", body | ({"target": "one"} if route == "links" else {}))
     assert status == 413 and "/translating/cut" in found["error"]["message"]
 
 
 @pytest.mark.parametrize("text", ["eins " * 900, "a" * 4900, "一" * 1500, "a " * 2400, "eins\n" * 900])
-def test_what_is_cut_can_be_translated(text: str, translating: Any) -> None:
-    (paragraph, *others) = translating("cut", text=text)["paragraphs"]
+def test_cut_sentences_are_short_enough_to_translate(text: str, call_translating: Any) -> None:
+    (paragraph, *others) = call_translating("cut", text=text)["paragraphs"]
     found = [sentence["text"] for each in [paragraph, *others] for sentence in each["sentences"]]
     assert "".join("".join(found).split()) == "".join(text.split())
     for each in found:
         check_sentence(each, "", "it")
 
 
-def test_answers_grow_no_faster_than_sentences(asked: Any, translating: Any) -> None:
+def test_answer_size_is_linear_in_sentence_length(call_api: Any, call_translating: Any) -> None:
     def size(n_words: int) -> int:
         sentence = {"text": "eins " * n_words, "prefix": "one two " * n_words}
-        return len(json.dumps(translating("sentences", sentences=[sentence], beam_size=1)))
+        return len(json.dumps(call_translating("sentences", sentences=[sentence], beam_size=1)))
 
     short, long = size(3), size(12)
     assert long < 6 * short
-    status, found = asked("translating/sentences", {"sentences": [{"text": "eins zwei " * 100}] * 100})
+    status, found = call_api("translating/sentences", {"sentences": [{"text": "eins zwei " * 100}] * 100})
     assert status == 413 and "max_characters" in str(found)
 
 
-def test_a_translation_begins_as_it_is_told(translating: Any, translator: Translator) -> None:
-    (found,) = translating("sentences", sentences=[{"text": "eins zwei", "prefix": "four "}])["sentences"]
+def test_translation_begins_with_the_given_prefix(call_translating: Any, translator: Translator) -> None:
+    (found,) = call_translating("sentences", sentences=[{"text": "eins zwei", "prefix": "four "}])["sentences"]
     assert found["ways"][0]["text"] == translator.translate(["eins zwei"], prefixes="four ", n_best=5)[0].text
     assert found["ways"][0]["words"][0]["text"].startswith("four")
 
 
-def test_other_words_are_the_librarys(translating: Any, translator: Translator) -> None:
-    found = translating("words", text="eins zwei", prefix="one ", n=4)["words"]
+def test_alternative_words_equal_the_librarys(call_translating: Any, translator: Translator) -> None:
+    found = call_translating("words", text="eins zwei", prefix="one ", n=4)["words"]
     expected = translator.alternatives("eins zwei", "one ", 4)
     assert [(each["word"], each["text"]) for each in found] == [(each.word, each.text) for each in expected]
     assert [each["probability"] for each in found] == pytest.approx([exp(each.log_prob) for each in expected])
 
 
-def test_terms_are_told_apart_and_placed_among_the_words(translating: Any) -> None:
+def test_terms_are_located_among_the_words(call_translating: Any) -> None:
     body = {"sentences": [{"text": "eins zwei 7,5 km"}], "glossary": "zwei\tcouple"}
-    (found,) = translating("sentences", **body)["sentences"]
+    (found,) = call_translating("sentences", **body)["sentences"]
     way = found["ways"][0]
     terms = {term["source"]: term for term in way["terms"]}
     assert terms["zwei"]["state"] == "forced" and terms["zwei"]["source_words"] == [1]
@@ -137,22 +135,22 @@ def test_terms_are_told_apart_and_placed_among_the_words(translating: Any) -> No
     assert terms["7,5 km"]["protected"] and terms["7,5 km"]["target"] == "7,5 km"
 
 
-def test_a_wrong_glossary_is_refused_with_its_line(asked: Any) -> None:
+def test_wrong_glossary_is_refused_with_its_line(call_api: Any) -> None:
     body = {"sentences": [{"text": "eins"}], "glossary": "eins\tone\nzwei"}
-    status, found = asked("translating/sentences", body)
+    status, found = call_api("translating/sentences", body)
     assert status == 400 and "the glossary, line 2 has no tab" in str(found)
 
 
-def test_the_tree_ends_with_what_was_found(translating: Any, translator: Translator) -> None:
-    nodes = translating("tree", text="eins zwei", beam_size=3)["nodes"]
+def test_beam_tree_contains_the_best_candidate(call_translating: Any, translator: Translator) -> None:
+    nodes = call_translating("tree", text="eins zwei", beam_size=3)["nodes"]
     candidate = translator.translate(["eins zwei"], beam_size=3, n_best=3)[0].candidates[0]
     ends = [node for node in nodes if node["final"]] or [node for node in nodes if node["step"] == nodes[-1]["step"]]
     assert min(abs(end["log_prob"] - candidate.log_prob) for end in ends) < 1e-6
 
 
 @pytest.mark.parametrize("text", ["eins\nzwei", "eins zwei " * 60])
-def test_a_tree_is_of_one_sentence(asked: Any, text: str) -> None:
-    status, found = asked("translating/tree", {"text": text})
+def test_tree_of_more_than_one_sentence_is_refused(call_api: Any, text: str) -> None:
+    status, found = call_api("translating/tree", {"text": text})
     assert status == 400 and "one sentence" in str(found)
 
 
@@ -160,8 +158,8 @@ def test_a_tree_is_of_one_sentence(asked: Any, text: str) -> None:
     "document",
     ["", "\n\n", "Eins. Zwei!\n\n  - drei vier\n    fünf", "a  b \r\n\u2028 c", f"{'wort ' * 30}\n{'wort ' * 12}"],
 )
-def test_paragraphs_and_sentences_put_together_are_the_document(translating: Any, document: str) -> None:
-    found = translating("cut", text=document)["paragraphs"]
+def test_cut_pieces_join_to_the_document(call_translating: Any, document: str) -> None:
+    found = call_translating("cut", text=document)["paragraphs"]
     cores = [[sentence["text"] for sentence in paragraph["sentences"]] for paragraph in found]
     seen: list[str] = []
     translated(document.replace("\r\n", "\n"), "en", lambda texts: (seen.extend(texts), list(texts))[1])
@@ -173,14 +171,14 @@ def test_paragraphs_and_sentences_put_together_are_the_document(translating: Any
     assert flat.split() == document.split()
 
 
-def test_too_much_at_once_is_refused(asked: Any) -> None:
-    status, found = asked("translating/cut", {"text": "a" * 50_001})
+def test_oversized_document_is_refused(call_api: Any) -> None:
+    status, found = call_api("translating/cut", {"text": "a" * 50_001})
     assert status == 413 and "max_characters" in str(found)
 
 
 @pytest.fixture(scope="module")
 def chinese(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A translator of made-up lines into Chinese, hardly trained, served beside the others."""
+    """A barely trained translator into Chinese, served beside the others."""
     folder = tmp_path_factory.mktemp("chinese")
     words = {"eins": "一", "zwei": "二", "drei": "三", "vier": "四", "hund": "狗", "haus": "房子"}
     lines = [f"{a} {b} {c}\t{words[a]}{words[b]}{words[c]}。\n" for a in words for b in words for c in words]
@@ -195,10 +193,10 @@ def chinese(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
     served.close()
 
 
-def test_words_of_a_script_without_spaces_are_known_one_by_one(translating: Any, chinese: Any) -> None:
+def test_words_of_an_unspaced_script_are_scored_one_by_one(call_translating: Any, chinese: Any) -> None:
     translator = chinese.translator
-    asked = {"text": "eins hund vier", "prefix": "一狗四。"}
-    (found,) = translating("sentences", model="chinese", sentences=[asked])["sentences"]
+    sentence = {"text": "eins hund vier", "prefix": "一狗四。"}
+    (found,) = call_translating("sentences", model="chinese", sentences=[sentence])["sentences"]
     way = found["ways"][0]
     best = translator.translate(["eins hund vier"], n_best=5, prefixes="一狗四。")[0].candidates[0]
     assert way["text"] == best.text and [word["text"] for word in way["words"][:4]] == ["一", "狗", "四", "。"]
@@ -208,59 +206,59 @@ def test_words_of_a_script_without_spaces_are_known_one_by_one(translating: Any,
     aligner = Aligner(translator.model, tokenizer, None, lambda text: pieces_of_words(text, tokenizer))
     (weights,) = aligner.weights([("eins hund vier", "一狗四。")])
     assert weights.shape == (4, 3) and (weights.sum(1) > 0.2).all()
-    links = translating("links", model="chinese", text="eins hund vier", target="一狗四。")
-    np.testing.assert_allclose(dense(links, (4, 3)), np.where(weights < 0.01, 0, weights), atol=1e-3)
+    links = call_translating("links", model="chinese", text="eins hund vier", target="一狗四。")
+    np.testing.assert_allclose(dense_weights(links, (4, 3)), np.where(weights < 0.01, 0, weights), atol=1e-3)
 
 
-def test_another_character_is_exchanged_and_the_rest_follows_without_a_space(translating: Any, chinese: Any) -> None:
+def test_alternatives_in_an_unspaced_script_add_no_space(call_translating: Any, chinese: Any) -> None:
     text = "eins hund vier"
-    others = translating("words", model="chinese", text=text, prefix="一", n=20)["words"]
+    others = call_translating("words", model="chinese", text=text, prefix="一", n=20)["words"]
     han = [each for each in others if each["word"] in set("一二三四狗房子。")]
     assert len(han) > 2
     assert all(each["prefix"] == "一" + each["word"] for each in han)
     assert all(each["text"].startswith(each["prefix"].rstrip()) for each in others)
     assert all(each["prefix"].endswith(f"{each['word']} ") for each in others if each["word"].isascii())
     again = {"text": text, "prefix": han[1]["prefix"]}
-    (found,) = translating("sentences", model="chinese", sentences=[again])["sentences"]
+    (found,) = call_translating("sentences", model="chinese", sentences=[again])["sentences"]
     assert found["ways"][0]["text"].startswith(han[1]["prefix"])
     assert [word["text"] for word in found["ways"][0]["words"]][:2] == list(han[1]["prefix"])
 
 
-def test_the_words_of_a_source_are_told_with_its_sentences(translating: Any, chinese: Any) -> None:
-    found = translating("cut", text="eins zwei. drei vier.")["paragraphs"][0]["sentences"]
+def test_source_words_are_listed_with_each_sentence(call_translating: Any, chinese: Any) -> None:
+    found = call_translating("cut", text="eins zwei. drei vier.")["paragraphs"][0]["sentences"]
     assert [sentence["words"] for sentence in found] == [["eins", "zwei."], ["drei", "vier."]]
-    found = translating("cut", model="chinese", text="狗 eins房子")["paragraphs"][0]["sentences"]
+    found = call_translating("cut", model="chinese", text="狗 eins房子")["paragraphs"][0]["sentences"]
     assert [sentence["words"] for sentence in found] == [["狗", "eins", "房", "子"]]
 
 
-def test_a_client_that_goes_away_frees_the_model(asked: Any, translating: Any) -> None:
+def test_disconnecting_client_frees_the_model(call_api: Any, call_translating: Any) -> None:
     long = {"sentences": [{"text": f"eins zwei drei {n}"} for n in range(120)], "beam_size": 16}
     for _ in range(5):
         with pytest.raises(TimeoutError):
-            asked("translating/sentences", long, timeout=0.05)
-    assert translating("sentences", sentences=[{"text": "eins"}])["sentences"][0]["ways"]
+            call_api("translating/sentences", long, timeout=0.05)
+    assert call_translating("sentences", sentences=[{"text": "eins"}])["sentences"][0]["ways"]
 
 
-def test_who_leaves_a_shared_batch_is_translated_no_further(
+def test_disconnected_clients_rows_leave_the_shared_batch(
     server: Any, translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served, plain = server.registry.get("translator"), TargetBatch.step
-    begun, left, rows = threading.Event(), threading.Event(), []
+    served, original_step = server.registry.get("translator"), TargetBatch.step
+    started, client_left, rows = threading.Event(), threading.Event(), []
 
     def step(self: TargetBatch, tokens: Tensor) -> Tensor:
         rows.append(len(tokens))
         if len(rows) == 2:
-            begun.set()
-            assert left.wait(10)
-        return plain(self, tokens)
+            started.set()
+            assert client_left.wait(10)
+        return original_step(self, tokens)
 
     async def ask_and_leave() -> str:
         stays = asyncio.create_task(served.translate(["eins zwei drei"]))
         leaves = asyncio.create_task(served.translate(["vier fünf sechs"]))
-        await asyncio.to_thread(begun.wait, 10)
+        await asyncio.to_thread(started.wait, 10)
         leaves.cancel()
         await asyncio.gather(leaves, return_exceptions=True)
-        left.set()
+        client_left.set()
         (found,) = await stays
         return str(found.text)
 

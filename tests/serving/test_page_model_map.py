@@ -1,4 +1,4 @@
-"""The whole model as one picture, on the page: its numbers are the model's, and keys lead through it."""
+"""The model map on the Inspect screen: its numbers equal the model's, and it works by keyboard."""
 
 from typing import Any
 
@@ -9,23 +9,23 @@ MODEL = ".shown .pw-flowmap"
 TEXTS = {"writer": "It was day", "translator": "eins zwei drei", "classifier": "a fine film"}
 
 
-def packed(page: Any, picture: str, **asked: Any) -> Any:
+def fetch_view(page: Any, picture: str, **body: Any) -> Any:
     script = """async ([picture, asked]) => {
       const { askPacked } = await import("/api.js");
       const { Tensor } = await import("/views/bytes.js");
       const plain = (_, value) => (value instanceof Tensor ? [...value.values] : value);
       return JSON.parse(JSON.stringify(await askPacked(`inspect/${picture}`, asked), plain));
     }"""
-    return page.evaluate(script, [picture, asked])["views"][0]["data"]
+    return page.evaluate(script, [picture, body])["views"][0]["data"]
 
 
 @pytest.mark.parametrize("kind", list(TEXTS))
-def test_the_overview_on_the_page_has_the_numbers_of_the_model(visit: Any, server: Any, kind: str) -> None:
-    text, look = TEXTS[kind], server.registry.get(kind).inspector
+def test_model_map_shows_the_models_numbers(visit: Any, server: Any, kind: str) -> None:
+    text, inspector = TEXTS[kind], server.registry.get(kind).inspector
     page = visit(f"#/inspect?model={kind}&text={text}&tool=model&position=1")
     page.wait_for_selector(MODEL)
-    expected = look.model_map(text, position=1)
-    found = packed(page, "model", model=kind, text=text, position=1)["map"]
+    expected = inspector.model_map(text, position=1)
+    found = fetch_view(page, "model", model=kind, text=text, position=1)["map"]
     for stack, own in zip(found["stacks"], expected.stacks, strict=True):
         for each, one in zip(stack["sublayers"], own.sublayers, strict=True):
             np.testing.assert_allclose(each["added"], one.added, rtol=1e-5)
@@ -42,17 +42,17 @@ def test_the_overview_on_the_page_has_the_numbers_of_the_model(visit: Any, serve
 
 
 @pytest.mark.parametrize("kind", list(TEXTS))
-def test_keys_lead_from_the_whole_to_one_product_and_back(visit: Any, server: Any, kind: str) -> None:
-    text, look = TEXTS[kind], server.registry.get(kind).inspector
+def test_keyboard_leads_from_the_map_to_one_product_and_back(visit: Any, server: Any, kind: str) -> None:
+    text, inspector = TEXTS[kind], server.registry.get(kind).inspector
     page = visit(f"#/inspect?model={kind}&text={text}&tool=model", width=390, height=844)
     page.wait_for_selector(MODEL)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it fits a phone"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "must fit a phone's screen"
     page.focus(MODEL)
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     page.wait_for_selector(".pw-head-box")
     stack = "encoder" if kind == "classifier" else "decoder"
-    place = look.place_detail(text, f"{stack}.0")
+    place = inspector.place_detail(text, f"{stack}.0")
     length = float(page.inner_text(".pw-flow-name span >> nth=0").rsplit(" ", 1)[1])
     assert length == pytest.approx(float(np.linalg.norm(place.sublayers[0].before)), rel=0.006)
     page.focus(".pw-head-box")
@@ -62,7 +62,7 @@ def test_keys_lead_from_the_whole_to_one_product_and_back(visit: Any, server: An
     page.keyboard.press("Enter")
     page.wait_for_selector(".pw-row-table")
     position = int(page.inner_text(".pw-crumbs [aria-current]").split()[1])
-    row = look.arithmetic(text, f"{stack}.0.0").row(position)
+    row = inspector.arithmetic(text, f"{stack}.0.0").row(position)
     shown = page.locator(".pw-row-table td:nth-child(2)").all_inner_texts()
     expected = [each for each, masked in zip(row.scores[0], row.masked[0], strict=True) if np.isfinite(masked)]
     np.testing.assert_allclose([float(each.replace("−", "-")) for each in shown], expected, atol=0.006)
@@ -74,40 +74,40 @@ def test_keys_lead_from_the_whole_to_one_product_and_back(visit: Any, server: An
     page.wait_for_selector(f"{MODEL}:visible")
 
 
-def test_a_step_at_the_end_appends_the_likeliest_token(visit: Any, server: Any) -> None:
-    text, look = TEXTS["writer"], server.registry.get("writer").inspector
+def test_next_token_appends_the_likeliest_token(visit: Any, server: Any) -> None:
+    text, inspector = TEXTS["writer"], server.registry.get("writer").inspector
     page = visit(f"#/inspect?model=writer&text={text}&tool=model")
     page.wait_for_selector(MODEL)
-    expected = look.model_map(text).outcomes.texts[0]
+    expected = inspector.model_map(text).outcomes.texts[0]
     page.click("text=next token")
     page.wait_for_function("length => document.getElementById('inspect-text').value.length > length", arg=len(text))
     assert page.input_value("#inspect-text") == text + str(expected)
 
 
-def test_the_circuit_is_drawn_with_a_sentence_for_each_path(visit: Any, server: Any) -> None:
-    text, look = TEXTS["translator"], server.registry.get("translator").inspector
+def test_circuit_shows_a_sentence_for_each_path(visit: Any, server: Any) -> None:
+    text, inspector = TEXTS["translator"], server.registry.get("translator").inspector
     page = visit(f"#/inspect?model=translator&text={text}&tool=model&position=1")
     page.wait_for_selector(MODEL)
     page.click("button:text-is('Circuit')")
     page.wait_for_selector(".pw-path")
-    found = look.paths(text, position=1, n_edges=16)
+    found = inspector.paths(text, position=1, n_edges=16)
     assert page.locator(".pw-path span:first-child").all_inner_texts() == [found.sentence(each) for each in found.edges]
 
 
-def test_patching_and_parts_are_on_the_page(visit: Any, server: Any) -> None:
-    look = server.registry.get("writer").inspector
+def test_patching_and_logit_attribution_are_shown(visit: Any, server: Any) -> None:
+    inspector = server.registry.get("writer").inspector
     page = visit("#/inspect?model=writer&text=It%20was%20day&tool=patching&other_text=It%20was%20dry")
     page.wait_for_selector(".pw-patching .pw-field")
-    (found,) = look.patching("It was day", "It was dry")
+    (found,) = inspector.patching("It was day", "It was dry")
     assert page.inner_text(".pw-patching > p >> nth=0") == found.explanation
     page.click("text=Parts")
     page.wait_for_selector(".pw-parts-table")
-    parts = look.logit_attribution("It was day")
+    parts = inspector.logit_attribution("It was day")
     assert page.inner_text(".pw-parts > p >> nth=0") == parts.explanation
 
 
-def test_texts_that_are_too_long_are_refused(asked: Any, server: Any) -> None:
-    status, answer = asked("inspect/patching?format=json", {"model": "writer", "text": "It", "other_text": "It was"})
+def test_mismatched_texts_and_unknown_places_are_refused(call_api: Any, server: Any) -> None:
+    status, answer = call_api("inspect/patching?format=json", {"model": "writer", "text": "It", "other_text": "It was"})
     assert status == 400 and "tokens" in answer["error"]["message"]
-    status, answer = asked("inspect/place?format=json", {"model": "writer", "text": "It", "place": "decoder.77"})
+    status, answer = call_api("inspect/place?format=json", {"model": "writer", "text": "It", "place": "decoder.77"})
     assert status == 400 and "no place" in answer["error"]["message"]

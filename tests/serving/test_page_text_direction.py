@@ -1,4 +1,4 @@
-"""Texts of any script on the page: each stands on the side where it begins, in a list of others too."""
+"""Text direction on the page: each text is aligned to the side where its script begins."""
 
 import json
 from typing import Any
@@ -19,12 +19,12 @@ SIDE = """element => {
 
 
 def sides(page: Any, selector: str) -> list[str]:
-    """Beside which edge of its element each text stands."""
+    """Return the edge of its element to which each text is aligned."""
     return [each.evaluate(SIDE) for each in page.locator(selector).all()]
 
 
-def answers(page: Any, address: str, change: Any) -> None:
-    """The server's answer, changed."""
+def alter_response(page: Any, address: str, change: Any) -> None:
+    """Change the JSON of the server's response."""
 
     def altered(route: Any) -> None:
         answer = route.fetch()
@@ -35,14 +35,14 @@ def answers(page: Any, address: str, change: Any) -> None:
     page.route(f"**/{address}", altered)
 
 
-def test_every_translation_stands_on_its_own_side(visit: Any) -> None:
+def test_each_translation_is_aligned_by_its_direction(visit: Any) -> None:
     def put(found: Any) -> None:
         for way, text in zip(found["sentences"][0]["ways"], (HEBREW, ENGLISH, ARABIC), strict=False):
             one, two = ({"text": each, "before": "", "probability": 0.5} for each in text.split())
             way.update(text=text, words=[one, {**two, "before": " "}], weights=[])
 
     page = visit("#/translate?model=translator")
-    answers(page, "translating/sentences", put)
+    alter_response(page, "translating/sentences", put)
     page.fill(".source textarea", "eins zwei")
     page.wait_for_selector(".ways li >> nth=2")
     assert sides(page, "button.way")[:3] == ["right", "left", "right"]
@@ -51,7 +51,7 @@ def test_every_translation_stands_on_its_own_side(visit: Any) -> None:
     assert sides(page, ".history li bdi") == ["right"]
 
 
-def test_marks_lie_below_the_words_of_a_source_that_runs_from_right_to_left(visit: Any) -> None:
+def test_marks_lie_below_words_of_a_right_to_left_source(visit: Any) -> None:
     page = visit("#/translate?model=translator&text=" + quote(f"{HEBREW}\n{ENGLISH}"))
     page.wait_for_selector(".copy span")
     styles = "e => ['direction', 'unicodeBidi', 'textAlign', 'width'].map(name => getComputedStyle(e)[name])"
@@ -61,7 +61,7 @@ def test_marks_lie_below_the_words_of_a_source_that_runs_from_right_to_left(visi
     assert first > last + 200, "the second line is English"
 
 
-def test_lines_have_their_own_sides_also_while_the_model_writes(visit: Any) -> None:
+def test_lines_keep_their_alignment_while_the_model_writes(visit: Any) -> None:
     places = """() => {
       const range = document.createRange();
       range.selectNodeContents(document.querySelector(".editor"));
@@ -75,12 +75,12 @@ def test_lines_have_their_own_sides_also_while_the_model_writes(visit: Any) -> N
       line.append(document.querySelector(".editor").firstChild);
       document.querySelector(".editor").append(line);
     }""")
-    assert hebrew in page.evaluate(places), "as in the blocks of a text that grows"
+    assert hebrew in page.evaluate(places), "the same inside a block, as while the model writes"
 
 
-def test_examples_and_branches_are_cut_where_their_text_ends(visit: Any, server: Any) -> None:
+def test_examples_and_branches_have_their_own_direction(visit: Any, server: Any) -> None:
     page = visit("#/write?model=writer")
-    answers(page, "models", lambda found: [each.update(examples=[HEBREW, ENGLISH]) for each in found["models"]])
+    alter_response(page, "models", lambda found: [each.update(examples=[HEBREW, ENGLISH]) for each in found["models"]])
     page.goto(f"{server.address}/#/write?model=writer&length=2")
     page.reload()
     directions = "all => all.map(each => getComputedStyle(each).direction)"
@@ -94,13 +94,13 @@ def test_examples_and_branches_are_cut_where_their_text_ends(visit: Any, server:
 
 
 @pytest.mark.parametrize(("text", "side"), [(ARABIC, "right"), (ENGLISH, "left")])
-def test_rows_and_samples_stand_on_their_side(visit: Any, text: str, side: str) -> None:
+def test_rows_and_samples_are_aligned_by_direction(visit: Any, text: str, side: str) -> None:
     page = visit("#/classify?model=classifier")
     table = f"text\n{text}\n{text}\n".encode()
     page.set_input_files("input[type=file]", {"name": "t.csv", "mimeType": "text/csv", "buffer": table})
     page.wait_for_selector(".rows td.text")
     assert sides(page, ".rows td.text") == [side, side]
-    answers(page, "samples?*", lambda found: [each.update(prompt=text) for each in found["samples"]])
+    alter_response(page, "samples?*", lambda found: [each.update(prompt=text) for each in found["samples"]])
     page.goto(f"{page.url.partition('#')[0]}#/runs?runs=%5B%22writer%22%5D")
     page.wait_for_selector(".tried .prompt")
     assert set(
@@ -108,9 +108,9 @@ def test_rows_and_samples_stand_on_their_side(visit: Any, text: str, side: str) 
     ) == {"rtl" if side == "right" else "ltr"}
 
 
-def test_texts_say_in_which_language_they_are(visit: Any) -> None:
+def test_texts_have_lang_attributes(visit: Any) -> None:
     page = visit("#/translate?model=translator")
-    answers(page, "models", lambda found: [each.update(languages=["de", "ja"]) for each in found["models"]])
+    alter_response(page, "models", lambda found: [each.update(languages=["de", "ja"]) for each in found["models"]])
     page.reload()
     page.fill(".source textarea", "eins zwei")
     page.wait_for_selector(".ways")

@@ -1,4 +1,4 @@
-"""Who may ask, from where and how much; and how a server ends."""
+"""Access control, limits, metrics, and shutdown of the server."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ from penwright.serving.metrics import Metrics
 from penwright.serving.middleware import Middleware
 from penwright.serving.settings import ServingSettings
 
-from .conftest import Running, Serving, eventually
+from .conftest import RunningServer, StartServer, eventually
 
 KEY = "a secret: with a colon"
 
@@ -45,12 +45,12 @@ def ask(address: str, path: str, method: str = "GET", body: bytes | None = None,
 
 
 @pytest.fixture(scope="module")
-def locked(serving: Serving) -> str:
-    """The address of a server that asks for a key."""
-    return serving(api_key=KEY).address
+def key_protected(start_server: StartServer) -> str:
+    """The address of a server that requires a key."""
+    return start_server(api_key=KEY).address
 
 
-def test_only_the_address_that_was_printed_is_known(server: Running) -> None:
+def test_unknown_host_headers_are_refused(server: RunningServer) -> None:
     host = server.address.removeprefix("http://")
     port = host.split(":")[1]
     assert ask(server.address, "/health").status == 200
@@ -60,12 +60,12 @@ def test_only_the_address_that_was_printed_is_known(server: Running) -> None:
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://localhost"])
-def test_pages_of_other_places_are_refused(server: Running, origin: str) -> None:
+def test_foreign_origins_are_refused(server: RunningServer, origin: str) -> None:
     assert ask(server.address, "/v1/models", Origin=origin).status == 403
     assert ask(server.address, "/v1/models", Origin=server.address).status == 200
 
 
-def test_answers_let_no_other_page_in(server: Running) -> None:
+def test_responses_have_security_headers_and_no_cors(server: RunningServer) -> None:
     for path in ("/", "/v1/models", "/nothing"):
         headers = ask(server.address, path).headers
         assert "default-src 'self'" in headers["content-security-policy"]
@@ -73,13 +73,13 @@ def test_answers_let_no_other_page_in(server: Running) -> None:
         assert not [name for name in headers if name.startswith("access-control")]
 
 
-def test_nothing_but_health_is_open_without_the_key(locked: str) -> None:
-    assert ask(locked, "/health").status == 200
-    paths = json.loads(ask(locked, "/openapi.json", X_API_Key=KEY).text)["paths"]
+def test_every_route_but_health_requires_the_key(key_protected: str) -> None:
+    assert ask(key_protected, "/health").status == 200
+    paths = json.loads(ask(key_protected, "/openapi.json", X_API_Key=KEY).text)["paths"]
     assert {"/v1/completions", "/translate", "/classify", "/metrics"} <= set(paths)
     for path in {*paths, "/", "/openapi.json", "/views/dom.js", "/nothing"} - {"/health"}:
         for method in ("GET", "POST"):
-            assert ask(locked, path, method).status == 401, path
+            assert ask(key_protected, path, method).status == 401, path
 
 
 @pytest.mark.parametrize(
@@ -90,22 +90,22 @@ def test_nothing_but_health_is_open_without_the_key(locked: str) -> None:
         {"X-API-Key": KEY},
     ],
 )
-def test_the_key_opens(locked: str, headers: dict[str, str]) -> None:
-    assert ask(locked, "/v1/models", **headers).status == 200
+def test_key_is_accepted_in_each_header(key_protected: str, headers: dict[str, str]) -> None:
+    assert ask(key_protected, "/v1/models", **headers).status == 200
     wrong = {name: value[:-2] + "x=" for name, value in headers.items()}
-    assert ask(locked, "/v1/models", **wrong).status == 401
+    assert ask(key_protected, "/v1/models", **wrong).status == 401
 
 
-def test_clients_of_libretranslate_show_the_key_in_the_body(locked: str) -> None:
-    client = pytest.importorskip("libretranslatepy").LibreTranslateAPI(locked, KEY)
+def test_libretranslate_clients_may_send_the_key_in_the_body(key_protected: str) -> None:
+    client = pytest.importorskip("libretranslatepy").LibreTranslateAPI(key_protected, KEY)
     assert client.languages()[0]["targets"] == ["target"]
     assert isinstance(client.translate("eins", "auto", "target"), str)
     body = json.dumps({"q": "eins", "target": "target", "api_key": KEY}).encode()
-    assert ask(locked, "/translate", "POST", body, Content_Type="application/json").status == 200
+    assert ask(key_protected, "/translate", "POST", body, Content_Type="application/json").status == 200
 
 
-def test_a_body_that_is_too_large_is_refused(serving: Serving) -> None:
-    address = serving(max_body_bytes=2000).address
+def test_oversized_body_is_refused(start_server: StartServer) -> None:
+    address = start_server(max_body_bytes=2000).address
     found = ask(address, "/v1/completions", "POST", b"x" * 2001)
     assert found.status == 413 and "max_body_bytes" in found.text
     claimed = ask(address, "/v1/completions", "POST", b"{}", Content_Length="10000000000")
@@ -137,28 +137,28 @@ LONG, MANY = "a" * 101, ["a"] * 4
         ("/inspect/compared/tokens", {"text": "a", "other_text": LONG}, "max_characters"),
     ],
 )
-def test_no_interface_takes_more_than_its_limits(limited: str, path: str, body: dict[str, object], limit: str) -> None:
+def test_every_route_enforces_its_limits(limited: str, path: str, body: dict[str, object], limit: str) -> None:
     found = ask(limited, path, "POST", json.dumps(body).encode(), Content_Type="application/json")
     assert found.status in (400, 413) and limit in found.text
 
 
 @pytest.fixture(scope="module")
-def limited(serving: Serving) -> str:
-    return serving(max_characters=100, max_texts=3, max_n=2, max_new_tokens=8).address
+def limited(start_server: StartServer) -> str:
+    return start_server(max_characters=100, max_texts=3, max_n=2, max_new_tokens=8).address
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[" * 100_000, b"\xff\xfe", b'{"prompt": NaN}', b"1" * 10_000, b'{"seed": 1e999}', b"null"]
 )
 @pytest.mark.parametrize("path", ["/v1/completions", "/translate", "/detect", "/classify"])
-def test_what_is_no_json_is_the_clients_mistake(server: Running, path: str, body: bytes) -> None:
+def test_invalid_json_is_a_client_error(server: RunningServer, path: str, body: bytes) -> None:
     found = ask(server.address, path, "POST", body, Content_Type="application/json")
     assert 400 <= found.status < 500
     assert json.loads(found.text)["error"]
 
 
-def test_more_than_can_wait_is_refused_for_now(serving: Serving) -> None:
-    running = serving(max_waiting=3)
+def test_full_queue_answers_429_with_retry_after(start_server: StartServer) -> None:
+    running = start_server(max_waiting=3)
     served = running.registry.get("writer")
     long = json.dumps({"prompt": "It", "max_tokens": 4000, "n": 3, "stream": True}).encode()
     host, port = running.address.removeprefix("http://").split(":")
@@ -177,9 +177,9 @@ def test_more_than_can_wait_is_refused_for_now(serving: Serving) -> None:
     assert many.status == 400
 
 
-def test_what_takes_too_long_is_ended(serving: Serving) -> None:
-    running = serving(deadline_seconds=0.6)
-    long = {"prompt": "It", "max_tokens": 4000, "logit_bias": {str(no_end(running)): -100}}
+def test_requests_past_the_deadline_time_out(start_server: StartServer) -> None:
+    running = start_server(deadline_seconds=0.6)
+    long = {"prompt": "It", "max_tokens": 4000, "logit_bias": {str(end_token_id(running)): -100}}
     found = ask(running.address, "/v1/completions", "POST", json.dumps(long).encode(), Content_Type="application/json")
     assert found.status == 504 and json.loads(found.text)["error"]["type"] == "timeout_error"
     streamed = ask(
@@ -193,11 +193,11 @@ def test_what_takes_too_long_is_ended(serving: Serving) -> None:
     assert eventually(lambda: not running.registry.get("writer").completion_worker.pool.busy)
 
 
-def no_end(running: Running) -> int:
+def end_token_id(running: RunningServer) -> int:
     return running.registry.get("writer").generator.tokenizer.end_id
 
 
-def test_metrics_count(server: Running) -> None:
+def test_metrics_count_requests_and_texts(server: RunningServer) -> None:
     def counted(name: str) -> float:
         lines = ask(server.address, "/metrics").text.split("\n")
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
@@ -210,7 +210,7 @@ def test_metrics_count(server: Running) -> None:
     assert (counted(name), counted('penwright_texts_total{model="classifier"}')) == (before[0] + 1, before[1] + 2)
 
 
-def test_an_address_for_others_wants_a_key(server: Running) -> None:
+def test_public_host_requires_a_key(server: RunningServer) -> None:
     from penwright.serving.server import Server
     from penwright.serving.settings import ServingSettings
 
@@ -218,7 +218,7 @@ def test_an_address_for_others_wants_a_key(server: Running) -> None:
         Server(server.registry, ServingSettings(host="0.0.0.0", port=0))
 
 
-def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_beginning() -> None:
+def test_connections_use_tcp_nodelay() -> None:
     from penwright.serving.server import _bind
 
     with _bind("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
@@ -227,7 +227,7 @@ def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_beginning() -> N
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_a_port_that_is_taken_is_named(server: Running) -> None:
+def test_port_in_use_is_named_in_the_error(server: RunningServer) -> None:
     from penwright.errors import PenwrightError
     from penwright.serving.server import Server
     from penwright.serving.settings import ServingSettings
@@ -238,7 +238,7 @@ def test_a_port_that_is_taken_is_named(server: Running) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_a_signal_lets_open_streams_come_to_their_end(runs: Path, number: signal.Signals, code: int) -> None:
+def test_signal_lets_open_streams_finish(runs: Path, number: signal.Signals, code: int) -> None:
     command = [sys.executable, "-m", "penwright", "serve", str(runs / "writer"), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
         assert process.stdout is not None
@@ -254,8 +254,8 @@ def test_a_signal_lets_open_streams_come_to_their_end(runs: Path, number: signal
         assert process.wait(20) == code
 
 
-class Counting(Metrics):
-    """Keeps what it is told."""
+class RecordingMetrics(Metrics):
+    """Metrics that record the status codes."""
 
     def __init__(self) -> None:
         self.statuses: list[int] = []
@@ -264,26 +264,26 @@ class Counting(Metrics):
         self.statuses.append(status)
 
 
-def test_a_failure_of_our_own_is_said_with_all_headers_and_counted_as_one() -> None:
+def test_internal_error_has_security_headers_and_is_counted_once() -> None:
     sent: list[Any] = []
-    metrics, asked = Counting(), asyncio.Event()
+    metrics, request_was_read = RecordingMetrics(), asyncio.Event()
 
     async def failing(scope: Any, receive: Any, send: Any) -> None:
         raise ZeroDivisionError
 
     async def receive() -> Any:
-        if asked.is_set():
+        if request_was_read.is_set():
             await asyncio.sleep(60)
-        asked.set()
+        request_was_read.set()
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Any) -> None:
         sent.append(message)
 
     scope = {"type": "http", "path": "/score", "method": "POST", "headers": [(b"host", b"127.0.0.1:8000")]}
-    gate = Middleware(failing, ServingSettings(), metrics)
-    # In a thread of its own, since the browser of other tests keeps a loop running in this one.
+    middleware = Middleware(failing, ServingSettings(), metrics)
+    # Other tests' browsers keep an event loop running in this thread, so use another thread.
     with pytest.raises(ZeroDivisionError), ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, gate(scope, receive, send)).result()
+        thread.submit(asyncio.run, middleware(scope, receive, send)).result()
     assert sent[0]["status"] == 500 and b"content-security-policy" in dict(sent[0]["headers"])
     assert metrics.statuses == [500]

@@ -1,4 +1,4 @@
-"""Patterns and words are prepared beside the model, which goes on meanwhile; and it ends when nobody waits."""
+"""Constraints are built in a thread beside the model's, and building stops when no client waits."""
 
 import json
 import threading
@@ -13,7 +13,7 @@ from penwright.decoding.constraints import constraints
 from penwright.decoding.constraints.constraints import CompletionConstraint
 from penwright.serving.batching import ClientsDisconnected
 
-from .conftest import Asked, Running, Serving, eventually
+from .conftest import ApiCall, RunningServer, StartServer, eventually
 
 MANY = "".join(c for c in map(chr, range(0xA0, 0x3000)) if c.isalpha() and c.lower() != c.upper())[:980]
 PATTERNS = {
@@ -31,8 +31,8 @@ PATTERNS = {
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_while_a_pattern_is_prepared_it_can_be_ended(name: str, server: Running) -> None:
-    """Between two looks at whether somebody waits, little is done; what it takes in all is bounded."""
+def test_building_a_pattern_can_be_cancelled(name: str, server: RunningServer) -> None:
+    """Little work is done between two checks for waiting clients, and the total work is bounded."""
     calls = 0
 
     def check() -> None:
@@ -43,14 +43,14 @@ def test_while_a_pattern_is_prepared_it_can_be_ended(name: str, server: Running)
 
     tokenizer = server.registry.get("writer").generator.tokenizer
     settings = DecodingSettings(pattern=PATTERNS[name])
-    with pytest.raises(Exception) as ended:
+    with pytest.raises(Exception) as finished:
         CompletionConstraint(settings, tokenizer, ["a"], 100, check)
-    assert ended.type is ClientsDisconnected or calls < 3
+    assert finished.type is ClientsDisconnected or calls < 3
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_no_pattern_is_a_failure_of_the_server(name: str, serving: Serving) -> None:
-    running = serving(build_seconds=0.5)
+def test_no_pattern_causes_a_server_error(name: str, start_server: StartServer) -> None:
+    running = start_server(build_seconds=0.5)
     body = json.dumps({"text": "a", "settings": {"pattern": PATTERNS[name], "max_new_tokens": 4}})
     host, port = running.address.removeprefix("http://").split(":")
     with closing(HTTPConnection(host, int(port), timeout=60)) as connection:
@@ -58,18 +58,18 @@ def test_no_pattern_is_a_failure_of_the_server(name: str, serving: Serving) -> N
         assert connection.getresponse().status in (200, 400)
 
 
-def test_the_model_writes_while_a_pattern_is_prepared(
-    asked: Asked, server: Running, monkeypatch: pytest.MonkeyPatch
+def test_model_generates_while_a_pattern_is_built(
+    call_api: ApiCall, server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
-    plain = constraints.Automaton
+    started, may_continue, finished = threading.Event(), threading.Event(), threading.Event()
+    original_automaton = constraints.Automaton
 
-    def slow(*given: Any) -> Any:
-        begun.set()
-        assert go_on.wait(30)
-        return plain(*given)
+    def slow(*arguments: Any) -> Any:
+        started.set()
+        assert may_continue.wait(30)
+        return original_automaton(*arguments)
 
-    def constrained() -> None:
+    def request_constrained() -> None:
         status, _ = 0, None
         body = json.dumps({"text": "It", "settings": {"pattern": "[a-z]+", "max_new_tokens": 4}})
         host, port = server.address.removeprefix("http://").split(":")
@@ -77,23 +77,23 @@ def test_the_model_writes_while_a_pattern_is_prepared(
             connection.request("POST", "/write", body)
             status = connection.getresponse().status
         assert status == 200
-        ended.set()
+        finished.set()
 
     monkeypatch.setattr(constraints, "Automaton", slow)
-    thread = threading.Thread(target=constrained)
+    thread = threading.Thread(target=request_constrained)
     thread.start()
     try:
-        assert begun.wait(30)
-        assert asked("v1/completions", {"prompt": "It", "max_tokens": 4})[0] == 200
-        assert asked("health")[0] == 200
-        assert not ended.is_set()
+        assert started.wait(30)
+        assert call_api("v1/completions", {"prompt": "It", "max_tokens": 4})[0] == 200
+        assert call_api("health")[0] == 200
+        assert not finished.is_set()
     finally:
-        go_on.set()
+        may_continue.set()
         thread.join(60)
-    assert ended.is_set()
+    assert finished.is_set()
 
 
-def test_a_client_that_leaves_ends_what_is_prepared_for_it(server: Running) -> None:
+def test_disconnecting_client_cancels_building(server: RunningServer) -> None:
     served = server.registry.get("writer")
     body = json.dumps({"text": "a", "settings": {"pattern": PATTERNS["nested counts"]}})
     host, port = server.address.removeprefix("http://").split(":")

@@ -1,4 +1,4 @@
-"""HTML in which the texts are translated and all else stays."""
+"""Translation of HTML: texts change, tags stay."""
 
 import re
 from typing import Any
@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from penwright.serving.html_tags import pieces, texts_of, with_texts
 
-from .conftest import Asked, Running
+from .conftest import ApiCall, RunningServer
 
 
-def shouted(html: str) -> str:
+def uppercase_texts(html: str) -> str:
     parts = pieces(html)
     return with_texts(parts, {text: text.upper() for text in texts_of(parts)})
 
@@ -36,15 +36,15 @@ def shouted(html: str) -> str:
         ("", ""),
     ],
 )
-def test_tags_stay_and_texts_are_exchanged(html: str, expected: str) -> None:
-    assert shouted(html) == expected
+def test_texts_are_replaced_and_tags_stay(html: str, expected: str) -> None:
+    assert uppercase_texts(html) == expected
 
 
 tags = st.sampled_from(["<p>", "</p>", "<b a='>'>", "<", ">", '"', "'", "<!--", "-->", "<script>", "</script>", "<br>"])
 
 
 @given(st.lists(tags | st.sampled_from(["word", " ", "&amp;", "İ", "\n"]), max_size=12).map("".join))
-def test_what_has_no_translation_stays_as_it_reads(html: str) -> None:
+def test_untranslated_html_keeps_its_text(html: str) -> None:
     parts = pieces(html)
     assert "".join(part.before + part.after for part in parts if not part.text).count("<script>") <= html.count(
         "<script>"
@@ -57,11 +57,11 @@ def test_what_has_no_translation_stays_as_it_reads(html: str) -> None:
 @pytest.mark.parametrize(
     "repeated", ["<a", "<!--", "<a '", "<\"<'", "<p> ", "<code>", "<script>", "<a href='\"<!-- ", "<a '>'"]
 )
-def test_the_work_grows_with_the_length_of_a_page(repeated: str) -> None:
+def test_parsing_time_is_linear_in_page_length(repeated: str) -> None:
     seen: list[int] = []
 
     class Counting(str):
-        """A page that counts the characters that are searched."""
+        """A page that counts the characters searched."""
 
         def find(self, what: str, start: int = 0, end: Any = None) -> int:
             found = super().find(what, start)
@@ -77,16 +77,16 @@ def test_the_work_grows_with_the_length_of_a_page(repeated: str) -> None:
         assert sum(seen) < 8 * n * len(repeated) + 1000
 
 
-def test_a_page_is_translated_by_its_texts(asked: Asked, server: Running) -> None:
+def test_html_page_is_translated_text_by_text(call_api: ApiCall, server: RunningServer) -> None:
     translator = server.registry.get("translator").translator
     page = "<p>eins <b>zwei</b></p><script>eins</script>"
-    status, found = asked("translate", {"q": [page, "drei"], "source": "auto", "target": "target", "format": "html"})
+    status, found = call_api("translate", {"q": [page, "drei"], "source": "auto", "target": "target", "format": "html"})
     one, two, three = (each.text for each in translator.translate(["eins", "zwei", "drei"]))
     assert status == 200
     assert found["translatedText"] == [f"<p>{one} <b>{two}</b></p><script>eins</script>", three]
 
 
-def test_a_page_may_have_more_texts_than_can_wait(asked: Asked) -> None:
+def test_page_may_have_more_texts_than_the_queue(call_api: ApiCall) -> None:
     page = "".join(f"<b>eins{n}</b>" for n in range(300))
-    status, found = asked("translate", {"q": page, "target": "target", "format": "html", "alternatives": 1})
+    status, found = call_api("translate", {"q": page, "target": "target", "format": "html", "alternatives": 1})
     assert status == 200 and found["translatedText"].count("<b>") == 300 == found["alternatives"][0].count("</b>")

@@ -1,4 +1,4 @@
-"""A server among clients that want it no good, for some seconds; benchmarks/hostile_clients.py does it for minutes."""
+"""A server under attack for some seconds; benchmarks/hostile_clients.py does it for minutes."""
 
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
