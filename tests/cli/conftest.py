@@ -1,4 +1,4 @@
-"""The commands as a person types them, small corpora to give them, and a tiny run of each task."""
+"""A fixture that runs command lines, small corpora, and a tiny run of each task."""
 
 import io
 import os
@@ -26,22 +26,22 @@ QUICK = [
         "model.context_length=32",
         "training.batch_tokens=128",
         "training.threads=1",
-        "training.device=cpu",  # where the same is computed bit for bit
+        "training.device=cpu",  # results are bit-for-bit reproducible there
         "decoding.max_new_tokens=40",  # samples are written at each evaluation
     )
     for option in ("--set", setting)
 ]
 
 
-class Done(NamedTuple):
-    """How a command ended, and what it printed."""
+class CommandResult(NamedTuple):
+    """The exit code and the output of a command."""
 
     returncode: int
     stdout: str
     stderr: str
 
 
-Command = Callable[..., Done]
+Command = Callable[..., CommandResult]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -50,8 +50,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def brief_pace() -> Iterator[None]:
-    """Plans measure a single step of each size: here it is of no account how fast this machine is."""
+def one_step_measurement() -> Iterator[None]:
+    """Let plans time a single step of each size: these tests do not depend on accurate timings."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(throughput, "STEPS", 1)
         yield
@@ -59,9 +59,9 @@ def brief_pace() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def penwright() -> Command:
-    """Runs a command line in this process, which need not load torch again."""
+    """A function that runs a command line in this process, without loading torch again."""
 
-    def run(*arguments: object, stdin: str = "", cwd: Path | None = None) -> Done:
+    def run(*arguments: object, stdin: str = "", cwd: Path | None = None) -> CommandResult:
         out, err = io.StringIO(), io.StringIO()
         before = sys.argv, sys.stdin, torch.get_num_threads()
         handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
@@ -71,7 +71,7 @@ def penwright() -> Command:
             with redirect_stdout(out), redirect_stderr(err), chdir(cwd or Path.cwd()):
                 main()
         except SystemExit as end:
-            return Done(int(end.code or 0), out.getvalue(), err.getvalue())
+            return CommandResult(int(end.code or 0), out.getvalue(), err.getvalue())
         finally:
             sys.argv, sys.stdin = before[:2]
             for number, handler in handlers.items():
@@ -113,7 +113,7 @@ def runs(penwright: Command, corpora: Path, tmp_path_factory: pytest.TempPathFac
 
 
 def forget_origin(folder: Path) -> None:
-    """Make of each checkpoint what an older version would have saved: nothing about the files it was made with."""
+    """Remove from each checkpoint the record of its files, which older versions did not save."""
     run = Run(folder)
     for checkpoint in run.checkpoints():
         state = {key: value for key, value in checkpoint.state().items() if key != "made_with"}

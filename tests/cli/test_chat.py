@@ -1,4 +1,4 @@
-"""`penwright chat`, and runs of prompts and answers."""
+"""`penwright chat`, and runs trained on prompts and answers."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from .conftest import QUICK, Command
 
 
 @pytest.fixture(scope="module")
-def talker(penwright: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chat_run(penwright: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("chat")
     words = ["rain", "snow", "wind", "fog"]
     lines = [{"prompt": f"Will there be {w} on day {n}?", "completion": f"Yes, {w}."} for n in range(60) for w in words]
@@ -29,33 +29,33 @@ def talker(penwright: Command, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder / "run"
 
 
-def test_a_model_learns_to_answer(penwright: Command, talker: Path) -> None:
-    records = [json.loads(line) for line in (talker / "metrics.jsonl").read_text().splitlines()]
+def test_chat_model_learns_to_answer(penwright: Command, chat_run: Path) -> None:
+    records = [json.loads(line) for line in (chat_run / "metrics.jsonl").read_text().splitlines()]
     assert records[-1]["nats per token"] < 0.6 * records[0]["nats per token"]
-    done = penwright("evaluate", talker, "--json")
+    done = penwright("evaluate", chat_run, "--json")
     assert done.returncode == 0, done.stderr
     assert "nats per token" in done.stdout
     assert "unigram" in done.stdout
 
 
-def test_later_answers_see_earlier_messages(penwright: Command, talker: Path) -> None:
+def test_later_answers_see_earlier_messages(penwright: Command, chat_run: Path) -> None:
     options = ["--temperature", 0, "--max-new-tokens", 12]
-    both = penwright("chat", talker, *options, stdin="Will there be rain?\nAnd snow?\n\nnot read\n")
+    both = penwright("chat", chat_run, *options, stdin="Will there be rain?\nAnd snow?\n\nnot read\n")
     assert both.returncode == 0, both.stderr
     first, second = both.stdout.splitlines()
-    assert penwright("chat", talker, "Will there be rain?", *options).stdout == f"{first}\n"
-    model = penwright_package.load(talker)
-    talk = [Message("user", "Will there be rain?"), Message("assistant", first), Message("user", "And snow?")]
-    assert model.answer(talk, temperature=0.0, max_new_tokens=12).text == second
+    assert penwright("chat", chat_run, "Will there be rain?", *options).stdout == f"{first}\n"
+    model = penwright_package.load(chat_run)
+    conversation = [Message("user", "Will there be rain?"), Message("assistant", first), Message("user", "And snow?")]
+    assert model.answer(conversation, temperature=0.0, max_new_tokens=12).text == second
 
 
-def test_the_oldest_messages_give_way(talker: Path) -> None:
-    model = penwright_package.load(talker)
-    talk = [Message("system", "S")]
+def test_oldest_messages_are_dropped_when_the_context_is_full(chat_run: Path) -> None:
+    model = penwright_package.load(chat_run)
+    conversation = [Message("system", "S")]
     for n in range(40):
-        talk += [Message("user", f"question {n}"), Message("assistant", f"answer {n}")]
-    talk.append(Message("user", "last"))
-    tokens = model.chat_tokens(talk, 20)
+        conversation += [Message("user", f"question {n}"), Message("assistant", f"answer {n}")]
+    conversation.append(Message("user", "last"))
+    tokens = model.chat_tokens(conversation, 20)
     text = model.tokenizer.decode(tokens)
     assert len(tokens) <= model.model.settings.context_length - 20
     assert text.startswith("System:\nS")
@@ -66,16 +66,14 @@ def test_the_oldest_messages_give_way(talker: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "message"), [("translator", "`chat` needs a writer"), ("writer", "not trained to answer")]
 )
-def test_a_model_that_cannot_answer_says_so(penwright: Command, runs: Path, kind: str, message: str) -> None:
+def test_chat_with_an_unsuitable_model_is_refused(penwright: Command, runs: Path, kind: str, message: str) -> None:
     refused = penwright("chat", runs / kind, "Hello")
     assert refused.returncode == 2
     assert message in refused.stderr
 
 
-def test_the_spaces_that_a_template_puts_around_an_answer_are_not_shown(
-    talker: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = penwright_package.load(talker)
+def test_spaces_around_an_answer_are_stripped(chat_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = penwright_package.load(chat_run)
     shown = replace(model.generate(["a"], max_new_tokens=1)[0], text="  so be it ")
 
     def stream(_: object) -> Iterator[str]:

@@ -21,7 +21,7 @@ def rows_of(text: str, delimiter: str = ",") -> list[list[str]]:
     return list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
 
 
-def test_a_table_gets_two_columns_and_keeps_all_others(penwright: Command, runs: Path, tmp_path: Path) -> None:
+def test_table_keeps_its_columns_and_gets_two_more(penwright: Command, runs: Path, tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(TABLE.encode())
     done = penwright("classify", runs / "classifier", "--csv", path)
@@ -33,7 +33,7 @@ def test_a_table_gets_two_columns_and_keeps_all_others(penwright: Command, runs:
     assert "1 of 3 rows" in done.stderr and "empty" in done.stderr
 
 
-def test_a_table_has_its_own_delimiter_and_column_names(penwright: Command, runs: Path) -> None:
+def test_delimiter_and_column_names_of_a_table_are_respected(penwright: Command, runs: Path) -> None:
     done = penwright(
         "classify", runs / "classifier", "--csv", "-", "--text", "2", stdin="predicted;review\n7;a fine one\n"
     )
@@ -53,14 +53,14 @@ def test_a_table_has_its_own_delimiter_and_column_names(penwright: Command, runs
         ("text\nx\n", ["--json"], "--csv prints a table, not JSON"),
     ],
 )
-def test_a_table_that_cannot_be_classified(
+def test_unsuitable_table_is_refused_with_a_reason(
     penwright: Command, runs: Path, table: str, options: list[str], message: str
 ) -> None:
     done = penwright("classify", runs / "classifier", "--csv", "-", *options, stdin=table)
     assert done.returncode in (1, 2) and message in done.stderr and not done.stdout
 
 
-def test_the_most_likely_labels(penwright: Command, runs: Path) -> None:
+def test_top_prints_the_most_likely_labels(penwright: Command, runs: Path) -> None:
     (line,) = penwright("classify", runs / "classifier", "--top", 3, "a fine film").stdout.splitlines()
     first, p, second, q, none, nothing, text = line.split("\t")
     assert {first, second} == {"good", "bad"} and float(p) > float(q) and (none, nothing) == ("", "")
@@ -70,16 +70,14 @@ def test_the_most_likely_labels(penwright: Command, runs: Path) -> None:
     assert rows_of(done.stdout)[1][1:] == [first, p, second, q]
 
 
-def test_a_text_below_the_threshold_gets_no_label(penwright: Command, runs: Path) -> None:
+def test_text_below_the_threshold_gets_no_label(penwright: Command, runs: Path) -> None:
     done = penwright("classify", runs / "classifier", "--threshold", 1, "a fine film", "qqq")
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["", ""]
     record = json.loads(penwright("classify", runs / "classifier", "--threshold", 1, "a film", "--json").stdout)
     assert record["label"] is None and set(record["scores"]) == {"good", "bad"}
 
 
-def test_evaluate_reports_each_label_the_confusions_and_the_mistakes(
-    penwright: Command, runs: Path, tmp_path: Path
-) -> None:
+def test_evaluate_reports_labels_confusions_and_mistakes(penwright: Command, runs: Path, tmp_path: Path) -> None:
     rows = ["a fine film,good", "a dull film,bad", "a dull plot,bad", "such a fine film,bad"]
     (tmp_path / "mine.csv").write_text("text,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
     done = penwright("evaluate", runs / "classifier", tmp_path / "mine.csv")
@@ -93,7 +91,7 @@ def test_evaluate_reports_each_label_the_confusions_and_the_mistakes(
     assert all("report" not in score for score in scores[1:])
 
 
-def test_a_linear_classifier_is_the_one_to_beat(penwright: Command, runs: Path, corpora: Path, tmp_path: Path) -> None:
+def test_linear_classifier_is_the_baseline(penwright: Command, runs: Path, corpora: Path, tmp_path: Path) -> None:
     record = json.loads((runs / "classifier" / "baselines.json").read_text())
     linear = {
         each["name"]: each["value"] for each in record["scores"] if each["note"] == "linear classifier of n-grams"
@@ -101,7 +99,7 @@ def test_a_linear_classifier_is_the_one_to_beat(penwright: Command, runs: Path, 
     assert linear["accuracy"] == 100.0 and set(linear) == {"accuracy", "macro-F1", "nats per text"}
     scores = json.loads(penwright("evaluate", runs / "classifier", "--json").stdout)
     assert ["linear classifier of n-grams", 100.0] in [[b["name"], b["value"]] for b in scores[0]["baselines"]]
-    old = tmp_path / "plain"  # without n-grams, as older runs are: fitted when it is evaluated
+    old = tmp_path / "plain"  # without n-grams, like older runs: `evaluate` fits the linear classifier
     made = penwright("train", corpora / "labels.csv", "--run", old, "--steps", 3, "--set", "model.ngrams=false", *QUICK)
     assert "to beat: macro-F1 100.000 (linear classifier of n-grams)" in made.stderr
     assert "not beaten: accuracy 100.000 (linear classifier of n-grams)" in made.stderr
@@ -110,7 +108,7 @@ def test_a_linear_classifier_is_the_one_to_beat(penwright: Command, runs: Path, 
     assert "fitting a linear classifier" in done.stderr and "linear classifier of n-grams, not beaten" in done.stdout
 
 
-def test_a_run_needs_the_linear_classifier_it_was_trained_with(penwright: Command, runs: Path, tmp_path: Path) -> None:
+def test_damaged_or_missing_linear_classifier_is_refused(penwright: Command, runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "classifier", tmp_path / "run")
     content = bytearray((tmp_path / "run" / LINEAR).read_bytes())
     content[-1] ^= 1
@@ -122,9 +120,7 @@ def test_a_run_needs_the_linear_classifier_it_was_trained_with(penwright: Comman
     assert done.returncode == 1 and LINEAR in done.stderr
 
 
-def test_a_resumed_run_continues_with_the_same_linear_classifier(
-    penwright: Command, corpora: Path, tmp_path: Path
-) -> None:
+def test_resumed_run_keeps_its_linear_classifier(penwright: Command, corpora: Path, tmp_path: Path) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     for run, steps in ((whole, 20), (halves, 10)):
         options = ["--steps", steps, "--set", "training.evaluate_every=10", "--set", "schedule.type=constant", *QUICK]
@@ -136,7 +132,7 @@ def test_a_resumed_run_continues_with_the_same_linear_classifier(
     assert penwright("classify", whole, *texts).stdout == penwright("classify", halves, *texts).stdout
 
 
-def test_a_balanced_classifier_finds_more_of_a_rare_label(penwright: Command, tmp_path: Path) -> None:
+def test_balancing_predicts_a_rare_label_more_often(penwright: Command, tmp_path: Path) -> None:
     rows = [
         f"film {n} was {'odd' if n % 10 == 0 else 'usual'} {n % 7},{'rare' if n % 20 == 0 else 'frequent'}"
         for n in range(400)
@@ -154,7 +150,7 @@ def test_a_balanced_classifier_finds_more_of_a_rare_label(penwright: Command, tm
     assert [score["name"] for score in scores] == ["macro-F1", "accuracy", "nats per text", "calibration error"]
 
 
-def test_wrong_labels_are_found(penwright: Command, corpora: Path, tmp_path: Path) -> None:
+def test_check_labels_finds_wrong_labels(penwright: Command, corpora: Path, tmp_path: Path) -> None:
     lines = (corpora / "labels.csv").read_text("utf-8").splitlines()
     wrong = {f"a fine film number {n}" for n in (7, 23)}
     changed = [line.replace(",good", ",bad") if line.split(",")[0] in wrong else line for line in lines]
@@ -168,12 +164,12 @@ def test_wrong_labels_are_found(penwright: Command, corpora: Path, tmp_path: Pat
     assert len(shown) == len(found) + 1 and shown[1].endswith(f"good\tbad\t{found[0]['text']}")
 
 
-def test_only_a_classifier_has_labels_to_check(penwright: Command, runs: Path) -> None:
+def test_check_labels_refuses_a_writer(penwright: Command, runs: Path) -> None:
     done = penwright("evaluate", runs / "writer", "--check-labels")
     assert done.returncode == 2 and "not a classifier" in done.stderr
 
 
-def test_a_positive_label_is_given_from_its_threshold_on(penwright: Command, runs: Path) -> None:
+def test_threshold_applies_to_the_positive_label(penwright: Command, runs: Path) -> None:
     texts = [f"a {word} film number {n}" for n in range(5) for word in ("fine", "dull")]
     for threshold, labels in ((0, {"bad"}), (1, {"good"})):
         options = ["--positive", "bad", "--threshold", threshold]
@@ -194,7 +190,7 @@ def test_evaluate_prints_the_best_threshold_for_two_labels(penwright: Command, r
     assert report["threshold"]["label"] in ("good", "bad") and 0 <= report["threshold"]["threshold"] <= 1
 
 
-def test_the_linear_part_knows_the_held_out_texts_except_where_they_measure(
+def test_final_linear_part_is_fitted_on_held_out_texts_too(
     penwright: Command, corpora: Path, runs: Path, tmp_path: Path
 ) -> None:
     run, path = runs / "classifier", runs / "classifier" / LINEAR

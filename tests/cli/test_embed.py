@@ -25,7 +25,7 @@ def test_embed_prints_a_unit_vector_for_each_text(penwright: Command, runs: Path
     np.testing.assert_allclose(np.load(tmp_path / "v.npy", allow_pickle=False), vectors, atol=1e-5)
 
 
-def test_the_vector_of_a_writer_is_the_mean_of_its_hidden_states(runs: Path) -> None:
+def test_writers_embedding_is_the_mean_hidden_state(runs: Path) -> None:
     writer = api.load(runs / "writer")
     assert isinstance(writer, Generator)
     tokens = torch.tensor([writer.tokenizer.prompt(writer.tokenizer.encode("It was day 3"))])
@@ -36,14 +36,12 @@ def test_the_vector_of_a_writer_is_the_mean_of_its_hidden_states(runs: Path) -> 
     assert writer.embed([]).shape == (0, writer.model.settings.d_model)
 
 
-def test_a_translator_has_no_vectors(penwright: Command, runs: Path) -> None:
+def test_embed_refuses_a_translator(penwright: Command, runs: Path) -> None:
     done = penwright("embed", runs / "translator", "eins")
     assert done.returncode == 2 and "`embed` needs an encoder, a classifier or a writer" in done.stderr
 
 
-def test_search_finds_the_line_itself_first_and_keeps_the_vectors(
-    penwright: Command, runs: Path, tmp_path: Path
-) -> None:
+def test_search_finds_the_line_itself_and_caches_embeddings(penwright: Command, runs: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("a fine film number 3\n\na dull film number 7\nsomething else\n", encoding="utf-8")
     first = penwright("search", runs / "classifier", corpus, "a dull film number 7", "--top", 2)
@@ -53,13 +51,13 @@ def test_search_finds_the_line_itself_first_and_keeps_the_vectors(
     again = penwright("search", runs / "classifier", corpus, "a dull film number 7", "--json")
     assert "embedding" not in again.stderr
     assert json.loads(again.stdout.splitlines()[0])["line"] == 3 and len(again.stdout.splitlines()) == 3
-    for kept in cache_folder("vectors").glob("*/vectors.npy"):
-        kept.write_bytes(kept.read_bytes()[:-4])
+    for cached in cache_folder("vectors").glob("*/vectors.npy"):
+        cached.write_bytes(cached.read_bytes()[:-4])
     repaired = penwright("search", runs / "classifier", corpus, "a dull film number 7", "--top", 2)
     assert repaired.stdout == first.stdout and "embedding 3 lines" in repaired.stderr
 
 
-def test_search_needs_lines(penwright: Command, runs: Path, tmp_path: Path) -> None:
+def test_search_refuses_a_text_without_lines(penwright: Command, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n \n")
     done = penwright("search", runs / "classifier", tmp_path / "empty.txt", "x")
     assert done.returncode == 1 and "the text has no lines" in done.stderr

@@ -1,4 +1,4 @@
-"""`penwright train text.txt --task encode`: an encoder from text alone, and a classifier that starts from it."""
+"""`penwright train text.txt --task encode`: an encoder trained on plain text, and a classifier fine-tuned from it."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from .conftest import QUICK, Command
 from .test_finetune import settings
 
 
-def test_an_encoder_learns_from_text_alone_and_helps_a_classifier(
+def test_encoder_learns_from_plain_text_and_becomes_a_classifier(
     penwright: Command, corpora: Path, tmp_path: Path
 ) -> None:
     every = ["--set", "training.evaluate_every=10"]

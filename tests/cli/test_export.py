@@ -1,4 +1,4 @@
-"""A run is taken elsewhere by one command, or told clearly why not."""
+"""`penwright export`: formats, refusals, and the examples in docs/export.md."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from .conftest import Command
 
 
-def test_a_writer_is_exported_and_can_be_opened(penwright: Command, runs: Path, tmp_path: Path) -> None:
+def test_exported_writer_loads_in_transformers(penwright: Command, runs: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     folder = tmp_path / "new" / "writer"
     done = penwright("export", runs / "writer", "--to", "huggingface", "--output", folder)
@@ -18,7 +18,7 @@ def test_a_writer_is_exported_and_can_be_opened(penwright: Command, runs: Path, 
     assert transformers.AutoModelForCausalLM.from_pretrained(folder)(tokens).logits.isfinite().all()
 
 
-def test_a_translator_is_exported_and_translates(penwright: Command, runs: Path, tmp_path: Path) -> None:
+def test_exported_translator_translates_in_ctranslate2(penwright: Command, runs: Path, tmp_path: Path) -> None:
     ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra penwright[ctranslate2] is not installed")
     done = penwright("export", runs / "translator", "--to", "ctranslate2", "--output", tmp_path, "--precision", "int8")
     assert done.returncode == 0, done.stderr
@@ -27,7 +27,7 @@ def test_a_translator_is_exported_and_translates(penwright: Command, runs: Path,
 
 
 @pytest.mark.parametrize(("name", "to"), [("translator", "gguf"), ("classifier", "ctranslate2"), ("writer", "gguf")])
-def test_what_cannot_be_exported_is_said_and_leaves_nothing(
+def test_impossible_export_is_refused_and_leaves_no_files(
     name: str, to: str, penwright: Command, runs: Path, tmp_path: Path
 ) -> None:
     done = penwright("export", runs / name, "--to", to, "--output", tmp_path / "new")
@@ -35,37 +35,37 @@ def test_what_cannot_be_exported_is_said_and_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_is_written_over(penwright: Command, runs: Path, tmp_path: Path) -> None:
+def test_export_overwrites_nothing(penwright: Command, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
     done = penwright("export", runs / "writer", "--to", "huggingface", "--output", tmp_path)
     assert done.returncode == 2 and "already exists" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def page_code(first_line: str) -> str:
-    """The Python block of docs/export.md that begins with this line."""
+def docs_example(first_line: str) -> str:
+    """Return the Python block of docs/export.md that begins with this line."""
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
     (found,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if block.startswith(first_line))
     return found
 
 
-def test_the_page_shows_how_ctranslate2_translates(
+def test_ctranslate2_example_in_the_docs_works(
     penwright: Command, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("ctranslate2", reason="the extra penwright[ctranslate2] is not installed")
     made = penwright("export", runs / "translator", "--to", "ctranslate2", "--output", tmp_path / "ct2")
     assert made.returncode == 0, made.stderr
     monkeypatch.chdir(tmp_path)
-    exec(page_code("import ctranslate2"), {})
+    exec(docs_example("import ctranslate2"), {})
     assert capsys.readouterr().out.strip()
 
 
-def test_the_page_shows_how_transformers_writes_our_text(
+def test_transformers_example_in_the_docs_generates_our_text(
     penwright: Command, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = penwright("export", runs / "writer", "--to", "huggingface", "--output", tmp_path / "hf")
     assert made.returncode == 0, made.stderr
     ours = penwright("generate", runs / "writer", "It was", "--temperature", 0, "--max-new-tokens", 20).stdout
     monkeypatch.chdir(tmp_path)
-    exec(page_code("from transformers"), {})
+    exec(docs_example("from transformers"), {})
     assert capsys.readouterr().out.strip() == ours.strip()

@@ -1,4 +1,4 @@
-"""`penwright train --from RUN`: another run's weights, new text; all of them, or adapters."""
+"""`penwright train --from RUN`: fine-tuning of all weights, or of LoRA adapters."""
 
 import json
 import shutil
@@ -17,8 +17,8 @@ from .conftest import QUICK, Command
 
 
 def settings(*extra: object) -> list[object]:
-    kept = [each for each in QUICK if each != "--set" and not each.startswith("model.")]
-    return [*(part for each in kept for part in ("--set", each)), "--set", "training.evaluate_every=3", *extra]
+    options = [each for each in QUICK if each != "--set" and not each.startswith("model.")]
+    return [*(part for each in options for part in ("--set", each)), "--set", "training.evaluate_every=3", *extra]
 
 
 @pytest.fixture(scope="session")
@@ -38,18 +38,20 @@ def weights(run: Path) -> dict[str, bytes]:
     return {name: tensor.numpy().tobytes() for name, tensor in found.items()}
 
 
-def without_last(run: Path, copy: Path) -> Path:
-    """Copy a run as if it had been killed after its last checkpoint but one."""
+def copy_without_last_checkpoint(run: Path, copy: Path) -> Path:
+    """Copy a run as if it had been killed after its second-to-last checkpoint."""
     shutil.copytree(run, copy)
     shutil.rmtree(Run(copy).checkpoints()[-1].folder)
     return copy
 
 
-def step_zero(run: Path) -> dict[str, float]:
+def metrics_of_step_zero(run: Path) -> dict[str, float]:
     return next(record for record in Run(run).records("metrics.jsonl") if record["step"] == 0)
 
 
-def test_training_starts_where_the_base_is(penwright: Command, runs: Path, new_text: Path, tmp_path: Path) -> None:
+def test_fine_tuning_starts_from_the_base_weights(
+    penwright: Command, runs: Path, new_text: Path, tmp_path: Path
+) -> None:
     made = penwright(
         "train",
         new_text / "pairs.tsv",
@@ -70,24 +72,24 @@ def test_training_starts_where_the_base_is(penwright: Command, runs: Path, new_t
     assert all(torch.equal(tensor, base.weights()[name]) for name, tensor in first.weights().items())
     assert not torch.equal(run.run.newest()[0].weights()["encoder.norm.weight"], base.weights()["encoder.norm.weight"])
     assert penwright_package.load(tmp_path / "run").kind == "translator"
-    assert step_zero(tmp_path / "run")["nats per token"] > 0
+    assert metrics_of_step_zero(tmp_path / "run")["nats per token"] > 0
 
 
 @pytest.mark.parametrize("extra", [(), ("--lora", 2), ("--keep-old", 0.4)])
-def test_a_killed_run_resumes_to_the_same_weights(
+def test_killed_run_resumes_to_the_same_weights(
     penwright: Command, runs: Path, new_text: Path, tmp_path: Path, extra: Sequence[object]
 ) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     options = ["--from", runs / "writer", "--steps", 6, "--set", "model.dropout=0.1", *settings(*extra)]
     assert penwright("train", new_text / "nights.txt", "--run", whole, *options).returncode == 0
-    resumed = penwright("train", "--resume", without_last(whole, killed))
+    resumed = penwright("train", "--resume", copy_without_last_checkpoint(whole, killed))
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming from step 3" in resumed.stderr
     assert weights(killed) == weights(whole)
     assert (killed / "metrics.jsonl").read_text().count("\n") == 3  # steps 0, 3 and 6
 
 
-def test_lora_saves_adapters_only_and_is_merged_when_loaded(
+def test_lora_saves_only_adapters_and_merges_them_on_loading(
     penwright: Command, runs: Path, new_text: Path, tmp_path: Path
 ) -> None:
     base, run = tmp_path / "base", tmp_path / "run"
@@ -110,10 +112,14 @@ def test_lora_saves_adapters_only_and_is_merged_when_loaded(
     assert all(name.endswith(("query.weight", "value.weight")) for name in changed)
     best = next(r for r in Run(run).records("metrics.jsonl") if r["step"] == Run(run).best_step())
     scores = {score.name: score.value for score in penwright_package.evaluate(run, quiet=True)}
-    assert scores["nats per token"] == pytest.approx(best["nats per token"], rel=1e-4)  # of the layers with adapters
+    assert scores["nats per token"] == pytest.approx(
+        best["nats per token"], rel=1e-4
+    )  # the merged weights score as the unmerged adapters did
 
 
-def test_an_adapter_of_another_base_is_refused(penwright: Command, runs: Path, new_text: Path, tmp_path: Path) -> None:
+def test_adapter_of_a_missing_or_changed_base_is_refused(
+    penwright: Command, runs: Path, new_text: Path, tmp_path: Path
+) -> None:
     base, run = tmp_path / "base", tmp_path / "run"
     shutil.copytree(runs / "writer", base)
     made = penwright(
@@ -132,7 +138,7 @@ def test_an_adapter_of_another_base_is_refused(penwright: Command, runs: Path, n
     assert "does not have the weights" in refused.stderr or "lacks" in refused.stderr
 
 
-def test_the_earlier_text_is_mixed_in_or_missed(
+def test_keep_old_refuses_a_missing_or_changed_text(
     penwright: Command, runs: Path, corpora: Path, new_text: Path, tmp_path: Path
 ) -> None:
     text, base = tmp_path / "novel.txt", tmp_path / "base"
@@ -150,7 +156,7 @@ def test_the_earlier_text_is_mixed_in_or_missed(
     assert not (tmp_path / "a").exists()
 
 
-def test_a_writer_becomes_a_classifier_with_a_new_head(
+def test_writer_is_fine_tuned_to_a_classifier_with_a_new_head(
     penwright: Command, runs: Path, corpora: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -158,14 +164,16 @@ def test_a_writer_becomes_a_classifier_with_a_new_head(
         "train", corpora / "labels.csv", "--from", runs / "writer", "--steps", 3, "--run", run, *settings()
     )
     assert made.returncode == 0, made.stderr
-    assert "before fine-tuning" not in made.stderr  # a new head knows nothing yet
+    assert "before fine-tuning" not in made.stderr  # a new head has no score worth reporting
     base = open_run(runs / "writer")
     assert open_run(run).recipe.task == "classify"
     assert open_run(run).tokenizer.fingerprint == base.tokenizer.fingerprint
     assert penwright_package.load(run).classify("a fine film")[0].label in ("good", "bad")
 
 
-def test_a_classifier_is_trained_further(penwright: Command, runs: Path, corpora: Path, tmp_path: Path) -> None:
+def test_classifier_is_fine_tuned_keeping_its_head(
+    penwright: Command, runs: Path, corpora: Path, tmp_path: Path
+) -> None:
     run, base = tmp_path / "run", runs / "classifier"
     options = ["--steps", 3, "--run", run, *settings("--balance", "--set", "model.ngrams=true")]
     made = penwright("train", corpora / "labels.csv", "--from", base, *options)
@@ -190,7 +198,7 @@ def test_a_classifier_is_trained_further(penwright: Command, runs: Path, corpora
         ("writer", "greek.txt", (), "unknown to the tokenizer"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_a_run_begins(
+def test_unsuitable_base_or_data_is_refused_before_training(
     penwright: Command,
     runs: Path,
     new_text: Path,
@@ -208,15 +216,13 @@ def test_what_does_not_fit_is_refused_before_a_run_begins(
     assert not (tmp_path / "run").exists()
 
 
-def test_lora_needs_a_base(penwright: Command, new_text: Path, tmp_path: Path) -> None:
+def test_lora_without_a_base_is_refused(penwright: Command, new_text: Path, tmp_path: Path) -> None:
     refused = penwright("train", new_text / "nights.txt", "--lora", 4, "--run", tmp_path / "run")
     assert refused.returncode == 2
     assert "--from RUN" in refused.stderr
 
 
-def test_the_recipe_says_what_the_run_was_made_from(
-    penwright: Command, runs: Path, new_text: Path, tmp_path: Path
-) -> None:
+def test_recipe_records_the_base_run(penwright: Command, runs: Path, new_text: Path, tmp_path: Path) -> None:
     shown = penwright("train", new_text / "nights.txt", "--from", runs / "writer", "--dry-run", "--json", "--steps", 3)
     assert shown.returncode == 0, shown.stderr
     recipe = json.loads(shown.stdout)["recipe"]
@@ -224,7 +230,7 @@ def test_the_recipe_says_what_the_run_was_made_from(
     assert recipe["model"]["d_model"] == 16
 
 
-def test_an_adapter_is_written_and_read_as_peft_does(
+def test_adapter_round_trips_through_the_peft_format(
     penwright: Command, runs: Path, new_text: Path, tmp_path: Path
 ) -> None:
     run, base = tmp_path / "run", runs / "writer"
@@ -235,7 +241,7 @@ def test_an_adapter_is_written_and_read_as_peft_does(
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 2, 4.0)
     attention, feed_forward = ["k_proj", "o_proj", "q_proj", "v_proj"], ["down_proj", "gate_proj", "up_proj"]
-    assert config["target_modules"] == sorted(attention + feed_forward)  # the names of transformers' Qwen3
+    assert config["target_modules"] == sorted(attention + feed_forward)  # module names of Qwen3 in transformers
     names = load_file(tmp_path / "adapter" / "adapter_model.safetensors").keys()
     assert "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight" in names
     merged = tmp_path / "merged"

@@ -1,4 +1,4 @@
-"""What `train` and `optimize` choose for fast decoding is used from then on, and can be overruled."""
+"""`penwright optimize`, the precision it saves, and compilation in the background."""
 
 import json
 import shutil
@@ -21,14 +21,14 @@ from .conftest import QUICK, Command
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The models whose steps were asked for; compiling itself takes a minute, and has a test of its own."""
+    """The models whose steps would be compiled. Compiling takes a minute and is tested elsewhere."""
     models: list[object] = []
     monkeypatch.setattr(optimize, "compile_steps", lambda model, say: models.append(model))
     return models
 
 
 @pytest.mark.parametrize("run", ["writer", "translator"])
-def test_an_optimized_run_is_used_in_the_precision_that_was_as_good(
+def test_optimize_saves_the_fastest_precision_without_loss(
     penwright: Command, runs: Path, tmp_path: Path, compiled: list[object], run: str
 ) -> None:
     folder = tmp_path / run
@@ -42,50 +42,50 @@ def test_an_optimized_run_is_used_in_the_precision_that_was_as_good(
 
 
 @pytest.fixture
-def in_int8(penwright: Command, runs: Path, tmp_path: Path, compiled: list[object]) -> Path:
-    """A writer that is optimized so, but for its steps."""
+def int8_run(penwright: Command, runs: Path, tmp_path: Path, compiled: list[object]) -> Path:
+    """A writer optimized for int8, without compiled steps."""
     folder = tmp_path / "run"
     shutil.copytree(runs / "writer", folder)
     assert penwright("optimize", folder, "--precision", "int8").returncode == 0
     return folder
 
 
-def test_an_optimized_run_is_measured_as_it_is_used(penwright: Command, in_int8: Path) -> None:
+def test_evaluate_uses_the_saved_precision(penwright: Command, int8_run: Path) -> None:
     scores = {}
     for asked in ((), ("--precision", "int8"), ("--precision", "float32")):
-        done = penwright("evaluate", in_int8, "--json", *asked)
+        done = penwright("evaluate", int8_run, "--json", *asked)
         assert ("evaluating in int8" in done.stderr) == (asked == ())
         scores[asked[-1:]] = done.stdout
     assert scores[()] == scores["int8",] != scores["float32",]
 
 
-def test_a_precision_that_is_asked_for_is_taken_and_given_up_again(penwright: Command, in_int8: Path) -> None:
-    with pytest.warns(PenwrightWarning, match="penwright optimize"):  # nothing was really compiled
-        quick = api.load(in_int8)
-    exact = api.load(in_int8, precision="float32")
+def test_given_precision_overrides_the_saved_one(penwright: Command, int8_run: Path) -> None:
+    with pytest.warns(PenwrightWarning, match="penwright optimize"):  # nothing has been compiled
+        quick = api.load(int8_run)
+    exact = api.load(int8_run, precision="float32")
     assert isinstance(quick, Generator) and isinstance(exact, Generator)
     assert isinstance(quick.model.output, Int8Linear) and not isinstance(exact.model.output, Int8Linear)
-    done = penwright("generate", in_int8, "It", "--max-new-tokens", 5)
+    done = penwright("generate", int8_run, "It", "--max-new-tokens", 5)
     assert (
         done.returncode == 0
         and done.stdout.startswith("It")
-        and done.stderr.startswith(f"penwright: {in_int8} is slower")
+        and done.stderr.startswith(f"penwright: {int8_run} is slower")
     )
 
 
-def test_int8_costs_no_more_than_a_hundredth_of_a_nat(runs: Path, compiled: list[object]) -> None:
+def test_int8_changes_the_loss_by_less_than_0_02_nats(runs: Path, compiled: list[object]) -> None:
     for run in ("writer", "translator"):
         found = {each: api.evaluate(runs / run, precision=each)[-1].value for each in ("float32", "int8")}
         assert abs(found["int8"] - found["float32"]) < 0.02, run
 
 
-def test_a_classifier_has_nothing_to_optimize(penwright: Command, runs: Path) -> None:
+def test_optimize_refuses_a_classifier(penwright: Command, runs: Path) -> None:
     done = penwright("optimize", runs / "classifier")
     assert done.returncode == 2 and "no decoding steps" in done.stderr
 
 
 @pytest.mark.parametrize(("allowed", "chosen"), [(1.0, "int8"), (-1.0, "float32")])
-def test_training_chooses_int8_only_if_the_loss_stays(
+def test_training_chooses_int8_only_if_the_loss_does_not_rise(
     penwright: Command, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: float, chosen: str
 ) -> None:
     monkeypatch.setattr(optimize, "INT8_FROM", 0)
@@ -103,36 +103,38 @@ def test_small_models_decode_in_float32(runs: Path) -> None:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
-    """The commands of the processes that would compile in the background."""
+def background_commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
+    """The commands of the background processes that would compile."""
     commands: list[list[str]] = []
     monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
     monkeypatch.setattr(background, "FEWEST_PARAMETERS", 0)
     monkeypatch.setattr(background.toolchain, "missing_requirement", str)
     monkeypatch.setenv(background.SWITCH, "on")
-    monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path))  # nothing is compiled there yet
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path))  # an empty cache of compiled steps
     background.toolchain.trusted_folder()  # creates the folder
     return commands
 
 
 @pytest.mark.parametrize("name", ["writer", "translator"])
-def test_the_first_use_compiles_in_the_background(
-    runs: Path, started: list[list[str]], monkeypatch: pytest.MonkeyPatch, name: str
+def test_first_use_compiles_in_the_background(
+    runs: Path, background_commands: list[list[str]], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.chdir(runs)  # the process starts in another folder
+    monkeypatch.chdir(runs)  # the background process runs in another folder
     with pytest.warns(PenwrightWarning, match="compiled in the background"):
         api.load(name)
-    assert [command[-3:] for command in started] == [[str(runs / name), "float32", "1"]]
+    assert [command[-3:] for command in background_commands] == [[str(runs / name), "float32", "1"]]
 
 
-def test_compiling_in_the_background_draws_no_random_numbers(runs: Path, started: list[list[str]]) -> None:
+def test_background_compilation_leaves_the_rng_state_unchanged(
+    runs: Path, background_commands: list[list[str]]
+) -> None:
     before = torch.get_rng_state()
-    assert background.compile_in_background(Run.open(runs / "writer"), "float32") and started
+    assert background.compile_in_background(Run.open(runs / "writer"), "float32") and background_commands
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_nothing_is_compiled_if_switched_off_or_while_another_process_compiles(
-    runs: Path, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+def test_no_compilation_if_disabled_or_already_running(
+    runs: Path, background_commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run.open(runs / "writer")
     folder = background.toolchain.trusted_folder()
@@ -141,11 +143,11 @@ def test_nothing_is_compiled_if_switched_off_or_while_another_process_compiles(
         assert background.is_compiling() and not background.compile_in_background(run, "float32")
     assert not background.is_compiling()
     monkeypatch.setenv(background.SWITCH, "off")
-    assert not background.compile_in_background(run, "float32") and not started
+    assert not background.compile_in_background(run, "float32") and not background_commands
 
 
-def test_the_background_compiles_the_shape_that_is_loaded_and_gives_up_after_an_error(
-    runs: Path, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+def test_background_compiles_the_loaded_shape_and_stops_on_error(
+    runs: Path, background_commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, shapes = Run.open(runs / "translator"), []
 
@@ -160,11 +162,11 @@ def test_the_background_compiles_the_shape_that_is_loaded_and_gives_up_after_an_
     translator = api.load(run.folder)
     monkeypatch.setenv(background.SWITCH, "on")
     assert isinstance(translator, Translator) and shapes == [engine.shape_key(translator.model)]
-    assert not background.compile_in_background(run, "float32") and not started
+    assert not background.compile_in_background(run, "float32") and not background_commands
     assert background.compile_in_background(run, "int8")  # another shape
 
 
-def test_a_running_process_uses_steps_that_are_compiled_meanwhile(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_process_uses_newly_compiled_steps(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = api.load(runs / "writer")
     assert isinstance(generator, Generator)
     before = generator.generate("It", temperature=0.0, max_new_tokens=2)

@@ -1,4 +1,4 @@
-"""What `train` shows and asks before it trains."""
+"""The preview and the questions of `train` before it trains."""
 
 import io
 import json
@@ -19,8 +19,8 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def doubtful(tmp_path: Path) -> Path:
-    """Two columns that may be the label."""
+def ambiguous_table(tmp_path: Path) -> Path:
+    """A table with two columns that could be the label."""
     path = tmp_path / "doubtful.jsonl"
     rows = [{"x": f"some words {i} of a text", "toxic": i % 2, "obscene": i // 2 % 2} for i in range(60)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -35,14 +35,14 @@ def doubtful(tmp_path: Path) -> Path:
         ("labels.csv", ["text", "label"], "  a fine film number 0 => good"),
     ],
 )
-def test_the_first_examples_are_shown(penwright: Command, corpora: Path, data: str, keys: list[str], line: str) -> None:
+def test_first_examples_are_shown(penwright: Command, corpora: Path, data: str, keys: list[str], line: str) -> None:
     options = [corpora / data, "--dry-run", "--steps", 5, *QUICK]
     examples = json.loads(penwright("train", *options, "--json").stdout)["examples"]
     assert len(examples) == 3 and all(list(example) == keys for example in examples)
     assert line in penwright("train", *options).stdout.splitlines()
 
 
-def test_escape_sequences_in_examples_are_shown_and_long_ones_cut(penwright: Command, tmp_path: Path) -> None:
+def test_examples_are_escaped_and_shortened(penwright: Command, tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text(
         "".join(f"\x1b]0;title\x07 {'word ' * 40}{i}\t{'wort ' * 40}{i}\n" for i in range(40)), encoding="utf-8"
@@ -52,11 +52,11 @@ def test_escape_sequences_in_examples_are_shown_and_long_ones_cut(penwright: Com
     assert max(map(len, done.stdout.split("first examples")[1].splitlines()[1:4])) < 220
 
 
-def test_a_doubtful_choice_is_refused_without_a_terminal(penwright: Command, doubtful: Path) -> None:
-    done = penwright("train", doubtful, "--dry-run", "--steps", 5, *QUICK)
+def test_ambiguous_columns_are_refused_without_a_terminal(penwright: Command, ambiguous_table: Path) -> None:
+    done = penwright("train", ambiguous_table, "--dry-run", "--steps", 5, *QUICK)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "--set data.label=toxic" in done.stderr and "--set data.label=obscene" in done.stderr
-    told = penwright("train", doubtful, "--dry-run", "--steps", 5, *QUICK, "--set", "data.label=obscene")
+    told = penwright("train", ambiguous_table, "--dry-run", "--steps", 5, *QUICK, "--set", "data.label=obscene")
     assert told.returncode == 0 and "label = column obscene" in told.stdout
 
 
@@ -66,24 +66,26 @@ def settings_for(path: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("answers", ["2\n", "no\n9\n2\n"])
-def test_a_terminal_is_asked(doubtful: Path, monkeypatch: pytest.MonkeyPatch, answers: str) -> None:
+def test_user_is_asked_at_a_terminal(ambiguous_table: Path, monkeypatch: pytest.MonkeyPatch, answers: str) -> None:
     err = Terminal()
     monkeypatch.setattr(sys, "stdin", Terminal(answers))
     monkeypatch.setattr(sys, "stderr", err)
-    settings, prepared = prepare_by_asking(settings_for(doubtful))
+    settings, prepared = prepare_by_asking(settings_for(ambiguous_table))
     assert settings["data"]["label"] == "obscene" and prepared.corpus.labels == ("0", "1")
     assert "'toxic'" in err.getvalue()
 
 
 @pytest.mark.parametrize("answer", ["", "\n"])
-def test_no_answer_is_a_refusal(doubtful: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+def test_no_answer_leaves_the_choice_undecided(
+    ambiguous_table: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     monkeypatch.setattr(sys, "stderr", Terminal())
     with pytest.raises(Undecided):
-        prepare_by_asking(settings_for(doubtful))
+        prepare_by_asking(settings_for(ambiguous_table))
 
 
-def test_a_handful_of_rows_is_said_to_be_too_few(penwright: Command, tmp_path: Path) -> None:
+def test_too_few_rows_give_a_warning_or_an_error(penwright: Command, tmp_path: Path) -> None:
     path = tmp_path / "few.csv"
     path.write_text("text,label\n" + "".join(f"a text number {i},{i % 2}\n" for i in range(8)), encoding="utf-8")
     done = penwright("train", path, "--dry-run", "--steps", 5, *QUICK)

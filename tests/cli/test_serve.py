@@ -1,4 +1,4 @@
-"""`penwright serve` as far as it goes before it listens; the server itself is tested in tests/serving."""
+"""`penwright serve` before it listens; the server itself is tested in tests/serving."""
 
 import sys
 from pathlib import Path
@@ -28,7 +28,7 @@ PACKAGES = {
         ("nowhere", "nowhere", None),
     ],
 )
-def test_a_folder_may_contain_an_equals_sign(
+def test_run_folder_may_contain_an_equals_sign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, folder: str, name: str | None
 ) -> None:
     from penwright.serving.server import named_run
@@ -40,19 +40,19 @@ def test_a_folder_may_contain_an_equals_sign(
 
 
 @pytest.mark.parametrize("module", PACKAGES)
-def test_without_its_extra_it_says_what_is_missing_and_how_to_get_it(
+def test_missing_serve_extra_is_named_with_its_install_command(
     penwright: Command, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
     for loaded in list(sys.modules):
         if loaded.partition(".")[0] == module or loaded.startswith("penwright.serving"):
             monkeypatch.delitem(sys.modules, loaded)
-    monkeypatch.setitem(sys.modules, module, None)  # what Python takes for not installed
+    monkeypatch.setitem(sys.modules, module, None)  # Python treats it as not installed
     done = penwright("serve", "runs/novel")
     assert done.returncode == 1
     assert done.stderr == f"penwright: serving needs {PACKAGES[module]}. Install with: pip install 'penwright[serve]'\n"
 
 
-def test_a_fault_of_ours_is_not_taken_for_a_missing_package(
+def test_internal_import_error_is_not_reported_as_a_missing_extra(
     penwright: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "penwright.serving.server", None)

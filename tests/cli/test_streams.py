@@ -1,4 +1,4 @@
-"""The standard streams of a process: closed ones, terminals, encodings. One process forks to try them all."""
+"""The standard streams of a process: closed streams, terminals, encodings. One process forks for each case."""
 
 import json
 import os
@@ -69,8 +69,8 @@ print(json.dumps([run(**each) for each in json.load(sys.stdin)]))
 """
 
 
-def forked(cases: list[dict[str, object]], cwd: Path) -> list[tuple[int, str]]:
-    """How each case ended, and the bytes that it wrote, as Latin-1."""
+def run_forked(cases: list[dict[str, object]], cwd: Path) -> list[tuple[int, str]]:
+    """Return the exit code of each case and its output, decoded as Latin-1."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORKS],
         input=json.dumps(cases), capture_output=True, text=True, check=False, cwd=cwd,
@@ -80,19 +80,19 @@ def forked(cases: list[dict[str, object]], cwd: Path) -> list[tuple[int, str]]:
 
 
 @given(st.text())
-def test_what_is_escaped_is_a_text_without_control_characters_that_stays_as_it_is(text: str) -> None:
+def test_escaping_removes_control_characters_and_is_idempotent(text: str) -> None:
     shown = escaped(text)
     assert all(char.isprintable() or char in "\n\t" or not ord(char) < 0xA0 for char in shown)
     assert escaped(shown) == shown
     assert shown.replace("\n", "").isprintable() or not text.isascii() or "\t" in text
 
 
-def test_common_commands_are_shown_as_repr_shows_them() -> None:
+def test_terminal_commands_are_escaped_as_by_repr() -> None:
     assert escaped(HOSTILE) == r"\x1b[31m\x07\x1b]0;title\x07\x9b5n\u202egnp.\r"
     assert escaped("Zażółć\tgęślą\n") == "Zażółć\tgęślą\n"
 
 
-def test_what_rich_draws_is_shown_and_its_own_colours_are_sent() -> None:
+def test_text_in_rich_output_is_escaped() -> None:
     out = StringIO()
     console = SafeConsole(EscapingStream(out))
     console.print(Text(HOSTILE, style="red"))
@@ -101,7 +101,7 @@ def test_what_rich_draws_is_shown_and_its_own_colours_are_sent() -> None:
     assert out.getvalue().count(r"\x1b]0;title") == 2
 
 
-def test_messages_that_nobody_can_read_end_no_work() -> None:
+def test_writing_to_a_broken_pipe_raises_nothing() -> None:
     read, write = os.pipe()
     with open(write, "w", encoding="utf-8") as pipe:
         os.close(read)
@@ -113,7 +113,7 @@ def test_messages_that_nobody_can_read_end_no_work() -> None:
 
 
 def commands(runs: Path, corpora: Path) -> list[list[str]]:
-    """One quick line of each kind of command: that prints, that reads, that trains, that fails."""
+    """Return quick command lines of each kind: some print, some read, some train, some fail."""
     writer, translator, classifier = (str(runs / name) for name in ("writer", "translator", "classifier"))
     return [
         ["--help"], ["nothing"], ["train", str(corpora / "novel.txt"), "--dry-run", "--steps", "2"],
@@ -123,35 +123,35 @@ def commands(runs: Path, corpora: Path) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def test_no_command_fails_for_a_closed_stream(runs: Path, corpora: Path, tmp_path: Path) -> None:
+def test_no_command_crashes_with_closed_streams(runs: Path, corpora: Path, tmp_path: Path) -> None:
     every = [{"arguments": line, "closed": [0, 1, 2]} for line in commands(runs, corpora)]
     one = [{"arguments": line, "closed": [n % 3]} for n, line in enumerate(commands(runs, corpora))]
     cases = [*every, *one]
-    for case, (code, output) in zip(cases, forked(cases, tmp_path), strict=True):
+    for case, (code, output) in zip(cases, run_forked(cases, tmp_path), strict=True):
         assert code in (0, 1, 2) and "Traceback" not in output, (case, output)
 
 
-def test_standard_input_that_is_closed_is_named(runs: Path, tmp_path: Path) -> None:
-    ((code, output),) = forked([{"arguments": ["translate", str(runs / "translator")], "closed": [0]}], tmp_path)
+def test_closed_standard_input_is_named_in_the_error(runs: Path, tmp_path: Path) -> None:
+    ((code, output),) = run_forked([{"arguments": ["translate", str(runs / "translator")], "closed": [0]}], tmp_path)
     assert code == 1 and "standard input cannot be read" in output
 
 
-def test_no_command_fails_for_an_encoding(runs: Path, corpora: Path, tmp_path: Path) -> None:
+def test_no_command_crashes_in_an_ascii_locale(runs: Path, corpora: Path, tmp_path: Path) -> None:
     cases: list[dict[str, object]] = [
         {"arguments": line, "environment": {"PYTHONIOENCODING": "ascii", "TERM": "xterm"}, "terminal": place % 2 == 0}
         for place, line in enumerate(commands(runs, corpora))
     ]
-    for case, (code, output) in zip(cases, forked(cases, tmp_path), strict=True):
+    for case, (code, output) in zip(cases, run_forked(cases, tmp_path), strict=True):
         assert code in (0, 1, 2) and "Traceback" not in output, (case, output)
 
 
-def test_json_in_another_encoding_is_json(runs: Path, tmp_path: Path) -> None:
+def test_json_output_is_valid_in_any_encoding(runs: Path, tmp_path: Path) -> None:
     arguments = ["classify", str(runs / "classifier"), "Zażółć 😀", "--json"]
-    ((code, output),) = forked([{"arguments": arguments, "environment": {"PYTHONIOENCODING": "latin-1"}}], tmp_path)
+    ((code, output),) = run_forked([{"arguments": arguments, "environment": {"PYTHONIOENCODING": "latin-1"}}], tmp_path)
     assert code == 0 and json.loads(output.split("\n")[0])["text"] == "Zażółć 😀"
 
 
-def test_a_terminal_gets_no_commands_from_text_and_a_pipe_gets_the_text(runs: Path, tmp_path: Path) -> None:
+def test_terminal_output_is_escaped_and_piped_output_is_not(runs: Path, tmp_path: Path) -> None:
     lines = [
         ["generate", str(runs / "writer"), HOSTILE, "--max-new-tokens", "3"],
         ["classify", str(runs / "classifier"), HOSTILE],
@@ -165,18 +165,18 @@ def test_a_terminal_gets_no_commands_from_text_and_a_pipe_gets_the_text(runs: Pa
         ["train", f"--{HOSTILE}"],
     ]
     cases: list[dict[str, object]] = [{"arguments": line, "terminal": True} for line in lines]
-    for case, (code, output) in zip(cases, forked(cases, tmp_path), strict=True):
+    for case, (code, output) in zip(cases, run_forked(cases, tmp_path), strict=True):
         text = output.encode("latin-1").decode()
         assert code in (0, 1, 2), (case, output)
         for command in ("\x1b[31m", "\x07", "\x1b]", "\x9b", "\u202e"):
             assert command not in text, (case, text)
-    ((_, output),) = forked([{"arguments": lines[0]}], tmp_path)
+    ((_, output),) = run_forked([{"arguments": lines[0]}], tmp_path)
     assert output.encode("latin-1").decode().startswith(HOSTILE)
 
 
-def test_a_full_disk_is_told_in_words(penwright: Command, runs: Path, tmp_path: Path) -> None:
+def test_full_disk_gives_a_one_line_error(penwright: Command, runs: Path, tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
-        pytest.skip("this system has no /dev/full")
+        pytest.skip("the system has no /dev/full")
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "penwright", "config"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path)

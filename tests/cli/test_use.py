@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import penwright as package
+import penwright as penwright_package
 from penwright.classification.classifier import Classifier
 from penwright.cli.decoding_options import flag_of
 from penwright.cli.options import counted
@@ -24,7 +24,7 @@ from penwright.workflows import api
 from .conftest import QUICK, Command, forget_origin
 
 
-def test_the_list_of_commands_says_what_each_does_on_its_line(penwright: Command) -> None:
+def test_command_list_shows_untruncated_descriptions(penwright: Command) -> None:
     commands = penwright("--help").stdout.partition("Commands:")[2].strip().split("\n")
     assert len(commands) > 10
     assert [line for line in commands if line.endswith("...")] == []
@@ -35,7 +35,7 @@ def test_generate_continues_the_prompt(penwright: Command, runs: Path) -> None:
     assert done.returncode == 0 and done.stdout.startswith("It was") and len(done.stdout) > 10
 
 
-def test_the_same_seed_writes_the_same_text(penwright: Command, runs: Path) -> None:
+def test_same_seed_generates_same_text(penwright: Command, runs: Path) -> None:
     texts = [
         penwright("generate", runs / "writer", "It", "--seed", seed, "--max-new-tokens", 40).stdout
         for seed in (1, 1, 2)
@@ -49,30 +49,30 @@ def test_several_continuations_differ(penwright: Command, runs: Path) -> None:
     assert len(set(texts)) == 3
 
 
-def test_a_prompt_longer_than_the_context_is_continued_and_the_cut_is_said(penwright: Command, runs: Path) -> None:
+def test_too_long_prompt_is_truncated_with_a_warning(penwright: Command, runs: Path) -> None:
     done = penwright("generate", runs / "writer", "It was raining. " * 40, "--max-new-tokens", 5)
     assert done.returncode == 0 and "the last" in done.stderr
 
 
-def test_unseen_characters_are_named(penwright: Command, runs: Path) -> None:
+def test_unknown_characters_are_named_in_a_warning(penwright: Command, runs: Path) -> None:
     done = penwright("generate", runs / "writer", "Łódź", "--max-new-tokens", 5)
     assert done.returncode == 0 and "Ł" in done.stderr
 
 
-def test_one_line_in_is_one_line_out(penwright: Command, runs: Path) -> None:
+def test_translate_prints_one_line_per_input_line(penwright: Command, runs: Path) -> None:
     done = penwright("translate", runs / "translator", stdin="eins zwei drei\n\nvier\u2028fünf\nsechs\n")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.split("\n")[:-1]
     assert len(lines) == 4 and lines[1] == ""
 
 
-def test_translations_come_with_scores_as_json(penwright: Command, runs: Path) -> None:
+def test_translate_json_has_candidates_in_order_of_score(penwright: Command, runs: Path) -> None:
     done = penwright("translate", runs / "translator", "eins zwei", "--n-best", 3, "--json")
     scores = [candidate["score"] for candidate in json.loads(done.stdout)["candidates"]]
     assert scores == sorted(scores, reverse=True) and len(scores) == 3
 
 
-def test_classify_gives_label_probability_and_text(penwright: Command, runs: Path) -> None:
+def test_classify_prints_label_probability_and_text(penwright: Command, runs: Path) -> None:
     done = penwright("classify", runs / "classifier", stdin="a fine film\na dull film\n")
     rows = [line.split("\t") for line in done.stdout.strip().split("\n")]
     assert [row[2] for row in rows] == ["a fine film", "a dull film"]
@@ -87,24 +87,26 @@ def test_classify_gives_label_probability_and_text(penwright: Command, runs: Pat
         ("generate", "classifier", "penwright classify"),
     ],
 )
-def test_the_wrong_kind_of_run_is_told_apart(penwright: Command, runs: Path, verb: str, run: str, right: str) -> None:
+def test_wrong_kind_of_run_names_the_right_command(
+    penwright: Command, runs: Path, verb: str, run: str, right: str
+) -> None:
     done = penwright(verb, runs / run, "a text")
     assert done.returncode == 2 and right in done.stderr
 
 
 @pytest.mark.parametrize("name", ["writer", "translator", "classifier"])
-def test_evaluate_gives_the_best_score_of_training_again(penwright: Command, runs: Path, name: str) -> None:
+def test_evaluate_reproduces_the_best_score_of_training(penwright: Command, runs: Path, name: str) -> None:
     scores = {
         s["name"]: s["value"] for s in json.loads(penwright("evaluate", runs / name, "--beam", 1, "--json").stdout)
     }
     metrics = [json.loads(line) for line in (runs / name / "metrics.jsonl").read_text().strip().split("\n")]
     expected = next(record for record in metrics if record["step"] == Run(runs / name).best_step())
     for score, value in scores.items():
-        if score != "calibration error":  # training does not measure it
+        if score != "calibration error":  # not measured during training
             assert value == pytest.approx(expected[score], rel=1e-4), score
 
 
-def test_a_damaged_best_is_passed_over_with_a_warning(runs: Path, tmp_path: Path) -> None:
+def test_damaged_best_checkpoint_is_skipped_with_a_warning(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "writer", tmp_path / "writer")
     damaged = Run(tmp_path / "writer").best()[0].folder
     (damaged / "model.safetensors").write_bytes(b"")
@@ -113,14 +115,14 @@ def test_a_damaged_best_is_passed_over_with_a_warning(runs: Path, tmp_path: Path
             use(tmp_path / "writer")
 
 
-def test_evaluate_reads_files_of_ones_own(penwright: Command, runs: Path, tmp_path: Path) -> None:
+def test_evaluate_accepts_another_file(penwright: Command, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("It was day 3, and the rain fell.\n", encoding="utf-8")
     done = penwright("evaluate", runs / "writer", tmp_path / "mine.txt", "--json")
     assert done.returncode == 0, done.stderr
     assert "33 held-out bytes" in done.stdout
 
 
-def test_a_blank_line_gets_no_label_and_stays_a_line(penwright: Command, runs: Path) -> None:
+def test_blank_line_gets_no_label_and_stays_a_line(penwright: Command, runs: Path) -> None:
     done = penwright("classify", runs / "classifier", stdin="a fine film\n\n \n")
     rows = [line.split("\t") for line in done.stdout.split("\n")[:-1]]
     assert [row[0] for row in rows][1:] == ["", ""] and rows[0][0] and "text 2" in done.stderr
@@ -133,7 +135,7 @@ def test_evaluate_prints_baselines(penwright: Command, runs: Path, name: str) ->
     assert "baseline" in penwright("evaluate", runs / name).stdout.split("\n")[0]
 
 
-def test_the_top_k_of_zero_is_off(penwright: Command, runs: Path) -> None:
+def test_top_k_of_zero_or_minus_one_is_off(penwright: Command, runs: Path) -> None:
     texts = [
         penwright("generate", runs / "writer", "It", "--max-new-tokens", 9, *options).stdout
         for options in ((), ("--top-k", 0), ("--top-k", -1), ("--set", "top_k=0"))
@@ -142,7 +144,7 @@ def test_the_top_k_of_zero_is_off(penwright: Command, runs: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["train", "plan", "--resume"])
-def test_an_unwritable_cache_is_found_before_the_text_is_read(
+def test_unwritable_cache_is_refused_before_reading_the_text(
     penwright: Command, runs: Path, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     (tmp_path / "file").touch()
@@ -158,7 +160,7 @@ def test_runs_lists_every_run_with_its_task(penwright: Command, runs: Path) -> N
     assert all(word in listed for word in ("writer", "translator", "classifier", "classify", "BLEU"))
 
 
-def test_config_prints_a_recipe_whole(penwright: Command, runs: Path) -> None:
+def test_config_prints_the_whole_recipe(penwright: Command, runs: Path) -> None:
     done = penwright("config", runs / "writer", "--set", "model.dropout=0.25")
     assert done.returncode == 0 and "dropout = 0.25" in done.stdout and "[schedule]" in done.stdout
 
@@ -168,13 +170,13 @@ def test_config_explains_every_key(penwright: Command) -> None:
     assert all(key in explained for key in ("d_model", "warmup_steps", "held_out", "repetition_penalty"))
 
 
-def test_doctor_says_what_training_would_run_on(penwright: Command) -> None:
+def test_doctor_reports_the_training_device(penwright: Command) -> None:
     facts = json.loads(penwright("doctor", "--json").stdout)
     assert facts["device"] and facts["reasons"] and "GFLOP/s" in facts["matrix products"]
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"]])
-def test_help_needs_no_torch(arguments: list[str]) -> None:
+def test_help_does_not_import_torch(arguments: list[str]) -> None:
     code = (
         f"import sys; sys.argv[1:] = {arguments!r}\n"
         "from penwright.cli.main import main\n"
@@ -186,26 +188,26 @@ def test_help_needs_no_torch(arguments: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_ten_lines_of_python_do_the_same(corpora: Path, tmp_path: Path) -> None:
+def test_python_api_trains_and_uses_each_task(corpora: Path, tmp_path: Path) -> None:
     tiny = {
         "model": {"d_model": 16, "n_layers": 1, "n_heads": 2, "context_length": 32},
         "training": {"steps": 5, "threads": 1, "evaluate_every": 5},
         "decoding": {"max_new_tokens": 40},
     }
-    writer = package.train(corpora / "novel.txt", run=tmp_path / "writer", settings=tiny, quiet=True)
+    writer = penwright_package.train(corpora / "novel.txt", run=tmp_path / "writer", settings=tiny, quiet=True)
     assert isinstance(writer, Generator)
-    again = package.load(tmp_path / "writer")
+    again = penwright_package.load(tmp_path / "writer")
     assert isinstance(again, Generator)
     assert again.generate("It")[0].text == writer.generate("It")[0].text
-    translator = package.train(corpora / "pairs.tsv", run=tmp_path / "translator", settings=tiny, quiet=True)
+    translator = penwright_package.train(corpora / "pairs.tsv", run=tmp_path / "translator", settings=tiny, quiet=True)
     assert isinstance(translator, Translator)
     assert len(translator.translate(["eins zwei", ""])) == 2
-    classifier = package.train(corpora / "labels.csv", run=tmp_path / "classifier", settings=tiny, quiet=True)
+    classifier = penwright_package.train(corpora / "labels.csv", run=tmp_path / "classifier", settings=tiny, quiet=True)
     assert isinstance(classifier, Classifier)
     assert classifier.classify(["a fine film"])[0].label in ("good", "bad")
 
 
-def test_a_glossary_and_spans_are_obeyed_and_reported(penwright: Command, runs: Path, tmp_path: Path) -> None:
+def test_glossary_and_protected_spans_are_applied_and_reported(penwright: Command, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "terms.tsv").write_text("zwei\tdeuce\n", encoding="utf-8")
     done = penwright(
         "translate", runs / "translator", "--glossary", tmp_path / "terms.tsv", "--protect", "X-[0-9]+", "--json",
@@ -216,15 +218,13 @@ def test_a_glossary_and_spans_are_obeyed_and_reported(penwright: Command, runs: 
     assert [outcome["source"] for outcome in best["outcomes"]] == ["zwei", "X-17"]
 
 
-def test_a_glossary_that_cannot_be_read_is_an_error_with_its_line(
-    penwright: Command, runs: Path, tmp_path: Path
-) -> None:
+def test_malformed_glossary_is_refused_with_its_line(penwright: Command, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "terms.tsv").write_text("zwei deuce\n", encoding="utf-8")
     done = penwright("translate", runs / "translator", "eins", "--glossary", tmp_path / "terms.tsv")
     assert done.returncode == 1 and "terms.tsv line 1 has no tab" in done.stderr
 
 
-def test_next_words_samples_and_diverse_translations_are_printed(penwright: Command, runs: Path) -> None:
+def test_alternatives_samples_and_diverse_translations_are_printed(penwright: Command, runs: Path) -> None:
     words = penwright("translate", runs / "translator", "eins zwei", "--prefix", "one ", "--alternatives", 3)
     assert all(line.split("\t")[2].startswith("one") for line in words.stdout.strip().split("\n"))
     for options in (["--sample", "--temperature", 2.0, "--seed", 1], ["--diverse", 5.0]):
@@ -232,7 +232,7 @@ def test_next_words_samples_and_diverse_translations_are_printed(penwright: Comm
         assert done.returncode == 0 and 1 <= len(done.stdout.strip().split("\n")) <= 3
 
 
-def test_a_document_keeps_its_shape(penwright: Command, runs: Path, tmp_path: Path) -> None:
+def test_translated_document_keeps_its_layout(penwright: Command, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("eins zwei\n\n  - drei vier\n\n\nfünf\n", encoding="utf-8")
     done = penwright("translate", runs / "translator", "--document", tmp_path / "letter.txt")
     lines = done.stdout.split("\n")
@@ -241,30 +241,30 @@ def test_a_document_keeps_its_shape(penwright: Command, runs: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "asked", [["--diverse", 0.0, "--n-best", 1], ["--alternatives", 1], ["--document", "one.txt"], []]
+    "arguments", [["--diverse", 0.0, "--n-best", 1], ["--alternatives", 1], ["--document", "one.txt"], []]
 )
-def test_each_search_follows_the_settings_of_beam_search(
-    penwright: Command, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[object]
+def test_every_search_uses_the_beam_search_options(
+    penwright: Command, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[object]
 ) -> None:
     used: list[BeamSettings] = []
     search = Searcher.search
 
-    def watched(self: Searcher, each: Any, settings: BeamSettings, *rest: Any) -> Any:
+    def recording_search(self: Searcher, each: Any, settings: BeamSettings, *rest: Any) -> Any:
         used.append(settings)
         return search(self, each, settings, *rest)
 
-    monkeypatch.setattr(Searcher, "search", watched)
+    monkeypatch.setattr(Searcher, "search", recording_search)
     (tmp_path / "one.txt").write_text("eins zwei", encoding="utf-8")
-    text = [] if "--document" in asked else ["eins zwei"]
+    text = [] if "--document" in arguments else ["eins zwei"]
     options = ["--beam", 3, "--length-penalty", 0.25, "--coverage-penalty", 0.5, "--beam-patience", 0.125]
-    done = penwright("translate", runs / "translator", *text, *asked, *options, cwd=tmp_path)
+    done = penwright("translate", runs / "translator", *text, *arguments, *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = {(each.beam_size, each.length_penalty, each.coverage_penalty, each.beam_patience) for each in used}
     assert found == {(3, 0.25, 0.5, 0.125)}
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--sample", "--beam", 4], "--beam has no effect with --sample"),
         (["--sample", "--length-penalty", 1], "--length-penalty has no effect with --sample"),
@@ -280,15 +280,15 @@ def test_each_search_follows_the_settings_of_beam_search(
     ],
 )
 def test_options_without_an_effect_are_refused(
-    penwright: Command, runs: Path, options: list[object], said: str
+    penwright: Command, runs: Path, options: list[object], message: str
 ) -> None:
     done = penwright("translate", runs / "translator", "eins zwei", *options)
-    assert done.returncode == 2 and said in done.stderr and done.stdout == ""
+    assert done.returncode == 2 and message in done.stderr and done.stdout == ""
 
 
-def test_sampled_translations_follow_the_filters(penwright: Command, runs: Path) -> None:
-    asked = ["translate", runs / "translator", "eins zwei drei", "--sample", "--n-best", 8, "--temperature", 5.0]
-    found = [set(penwright(*asked, *options).stdout.splitlines()) for options in ([], ["--top-k", 1])]
+def test_sampled_translations_respect_top_k(penwright: Command, runs: Path) -> None:
+    arguments = ["translate", runs / "translator", "eins zwei drei", "--sample", "--n-best", 8, "--temperature", 5.0]
+    found = [set(penwright(*arguments, *options).stdout.splitlines()) for options in ([], ["--top-k", 1])]
     assert len(found[0]) > len(found[1]) == 1
 
 
@@ -301,14 +301,14 @@ def test_documents_and_alternatives_are_printed_as_json(penwright: Command, runs
 
 
 @pytest.mark.parametrize("name", sorted(DecodingSettings.model_fields))
-def test_every_decoding_setting_has_an_option_with_its_meaning(penwright: Command, name: str) -> None:
+def test_every_decoding_setting_has_a_documented_option(penwright: Command, name: str) -> None:
     command = "translate" if name in BEAM_SETTINGS else "generate"
     text = " ".join(penwright(command, "--help").stdout.split())
     assert f" {flag_of(name)} <" in text
     assert field_comments(DecodingSettings)[name][1:] in text
 
 
-def test_old_settings_are_read_by_runs_without_a_warning_for_each_run(penwright: Command, tmp_path: Path) -> None:
+def test_runs_lists_old_recipes_without_warnings(penwright: Command, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         recipe = 'task = "generate"\n[data]\ntrain = "a.txt"\n[model]\n[training]\nsteps = 5\naverage = 0.9\n'
@@ -317,29 +317,29 @@ def test_old_settings_are_read_by_runs_without_a_warning_for_each_run(penwright:
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 2 and done.stderr == ""
 
 
-@pytest.mark.parametrize(("number", "said"), [(1, "1 minute"), ("2.5", "2.5 minutes"), (1200, "1,200 minutes")])
-def test_a_number_agrees_with_its_noun(number: int | str, said: str) -> None:
-    assert counted(number, "minute") == said
+@pytest.mark.parametrize(("number", "expected"), [(1, "1 minute"), ("2.5", "2.5 minutes"), (1200, "1,200 minutes")])
+def test_counted_nouns_agree_with_their_number(number: int | str, expected: str) -> None:
+    assert counted(number, "minute") == expected
 
 
-def test_sentences_end_as_they_do_in_the_language_of_the_source(penwright: Command, runs: Path, tmp_path: Path) -> None:
+def test_sentence_splitting_uses_the_source_language(penwright: Command, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("eins am 3. Mai. Zwei bzw. Drei.\n", encoding="utf-8")
-    asked = ["translate", runs / "translator", "--document", tmp_path / "letter.txt"]
-    assert "is not known" in penwright(*asked).stderr
-    assert "is not known" not in penwright(*asked, "--language", "de").stderr
+    arguments = ["translate", runs / "translator", "--document", tmp_path / "letter.txt"]
+    assert "is not known" in penwright(*arguments).stderr
+    assert "is not known" not in penwright(*arguments, "--language", "de").stderr
     shutil.copytree(runs / "translator", tmp_path / "run")
     forget_origin(tmp_path / "run")
     facts = json.loads((tmp_path / "run" / "corpus.json").read_text(encoding="utf-8"))
     assert facts["card"].pop("languages") is None
-    write_atomically(tmp_path / "run" / "corpus.json", json.dumps(facts))  # as older runs have it
+    write_atomically(tmp_path / "run" / "corpus.json", json.dumps(facts))  # like older runs
     assert api.load_translator(tmp_path / "run").source_language is None
     facts["card"]["languages"] = ["de", "en"]
     write_atomically(tmp_path / "run" / "corpus.json", json.dumps(facts))
     assert api.load_translator(tmp_path / "run").source_language == "de"
-    assert "is not known" not in penwright("translate", tmp_path / "run", *asked[2:]).stderr
+    assert "is not known" not in penwright("translate", tmp_path / "run", *arguments[2:]).stderr
 
 
-def test_words_are_aligned_by_a_head_that_is_chosen_once(penwright: Command, runs: Path, tmp_path: Path) -> None:
+def test_align_chooses_a_head_and_translate_uses_it(penwright: Command, runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "translator", tmp_path / "run")
     for name, text in (("a.de", "eins zwei\ndrei\n"), ("a.en", "one two\nthree\n")):
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -353,7 +353,7 @@ def test_words_are_aligned_by_a_head_that_is_chosen_once(penwright: Command, run
     assert uneven.returncode == 1 and "2 lines" in uneven.stderr
 
 
-def test_tuning_keeps_what_helps_and_says_what_it_tried(penwright: Command, runs: Path, tmp_path: Path) -> None:
+def test_tune_saves_improved_settings_and_lists_trials(penwright: Command, runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "translator", tmp_path / "run")
     done = penwright("tune", tmp_path / "run", "--beam", 2, "--json")
     assert done.returncode == 0, done.stderr
@@ -363,7 +363,7 @@ def test_tuning_keeps_what_helps_and_says_what_it_tried(penwright: Command, runs
     assert "BLEU" in penwright("tune", tmp_path / "run", "--beam", 2).stdout
 
 
-def test_evaluate_reads_the_columns_of_training(penwright: Command, runs: Path, tmp_path: Path) -> None:
+def test_evaluate_reads_the_columns_used_in_training(penwright: Command, runs: Path, tmp_path: Path) -> None:
     for name, text in (
         ("a.csv", "a fine film,good\na dull film,bad\n"),
         ("b.jsonl", '{"label": "GOOD", "text": "fine"}'),
@@ -376,9 +376,7 @@ def test_evaluate_reads_the_columns_of_training(penwright: Command, runs: Path, 
     assert done.returncode == 1 and "'wonderful'" in done.stderr and "bad, good" in done.stderr
 
 
-def test_a_run_without_a_record_of_its_columns_is_evaluated_as_before(
-    penwright: Command, runs: Path, tmp_path: Path
-) -> None:
+def test_run_without_recorded_columns_can_be_evaluated(penwright: Command, runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "classifier", tmp_path / "old")
     forget_origin(tmp_path / "old")
     path = tmp_path / "old" / "corpus.json"
@@ -393,7 +391,9 @@ def test_a_run_without_a_record_of_its_columns_is_evaluated_as_before(
         assert done.returncode == 1 and f"{path} is damaged" in done.stderr, done.stderr
 
 
-def test_files_the_other_way_round_are_turned_and_said(penwright: Command, corpora: Path, tmp_path: Path) -> None:
+def test_swapped_parallel_files_are_swapped_back_with_a_message(
+    penwright: Command, corpora: Path, tmp_path: Path
+) -> None:
     pairs = [line.split("\t") for line in (corpora / "pairs.tsv").read_text(encoding="utf-8").splitlines()]
     for place, code in enumerate(("de", "en")):
         (tmp_path / f"a.{code}").write_text("".join(f"{pair[place]}\n" for pair in pairs), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the writer's commands add: many continuations, constraints, and the novelty of what was written."""
+"""`penwright generate` and `penwright novelty`: continuations, constraints, and copies of the training text."""
 
 import json
 import re
@@ -17,7 +17,7 @@ def records(stdout: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in stdout.split("\n")[:-1]]
 
 
-def test_jsonl_has_all_there_is_to_know_of_each_continuation(penwright: Command, runs: Path) -> None:
+def test_jsonl_has_the_full_record_of_each_continuation(penwright: Command, runs: Path) -> None:
     done = penwright("generate", runs / "writer", "It", "--n", 3, "--jsonl", "--novelty", "--max-new-tokens", 12)
     found = records(done.stdout)
     assert [record["number"] for record in found] == [0, 1, 2]
@@ -28,7 +28,7 @@ def test_jsonl_has_all_there_is_to_know_of_each_continuation(penwright: Command,
         assert {"text", "finish", "seed", "warnings", "bits_per_byte", "novelty"} <= set(record)
 
 
-def test_prompts_are_read_a_line_each_and_continued_in_order(penwright: Command, runs: Path) -> None:
+def test_prompts_are_read_line_by_line_and_continued_in_order(penwright: Command, runs: Path) -> None:
     done = penwright(
         *("generate", runs / "writer", "--prompts", "-", "--n", 2, "--jsonl", "--max-new-tokens", 5),
         stdin="It was\r\n\nday\u20287\nIt was\n",
@@ -39,7 +39,7 @@ def test_prompts_are_read_a_line_each_and_continued_in_order(penwright: Command,
     assert [record["number"] for record in found] == [0, 1, 0, 1, 0, 1, 2, 3]
 
 
-def test_a_pattern_is_met_streamed_and_in_a_batch(penwright: Command, runs: Path) -> None:
+def test_pattern_is_matched_when_streaming_and_in_a_batch(penwright: Command, runs: Path) -> None:
     options = ("--pattern", r" [a-z ]{4,9}\.", "--ban", "day", "--temperature", 1.5)
     streamed = penwright("generate", runs / "writer", "It", *options).stdout
     assert re.fullmatch(r"It [a-z ]{4,9}\.\n", streamed)
@@ -49,7 +49,7 @@ def test_a_pattern_is_met_streamed_and_in_a_batch(penwright: Command, runs: Path
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         (("--pattern", "("), "not a regular expression"),
         (("--pattern", "Łódź"), "characters that the model does not know"),
@@ -63,14 +63,16 @@ def test_a_pattern_is_met_streamed_and_in_a_batch(penwright: Command, runs: Path
         (("--prompts", "/no/such/file"), "cannot be read"),
     ],
 )
-def test_what_cannot_be_is_said_and_nothing_is_written(
-    penwright: Command, runs: Path, options: tuple[object, ...], says: str
+def test_invalid_options_are_refused_without_output(
+    penwright: Command, runs: Path, options: tuple[object, ...], message: str
 ) -> None:
     done = penwright("generate", runs / "writer", "It", *options)
-    assert done.returncode in (1, 2) and says in done.stderr and done.stdout == ""
+    assert done.returncode in (1, 2) and message in done.stderr and done.stdout == ""
 
 
-def test_a_copied_text_is_found_and_placed(penwright: Command, runs: Path, corpora: Path, tmp_path: Path) -> None:
+def test_copied_passage_is_located_in_the_training_text(
+    penwright: Command, runs: Path, corpora: Path, tmp_path: Path
+) -> None:
     lines = (corpora / "novel.txt").read_text("utf-8").split("\n")
     (tmp_path / "copy.txt").write_text("Once. " + "\n".join(lines[100:104]), encoding="utf-8")
     report = json.loads(penwright("novelty", runs / "writer", tmp_path / "copy.txt", "--json").stdout)
@@ -80,7 +82,7 @@ def test_a_copied_text_is_found_and_placed(penwright: Command, runs: Path, corpo
     assert "line 101, longer than any copy in held-out text" in said
 
 
-def test_continuations_can_be_piped_into_the_report(penwright: Command, runs: Path) -> None:
+def test_novelty_accepts_piped_continuations(penwright: Command, runs: Path) -> None:
     written = penwright("generate", runs / "writer", "It", "--n", 3, "--jsonl").stdout
     piped = penwright("novelty", runs / "writer", stdin=written).stdout.split("\n")
     asked = penwright("generate", runs / "writer", "It", "--n", 3, "--novelty").stdout.split("\n")
@@ -88,7 +90,7 @@ def test_continuations_can_be_piped_into_the_report(penwright: Command, runs: Pa
     assert len(piped) == 7
 
 
-def test_a_training_text_that_changed_or_is_gone_is_named(
+def test_changed_or_missing_training_text_is_named(
     penwright: Command, runs: Path, corpora: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(runs / "writer", tmp_path / "run")
@@ -106,10 +108,10 @@ def test_a_training_text_that_changed_or_is_gone_is_named(
 
 
 @pytest.mark.parametrize("name", ["translator", "classifier"])
-def test_only_a_writer_has_novelty(penwright: Command, runs: Path, name: str) -> None:
+def test_novelty_refuses_other_kinds_of_runs(penwright: Command, runs: Path, name: str) -> None:
     done = penwright("novelty", runs / name, stdin="a text")
     assert done.returncode == 2 and "does not generate" in done.stderr
 
 
-def test_nothing_to_measure_is_said(penwright: Command, runs: Path) -> None:
+def test_empty_text_for_novelty_is_refused(penwright: Command, runs: Path) -> None:
     assert "no text to measure" in penwright("novelty", runs / "writer", stdin=" \n").stderr
