@@ -7,12 +7,13 @@ from math import nan
 from pathlib import Path
 
 import pytest
+import torch
 
 from penwright.errors import Interrupted
 from penwright.evaluation.scores import Sample, Score
 from penwright.run.folder import Run
 from penwright.run.stop_file import clear_stop_files, is_stop_requested, request_stop, was_stopped
-from penwright.training.loop import Session
+from penwright.training.loop import Session, save_interval
 from penwright.training.observers import Observer
 from penwright.training.signals import STOP_SIGNALS
 from penwright.training.trainer import StepReport, Trainer
@@ -381,6 +382,29 @@ def test_early_weights_are_kept_on_a_logarithmic_scale(run: Run, make_trainer: M
     assert [each.step for each in run.checkpoints()] == [12], "later checkpoints are deleted as before"
     run.delete_after(2)
     assert [each.step for each in run.early()] == [1]
+
+
+def test_checkpoints_are_saved_between_evaluations(run: Run, make_trainer: MakeTrainer) -> None:
+    class Clock(Observer):
+        def stepped(self, trainer: Trainer, report: StepReport) -> None:
+            trainer.state.seconds = 4.0 * report.step
+
+    trainer = make_trainer(training={"steps": 12, "evaluate_every": 12, "keep": 9})
+    session = session_of(run, trainer, [1.0, 1.0], Clock())
+    session.save_interval = 10.0
+    session.fit()
+    assert [each.step for each in run.checkpoints()] == [3, 6, 9, 12]
+
+
+def test_short_budgets_are_saved_ten_times_but_large_models_less_often() -> None:
+    small, large = [torch.empty(1000, device="meta")], [torch.empty(30_000_000, device="meta")]
+    for weight in (*small, *large):
+        weight.requires_grad_()
+    frozen = [torch.empty(10**9, device="meta"), *small]
+    assert save_interval(None, small) == save_interval(600.0, small) == 300.0
+    assert save_interval(5.0, small) == save_interval(5.0, frozen) == 30.0
+    assert save_interval(0.1, small) == 10.0
+    assert 30.0 < save_interval(1.0, large) < save_interval(1.0, [*large, *large]) < 300.0
 
 
 def test_no_early_weights_are_kept_unless_asked_for(run: Run, make_trainer: MakeTrainer) -> None:

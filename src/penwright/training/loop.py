@@ -1,11 +1,13 @@
 """The training session: steps, evaluations on held-out examples, samples, checkpoints, and an orderly end."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from shlex import quote
 from time import monotonic
+
+from torch import Tensor
 
 from penwright.data.report import count
 from penwright.errors import Interrupted
@@ -18,7 +20,8 @@ from penwright.training.observers import Observer, notify
 from penwright.training.signals import stop_requests
 from penwright.training.trainer import Trainer
 
-SAVE_AT_LEAST_EVERY = 300.0  # maximum seconds between two checkpoints
+# Limits of the seconds between two checkpoints. Large models are saved less often, because saving takes them longer.
+LEAST_INTERVAL, MOST_INTERVAL, INTERVAL_PER_WEIGHT = 10.0, 300.0, 2e-6
 EVALUATIONS = 10  # default number of evaluations per run
 OVER_FITTED = 0.01  # relative rise of the held-out nats above their minimum that is overfitting, not noise
 # Number of consecutive evaluations with overfitting before the cooldown, and before the stop.
@@ -50,6 +53,7 @@ class Session:
         trainer.synchronize()
         self.last_evaluated_step, self.last_evaluated_at = trainer.state.step, trainer.state.seconds
         self.saved_step, self.saved_at = trainer.state.step, trainer.state.seconds
+        self.save_interval = save_interval(trainer.settings.minutes, trainer.model.parameters())
         marks = (10.0**n for n in range(trainer.settings.early))
         # seconds of training after which to save early checkpoints
         self.early_marks = [mark for mark in marks if mark > trainer.state.seconds]
@@ -67,7 +71,7 @@ class Session:
                     self._keep_early()
                     if self._evaluation_is_due():
                         self.evaluate_now()
-                    elif self.trainer.state.seconds - self.saved_at > SAVE_AT_LEAST_EVERY:
+                    elif self.trainer.state.seconds - self.saved_at > self.save_interval:
                         self._save()
                     if self.trainer.state.stopped_early:
                         break
@@ -260,6 +264,14 @@ class Session:
             "said",
             f"stopped early at step {self.trainer.state.step:,}: {reason}; the best checkpoint is kept",
         )
+
+
+def save_interval(minutes: float | None, weights: Iterable[Tensor]) -> float:
+    """Return the maximum number of seconds between two checkpoints, for a budget in minutes and these weights."""
+    if minutes is None:
+        return MOST_INTERVAL
+    n_trained = sum(each.numel() for each in weights if each.requires_grad)
+    return min(MOST_INTERVAL, max(LEAST_INTERVAL, 60 * minutes / EVALUATIONS, n_trained * INTERVAL_PER_WEIGHT))
 
 
 def _nats(scores: Sequence[Score]) -> float | None:
