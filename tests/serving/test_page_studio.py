@@ -196,6 +196,8 @@ def test_translator_by_mouse_and_classifier_by_keyboard_are_queued(page: Any, st
     page.keyboard.press("Enter")
     page.wait_for_selector("article[aria-label='films']")
     page.wait_for_selector(".job.finished[aria-label='pairs']")
+    answer = page.inner_text(".job[aria-label='pairs'] .sample")
+    assert re.fullmatch(r"\w+ \w+ \w+ → .*", answer), "a sample of a translator shows what was translated"
     page.click("#open-pairs")
     page.wait_for_selector("main[data-ready='translate']")
     page.fill(".source textarea", "eins zwei")

@@ -71,7 +71,7 @@ export function makeJobs({ act, details }) {
       make("h3", {}, make("bdi", {}, job.name)),
       ...facts(job),
       ...[progress(job)].filter(Boolean),
-      ...[more && curve(more.figures), more && sample(more.samples)].filter(Boolean),
+      ...[more && curve(more.figures), more && sample(more.samples, job.run?.task)].filter(Boolean),
       make("div", { class: "line" }, buttons(job)));
   }
   return {
@@ -104,14 +104,20 @@ function curve({ evaluations }) {
   const scale = (value, all, size) => (size * (value - Math.min(...all))) / Math.max(1e-9, Math.max(...all) - Math.min(...all));
   const place = ([x, y]) => `${(4 + scale(x, xs, 292)).toFixed(1)},${(56 - scale(y, ys, 50)).toFixed(1)}`;
   const title = `Loss on unseen text: from ${ys[0].toFixed(2)} to ${ys.at(-1).toFixed(2)} ${name}`;
-  return makeSvg("svg", { viewBox: "0 0 300 62", class: "spark", role: "img", "aria-label": title },
-    makeSvg("title", {}, title), makeSvg("polyline", { points: points.map(place).join(" ") }));
+  return make("div", {}, make("p", { class: "hint" }, "Loss on unseen text, lower is better"),
+    makeSvg("svg", { viewBox: "0 0 300 62", class: "spark", role: "img", "aria-label": title },
+      makeSvg("title", {}, title), makeSvg("polyline", { points: points.map(place).join(" ") })));
 }
 
-/** The newest sample. */
-function sample(samples) {
+/** The newest sample: the prompt and the text after it, or the answer of the model and the reference. */
+function sample(samples, task) {
   const last = samples.at(-1);
   if (!last) return null;
-  const text = make("p", { class: "sample", dir: "auto" }, make("span", { class: "prompt" }, inText(last.prompt)), " ", inText(last.completion));
-  return make("div", {}, make("p", { class: "hint" }, `Sample at step ${last.step.toLocaleString("en")}`), text);
+  const [prompt, answer] = [make("span", { class: "prompt" }, inText(last.prompt)), inText(last.completion)];
+  const reference = task !== "generate" && last.reference && last.reference !== last.completion && last.reference;
+  return make("div", {}, ...[
+    make("p", { class: "hint" }, `Sample at step ${last.step.toLocaleString("en")}`),
+    make("p", { class: "sample", dir: "auto" }, prompt, task === "generate" ? " " : " → ", answer),
+    reference && make("p", { class: "hint" }, task === "classify" ? "Its label in the data: " : "Reference: ", make("bdi", {}, inText(reference))),
+  ].filter(Boolean));
 }
