@@ -1,4 +1,4 @@
-"""Every shape annotation is checked while the tests run; fixtures that several files share."""
+"""Checks of every type and shape annotation while the tests run, and shared fixtures."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -16,27 +16,28 @@ if TYPE_CHECKING:
     from playwright import sync_api
 
 check_types_of("penwright")
-settings.register_profile("the same", derandomize=True, deadline=None)  # the same code passes or fails in every run ...
-settings.load_profile("the same")  # ... and `pytest --hypothesis-profile=default` searches further
-os.environ["PENWRIGHT_COMPILE"] = "off"  # tests start no processes in the background
+# Each run tries the same examples. `pytest --hypothesis-profile=default` tries new ones.
+settings.register_profile("the same", derandomize=True, deadline=None)
+settings.load_profile("the same")
+os.environ["PENWRIGHT_COMPILE"] = "off"  # tests start no background processes
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """Random weights and inputs are the same in every run, whatever the order of the tests."""
+    """Make random weights and inputs the same in every run, whatever the order of the tests."""
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # the models of the tests are small, and training in this process sets another number
+    torch.set_num_threads(1)  # test models are small, and training in this process changes the number
 
 
-BROWSER = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]  # nothing is found elsewhere
+BROWSER = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]  # no other host resolves
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Real corpora beside the checkout; tests that want them are skipped where they are absent."""
+    """Real corpora beside the checkout. Tests that need them are skipped if they are absent."""
     if not SHARED_DATA.is_dir():
-        pytest.skip(f"the corpora of {SHARED_DATA} are not on this machine")
+        pytest.skip(f"no corpora in {SHARED_DATA}")
     return SHARED_DATA
 
 
@@ -55,8 +56,11 @@ def browser() -> Iterator["sync_api.Browser"]:
 
 @pytest.fixture
 def browse(browser: "sync_api.Browser") -> Iterator[Callable[..., "sync_api.Page"]]:
-    """Open a file; in the end it must have complained of nothing and asked for nothing but files."""
-    contexts, complaints, requests = [], [], []
+    """A function that opens a file in the browser.
+
+    At the end, there must be no console message and no request other than for files.
+    """
+    contexts, messages, requests = [], [], []
 
     def open_file(path: Path, scheme: str = "light", width: int = 1440, height: int = 900) -> "sync_api.Page":
         context = browser.new_context(
@@ -65,8 +69,8 @@ def browse(browser: "sync_api.Browser") -> Iterator[Callable[..., "sync_api.Page
         context.set_default_timeout(60_000)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))
         page.goto(path.as_uri())
         return page
@@ -74,17 +78,17 @@ def browse(browser: "sync_api.Browser") -> Iterator[Callable[..., "sync_api.Page
     yield open_file
     for context in contexts:
         context.close()
-    assert complaints == []
+    assert messages == []
     assert all(url.startswith(("file:", "about:srcdoc", "data:")) for url in requests), requests
 
 
 @pytest.fixture
-def opened(browse: Callable[..., "sync_api.Page"], tmp_path: Path) -> Callable[..., "sync_api.Page"]:
-    """The same, given what stands in the file."""
+def open_html(browse: Callable[..., "sync_api.Page"], tmp_path: Path) -> Callable[..., "sync_api.Page"]:
+    """A function that opens an HTML source in the browser, with the checks of `browse`."""
 
-    def open_page(source: str, scheme: str = "light", width: int = 1440, height: int = 900) -> "sync_api.Page":
+    def open_source(source: str, scheme: str = "light", width: int = 1440, height: int = 900) -> "sync_api.Page":
         path = tmp_path / "page.html"
         path.write_text(source, encoding="utf-8")
         return browse(path, scheme, width, height)
 
-    return open_page
+    return open_source

@@ -1,4 +1,4 @@
-"""Models of each shape, small, random and in double precision, and the door to look into them."""
+"""Inspectors of small random models of each task, in double precision."""
 
 from collections.abc import Callable
 
@@ -46,7 +46,7 @@ TASKS: tuple[Task, ...] = ("generate", "translate", "classify")
 LABELS = ("bad", "fair", "good")
 TEXT, TARGET = "abc bad cab", "a bad ace"
 
-Make = Callable[..., Inspector]
+MakeInspector = Callable[..., Inspector]
 
 
 @pytest.fixture(scope="session")
@@ -56,13 +56,13 @@ def characters() -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def pieces() -> Tokenizer:
-    """Byte-level BPE, so that tokens are words, parts of words and parts of characters."""
+    """A byte-level BPE tokenizer, whose tokens are words, parts of words and parts of characters."""
     return train_tokenizer("bpe", ["the red fox and the blue fox saw the red sky, naïve"] * 9, 300)
 
 
 @pytest.fixture
-def inspector(characters: Tokenizer) -> Make:
-    """An inspector of a random model of a task, changed as asked."""
+def make_inspector(characters: Tokenizer) -> MakeInspector:
+    """A function that makes an inspector of a random model of a task, with changed settings."""
 
     def make(task: Task, changes: Table | None = None, tokenizer: Tokenizer = characters, seed: int = 0) -> Inspector:
         torch.manual_seed(seed)
@@ -71,9 +71,9 @@ def inspector(characters: Tokenizer) -> Make:
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.dim() > 1:
-                    parameter.mul_(2.0)  # sharper, so that places differ
+                    parameter.mul_(2.0)  # sharper attention, so that positions differ
                 else:
-                    parameter.add_(torch.randn_like(parameter) / 5)  # norms and biases that count
+                    parameter.add_(torch.randn_like(parameter) / 5)  # norms and biases with an effect
         match model:
             case DecoderOnly():
                 return Inspector(Generator(model, tokenizer))
@@ -93,6 +93,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def asked(task: Task) -> tuple[str, str | None]:
-    """A text, and the target that goes with it in this task."""
+def text_and_target(task: Task) -> tuple[str, str | None]:
+    """A text, and the target of this task, if it has one."""
     return TEXT, TARGET if task == "translate" else None

@@ -1,4 +1,4 @@
-"""What inspection shows is what a plain NumPy Transformer, written here from its formulas alone, computes itself."""
+"""Inspection equals a plain NumPy Transformer, written here from the formulas alone."""
 
 from collections.abc import Callable
 from math import sqrt
@@ -10,12 +10,12 @@ from penwright.config import Table, Task
 from penwright.inspection import Inspector
 from penwright.inspection.forward_pass import ForwardPass
 
-Make = Callable[..., Inspector]
+MakeInspector = Callable[..., Inspector]
 Array = np.ndarray
 
 
-class Plain:
-    """One pass over one text; `steps` keeps what every head computes, `stream` what each block gives at last."""
+class NumpyTransformer:
+    """A forward pass over one text. `steps` holds each head's intermediate values, `stream` each block's output."""
 
     def __init__(self, inspector: Inspector, reading: ForwardPass):
         self.model = inspector.model
@@ -59,7 +59,9 @@ class Plain:
             if encoded is not None:
                 at = f"{block}.cross_attention"
                 x = self.residual(f"{block}.cross", x, lambda y, at=at: self.attend(at, y, encoded))
-            x = self.residual(f"{block}.feed_forward", x, lambda y, at=f"{block}.feed_forward": self.prefetcher(at, y))
+            x = self.residual(
+                f"{block}.feed_forward", x, lambda y, at=f"{block}.feed_forward": self.feed_forward(at, y)
+            )
             self.stream.append(x)
         return self.norm(f"{name}.norm", x) if self.settings.norm_position == "pre" else x
 
@@ -77,7 +79,7 @@ class Plain:
     def linear(self, name: str, x: Array) -> Array:
         return x @ self.weights[f"{name}.weight"].T + self.weights.get(f"{name}.bias", 0.0)
 
-    def prefetcher(self, name: str, x: Array) -> Array:
+    def feed_forward(self, name: str, x: Array) -> Array:
         up = self.linear(f"{name}.up", x)
         if self.settings.feed_forward == "relu":
             return self.linear(f"{name}.down", up.clip(0))
@@ -94,7 +96,7 @@ class Plain:
         if itself and self.settings.qk_norm:
             queries, keys = self.norm(f"{name}.query_norm", queries), self.norm(f"{name}.key_norm", keys)
         if itself and self.settings.positions.type == "rotary":
-            queries, keys = self.transition(queries), self.transition(keys)
+            queries, keys = self.rotate(queries), self.rotate(keys)
         keys, values = (np.repeat(y, n_heads // len(y), 0) for y in (keys, values))
         scores = queries @ keys.transpose(0, 2, 1)
         scaled = scores / sqrt(d_head)
@@ -110,76 +112,78 @@ class Plain:
         self.steps[name] = dict(zip(names, parts, strict=True))
         return self.linear(f"{name}.output", output.transpose(1, 0, 2).reshape(len(x), -1))
 
-    def transition(self, x: Array) -> Array:
+    def rotate(self, x: Array) -> Array:
         half = x.shape[-1] // 2
         angles = np.arange(x.shape[1])[:, None] * self.settings.positions.base ** -(np.arange(half) / half)
-        turned = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angles)
-        return np.concatenate([turned.real, turned.imag], -1)
+        rotated = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angles)
+        return np.concatenate([rotated.real, rotated.imag], -1)
 
 
-def name_of(head: str) -> tuple[str, int]:
+def module_and_head(head: str) -> tuple[str, int]:
     part, layer, number = head.split(".")
     stack, attention = ("decoder", "cross_attention") if part == "cross" else (part, "attention")
     return f"{stack}.blocks.{layer}.{attention}", int(number)
 
 
 @pytest.fixture
-def inspected(inspector: Make, task: Task, variant: Table) -> Inspector:
-    return inspector(task, variant)
+def inspector(make_inspector: MakeInspector, task: Task, variant: Table) -> Inspector:
+    return make_inspector(task, variant)
 
 
-def test_every_weight_of_every_head_is_the_formulas(inspected: Inspector, asked: tuple[str, str | None]) -> None:
-    plain = Plain(inspected, inspected.read(*asked))
-    maps = inspected.attention(*asked)
+def test_attention_weights_equal_numpy(inspector: Inspector, text_and_target: tuple[str, str | None]) -> None:
+    expected_pass = NumpyTransformer(inspector, inspector.read(*text_and_target))
+    maps = inspector.attention(*text_and_target)
     shown = 0
     for part in maps.parts:
         for layer, heads in zip(part.layers, part.weights, strict=True):
-            name, _ = name_of(f"{part.name}.{layer}.0")
-            np.testing.assert_allclose(heads, plain.steps[name]["weights"], atol=1e-6)
+            name, _ = module_and_head(f"{part.name}.{layer}.0")
+            np.testing.assert_allclose(heads, expected_pass.steps[name]["weights"], atol=1e-6)
             shown += 1
-    assert shown == len(plain.steps)
+    assert shown == len(expected_pass.steps)
 
 
-def test_every_step_of_a_heads_arithmetic_is_the_formulas(inspected: Inspector, asked: tuple[str, str | None]) -> None:
-    plain = Plain(inspected, inspected.read(*asked))
-    for head in inspected.heads:
-        name, number = name_of(head)
-        found = inspected.arithmetic(asked[0], head, asked[1])
-        for step, expected in plain.steps[name].items():
+def test_each_step_of_a_heads_arithmetic_equals_numpy(
+    inspector: Inspector, text_and_target: tuple[str, str | None]
+) -> None:
+    expected_pass = NumpyTransformer(inspector, inspector.read(*text_and_target))
+    for head in inspector.heads:
+        name, number = module_and_head(head)
+        found = inspector.arithmetic(text_and_target[0], head, text_and_target[1])
+        for step, expected in expected_pass.steps[name].items():
             np.testing.assert_allclose(getattr(found, step), expected[number], rtol=1e-5, atol=1e-5, err_msg=step)
 
 
-def test_the_lens_reads_every_layer_and_ends_with_the_models_own_answer(
-    inspected: Inspector, asked: tuple[str, str | None]
+def test_logit_lens_equals_numpy_and_ends_with_the_output(
+    inspector: Inspector, text_and_target: tuple[str, str | None]
 ) -> None:
-    plain = Plain(inspected, inspected.read(*asked))
-    lens = inspected.lens(*asked, k=1000)
-    ids = np.vectorize(inspected.outcomes.index)(np.array(lens.top_tokens))
+    expected_pass = NumpyTransformer(inspector, inspector.read(*text_and_target))
+    lens = inspector.lens(*text_and_target, k=1000)
+    ids = np.vectorize(inspector.outcomes.index)(np.array(lens.top_tokens))
     found = np.take_along_axis(lens.top_probabilities, ids.argsort(-1), -1)
-    assert len(found) == len(plain.stream)
-    for hidden, probabilities in zip(plain.stream, found, strict=True):
-        stack = "encoder" if inspected.shape == "classifier" else "decoder"
-        read = plain.norm(f"{stack}.norm", hidden) if plain.settings.norm_position == "pre" else hidden
-        read = read.mean(0, keepdims=True) if inspected.shape == "classifier" else read
-        logits = plain.linear("output", read)
+    assert len(found) == len(expected_pass.stream)
+    for hidden, probabilities in zip(expected_pass.stream, found, strict=True):
+        stack = "encoder" if inspector.shape == "classifier" else "decoder"
+        read = expected_pass.norm(f"{stack}.norm", hidden) if expected_pass.settings.norm_position == "pre" else hidden
+        read = read.mean(0, keepdims=True) if inspector.shape == "classifier" else read
+        logits = expected_pass.linear("output", read)
         expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
         np.testing.assert_allclose(probabilities, expected, atol=1e-6)
-    np.testing.assert_allclose(found[-1], np.exp(plain.log_probs), atol=1e-6)
-    for place, token in enumerate(inspected.read(*asked).answers):
+    np.testing.assert_allclose(found[-1], np.exp(expected_pass.log_probs), atol=1e-6)
+    for place, token in enumerate(inspector.read(*text_and_target).answers):
         np.testing.assert_allclose(lens.true_probabilities[:, place], found[:, place, token.id])
         own = found[:, place, token.id, None]
         assert lens.true_ranks[:, place].tolist() == (1 + (found[:, place] > own).sum(-1)).tolist()
 
 
 @pytest.mark.parametrize("predicting", ["generate", "translate"])
-def test_log_probabilities_ranks_and_entropies_are_the_formulas(
-    inspector: Make, predicting: Task, variant: Table
+def test_log_probabilities_ranks_and_entropies_equal_numpy(
+    make_inspector: MakeInspector, predicting: Task, variant: Table
 ) -> None:
-    inspected = inspector(predicting, variant)
-    asked = ("abc bad cab", None if predicting == "generate" else "a bad ace")
-    log_probs = Plain(inspected, inspected.read(*asked)).log_probs
-    found = inspected.token_scores(*asked, k=3)
-    answers = [token.id for token in inspected.read(*asked).answers]
+    inspector = make_inspector(predicting, variant)
+    text_and_target = ("abc bad cab", None if predicting == "generate" else "a bad ace")
+    log_probs = NumpyTransformer(inspector, inspector.read(*text_and_target)).log_probs
+    found = inspector.token_scores(*text_and_target, k=3)
+    answers = [token.id for token in inspector.read(*text_and_target).answers]
     assert [token.id for token in found.tokens] == answers
     rows = log_probs[: len(answers)]
     np.testing.assert_allclose(found.log_probs, rows[range(len(answers)), answers], atol=1e-5)
@@ -189,23 +193,23 @@ def test_log_probabilities_ranks_and_entropies_are_the_formulas(
     ]
     assert found.alternatives.ids.tolist() == np.argsort(-rows, -1)[:, :3].tolist()
     assert found.next.ids.tolist() == np.argsort(-log_probs[-1])[:3].tolist()
-    assert found.alternatives.texts == [[inspected.words[i] for i in row] for row in found.alternatives.ids]
+    assert found.alternatives.texts == [[inspector.words[i] for i in row] for row in found.alternatives.ids]
 
 
-def test_the_loss_without_a_head_is_that_of_a_model_whose_output_matrix_ignores_it(
-    inspected: Inspector, asked: tuple[str, str | None]
+def test_ablated_head_equals_zeroed_output_columns(
+    inspector: Inspector, text_and_target: tuple[str, str | None]
 ) -> None:
-    reading = inspected.read(*asked)
-    before = Plain(inspected, reading).log_probs
+    reading = inspector.read(*text_and_target)
+    before = NumpyTransformer(inspector, reading).log_probs
     answers = [token.id for token in reading.answers] or [int(before[0].argmax())]
-    for head in inspected.heads[::3]:
-        found = inspected.ablate(asked[0], [head], asked[1])
-        name, number = name_of(head)
-        width = inspected.model.settings.d_head
-        matrix = inspected.model.get_submodule(name).output.weight
+    for head in inspector.heads[::3]:
+        found = inspector.ablate(text_and_target[0], [head], text_and_target[1])
+        name, number = module_and_head(head)
+        width = inspector.model.settings.d_head
+        matrix = inspector.model.get_submodule(name).output.weight
         kept = matrix.detach().clone()
         matrix.data[:, number * width : (number + 1) * width] = 0
-        after = Plain(inspected, reading).log_probs
+        after = NumpyTransformer(inspector, reading).log_probs
         matrix.data.copy_(kept)
         losses = [-rows[range(len(answers)), answers] for rows in (before, after)]
         assert [found.loss_before, found.loss_after] == pytest.approx([loss.mean() for loss in losses], abs=1e-5)

@@ -1,4 +1,4 @@
-"""Attribution to the parts of a model, patches and cuts, against a NumPy Transformer that is changed by hand."""
+"""Logit attribution, activation patching and path ablation equal a patched NumPy Transformer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,15 +11,15 @@ from penwright.errors import UsageError
 from penwright.inspection import Inspector
 from penwright.inspection.patching import PATCH_KINDS
 
-from .test_against_numpy import Plain
+from .test_against_numpy import NumpyTransformer
 
 Array = np.ndarray
 Change = Callable[[str, str, Array], Array]
-OTHER, PLACES = "abc bad dab", [8, 9]  # where the texts differ, with or without a token before them
+OTHER, PLACES = "abc bad dab", [8, 9]  # positions where the texts differ, with or without a start token
 
 
-class Changed(Plain):
-    """A pass in which `change` may replace the stream before a sublayer, its output, or the outputs of heads.
+class PatchedTransformer(NumpyTransformer):
+    """A forward pass in which `change` may replace a sublayer's input, its output, or the outputs of its heads.
 
     `cut` is (sublayer, "query", "key", "value" or "input", head, what to subtract from the stream that it reads).
     """
@@ -95,14 +95,14 @@ class Changed(Plain):
         return self.steps[name]["output"][head] @ matrix.T
 
     def frozen(self, norm: str, x: Array, stream: Array) -> Array:
-        """The norm of x with the statistics of a stream."""
+        """Return the norm of x with the statistics of a stream."""
         if self.settings.norm.type == "layer":
             x, stream = (each - each.mean(-1, keepdims=True) for each in (x, stream))
         scale = np.sqrt((stream**2).mean(-1, keepdims=True) + self.settings.norm.eps)
         return x / scale * self.weights[f"{norm}.weight"] + self.weights.get(f"{norm}.bias", 0.0)
 
     def replay(self, stack: str, without: str, until: str | None = None) -> Array:
-        """The stream, up to a sublayer or the end, if one part had added nothing and all else were as it was."""
+        """Return the stream, up to a sublayer or the end, without the output of one part, all others unchanged."""
         tokens, positions = self.vectors[stack]
         x = sum((v for n, v in (("tokens", tokens), ("positions", positions)) if without != f"{stack}.{n}"), 0 * tokens)
         for name in self.before:
@@ -133,71 +133,81 @@ class Changed(Plain):
 
 
 @pytest.fixture
-def inspected(inspector: Any, task: Task, variant: Table) -> Inspector:
-    return inspector(task, variant)
+def inspector(make_inspector: Any, task: Task, variant: Table) -> Inspector:
+    return make_inspector(task, variant)
 
 
-Asked = tuple[str, str | None]
+TextAndTarget = tuple[str, str | None]
 
 
-def last_stack(look: Inspector) -> str:
-    return "encoder" if look.shape == "classifier" else "decoder"
+def last_stack(inspector: Inspector) -> str:
+    return "encoder" if inspector.shape == "classifier" else "decoder"
 
 
-def test_each_part_adds_to_the_logit_what_the_logit_loses_without_it(inspected: Inspector, asked: Asked) -> None:
-    plain, stack = Changed(inspected, inspected.read(*asked)), last_stack(inspected)
-    found = inspected.logit_attribution(*asked)
-    outcome = inspected.outcomes.index(found.target)
-    whole = plain.logits_of(plain.last, stack)[found.position]
+def test_logit_attribution_equals_the_loss_without_each_part(
+    inspector: Inspector, text_and_target: TextAndTarget
+) -> None:
+    expected_pass, stack = PatchedTransformer(inspector, inspector.read(*text_and_target)), last_stack(inspector)
+    found = inspector.logit_attribution(*text_and_target)
+    outcome = inspector.outcomes.index(found.target)
+    whole = expected_pass.logits_of(expected_pass.last, stack)[found.position]
     assert found.logit == pytest.approx(whole[outcome] - whole.mean(), abs=1e-5)
     assert found.values.sum() == pytest.approx(found.logit, abs=1e-5)
     assert len(set(found.names)) == len(found.names)
     for name, value in zip(found.names[1:], found.values[1:], strict=True):
-        without = plain.logits_of(plain.replay(stack, name), stack, plain.last)[found.position]
+        without = expected_pass.logits_of(expected_pass.replay(stack, name), stack, expected_pass.last)[found.position]
         expected = whole[outcome] - whole.mean() - (without[outcome] - without.mean())
         assert value == pytest.approx(expected, abs=1e-5), name
     assert found.target in str(found)
-    part = inspected.heads[-1].split(".")[0]
+    part = inspector.heads[-1].split(".")[0]
     assert found.heads(part)[0, 1] == found.values[found.names.index(f"{part}.0.1")]
 
 
-def test_a_logit_is_compared_with_another_outcome(inspected: Inspector, asked: Asked) -> None:
-    found = inspected.logit_attribution(*asked)
-    other = next(each for each in inspected.outcomes if each.strip() and each != found.target)
-    compared = inspected.logit_attribution(*asked, against=other)
-    logits = Plain(inspected, inspected.read(*asked)).log_probs[found.position]
-    expected = logits[inspected.outcomes.index(found.target)] - logits[inspected.outcomes.index(other)]
+def test_logit_attribution_against_another_outcome(inspector: Inspector, text_and_target: TextAndTarget) -> None:
+    found = inspector.logit_attribution(*text_and_target)
+    other = next(each for each in inspector.outcomes if each.strip() and each != found.target)
+    compared = inspector.logit_attribution(*text_and_target, against=other)
+    logits = NumpyTransformer(inspector, inspector.read(*text_and_target)).log_probs[found.position]
+    expected = logits[inspector.outcomes.index(found.target)] - logits[inspector.outcomes.index(other)]
     assert compared.logit == pytest.approx(expected, abs=1e-5)
     assert compared.values.sum() == pytest.approx(expected, abs=1e-5)
     with pytest.raises(UsageError, match="compared with itself"):
-        inspected.logit_attribution(*asked, against=found.target)
+        inspector.logit_attribution(*text_and_target, against=found.target)
 
 
 @pytest.mark.parametrize("kind", PATCH_KINDS)
-def test_a_patch_restores_what_the_formulas_restore(inspected: Inspector, asked: Asked, kind: Any) -> None:
-    text, target = asked
+def test_activation_patching_equals_numpy(inspector: Inspector, text_and_target: TextAndTarget, kind: Any) -> None:
+    text, target = text_and_target
     other = OTHER
-    readings = inspected.read(text, target), inspected.reader.with_source(other, inspected.read(text, target))
-    source, plain = (Changed(inspected, each) for each in readings)
-    for found in inspected.patching(text, other, target, kind=kind, positions=PLACES):
+    readings = inspector.read(text, target), inspector.reader.with_source(other, inspector.read(text, target))
+    source, expected_pass = (PatchedTransformer(inspector, each) for each in readings)
+    for found in inspector.patching(text, other, target, kind=kind, positions=PLACES):
         assert found.restored.shape == (len(found.layers), 4 if kind == "heads" else 2)
-        (position,) = {0} if inspected.shape == "classifier" else {differing(source, plain, inspected.shape)}
-        outcome, against = (inspected.outcomes.index(each) for each in (found.target, found.against))
-        one, two = (each.log_probs[position, outcome] - each.log_probs[position, against] for each in (source, plain))
+        (position,) = (
+            {0}
+            if inspector.shape == "classifier"
+            else {first_differing_position(source, expected_pass, inspector.shape)}
+        )
+        outcome, against = (inspector.outcomes.index(each) for each in (found.target, found.against))
+        one, two = (
+            each.log_probs[position, outcome] - each.log_probs[position, against] for each in (source, expected_pass)
+        )
         for row, column in np.ndindex(found.restored.shape):
-            change = patch(source, found.part, found.layers[row], kind, column, PLACES)
-            patched = Changed(inspected, readings[1], change).log_probs[position]
+            change = patch_from(source, found.part, found.layers[row], kind, column, PLACES)
+            patched = PatchedTransformer(inspector, readings[1], change).log_probs[position]
             expected = (patched[outcome] - patched[against] - two) / (one - two)
             assert found.restored[row, column] == pytest.approx(expected, abs=1e-4)
         assert "restores" in str(found)
 
 
-def differing(one: Plain, two: Plain, shape: str) -> int:
+def first_differing_position(one: NumpyTransformer, two: NumpyTransformer, shape: str) -> int:
     places = np.flatnonzero(one.log_probs.argmax(-1) != two.log_probs.argmax(-1))
     return len(one.log_probs) - 1 if shape == "writer" or not len(places) else int(places[0])
 
 
-def patch(source: Changed, part: str, layer: int, kind: str, column: int, positions: list[int]) -> Change:
+def patch_from(
+    source: PatchedTransformer, part: str, layer: int, kind: str, column: int, positions: list[int]
+) -> Change:
     stack = "decoder" if part == "cross" else part
     of = {"feed_forward": "feed_forward"}.get(kind, "cross" if part == "cross" else "attention")
     place = f"{stack}.blocks.{layer}.{of}"
@@ -215,52 +225,54 @@ def patch(source: Changed, part: str, layer: int, kind: str, column: int, positi
     return change
 
 
-def test_a_cut_path_changes_the_outcome_as_the_formulas_say(inspected: Inspector, asked: Asked) -> None:
-    reading = inspected.read(*asked)
-    plain, stack = Changed(inspected, reading), last_stack(inspected)
-    found = inspected.paths(*asked, n_edges=25)
-    outcome = inspected.outcomes.index(found.target)
-    assert found.log_prob == pytest.approx(plain.log_probs[found.position, outcome], abs=1e-5)
+def test_path_effects_and_estimates_equal_numpy(inspector: Inspector, text_and_target: TextAndTarget) -> None:
+    reading = inspector.read(*text_and_target)
+    expected_pass, stack = PatchedTransformer(inspector, reading), last_stack(inspector)
+    found = inspector.paths(*text_and_target, n_edges=25)
+    outcome = inspector.outcomes.index(found.target)
+    assert found.log_prob == pytest.approx(expected_pass.log_probs[found.position, outcome], abs=1e-5)
     assert [abs(edge.effect) for edge in found.edges] == sorted((abs(e.effect) for e in found.edges), reverse=True)
     assert len(found.edges) == 25 < found.n_edges
     step = 1e-4
     for edge in found.edges:
         source_stack = "decoder" if edge.source.startswith("cross") else edge.source.split(".")[0]
         if edge.destination == "output":
-            delta = plain.last - plain.replay(stack, edge.source)
+            delta = expected_pass.last - expected_pass.replay(stack, edge.source)
 
             def run(size: float, delta: Array = delta) -> float:
-                logits = plain.logits_of(plain.last - size * delta, stack)[found.position]
+                logits = expected_pass.logits_of(expected_pass.last - size * delta, stack)[found.position]
                 return float(logits[outcome] - np.log(np.exp(logits).sum()))
         else:
             part, layer, last = edge.destination.split(".")
             which = "feed_forward" if last == "feed_forward" else "cross" if part == "cross" else "attention"
             place = f"{'decoder' if part == 'cross' else part}.blocks.{layer}.{which}"
             crossing = which == "cross" and edge.via != "query"
-            whole = plain.encoded if crossing else plain.before[place]
-            delta = whole - plain.replay(source_stack, edge.source, None if crossing else place)
+            whole = expected_pass.encoded if crossing else expected_pass.before[place]
+            delta = whole - expected_pass.replay(source_stack, edge.source, None if crossing else place)
             head = 0 if last == "feed_forward" else int(last)
 
             def run(size: float, delta: Array = delta, at: Any = (place, edge.via, head)) -> float:
-                return float(Changed(inspected, reading, None, (*at, size * delta)).log_probs[found.position, outcome])
+                return float(
+                    PatchedTransformer(inspector, reading, None, (*at, size * delta)).log_probs[found.position, outcome]
+                )
 
         assert edge.effect == pytest.approx(found.log_prob - run(1.0), abs=1e-5), edge
         assert edge.estimate == pytest.approx((run(-step) - run(step)) / (2 * step), abs=1e-5), edge
         assert found.sentence(edge).startswith("Without the path from")
 
 
-def test_texts_of_different_lengths_cannot_be_patched(inspector: Any) -> None:
+def test_patching_unsuitable_texts_is_refused(make_inspector: Any) -> None:
     with pytest.raises(UsageError, match="12 and 4 tokens"):
-        inspector("generate").patching("abc bad cab", "abc")
+        make_inspector("generate").patching("abc bad cab", "abc")
     with pytest.raises(UsageError, match="same prediction"):
-        inspector("generate").patching("abc", "abc")
+        make_inspector("generate").patching("abc", "abc")
 
 
-def test_what_cannot_be_asked_is_refused(inspector: Any) -> None:
-    look = inspector("generate")
+def test_invalid_outcomes_positions_and_labels_are_refused(make_inspector: Any) -> None:
+    inspector = make_inspector("generate")
     with pytest.raises(UsageError, match="not a single token"):
-        look.logit_attribution("abc", outcome="abc abc")
+        inspector.logit_attribution("abc", outcome="abc abc")
     with pytest.raises(UsageError, match="invalid positions"):
-        look.patching("abc", "abd", positions=[9])
+        inspector.patching("abc", "abd", positions=[9])
     with pytest.raises(UsageError, match="no label"):
-        inspector("classify").logit_attribution("abc", outcome="excellent")
+        make_inspector("classify").logit_attribution("abc", outcome="excellent")

@@ -1,4 +1,4 @@
-"""Two texts or two models side by side: nothing is lost, and what is laid beside each other belongs together."""
+"""Comparison of two texts or two models: nothing is lost, and matching pieces share a row."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -15,10 +15,10 @@ from penwright.inspection.comparison import Comparison, TokenNlls, compare, comp
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 
-Make = Callable[..., Inspector]
+MakeInspector = Callable[..., Inspector]
 
 
-def surprises(texts: Sequence[str]) -> TokenNlls:
+def token_nlls(texts: Sequence[str]) -> TokenNlls:
     return TokenNlls(list(texts), np.arange(1.0, len(texts) + 1))
 
 
@@ -26,12 +26,12 @@ def rows(found: Comparison) -> list[tuple[str, str]]:
     return list(zip(found.first_texts, found.second_texts, strict=True))
 
 
-pieces_of_text = st.lists(st.text("ab ", max_size=3), max_size=12)
+text_pieces = st.lists(st.text("ab ", max_size=3), max_size=12)
 
 
-@given(pieces_of_text, pieces_of_text)
-def test_every_piece_of_both_is_there_in_its_order_with_its_nats(first: list[str], second: list[str]) -> None:
-    found = compare(surprises(first), surprises(second))
+@given(text_pieces, text_pieces)
+def test_comparison_keeps_all_pieces_and_nats_in_order(first: list[str], second: list[str]) -> None:
+    found = compare(token_nlls(first), token_nlls(second))
     assert ("".join(found.first_texts), "".join(found.second_texts)) == ("".join(first), "".join(second))
     assert (np.nansum(found.first), np.nansum(found.second)) == found.sums
     assert found.sums == (sum(range(len(first) + 1)), sum(range(len(second) + 1)))
@@ -41,22 +41,20 @@ def test_every_piece_of_both_is_there_in_its_order_with_its_nats(first: list[str
 
 
 @given(st.text("ab ", max_size=20), st.sets(st.integers(0, 20)), st.sets(st.integers(0, 20)))
-def test_of_one_text_each_row_spells_the_same_and_as_few_as_can_be(
-    text: str, first: set[int], second: set[int]
-) -> None:
+def test_two_segmentations_of_one_text_split_at_shared_boundaries(text: str, first: set[int], second: set[int]) -> None:
     def cut(places: set[int]) -> list[str]:
         ends = [0, *sorted(place for place in places if 0 < place < len(text)), len(text)]
         return [text[a:b] for a, b in pairwise(ends) if a < b]
 
-    found = compare(surprises(cut(first)), surprises(cut(second)))
+    found = compare(token_nlls(cut(first)), token_nlls(cut(second)))
     assert all(one == other for one, other in rows(found))
     inside = {place for place in first & second if 0 < place < len(text)}
     assert len(rows(found)) == (len(inside) + 1 if text else 0)
 
 
-def test_what_two_texts_share_is_beside_itself() -> None:
+def test_shared_pieces_of_two_texts_are_aligned() -> None:
     first, second = ["the", " cat", " sat", " here", "."], ["the", " old", " dog", " sat", " here", " now", "."]
-    assert rows(compare(surprises(first), surprises(second))) == [
+    assert rows(compare(token_nlls(first), token_nlls(second))) == [
         ("the", "the"),
         (" cat", " old dog"),
         (" sat", " sat"),
@@ -66,39 +64,41 @@ def test_what_two_texts_share_is_beside_itself() -> None:
     ]
 
 
-def test_texts_that_differ_over_very_much_are_refused_and_equal_ends_count_for_nothing() -> None:
+def test_too_large_differences_are_refused_ignoring_equal_ends() -> None:
     shared = [str(number) for number in range(5000)]
-    assert len(rows(compare(surprises([*shared, "a", *shared]), surprises([*shared, "b", *shared])))) == 10_001
+    assert len(rows(compare(token_nlls([*shared, "a", *shared]), token_nlls([*shared, "b", *shared])))) == 10_001
     with pytest.raises(UsageError, match="5,000 and 5,000 tokens"):
-        compare(surprises(shared), surprises(shared[::-1]))
+        compare(token_nlls(shared), token_nlls(shared[::-1]))
 
 
-def test_surprises_are_those_of_the_model(inspector: Make, task: Task, asked: tuple[str, str | None]) -> None:
-    look = inspector(task)
-    found = look.surprises(*asked)
+def test_surprisals_equal_the_models(
+    make_inspector: MakeInspector, task: Task, text_and_target: tuple[str, str | None]
+) -> None:
+    inspector = make_inspector(task)
+    found = inspector.surprises(*text_and_target)
     if task == "classify":
-        said = {label: float(np.exp(-nats)) for label, nats in zip(found.texts, found.nats, strict=True)}
-        lens = look.lens(asked[0], k=3)
+        probabilities = {label: float(np.exp(-nats)) for label, nats in zip(found.texts, found.nats, strict=True)}
+        lens = inspector.lens(text_and_target[0], k=3)
         (names,) = lens.top_tokens[-1]
-        assert said == pytest.approx(dict(zip(names, lens.top_probabilities[-1, 0].tolist(), strict=True)))
+        assert probabilities == pytest.approx(dict(zip(names, lens.top_probabilities[-1, 0].tolist(), strict=True)))
     else:
-        scores = look.token_scores(*asked)
+        scores = inspector.token_scores(*text_and_target)
         np.testing.assert_array_equal(found.nats, -scores.log_probs)
         assert found.texts == [token.text for token in scores.tokens]
 
 
-def test_two_models_with_other_tokenizers_are_compared_over_one_text(inspector: Make, characters: Tokenizer) -> None:
+def test_models_with_different_tokenizers_are_compared(make_inspector: MakeInspector, characters: Tokenizer) -> None:
     text = "a bad ace"
     pieces = train_tokenizer("bpe", ["a bad ace " * 50], 290)
-    one, two = (inspector("generate", tokenizer=each).surprises(text) for each in (pieces, characters))
+    one, two = (make_inspector("generate", tokenizer=each).surprises(text) for each in (pieces, characters))
     assert len(one.texts) < len(two.texts)
     found = compare(one, two)
     assert found.first_texts == found.second_texts == tuple(one.texts)
     np.testing.assert_array_equal(found.first, one.nats)
 
 
-def test_heads_stand_beside_those_of_the_same_name_and_a_lacking_one_is_nan(inspector: Make) -> None:
-    small, large = inspector("generate"), inspector("generate", {"n_layers": 3, "n_heads": 6})
+def test_heads_are_compared_by_name_and_missing_ones_are_nan(make_inspector: MakeInspector) -> None:
+    small, large = make_inspector("generate"), make_inspector("generate", {"n_layers": 3, "n_heads": 6})
     text = "abc bad cab"
     one, two = small.head_statistics(text), large.head_statistics(text)
     (part,) = compare_heads(one, two)
@@ -106,4 +106,4 @@ def test_heads_stand_beside_those_of_the_same_name_and_a_lacking_one_is_nan(insp
     np.testing.assert_array_equal(part.first["entropy"][:2, :4], one[0].entropy)
     np.testing.assert_array_equal(part.second["entropy"], two[0].entropy)
     assert np.isnan(part.first["entropy"][2]).all() and np.isnan(part.first["entropy"][:, 4:]).all()
-    assert "last" not in part.first, "a decoder has none"
+    assert "last" not in part.first, "a decoder has no such statistic"

@@ -1,4 +1,4 @@
-"""A notebook with views, run and made into a page as a person does it: `jupyter nbconvert --execute --to html`."""
+"""A notebook with views, executed and exported as by `jupyter nbconvert --execute --to html`."""
 
 import json
 import re
@@ -22,22 +22,24 @@ settings = {
 text = "It was day 7 🦊 <script>alert(1)</script>"
 open("novel.txt", "w", encoding="utf-8").write(f"{text}, and the rain fell on house 5.\\n" * 40)
 writer = penwright.train("novel.txt", settings=settings, quiet=True)
-look = penwright.inspect(writer)
+inspector = penwright.inspect(writer)
 """,
-    "view(look.token_scores(text))",
-    "view(look.attention(text))",
-    "view(look.lens(text))",
-    "view(look.arithmetic(text, '0.1'))",
-    "for each in look.rollout(text): display(view(each))",
-    "view(look.positions())",
+    "view(inspector.token_scores(text))",
+    "view(inspector.attention(text))",
+    "view(inspector.lens(text))",
+    "view(inspector.arithmetic(text, '0.1'))",
+    "for each in inspector.rollout(text): display(view(each))",
+    "view(inspector.positions())",
 ]
 DRAWN = ["text", "attention", "lens", "arithmetic", "rollout", "positions"]
-FROM_AFAR = re.compile(r'<script[^>]*\bsrc="https:[^>]*>\s*</script>|<script type="module">.*?</script>', re.DOTALL)
+REMOTE_SCRIPTS = re.compile(
+    r'<script[^>]*\bsrc="https:[^>]*>\s*</script>|<script type="module">.*?</script>', re.DOTALL
+)
 
 
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The notebook as a page, without what nbconvert fetches for formulas and diagrams."""
+    """The exported notebook, without the scripts that nbconvert loads for formulas and diagrams."""
     nbformat = pytest.importorskip("nbformat", reason="no notebooks are installed")
     pytest.importorskip("ipykernel", reason="no kernel is installed to run notebooks in")
     exporters = pytest.importorskip("nbconvert.exporters", reason="nbconvert is not installed")
@@ -53,11 +55,11 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     for output in outputs:
         assert len(json.dumps(output).encode()) <= notebook.LIMIT
     source, _ = exporters.HTMLExporter().from_notebook_node(book)
-    return FROM_AFAR.sub("", source)
+    return REMOTE_SCRIPTS.sub("", source)
 
 
-def test_a_notebook_becomes_a_page_in_which_every_view_draws(page: str, opened: Callable[..., Any]) -> None:
-    shown = opened(page)
+def test_every_view_is_drawn_in_an_exported_notebook(page: str, open_html: Callable[..., Any]) -> None:
+    shown = open_html(page)
     frames = shown.query_selector_all("iframe[title=Penwright]")
     assert len(frames) == len(DRAWN)
     for element, name in zip(frames, DRAWN, strict=True):

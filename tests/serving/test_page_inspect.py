@@ -114,14 +114,14 @@ def test_given_translation_is_inspected(visit: Any) -> None:
     page.wait_for_selector(".shown .pw-beside > .pw-passage:has-text('one'):not(:has-text('two'))")
 
 
-def test_saved_page_opens_without_a_server(visit: Any, opened: Any, tmp_path: Path) -> None:
+def test_saved_page_opens_without_a_server(visit: Any, open_html: Any, tmp_path: Path) -> None:
     page = visit("#/inspect?model=writer&text=It%20was&tool=lens")
     page.wait_for_selector(".shown .pw-lens")
     page.click("text=Save")
     with page.expect_download() as download:
         page.click("text=Page (.html)")
     assert download.value.suggested_filename == "writer-lens.html"
-    saved = opened(download.value.path().read_text("utf-8"))
+    saved = open_html(download.value.path().read_text("utf-8"))
     saved.wait_for_selector("main[data-ready] .pw-lens-table")
 
 

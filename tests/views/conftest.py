@@ -1,4 +1,4 @@
-"""Where the samples are found, and a browser without which these tests are skipped."""
+"""Make samples.py importable, and skip these tests without a browser."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Data for every view, made without a model: attention with a structure that can be seen, and texts hard to show."""
+"""Sample data for every view, made without a model: structured attention, and texts that are hard to display."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -45,24 +45,24 @@ def softmax(scores: ndarray) -> ndarray:
 
 
 def attention(n_layers: int, n_heads: int, n: int, *, causal: bool = True, seed: int = 0) -> ndarray:
-    """Heads that look at the token before, at the first, at what followed the same token earlier, or around."""
-    chance = np.random.default_rng(seed)
-    away = np.arange(n)[:, None] - np.arange(n)[None, :]
+    """Return heads that attend to the previous token, the first one, an induction target, or nearby tokens."""
+    rng = np.random.default_rng(seed)
+    offsets = np.arange(n)[:, None] - np.arange(n)[None, :]
     same = (np.arange(n)[:, None] - np.arange(n)[None, :] + 1) % 23 == 0
-    kinds = [-4.0 * np.abs(away - 1), 8.0 * (np.arange(n)[None, :] == 0), 5.0 * same, -np.abs(away) / 6]
+    kinds = [-4.0 * np.abs(offsets - 1), 8.0 * (np.arange(n)[None, :] == 0), 5.0 * same, -np.abs(offsets) / 6]
     maps = np.empty((n_layers, n_heads, n, n), dtype=np.float32)
     for place in np.ndindex(n_layers, n_heads):
-        scores = kinds[chance.integers(4)] * chance.uniform(0.3, 1.2) + chance.normal(0, 0.8, (n, n))
-        maps[place] = softmax(np.where(away >= 0, scores, -np.inf) if causal else scores)
+        scores = kinds[rng.integers(4)] * rng.uniform(0.3, 1.2) + rng.normal(0, 0.8, (n, n))
+        maps[place] = softmax(np.where(offsets >= 0, scores, -np.inf) if causal else scores)
     return maps
 
 
 def statistics(weights: ndarray) -> dict[str, ndarray]:
     n = weights.shape[-1]
-    away = np.abs(np.arange(n)[:, None] - np.arange(n)[None, :])
+    offsets = np.abs(np.arange(n)[:, None] - np.arange(n)[None, :])
     return {
         "entropy": -(weights * np.log(weights + 1e-12)).sum(-1).mean(-1),
-        "distance": (weights * away).sum(-1).mean(-1),
+        "distance": (weights * offsets).sum(-1).mean(-1),
         "previous": weights.diagonal(-1, 2, 3).mean(-1),
         "first": weights[..., 0].mean(-1),
     }
@@ -87,56 +87,59 @@ def head(n: int = 24) -> dict[str, Any]:
 
 
 def choices(k: int, seed: int = 0) -> list[dict[str, Any]]:
-    shares = np.sort(softmax(np.random.default_rng(seed).normal(0, 2, k)))[::-1]
-    return [{"text": " " + WORDS[(seed + j) % 23 + 1], "id": j, "probability": float(p)} for j, p in enumerate(shares)]
+    probabilities = np.sort(softmax(np.random.default_rng(seed).normal(0, 2, k)))[::-1]
+    return [
+        {"text": " " + WORDS[(seed + j) % 23 + 1], "id": j, "probability": float(p)}
+        for j, p in enumerate(probabilities)
+    ]
 
 
 def scores(n: int = 40, given: int = 3) -> dict[str, Any]:
-    chance = np.random.default_rng(1)
-    log_probs = -chance.exponential(1.6, n - given)
+    rng = np.random.default_rng(1)
+    log_probs = -rng.exponential(1.6, n - given)
     return {
         "tokens": text(n),
         "log_probs": log_probs,
         "ranks": np.ceil(np.exp(-log_probs * 1.2)).astype(int),
-        "entropies": chance.uniform(0.2, 5, n - given),
+        "entropies": rng.uniform(0.2, 5, n - given),
         "alternatives": [choices(10, place) for place in range(n - given)],
     }
 
 
 def lens(n_layers: int = 6, n: int = 20, k: int = 5) -> dict[str, Any]:
-    chance = np.random.default_rng(2)
+    rng = np.random.default_rng(2)
     sharp = np.linspace(0.5, 5, n_layers + 1)[:, None, None]
-    shares = np.sort(softmax(chance.normal(0, 1, (n_layers + 1, n, k)) * sharp), -1)[..., ::-1]
+    probabilities = np.sort(softmax(rng.normal(0, 1, (n_layers + 1, n, k)) * sharp), -1)[..., ::-1]
     found = [
         [[" " + WORDS[(i + j * (7 - layer)) % 23 + 1] for j in range(k)] for i in range(n)]
         for layer in range(n_layers + 1)
     ]
-    truth = shares[..., 0] * 0.8
+    truth = probabilities[..., 0] * 0.8
     ranks = np.ones((n_layers + 1, n), dtype=np.int32)
     return {
         "tokens": text(n),
         "top_tokens": found,
-        "top_probabilities": shares,
+        "top_probabilities": probabilities,
         "true_probabilities": truth,
         "true_ranks": ranks,
     }
 
 
 def ablation(n: int = 30) -> dict[str, Any]:
-    chance = np.random.default_rng(4)
+    rng = np.random.default_rng(4)
     return {
         "heads": [["decoder", 2, 1], ["decoder", 3, 0]],
         "loss": [2.31, 2.58],
         "tokens": text(n),
-        "changes": chance.normal(0.25, 0.7, n - 1),
+        "changes": rng.normal(0.25, 0.7, n - 1),
         "next": {"before": choices(6), "after": choices(6, 2)},
     }
 
 
 def embeddings(n: int = 600) -> dict[str, Any]:
-    chance = np.random.default_rng(5)
-    centres = chance.normal(0, 3, (9, 2))
-    xy = centres[np.arange(n) % 9] + chance.normal(0, 0.6, (n, 2))
+    rng = np.random.default_rng(5)
+    centres = rng.normal(0, 3, (9, 2))
+    xy = centres[np.arange(n) % 9] + rng.normal(0, 0.6, (n, 2))
     return {
         "xy": xy,
         "labels": [f"{WORDS[i % 23 + 1]}{i}" for i in range(n)],
@@ -152,8 +155,8 @@ def positions(n: int = 64, d: int = 32) -> dict[str, Any]:
 
 
 def arithmetic(n: int = 6, d: int = 16) -> dict[str, Any]:
-    chance = np.random.default_rng(6)
-    queries, keys, values = chance.normal(0, 1, (3, n, d))
+    rng = np.random.default_rng(6)
+    queries, keys, values = rng.normal(0, 1, (3, n, d))
     products = queries @ keys.T
     masked = np.where(np.tri(n), products / np.sqrt(d), -np.inf)
     weights = softmax(masked)
@@ -163,14 +166,14 @@ def arithmetic(n: int = 6, d: int = 16) -> dict[str, Any]:
 
 
 def beam(width: int = 3, depth: int = 6) -> dict[str, Any]:
-    chance = np.random.default_rng(7)
+    rng = np.random.default_rng(7)
     nodes: list[dict[str, Any]] = []
     living: list[dict[str, Any] | None] = [None]
     for step in range(depth):
         tried = []
         for parent in living:
             for _ in range(width):
-                log_prob = (parent["log_prob"] if parent else 0.0) - float(chance.exponential(0.9))
+                log_prob = (parent["log_prob"] if parent else 0.0) - float(rng.exponential(0.9))
                 node = {"id": len(nodes), "parent": parent and parent["id"], "token": " " + WORDS[len(nodes) % 23 + 1]}
                 tried.append({**node, "log_prob": log_prob, "step": step, "kept": False, "final": False})
                 nodes.append(tried[-1])
@@ -182,18 +185,18 @@ def beam(width: int = 3, depth: int = 6) -> dict[str, Any]:
 
 
 def curves(n_runs: int = 3, n: int = 400) -> dict[str, Any]:
-    chance = np.random.default_rng(8)
+    rng = np.random.default_rng(8)
     x = np.arange(1, n + 1)
     runs = [
-        {"name": f"run {number}", "x": x, "y": 1.3 + 3 * x ** -(0.3 + 0.1 * number) + chance.normal(0, 0.06, n)}
+        {"name": f"run {number}", "x": x, "y": 1.3 + 3 * x ** -(0.3 + 0.1 * number) + rng.normal(0, 0.06, n)}
         for number in range(n_runs)
     ]
     return {"runs": runs, "x_label": "step", "y_label": "nats a token"}
 
 
 def comparison(n: int = 30) -> dict[str, Any]:
-    chance = np.random.default_rng(10)
-    first, second = chance.exponential(1.6, (2, n))
+    rng = np.random.default_rng(10)
+    first, second = rng.exponential(1.6, (2, n))
     first[3] = second[5] = np.nan
     words = [token["text"] for token in text(n)]
     return {
@@ -225,15 +228,15 @@ def alignment() -> dict[str, Any]:
 
 
 def model_map(n: int = 24, n_layers: int = 3, n_heads: int = 4, position: int | None = None) -> dict[str, Any]:
-    """A writer's pass as the picture of a whole model shows it."""
-    chance = np.random.default_rng(11)
+    """Return the data of the model map for one pass of a writer."""
+    rng = np.random.default_rng(11)
     at = n - 1 if position is None else position
     weights = attention(n_layers, n_heads, n)[:, :, at]
     sublayers: list[dict[str, Any]] = []
     for layer in range(n_layers):
-        added, after = chance.uniform(0.2, 3, (2, 2, n)).astype(np.float32)
+        added, after = rng.uniform(0.2, 3, (2, 2, n)).astype(np.float32)
         common = {"part": "decoder", "layer": layer}
-        written = chance.uniform(0.1, 1, n_heads).astype(np.float32)
+        written = rng.uniform(0.1, 1, n_heads).astype(np.float32)
         here = {"kind": "attention", "weights": weights[layer], "head_added": written}
         sublayers.append({**common, **here, "added": added[0], "after": after[0] + 2})
         here = {"kind": "feed_forward", "weights": np.zeros((0, 0)), "head_added": np.zeros(0)}
@@ -241,7 +244,7 @@ def model_map(n: int = 24, n_layers: int = 3, n_heads: int = 4, position: int | 
     stack = {"name": "decoder", "tokens": text(n), "position": at, "sublayers": sublayers}
     outcomes = choices(6)
     return {
-        "stacks": [{**stack, "embedded": chance.uniform(1, 2, n).astype(np.float32)}],
+        "stacks": [{**stack, "embedded": rng.uniform(1, 2, n).astype(np.float32)}],
         "answers": text(n),
         "position": at,
         "d_model": 32,
@@ -257,14 +260,14 @@ def model_map(n: int = 24, n_layers: int = 3, n_heads: int = 4, position: int | 
 
 
 def place() -> dict[str, Any]:
-    """A block at one position."""
-    chance = np.random.default_rng(12)
-    before, read, output, after = chance.normal(0, 1, (4, 16)).astype(np.float32)
+    """Return the details of a block at one position."""
+    rng = np.random.default_rng(12)
+    before, read, output, after = rng.normal(0, 1, (4, 16)).astype(np.float32)
     common = {"part": "decoder", "layer": 0, "before": before, "read": read, "output": output, "after": after}
     empty = np.zeros(0)
     seen = {"head_added": np.array([0.5, 0.7]), "head_sources": [1, 3], "head_weights": np.array([0.6, 0.9])}
     none = {"head_added": empty, "head_sources": [], "head_weights": empty, "sources": []}
-    hidden = chance.normal(0, 1, 32).astype(np.float32)
+    hidden = rng.normal(0, 1, 32).astype(np.float32)
     sublayers = [
         {**common, "kind": "attention", "hidden": empty, **seen, "sources": text(5)},
         {**common, "kind": "feed_forward", "hidden": hidden, **none},
@@ -299,8 +302,8 @@ def patching(n: int = 8) -> dict[str, Any]:
     return {**where, "explanation": "Copying restores much.", "restored": restored}
 
 
-def every(n: int = 24) -> dict[str, Mapping[str, Any]]:
-    """The data of each view, by its name; the texts have some n tokens."""
+def data_of_each_view(n: int = 24) -> dict[str, Mapping[str, Any]]:
+    """Return the data of each view by name. Texts have about n tokens."""
     counts = np.random.default_rng(9).integers(0, 12, (4, 4)) + np.diag([60, 80, 40, 70])
     names = ["world", "sport", "business", "science"]
     return {
@@ -357,4 +360,4 @@ def every(n: int = 24) -> dict[str, Mapping[str, Any]]:
 
 
 def views(n: int = 24) -> list[View]:
-    return [View(name, data, heading=name.capitalize()) for name, data in every(n).items()]
+    return [View(name, data, heading=name.capitalize()) for name, data in data_of_each_view(n).items()]

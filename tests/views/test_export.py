@@ -13,31 +13,31 @@ from penwright.views.export import view_names
 
 
 @pytest.fixture(scope="module")
-def everything() -> str:
+def page_of_all_views() -> str:
     return html(samples.views(), "Every view")
 
 
-def test_the_samples_have_every_view() -> None:
-    assert set(samples.every()) == set(view_names())
+def test_samples_cover_every_view() -> None:
+    assert set(samples.data_of_each_view()) == set(view_names())
 
 
-def test_scripts_and_style_are_at_most_210_kilobytes_and_files_are_short() -> None:
+def test_scripts_and_styles_are_small() -> None:
     scripts = [path.read_text("utf-8") for path in MODULES.glob("*.js")]
     assert sum(len(text.encode()) for text in [*scripts, STYLE.read_text("utf-8")]) <= 210_000
     assert max(text.count("\n") for text in scripts) < 300
 
 
-def test_a_view_that_is_not_there_is_named_beside_those_that_are() -> None:
+def test_unknown_view_is_refused_with_the_known_names() -> None:
     with pytest.raises(UsageError, match=r"no view 'haeds'.*: ablation.*heads"):
         View("haeds", {})
 
 
-def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
+def test_unknown_file_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"\.html, \.svg or \.png, not as '\.gif'"):
         View("head", samples.head()).save(tmp_path / "view.gif")
 
 
-def test_no_text_of_the_data_can_become_part_of_the_page() -> None:
+def test_data_cannot_inject_markup_into_the_page() -> None:
     page = html([View("text", {**samples.scores(), "tokens": samples.tokens(samples.HOSTILE)})], "</title><script>")
     assert page.count("<script") == page.count("</script>") == 2
     assert "x()" not in page
@@ -45,10 +45,10 @@ def test_no_text_of_the_data_can_become_part_of_the_page() -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
-def test_every_view_opens_from_a_file_and_none_is_wider_than_the_screen(
-    everything: str, opened: Callable[..., Any], scheme: str, width: int, height: int
+def test_every_view_opens_from_a_file_and_fits_the_screen(
+    page_of_all_views: str, open_html: Callable[..., Any], scheme: str, width: int, height: int
 ) -> None:
-    page = opened(everything, scheme, width, height)
+    page = open_html(page_of_all_views, scheme, width, height)
     page.wait_for_selector("main[data-ready]")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     empty = "[...document.querySelectorAll('section')].filter(s => s.querySelector('.pw').offsetHeight < 40).length"
@@ -58,20 +58,22 @@ def test_every_view_opens_from_a_file_and_none_is_wider_than_the_screen(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(opened: Callable[..., Any], scheme: str) -> None:
+def test_axe_finds_no_accessibility_violation(open_html: Callable[..., Any], scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
-    page = opened(html(samples.views(8), "Every view"), scheme)
+    page = open_html(html(samples.views(8), "Every view"), scheme)
     page.wait_for_selector("main[data-ready]")
     for closed in page.query_selector_all("summary"):
         closed.click()
-    page.wait_for_selector("main:not(:has(.pw-twin > summary:only-child))")  # tables are built after the click
-    rules = {"runOnly": ["color-contrast"]} if scheme == "dark" else {}  # all others are the same in both themes
+    page.wait_for_selector("main:not(:has(.pw-twin > summary:only-child))")  # clicks build the tables
+    rules = (
+        {"runOnly": ["color-contrast"]} if scheme == "dark" else {}
+    )  # all other rules give the same result in both themes
     found = axe.Axe().run(page, options=rules).response["violations"]
     assert not found, [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in found]
 
 
 @pytest.mark.parametrize("name", ["alignment", "arithmetic", "attribution", "head", "lens", "lines", "text"])
-def test_texts_that_are_hard_to_show_are_shown(opened: Callable[..., Any], name: str) -> None:
+def test_hostile_texts_are_displayed_escaped(open_html: Callable[..., Any], name: str) -> None:
     n = len(samples.HOSTILE)
     tokens = samples.tokens(samples.HOSTILE)
     data = {
@@ -83,14 +85,14 @@ def test_texts_that_are_hard_to_show_are_shown(opened: Callable[..., Any], name:
         "lines": samples.head(n) | {"target_tokens": tokens, "source_tokens": tokens},
         "text": samples.scores(n) | {"tokens": tokens},
     }[name]
-    page = opened(html([View(name, data)], "x</script>"), width=390, height=844)
+    page = open_html(html([View(name, data)], "x</script>"), width=390, height=844)
     page.wait_for_selector("main[data-ready]")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     shown = page.inner_text("main")
     assert "</script>" in shown
-    assert "‹202E›" in shown or name in ("attribution", "text"), "a sign that turns text round is shown by its number"
+    assert "‹202E›" in shown or name in ("attribution", "text"), "a bidi override is shown by its code point"
 
 
-def test_every_module_says_what_it_is_for() -> None:
+def test_every_module_begins_with_a_comment() -> None:
     for path in MODULES.glob("*.js"):
         assert path.read_text("utf-8").startswith("/**"), path.name

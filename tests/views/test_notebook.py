@@ -13,14 +13,14 @@ def output(view: View) -> str:
     return view._repr_mimebundle_()["text/html"]
 
 
-def test_every_view_is_at_most_a_megabyte_of_a_notebook() -> None:
+def test_notebook_output_of_every_view_is_within_the_limit() -> None:
     for view in samples.views():
         assert len(output(view).encode()) <= notebook.LIMIT, view.name
         assert view._repr_mimebundle_()["text/plain"].startswith(f"View(name='{view.name}'")
 
 
-def test_many_heads_keep_their_thumbnails_and_as_many_weights_as_fit(opened: Callable[..., Any]) -> None:
-    weights = np.random.default_rng(0).integers(0, 256, (4, 8, 160, 160), dtype=np.uint8)  # does not deflate
+def test_large_attention_keeps_thumbnails_and_some_weights(open_html: Callable[..., Any]) -> None:
+    weights = np.random.default_rng(0).integers(0, 256, (4, 8, 160, 160), dtype=np.uint8)  # incompressible
     part = {
         "name": "encoder",
         "weights": weights,
@@ -29,7 +29,7 @@ def test_many_heads_keep_their_thumbnails_and_as_many_weights_as_fit(opened: Cal
     }
     shown = output(View("attention", {"parts": [part], "first": [(3, 7)]}))
     assert len(shown.encode()) <= notebook.LIMIT
-    page = opened(f"<!doctype html><html lang=en><title>n</title><body>{shown}")
+    page = open_html(f"<!doctype html><html lang=en><title>n</title><body>{shown}")
     frame = page.frame_locator("iframe")
     frame.locator("main[data-ready]").wait_for()
     assert frame.locator(".pw-head-card").count() == 32
@@ -40,15 +40,15 @@ def test_many_heads_keep_their_thumbnails_and_as_many_weights_as_fit(opened: Cal
     assert "Save the view as .html to keep all" in frame.locator("[role=status]").inner_text()
 
 
-def test_what_cannot_be_made_small_is_refused_with_a_way_out() -> None:
+def test_too_large_view_is_refused_with_a_workaround() -> None:
     noise = np.random.default_rng(0).normal(size=(120_000, 2))
     with pytest.raises(PenwrightError, match=r"Save it as \.html"):
         output(View("embeddings", {"xy": noise, "labels": ["x"] * 120_000}))
 
 
-def test_the_frame_takes_the_height_of_its_view_and_the_theme_of_the_notebook(opened: Callable[..., Any]) -> None:
-    outputs = output(View("labels", samples.every()["labels"])) + output(View("head", samples.head()))
-    page = opened(f"<!doctype html><html lang=en><title>n</title><body style='background:#111;color:#eee'>{outputs}")
+def test_frame_adopts_the_views_height_and_notebooks_theme(open_html: Callable[..., Any]) -> None:
+    outputs = output(View("labels", samples.data_of_each_view()["labels"])) + output(View("head", samples.head()))
+    page = open_html(f"<!doctype html><html lang=en><title>n</title><body style='background:#111;color:#eee'>{outputs}")
     for frame in ("iframe >> nth=0", "iframe >> nth=1"):
         page.frame_locator(frame).locator("html[data-theme=dark] main[data-ready]").wait_for()
     page.wait_for_function("document.querySelectorAll('iframe')[0].offsetHeight < 300")
@@ -58,11 +58,11 @@ def test_the_frame_takes_the_height_of_its_view_and_the_theme_of_the_notebook(op
     )
 
 
-def test_frames_follow_the_notebook_from_light_to_dark_and_are_forgotten_when_they_are_gone(
-    opened: Callable[..., Any],
+def test_frames_follow_the_theme_and_are_released_when_removed(
+    open_html: Callable[..., Any],
 ) -> None:
-    outputs = output(View("labels", samples.every()["labels"])) * 2
-    page = opened(f"<!doctype html><html lang=en><title>n</title><style>.dark{{color:#eee}}</style><body>{outputs}")
+    outputs = output(View("labels", samples.data_of_each_view()["labels"])) * 2
+    page = open_html(f"<!doctype html><html lang=en><title>n</title><style>.dark{{color:#eee}}</style><body>{outputs}")
     for theme in ("light", "dark", "light"):
         page.evaluate("dark => document.body.classList.toggle('dark', dark)", theme == "dark")
         for place in (0, 1):
@@ -73,29 +73,29 @@ def test_frames_follow_the_notebook_from_light_to_dark_and_are_forgotten_when_th
     page.evaluate("document.querySelector('iframe').parentElement.remove()")
     frame = "document.querySelector('iframe')"
     height = page.evaluate(f"{frame}.style.height")
-    page.evaluate(f"{frame}.style.display = 'none'")  # as notebooks do that show only what is in sight
+    page.evaluate(f"{frame}.style.display = 'none'")  # like notebooks that render only visible cells
     page.wait_for_timeout(200)
     assert page.evaluate(f"{frame}.style.height") == height
-    for _ in range(10):  # what is gone is noticed at the next change, once its memory was taken back
+    for _ in range(10):  # the frame is released at the next change after garbage collection
         page.request_gc()
         page.evaluate("document.body.classList.toggle('dark')")
         page.wait_for_timeout(400)
         if page.evaluate("penwrightFrames.size") == 1:
             return
-    pytest.fail("a frame is kept that is gone")
+    pytest.fail("a removed frame is still referenced")
 
 
 @pytest.mark.parametrize("name", ["text", "attribution", "curves", "embeddings", "head", "arithmetic", "lens"])
-def test_a_frame_shows_all_of_its_view_wherever_on_the_page_it_stands(opened: Callable[..., Any], name: str) -> None:
-    shown = output(View(name, samples.every()[name]))
-    page = opened(f"<!doctype html><html lang=en><title>n</title><body><p style='height:3000px'></p>{shown}")
+def test_frame_below_the_fold_shows_its_whole_view(open_html: Callable[..., Any], name: str) -> None:
+    shown = output(View(name, samples.data_of_each_view()[name]))
+    page = open_html(f"<!doctype html><html lang=en><title>n</title><body><p style='height:3000px'></p>{shown}")
     element = page.query_selector("iframe")
     element.content_frame().wait_for_selector("main[data-ready]")
-    page.wait_for_function("document.querySelector('iframe').style.height !== '520px'")  # though it is out of sight
+    page.wait_for_function("document.querySelector('iframe').style.height !== '520px'")  # even while out of sight
     element.scroll_into_view_if_needed()
     frame = element.content_frame()
     lowest = "Math.max(...[...document.querySelectorAll('main *')].map(e => e.getBoundingClientRect().bottom))"
-    for _ in range(100):  # what is in sight is drawn at last
+    for _ in range(100):  # the view is drawn once it is visible
         page.wait_for_timeout(100)
         if frame.evaluate(lowest) <= element.bounding_box()["height"]:
             break
