@@ -15,6 +15,7 @@ from penwright.model.quantised import Int8Linear
 from penwright.run.folder import Run
 from penwright.translation.translator import Translator
 from penwright.workflows import api, background, optimize
+from penwright.workflows.load import open_run
 
 from .conftest import QUICK, Command
 
@@ -125,6 +126,27 @@ def test_first_use_compiles_in_the_background(
     assert [command[-3:] for command in background_commands] == [[str(runs / name), "float32", "1"]]
 
 
+def test_compilation_note_while_a_shape_is_compiled(
+    runs: Path, background_commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = open_run(runs / "writer").model()
+    background.compile_in_background(Run.open(runs / "writer"), "float32")
+    lock = background.toolchain.trusted_folder() / background.LOCK
+    with lock.open("a") as held:
+        background.fcntl.flock(held, background.fcntl.LOCK_EX)  # as the compiling process holds it
+        assert "in the background" in background.compilation_note(model)
+        with pytest.warns(PenwrightWarning, match="compiled in the background"):
+            api.load(runs / "writer")
+        other = open_run(runs / "translator").model()
+        assert not background.is_compiling(other) and background.compilation_note(other) == ""
+    assert background.compilation_note(model) == ""
+    monkeypatch.setattr(background.toolchain, "missing_requirement", lambda: "no compiler")
+    assert background.compilation_note(model).endswith(": no compiler")
+    monkeypatch.setattr(background.engine, "are_steps_kept", lambda _: True)
+    assert background.compilation_note(model) == "decoding uses compiled steps"
+    assert background.compilation_note(open_run(runs / "classifier").model()) == ""
+
+
 def test_background_compilation_leaves_the_rng_state_unchanged(
     runs: Path, background_commands: list[list[str]]
 ) -> None:
@@ -140,8 +162,7 @@ def test_no_compilation_if_disabled_or_already_running(
     folder = background.toolchain.trusted_folder()
     with (folder / background.LOCK).open("w") as lock:
         background.fcntl.flock(lock, background.fcntl.LOCK_EX)
-        assert background.is_compiling() and not background.compile_in_background(run, "float32")
-    assert not background.is_compiling()
+        assert not background.compile_in_background(run, "float32")
     monkeypatch.setenv(background.SWITCH, "off")
     assert not background.compile_in_background(run, "float32") and not background_commands
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import penwright as penwright_package
 from penwright.classification.classifier import Classifier
@@ -113,6 +114,17 @@ def test_damaged_best_checkpoint_is_skipped_with_a_warning(runs: Path, tmp_path:
     for use in (api.load, api.evaluate):
         with pytest.warns(UserWarning, match=f"model.safetensors is damaged.*skipped {damaged.name}"):
             use(tmp_path / "writer")
+
+
+@pytest.mark.parametrize("name", ["writer", "translator", "classifier"])
+def test_load_reads_only_weights_and_leaves_the_rng_state_unchanged(runs: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(runs / name, tmp_path / name)
+    for checkpoint in Run(tmp_path / name).checkpoints():
+        (checkpoint.folder / "training.safetensors").unlink()
+    before = torch.get_rng_state()
+    loaded, expected = api.load(tmp_path / name).model.state_dict(), api.load(runs / name).model.state_dict()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert loaded.keys() == expected.keys() and all(torch.equal(loaded[key], expected[key]) for key in loaded)
 
 
 def test_evaluate_accepts_another_file(penwright: Command, runs: Path, tmp_path: Path) -> None:

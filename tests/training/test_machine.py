@@ -106,13 +106,50 @@ def test_without_a_limit_all_memory_of_the_machine_is_available(groups: Callable
     assert 2**27 < available_memory() < 2**50
 
 
-@pytest.mark.parametrize(("load", "n_notices"), [(2.9, 0), (3.1, 1), (40.0, 1)])
-def test_a_busy_machine_is_reported_in_one_line(load: float, n_notices: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.os, "getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr(machine.os, "cpu_count", lambda: 4)
+@pytest.mark.parametrize(
+    ("idle", "files", "busy"),
+    [
+        ([90, 90, 80, 0], {}, ""),  # the last processor is not ours
+        ([40, 50, 60, 100], {}, "1.5 of 3 processors"),
+        ([0, 0, 0, 100], {}, "0.0 of 3 processors"),
+        ([50, 10, 0, 0], {"cpu.max": "100000 100000\n"}, ""),  # the group may use one, and 0.6 are idle
+        ([20, 10, 0, 0], {"cpu.max": "100000 100000\n"}, "0.3 of 1 processor"),
+    ],
+)
+def test_a_machine_that_is_busy_now_is_reported_in_one_line(
+    idle: list[int],
+    files: dict[str, str],
+    busy: str,
+    groups: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups(None, files)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    monkeypatch.setattr(machine, "PROCESSORS", tmp_path / "stat")
+
+    def write(passed: int, idle: list[int]) -> None:
+        """Write what the system has counted after this number of ticks; half of the idle ones wait for a disk."""
+        lines = [f"cpu{n} {passed - each} 0 0 {each - each // 2} {each // 2} 0 0 0 7" for n, each in enumerate(idle)]
+        (tmp_path / "stat").write_text("\n".join(["cpu 9 9 9 9 9 9 9 9 9", *lines, "ctxt 5"]))
+
+    write(1000, [0, 0, 0, 0])
+    monkeypatch.setattr(machine, "sleep", lambda _: write(1100, idle))
     reasons = choose_machine(TrainingSettings(steps=1, threads=1, device="cpu")).reasons
-    notices = [reason for reason in reasons if f"load average {load:.1f} on 4 processors" in reason]
-    assert len(notices) == n_notices and len(reasons) == 2 + n_notices
+    assert [reason for reason in reasons if "busy" in reason] == [
+        reason for reason in reasons if busy and f"busy: other programs leave {busy} idle" in reason
+    ]
+    assert len(reasons) == 2 + bool(busy)
+
+
+@pytest.mark.parametrize("content", [None, "intr 5\n"])
+def test_a_system_that_counts_no_ticks_is_not_called_busy(
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "PROCESSORS", tmp_path / "stat")
+    if content is not None:
+        (tmp_path / "stat").write_text(content)
+    assert len(choose_machine(TrainingSettings(steps=1, threads=1, device="cpu")).reasons) == 2
 
 
 def test_a_device_that_is_not_there_is_refused_by_name() -> None:

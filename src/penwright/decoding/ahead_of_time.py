@@ -29,6 +29,7 @@ OPERATORS = {  # custom C++ operators
     torch.ops.penwright.likeliest.default: topk.SOURCE,
 }
 HEADER = toolchain.SOURCES / "vectors.h"
+KEY_LENGTH = 16  # length of a key, in hexadecimal digits
 Input = Tensor | Sequence[Tensor] | None
 Compiled = Callable[..., list[Tensor]]  # a compiled part, which takes only contiguous tensors and returns a list
 
@@ -159,7 +160,7 @@ def key_of(part: ModelPart, n_threads: int) -> str:
     vectors = (torch.cpu._is_vnni_supported(), torch.cpu._is_amx_tile_supported())
     machine = (torch.backends.cpu.get_cpu_capability(), *vectors, n_threads)
     what = json.dumps([part.model.settings.model_dump(mode="json"), shapes, code, torch.__version__, machine])
-    return hashlib.sha256(what.encode()).hexdigest()[:16]
+    return hashlib.sha256(what.encode()).hexdigest()[:KEY_LENGTH]
 
 
 def _modules_of(package: ModuleType) -> list[Path]:

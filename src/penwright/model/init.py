@@ -54,11 +54,18 @@ class _WithoutInit(TorchFunctionMode):
 
 
 @contextmanager
+def no_init_weights() -> Iterator[None]:
+    """Leave the weights of models that are built inside the context uninitialized, to load them afterwards."""
+    with _WithoutInit():
+        yield
+
+
+@contextmanager
 def shapes_only() -> Iterator[None]:
     """Build models on the meta device inside the `with` block, without allocating memory for their weights.
 
     Random weights and arithmetic on this device would be slow, since torch would import its compiler (1.5 s). So
     weights are not initialized, and positions are computed on the CPU.
     """
-    with torch.device("meta"), _WithoutInit():
+    with torch.device("meta"), no_init_weights():
         yield

@@ -46,7 +46,7 @@ class Int8Linear(nn.Module):
         weight = layer.weight.detach().float()
         exact = weight.abs().amax(1).clamp(min=TINY) / LARGEST
         scale = exact.to(torch.bfloat16)  # torch's kernel needs bfloat16; quantizing with the cast scale adds no error
-        whole = (weight / scale.float()[:, None]).round().clamp(-LARGEST, LARGEST)
+        whole = (weight / scale.float()[:, None]).round_().clamp_(-LARGEST, LARGEST)
         self.register_buffer("whole", whole.to(torch.int8))
         self.register_buffer("scale", scale)
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach())

@@ -66,9 +66,12 @@ class CheckpointFolder:
         """Return the best undamaged checkpoint (the newest if none has a score), with warnings as in newest()."""
         return self.read_best(_identity)
 
-    def read_best(self, read: Callable[[Checkpoint], T]) -> tuple[T, list[str]]:
-        """Call `read` with the best checkpoint, even during training. Return the result and warnings as in newest()."""
-        return self._read_first(self._best_first, read)
+    def read_best(self, read: Callable[[Checkpoint], T], *names: str) -> tuple[T, list[str]]:
+        """Call `read` with the best checkpoint, even during training. Return the result and warnings as in newest().
+
+        Only the named files of a checkpoint (default: all) are verified.
+        """
+        return self._read_first(self._best_first, read, *names)
 
     def _best_first(self, listed: Sequence[Checkpoint]) -> list[Checkpoint]:
         newest_first = _newest_first(listed)

@@ -11,8 +11,9 @@ import torch
 
 from penwright.config import Precision
 from penwright.decoding import engine
+from penwright.decoding.ahead_of_time import KEY_LENGTH
 from penwright.errors import PenwrightError
-from penwright.model import make_model
+from penwright.model import EncoderOnly, Model, make_model
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.init import shapes_only
@@ -32,6 +33,7 @@ FEWEST_PARAMETERS = 500_000  # minimum size of a model; smaller models are fast 
 MOST_PARAMETERS = 300_000_000  # maximum size of a model; the compiling process needs memory for random weights
 NICENESS = 10  # nice value with which other programs, training included, get about ten times as much processor time
 LOCK, FAILED = "background.lock", "background-failed"
+SOON = "will be faster in a minute or two: its steps are being compiled in the background"
 INITIAL_STD = 0.02  # standard deviation of the random weights, for the check of the compiled code
 
 
@@ -50,23 +52,39 @@ def compile_in_background(run: Run, precision: Precision) -> bool:
         return False
     with suppress(PenwrightError, OSError):  # the cache cannot be written, or another process holds the lock
         if not _failure_of(model).exists():
-            with (toolchain.trusted_folder() / LOCK).open("w") as lock:
+            with (toolchain.trusted_folder() / LOCK).open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the compiling process inherits the lock
+                lock.truncate(0)
+                lock.write(engine.shape_key(model))
+                lock.flush()
                 _start(run.folder.absolute(), precision, lock.fileno())
                 return True
     return False
 
 
-def is_compiling() -> bool:
-    """Return whether a background process is compiling decoding steps."""
+def is_compiling(model: DecoderOnly | EncoderDecoder) -> bool:
+    """Return whether a background process is compiling the decoding steps of models of this shape."""
     try:
-        with (cache_folder("compiled") / LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        with (cache_folder("compiled") / LOCK).open(encoding="ascii") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return lock.read(KEY_LENGTH) == engine.shape_key(model)
     except (OSError, AttributeError, PenwrightError):
         pass
     return False
+
+
+def compilation_note(model: Model) -> str:
+    """Say whether a model on the CPU decodes with compiled steps; "" if it needs none, or if compilation is off."""
+    if isinstance(model, EncoderOnly):
+        return ""
+    if engine.are_steps_kept(model):
+        return "decoding uses compiled steps"
+    if is_compiling(model):
+        return f"decoding {SOON}"
+    missing = "" if os.environ.get(SWITCH) == "off" else toolchain.missing_requirement()
+    return f"decoding is slower than it could be, because its steps cannot be compiled: {missing}" if missing else ""
 
 
 def _start(folder: Path, precision: Precision, lock: int) -> None:

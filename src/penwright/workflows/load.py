@@ -18,14 +18,15 @@ from penwright.languages import Languages
 from penwright.model import EncoderOnly, Model, make_model
 from penwright.model.attention import disable_cudnn_attention
 from penwright.model.fused import fuse
+from penwright.model.init import no_init_weights
 from penwright.model.lora import merged
 from penwright.model.quantised import to_precision
 from penwright.model.weights import load_weights, weights_for, with_vocabulary
 from penwright.native import toolchain
-from penwright.run.checkpoints import WEIGHTS, Checkpoint, Tensors, first_problem
+from penwright.run.checkpoints import STATE, WEIGHTS, Checkpoint, Tensors, first_problem
 from penwright.run.folder import LINEAR, Run
 from penwright.tokenizers import Tokenizer
-from penwright.workflows.background import compile_in_background, is_compiling
+from penwright.workflows.background import SOON, compile_in_background, is_compiling
 from penwright.workflows.consistency import require_made_with, require_shapes
 
 if TYPE_CHECKING:
@@ -62,10 +63,10 @@ class OpenedRun(NamedTuple):
         """Load the model of the best or the requested checkpoint. Warn about damaged checkpoints that are skipped."""
         keep_freed_memory()
         disable_cudnn_attention()
-        weights = self.weights()
-        model = make_model(self.recipe.task, self.tokenizer.vocab_size, self.recipe.model, len(self.card.labels)).eval()
-        load_weights(model, weights, str(self.run.folder))
-        to_precision(model, precision)
+        with no_init_weights():
+            model = make_model(self.recipe.task, self.tokenizer.vocab_size, self.recipe.model, len(self.card.labels))
+        load_weights(model, self.weights(), str(self.run.folder))
+        to_precision(model.eval(), precision)
         return model
 
     def weights(self) -> Tensors:
@@ -73,7 +74,7 @@ class OpenedRun(NamedTuple):
         if self.checkpoint is not None:
             self.checkpoint.verify(WEIGHTS)
             return self._weights(self.checkpoint)
-        weights, warnings = self.run.read_best(self._weights)
+        weights, warnings = self.run.read_best(self._weights, WEIGHTS, STATE)
         for warning in warnings:
             warn(warning, PenwrightWarning, stacklevel=4)
         return weights
@@ -231,9 +232,8 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
     chosen = precision or kept or "float32"
     model = opened_run.model(chosen).to(here)
     if here.type == "cpu" and not isinstance(model, EncoderOnly):
-        if not are_steps_kept(model) and compile_in_background(opened_run.run, chosen):
-            soon = f"{folder} will decode faster in a minute or two: its decoding steps are compiled in the background"
-            warn(soon, PenwrightWarning, stacklevel=2)
+        if not are_steps_kept(model) and (compile_in_background(opened_run.run, chosen) or is_compiling(model)):
+            warn(f"{folder} {SOON}", PenwrightWarning, stacklevel=2)
         elif precision is None and (why := _why_slow(opened_run.run, kept, model)):
             slow = f"{folder} is slower than it could be: {why}. Run: penwright optimize {quote(str(folder))}"
             warn(slow, PenwrightWarning, stacklevel=2)
@@ -293,7 +293,7 @@ def best_precision(run: Run, device: torch.device) -> Precision | None:
 
 def _why_slow(run: Run, kept: Precision | None, model: Model) -> str:
     """Return why an optimized run decodes slowly; "" if it decodes at full speed or was never optimized."""
-    if not (run.folder / OPTIMIZED).is_file() or is_compiling() or toolchain.missing_requirement():
+    if not (run.folder / OPTIMIZED).is_file() or toolchain.missing_requirement():
         return ""
     if kept is None:
         return "it has been trained further since it was optimized"

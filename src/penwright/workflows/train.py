@@ -33,7 +33,7 @@ from penwright.training.auto.planner import Plan
 from penwright.training.loop import OVER_FITTED, Session
 from penwright.training.observers import Observer, StepLog, notify
 from penwright.training.trainer import StepReport, Trainer
-from penwright.workflows.background import compile_in_background
+from penwright.workflows.background import compilation_note, compile_in_background
 from penwright.workflows.consistency import made_with
 from penwright.workflows.finetune import origin_of_base, start_from_base
 from penwright.workflows.load import CORPUS, load, open_base
@@ -268,7 +268,10 @@ def fit(
         notify(observers, "said", note)
     with catch_warnings():
         simplefilter("ignore")  # loading the run would repeat earlier warnings
-        return load(run.folder, str(context.device))  # reload: a model compiled for training would decode slowly
+        trained = load(run.folder, str(context.device))  # reload: a model compiled for training would decode slowly
+    if context.device.type == "cpu" and (note := compilation_note(trained.model)):
+        notify(observers, "said", note)
+    return trained
 
 
 def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[Score]:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from math import ceil, inf
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import NamedTuple
 
 import torch
@@ -21,7 +21,9 @@ from penwright.training.distributed.ranks import ALONE, Ranks, joined
 CGROUPS = Path("/sys/fs/cgroup")
 # The cgroups of this process, one per line, as HIERARCHY:CONTROLLERS:PATH. Version 2 names no controllers.
 OWN_CGROUPS = Path("/proc/self/cgroup")
-BUSY = 0.5  # if other programs use more than this share of the processors, the plan has a notice
+PROCESSORS = Path("/proc/stat")  # the ticks that each processor of the system was busy or idle
+PAUSE = 0.1  # seconds during which the load of other programs is measured; the load average tells of the past
+BUSY = 0.5  # if other programs use at least this share of the processors, the plan has a notice
 
 
 class Machine(NamedTuple):
@@ -50,14 +52,18 @@ def choose_machine(settings: TrainingSettings) -> Machine:
 
 def _n_processors() -> int:
     """Return the number of processors that this process may use. The machine may have more processors."""
-    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    limits = [float(n)]
+    limits = [float(_n_allowed())]
     for group in _control_groups("cpu"):
         version_2, version_1 = ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         for quota, period in filter(None, (_numbers(group, *names) for names in (version_2, version_1))):
             if quota > 0:  # cgroups version 1 write -1 for no limit
                 limits.append(quota / period)
     return ceil(min(limits))
+
+
+def _n_allowed() -> int:
+    """Return the number of processors on which this process may run; its share of their time may be limited."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def available_memory() -> float:
@@ -97,15 +103,28 @@ def _numbers(group: Path, *names: str) -> list[int]:
 
 
 def _other_load() -> tuple[str, ...]:
-    """Return a notice if other programs keep much of this machine busy, which slows down training."""
+    """Return a notice if other programs keep much of this machine busy now, which slows down training."""
+    before = _processor_ticks()
+    sleep(PAUSE)
+    idle, every = (after - earlier for after, earlier in zip(_processor_ticks(), before, strict=True))
+    n, share = _n_processors(), idle / every if every > 0 else 1.0
+    n_idle = min(n, share * _n_allowed())
+    if n_idle > (1 - BUSY) * n:
+        return ()
+    has = f"other programs leave {n_idle:.1f} of {count(n, 'processor')} idle"
+    return (f"busy: {has}, so training may be slower than planned",)
+
+
+def _processor_ticks() -> tuple[int, int]:
+    """Return for how many ticks the processors of this process were idle, and all ticks. Only Linux counts them."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
     try:
-        # even in a container, load average and CPU count describe the whole machine
-        load, n = os.getloadavg()[0], os.cpu_count() or 1
-    except (AttributeError, OSError):  # Windows has no load average
-        return ()
-    if load - 1 < BUSY * n:  # this process accounts for about 1 of the load average
-        return ()
-    return (f"busy: load average {load:.1f} on {count(n, 'processor')}, so training may be slower than planned",)
+        lines = [line.split() for line in PROCESSORS.read_text(encoding="ascii").splitlines()]
+    except OSError:
+        return 0, 0
+    # user, nice, system, idle, iowait, irq, softirq, steal; the numbers after these are contained in user and nice
+    times = [[int(ticks) for ticks in each[1:9]] for each in lines if each[0] in {f"cpu{n}" for n in allowed}]
+    return sum(sum(each[3:5]) for each in times), sum(map(sum, times))
 
 
 def _device(wanted: str) -> tuple[torch.device, str]:
