@@ -138,15 +138,17 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("run")
 
 
+@pytest.mark.parametrize("checks", [{"WATCHED": 1e-6}, {"CHECK_EVERY": 0.0}], ids=["a single check", "many checks"])
 @pytest.mark.parametrize(("pace", "width"), [(1.0, 24), (1e9, 16)], ids=["much faster than planned", "as planned"])
 def test_a_run_that_is_much_faster_than_planned_starts_again_with_a_larger_model(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, pace: float, width: int
+    trained: Path, monkeypatch: pytest.MonkeyPatch, pace: float, width: int, checks: dict[str, float]
 ) -> None:
     def settings(width: int, **budget: float) -> Table:
         sizes = {"d_model": width, "n_layers": 1, "n_heads": 1, "context_length": 32, "dropout": 0.1}
         return {"task": "generate", "data": {"train": ["novel.txt"]}, "model": sizes, "training": budget}
 
-    monkeypatch.setattr(train_workflow, "WATCHED", 1e-6)
+    for name, value in checks.items():
+        monkeypatch.setattr(train_workflow, name, value)
     asked = []
 
     def replan(minutes: float) -> Plan:

@@ -42,8 +42,9 @@ from penwright.workflows.plan import Prepared
 from penwright.workflows.trainers import evaluates_first, make_trainer
 
 WORTH_COMPILING = 2.0  # minimum budget in minutes for compiling the decoding steps during training
-# Share of the budget after which the throughput is checked, and the number of initial steps to ignore.
+# Share of the budget in which the throughput is checked, and the number of initial steps to ignore.
 WATCHED, FIRST_STEPS = 0.1, 8
+CHECK_EVERY = 5.0  # seconds of training between two checks
 FASTER = 2.0  # minimum ratio of real to planned throughput for which a new plan is made
 LINEAR_SHARE = 0.25  # maximum share of a budget in minutes for fitting linear classifiers on n-grams
 FIRST_SHARE = 0.6  # part of LINEAR_SHARE for the classifier that is not fitted on held-out texts
@@ -70,15 +71,21 @@ class _PaceWatch(Observer):
         self._prepared, self._start = prepared, (0, 0.0)
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
-        """Compare the real throughput with the planned throughput once, after the share WATCHED of the budget."""
+        """Compare real and planned throughput every few seconds, until the share WATCHED of the budget is spent."""
         minutes, state, replan = trainer.settings.minutes, trainer.state, self._prepared.replan
         if report.step == FIRST_STEPS:  # the measurement starts late, because the first steps include compilation
             self._start = (state.targets, state.seconds)
-        if replan is None or minutes is None or report.step <= FIRST_STEPS or state.seconds < WATCHED * 60 * minutes:
+        if replan is None or minutes is None or report.step <= FIRST_STEPS:
             return
-        self._prepared = replace(self._prepared, replan=None)
-        pace = (state.targets - self._start[0]) / (state.seconds - self._start[1])
-        if pace > FASTER * self._prepared.plan.tokens / (60 * minutes):
+        targets, seconds = state.targets - self._start[0], state.seconds - self._start[1]
+        is_last = state.seconds >= WATCHED * 60 * minutes
+        if seconds < CHECK_EVERY and not is_last:
+            return
+        is_fast = targets > FASTER * seconds * self._prepared.plan.tokens / (60 * minutes)
+        self._start = (state.targets, state.seconds)
+        if is_fast or is_last:
+            self._prepared = replace(self._prepared, replan=None)
+        if is_fast:
             plan = replan(minutes - state.seconds / 60)
             if plan.size.parameters > self._prepared.plan.size.parameters:
                 raise _LargerModelFits(plan)
