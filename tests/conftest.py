@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from .checking import check_types_of
+from .type_checks import check_types_of
 
 if TYPE_CHECKING:
     from playwright import sync_api

@@ -25,7 +25,7 @@ SHELLS = ("sh", "bash", "shell", "console", "{try}")
 
 
 def pages() -> list[Path]:
-    """The README, CONTRIBUTING and all pages of docs/, except those that `make docs` builds."""
+    """Return the README, CONTRIBUTING and all pages of docs/, except those that `make docs` builds."""
     found = [path for path in (ROOT / "docs").rglob("*.md") if "build" not in path.relative_to(ROOT).parts]
     return [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(found)) if path.is_file()]
 
@@ -84,7 +84,7 @@ def simple_commands(line: str) -> Iterator[tuple[str, ...]]:
 
 
 def problem_with(command: Shown) -> str | None:
-    """Return what is wrong with a command, or None. Other programs than ours are not checked."""
+    """Return what is wrong with a command, or None. Programs of others are not checked."""
     program, *arguments = command.words
     match Path(program).name, arguments:
         case ("penwright", words) | ("python" | "python3", ["-m", "penwright", *words]):
@@ -162,7 +162,7 @@ def _error_of(table: dict[str, Any]) -> PenwrightError | None:
 
 
 def broken_links(page: Path) -> list[str]:
-    """Return the relative links of a page that lead nowhere: to a missing file, or to a missing heading of a page."""
+    """Return the relative links of a page to missing files or headings."""
     text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text("utf-8")))
     broken = []
     for link in re.findall(r"\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)", text):

@@ -22,18 +22,18 @@ from .documentation import FENCE
 
 
 class Instance(NamedTuple):
-    """A value of which only the type is known, as an annotation."""
+    """A value of a known type, given as an annotation."""
 
     annotation: Any
 
 
 class Method(NamedTuple):
-    """A method of an instance, which is called without `self`."""
+    """A bound method, called without `self`."""
 
     function: Any
 
 
-UNKNOWN = object()  # a value of which nothing is known
+UNKNOWN = object()  # an unknown value
 
 
 def python_problems(text: str) -> list[str]:
@@ -127,8 +127,10 @@ class PythonChecker(ast.NodeVisitor):
             return UNKNOWN
         if not any(isinstance(each, ast.Starred) for each in node.args) and all(each.arg for each in node.keywords):
             try:
-                myself = [None] if isinstance(called, Method) else []
-                inspect.signature(function).bind(*myself, *node.args, **{str(each.arg): each for each in node.keywords})
+                self_argument = [None] if isinstance(called, Method) else []
+                inspect.signature(function).bind(
+                    *self_argument, *node.args, **{str(each.arg): each for each in node.keywords}
+                )
             except TypeError as error:
                 self._require(False, f"{ast.unparse(node.func)}(): {error}")
         return Instance(function if inspect.isclass(function) else _hints(function).get("return"))
@@ -143,7 +145,7 @@ class PythonChecker(ast.NodeVisitor):
             self.visit(target)
 
     def _member(self, owner: object, name: str, whole: str) -> object:
-        """Return what is known of an attribute; complain if the owner is ours and has none of this name."""
+        """Return what is known about an attribute. Record a problem if our own object lacks it."""
         if isinstance(owner, ModuleType):
             found = getattr(owner, name, None) or _module(f"{owner.__name__}.{name}")
             self._require(found is not None, f"there is no {whole}")
@@ -199,7 +201,7 @@ def _attribute(kinds: Sequence[type], name: str) -> object:
 
 
 def _element(value: object) -> object:
-    """Return what an iterable holds, if that is known."""
+    """Return what is known about the elements of an iterable."""
     annotation = value.annotation if isinstance(value, Instance) else None
     arguments = get_args(annotation)
     is_plain = get_origin(annotation) not in (Union, UnionType, dict)
@@ -207,7 +209,7 @@ def _element(value: object) -> object:
 
 
 def _hints(value: Any) -> dict[str, Any]:
-    """Return the annotations of a function or class of ours; none where they cannot be resolved."""
+    """Return the annotations of our own function or class, or none if they cannot be resolved."""
     try:
         return get_type_hints(value, localns=_imported_for_types(value.__module__))
     except (NameError, TypeError):

@@ -1,4 +1,4 @@
-"""The reference names every command, setting and public Python name, and broken links are found."""
+"""The reference covers every command, setting and public Python name, and broken links are found."""
 
 import importlib
 import inspect
@@ -33,7 +33,7 @@ for package in ("sphinx", "myst_parser", "furo"):
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The HTML of the pages of the reference, built by themselves: links to other pages lead nowhere."""
+    """The HTML of the reference pages, built alone, so that links to other pages are broken."""
     folder = tmp_path_factory.mktemp("reference")
     command = [sys.executable, "-m", "sphinx", "-Q", "-E", "-c", DOCS, DOCS / "reference", folder]
     done = subprocess.run(list(map(str, command)), capture_output=True, encoding="utf-8", check=False)
@@ -42,14 +42,14 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Imports a module of docs/."""
+def import_from_docs(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """A function that imports a module of docs/."""
     monkeypatch.syspath_prepend(DOCS)
     return importlib.import_module
 
 
 def rows(table: str) -> list[list[str]]:
-    """The cells of the body of a table, as text."""
+    """Return the cells of the body of a table, as text."""
     cells = [re.findall(r"<td.*?</td>", row, re.DOTALL) for row in re.findall(r"<tr.*?</tr>", table, re.DOTALL)]
     return [[unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in row] for row in cells if row]
 
@@ -90,30 +90,32 @@ def test_every_public_python_name_is_described(reference: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize("name", ["Completion", "Translation", "Candidate", "Classification", "Score", "Tuning"])
-def test_every_result_is_described(reference: dict[str, str], name: str) -> None:
+def test_every_result_class_is_described(reference: dict[str, str], name: str) -> None:
     assert re.search(rf'id="penwright\.[\w.]+\.{name}"', reference["python"])
-    assert "most likely label" in reference["python"]  # the comment of a field
+    assert "most likely label" in reference["python"]  # from the comment of a field
 
 
 @pytest.mark.parametrize("route", ["POST /v1/completions", "POST /translate", "POST /classify", "GET /health"])
-def test_routes_are_described(reference: dict[str, str], route: str) -> None:
+def test_main_routes_are_described(reference: dict[str, str], route: str) -> None:
     assert re.search(rf"<h3>{re.escape(route)}", reference["server"])
 
 
-def test_no_generated_table_is_empty(reference: dict[str, str], module: Callable[[str], ModuleType]) -> None:
+def test_no_generated_table_is_empty(reference: dict[str, str], import_from_docs: Callable[[str], ModuleType]) -> None:
     tables = [table for page in PAGES for table in TABLE.findall(reference[page])]
     assert len(tables) > 100
     assert [table[:200] for table in tables if not rows(table)] == []
     with pytest.raises(ValueError, match="empty"):
-        module("markdown_parts").table(("Setting", "Type"), [])
+        import_from_docs("markdown_parts").table(("Setting", "Type"), [])
 
 
-def test_a_link_without_a_page_or_an_anchor_is_found(tmp_path: Path, module: Callable[[str], ModuleType]) -> None:
+def test_links_to_missing_pages_and_anchors_are_found(
+    tmp_path: Path, import_from_docs: Callable[[str], ModuleType]
+) -> None:
     links = ["#here", "#gone", "other.html", "other.html#there", "other.html#gone", "gone.html", "https://gone.invalid"]
     body = "".join(f'<a href="{link}">x</a>' for link in links)
     (tmp_path / "page.html").write_text(f'<h1 id="here">x</h1>{body}<img src="gone.png">', "utf-8")
     (tmp_path / "other.html").write_text('<h1 id="there">x</h1>', "utf-8")
-    found = list(module("link_check").broken_links(tmp_path))
+    found = list(import_from_docs("link_check").broken_links(tmp_path))
     assert [problem.split(" leads")[0].rpartition(" ")[2] for problem in found] == [
         "#gone",
         "gone.html",
@@ -122,8 +124,8 @@ def test_a_link_without_a_page_or_an_anchor_is_found(tmp_path: Path, module: Cal
     ]
 
 
-def test_links_outside_the_site_do_not_break_it(module: Callable[[str], ModuleType]) -> None:
-    relink = module("reference").relink
+def test_links_outside_the_site_are_rewritten_or_removed(import_from_docs: Callable[[str], ModuleType]) -> None:
+    relink = import_from_docs("reference").relink
     text = "[a](../CONTRIBUTING.md) [b](../README.md#x) [c](../recipes) [d](glossary.md#x) [e](../Makefile) [f](https://x.org)"
     found = relink(text, DOCS, DOCS)
     assert found == "[a](contributing.md) b c [d](glossary.md#x) [e](../Makefile) [f](https://x.org)"

@@ -23,7 +23,7 @@ TINY: Table = {
 }
 
 
-def unwatched(folder: Path, prepared: Prepared | None) -> list[Observer]:
+def no_observers(folder: Path, prepared: Prepared | None) -> list[Observer]:
     return []
 
 
@@ -34,8 +34,8 @@ def settings(tmp_path: Path) -> Table:
     return {**TINY, "data": {"train": [str(text)]}}
 
 
-def test_members_differ_but_hold_out_the_same_and_teach_one_more(settings: Table, tmp_path: Path) -> None:
-    ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
+def test_members_share_the_held_out_part_and_teach_one_student(settings: Table, tmp_path: Path) -> None:
+    ensemble.train_ensemble(settings, 2, tmp_path / "all", no_observers)
     runs = [Run.open(tmp_path / name) for name in ("all-member-1", "all-member-2", "all")]
     assert len({run.recipe.seed for run in runs}) == 3
     assert len({str(run.recipe.data) for run in runs}) == 1 and runs[0].recipe.data.seed == 1
@@ -44,7 +44,7 @@ def test_members_differ_but_hold_out_the_same_and_teach_one_more(settings: Table
     assert all(run.is_finished for run in runs)
 
 
-def test_the_same_call_goes_on_where_it_was_stopped(
+def test_repeated_call_resumes_a_stopped_ensemble(
     settings: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[str] = []
@@ -60,9 +60,9 @@ def test_the_same_call_goes_on_where_it_was_stopped(
 
     monkeypatch.setattr(ensemble, "train", stop_at_the_second(True))
     with pytest.raises(Interrupted, match="same command"):
-        ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
+        ensemble.train_ensemble(settings, 2, tmp_path / "all", no_observers)
     monkeypatch.setattr(ensemble, "train", stop_at_the_second(False))
-    ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
+    ensemble.train_ensemble(settings, 2, tmp_path / "all", no_observers)
     assert trained == ["all-member-1", "all-member-2", "all"]
 
 
@@ -75,35 +75,35 @@ def test_the_same_call_goes_on_where_it_was_stopped(
         ({"data": {"held_out": 0.2}}, r"data\.held_out"),
     ],
 )
-def test_another_call_does_not_pass_for_the_one_that_was_stopped(
+def test_call_with_other_settings_does_not_resume_the_ensemble(
     settings: Table, tmp_path: Path, other: Table, what: str
 ) -> None:
-    ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
-    ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)  # the same once more: there is nothing to do
+    ensemble.train_ensemble(settings, 2, tmp_path / "all", no_observers)
+    ensemble.train_ensemble(settings, 2, tmp_path / "all", no_observers)  # the same call again: nothing is left to do
     assert Run.open(tmp_path / "all").newest()[0].step == 4
     with pytest.raises(PenwrightError, match=rf"member-1 was begun with a different {what}\."):
-        ensemble.train_ensemble(merge(settings, other), 2, tmp_path / "all", unwatched)
-    for member in tmp_path.glob("all-member-*"):  # to save room
+        ensemble.train_ensemble(merge(settings, other), 2, tmp_path / "all", no_observers)
+    for member in tmp_path.glob("all-member-*"):  # as a user may do to free disk space
         shutil.rmtree(member)
-    ensemble.train_ensemble(settings, 2, tmp_path / "." / "all", unwatched)
-    if "seed" not in other:  # of which the last model's own is the first
+    ensemble.train_ensemble(settings, 2, tmp_path / "." / "all", no_observers)
+    if "seed" not in other:  # the student's seed is the first one
         with pytest.raises(PenwrightError, match=rf"all was begun with a different {what}\."):
-            ensemble.train_ensemble(merge(settings, other), 2, tmp_path / "all", unwatched)
+            ensemble.train_ensemble(merge(settings, other), 2, tmp_path / "all", no_observers)
     assert not list(tmp_path.glob("all-member-*"))
 
 
-def test_a_folder_with_another_run_is_refused_before_any_member_is_trained(settings: Table, tmp_path: Path) -> None:
+def test_folder_of_another_run_is_refused_before_training(settings: Table, tmp_path: Path) -> None:
     train(prepare(settings), tmp_path / "all")
     with pytest.raises(PenwrightError, match="not an ensemble of 2"):
-        ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
+        ensemble.train_ensemble(settings, 2, tmp_path / "all", no_observers)
     (tmp_path / "else").mkdir()
     (tmp_path / "else" / "letter.txt").write_text("Dear reader,\n")
     with pytest.raises(PenwrightError, match="else is not empty"):
-        ensemble.train_ensemble(settings, 2, tmp_path / "else", unwatched)
+        ensemble.train_ensemble(settings, 2, tmp_path / "else", no_observers)
     assert not list(tmp_path.glob("*-member-*"))
 
 
-def test_a_student_is_planned_for_the_pieces_of_its_teachers(settings: Table, tmp_path: Path) -> None:
+def test_student_uses_the_tokenizer_of_its_teachers(settings: Table, tmp_path: Path) -> None:
     pieces = {"type": "bpe", "vocab_size": 300}
     train(prepare({**settings, "tokenizer": pieces}), tmp_path / "one")
     student = {key: value for key, value in settings.items() if key != "tokenizer"}
@@ -111,14 +111,14 @@ def test_a_student_is_planned_for_the_pieces_of_its_teachers(settings: Table, tm
     assert plan.recipe.tokenizer.type == "bpe" and plan.recipe.tokenizer.vocab_size == 300
 
 
-def test_half_of_the_minutes_is_for_the_members_and_steps_are_not_shared_out() -> None:
-    given: Table = {"training": {"minutes": 12}}
-    members = [ensemble.member_settings(given, 3, number)["training"]["minutes"] for number in (1, 2, 3)]
+def test_members_share_half_of_the_minutes() -> None:
+    settings: Table = {"training": {"minutes": 12}}
+    members = [ensemble.member_settings(settings, 3, number)["training"]["minutes"] for number in (1, 2, 3)]
     assert sum(members) == pytest.approx(6)
     assert "minutes" not in ensemble.member_settings({"training": {"steps": 5}}, 3, 1)["training"]
 
 
-def test_a_teacher_with_other_pieces_is_refused(settings: Table, tmp_path: Path) -> None:
+def test_teacher_with_another_vocabulary_is_refused(settings: Table, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("völlig anderer Text\n" * 200, encoding="utf-8")
     train(prepare(settings), tmp_path / "one")
@@ -128,7 +128,7 @@ def test_a_teacher_with_other_pieces_is_refused(settings: Table, tmp_path: Path)
         train(prepare({**settings, "distillation": teachers}), tmp_path / "three")
 
 
-def test_a_member_that_was_killed_before_its_first_checkpoint_goes_on(
+def test_member_killed_before_its_first_checkpoint_restarts(
     settings: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
@@ -139,13 +139,13 @@ def test_a_member_that_was_killed_before_its_first_checkpoint_goes_on(
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(Run, "save_checkpoint", kill)
-        ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
+        ensemble.train_ensemble(settings, 2, tmp_path / "all", no_observers)
     assert not Run(tmp_path / "all-member-1").checkpoints()
-    ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
+    ensemble.train_ensemble(settings, 2, tmp_path / "all", no_observers)
     assert Run(tmp_path / "all").is_finished
 
 
-def test_a_teacher_that_knows_what_is_held_out_is_refused(settings: Table, tmp_path: Path) -> None:
+def test_teacher_trained_on_held_out_text_is_refused(settings: Table, tmp_path: Path) -> None:
     text = {"train": settings["data"]["train"], "held_out": 0.2}
     train(prepare(settings), tmp_path / "one")
     with pytest.raises(PenwrightError, match="held out in this run"):
@@ -154,24 +154,24 @@ def test_a_teacher_that_knows_what_is_held_out_is_refused(settings: Table, tmp_p
         )
 
 
-def test_a_student_goes_on_from_another_folder(
+def test_student_resumes_from_another_working_directory(
     settings: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ensemble.train_ensemble(settings, 2, Path("all"), unwatched)
+    ensemble.train_ensemble(settings, 2, Path("all"), no_observers)
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
     resume(Path("../all"), {"training": {"steps": 2}})
     assert Run(tmp_path / "all").newest()[0].step == 6
 
 
-def test_what_was_chosen_for_the_first_member_is_not_chosen_anew(
+def test_choices_of_the_first_member_apply_to_all(
     settings: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether characters pay is told by a pace, which is another one each time it is measured."""
+    """The choice of a character tokenizer depends on a measured speed, which varies between measurements."""
     answers = iter([True, False, False])
     monkeypatch.setattr(planner._Planner, "_prefers_characters", lambda _: next(answers))
-    asked = {name: table for name, table in settings.items() if name != "tokenizer"}
-    ensemble.train_ensemble(asked, 2, tmp_path / "all", unwatched)
+    requested = {name: table for name, table in settings.items() if name != "tokenizer"}
+    ensemble.train_ensemble(requested, 2, tmp_path / "all", no_observers)
     recipes = [Run.open(tmp_path / name).recipe for name in ("all-member-1", "all-member-2", "all")]
     assert {recipe.tokenizer.type for recipe in recipes} == {"characters"}

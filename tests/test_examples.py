@@ -1,4 +1,4 @@
-"""The examples run from beginning to end. A few training steps suffice: what the models have learned is not tested."""
+"""The examples run from beginning to end, with a few training steps. The quality of their models is not tested."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = ("sort_messages", "translate_a_file", "write_a_story")
 STEPS = 4
-MOST_STORED = 100_000  # bytes of the notebook with its outputs
+MAX_STORED_BYTES = 100_000  # bytes of the notebook with its outputs
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +29,13 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_every_example_is_tested_and_listed() -> None:
+def test_every_example_is_tested_and_listed_in_the_readme() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SCRIPTS)
     listed = re.findall(r"\]\(([\w.]+)\)", (EXAMPLES / "README.md").read_text("utf-8"))
     assert sorted(listed) == sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb"))
 
 
-def test_a_story_is_written_in_the_required_form(tmp_path: Path) -> None:
+def test_story_example_writes_the_required_form(tmp_path: Path) -> None:
     done = run("write_a_story", tmp_path)
     lines = done.stdout.splitlines()
     assert sum(line.startswith("  Anna wanted") for line in lines) >= 3
@@ -43,7 +43,7 @@ def test_a_story_is_written_in_the_required_form(tmp_path: Path) -> None:
     assert "nats per token: " in done.stdout
 
 
-def test_a_file_is_translated_with_its_layout(tmp_path: Path) -> None:
+def test_translation_example_keeps_the_layout(tmp_path: Path) -> None:
     done = run("translate_a_file", tmp_path)
     source, target = (tmp_path / f"diary.{language}.txt" for language in ("de", "en"))
     paragraphs = [path.read_text("utf-8").split("\n\n") for path in (source, target)]
@@ -52,7 +52,7 @@ def test_a_file_is_translated_with_its_layout(tmp_path: Path) -> None:
     assert "BLEU: " in done.stdout
 
 
-def test_messages_are_sorted_and_a_second_call_loads_the_model(tmp_path: Path) -> None:
+def test_sorting_example_loads_its_model_the_second_time(tmp_path: Path) -> None:
     first, second = run("sort_messages", tmp_path), run("sort_messages", tmp_path)
     labels = re.findall(r"^  (complaint|praise|question) +\d+%  \S", first.stdout, re.M)
     assert len(labels) == 4 and labels == sorted(labels)
@@ -61,7 +61,7 @@ def test_messages_are_sorted_and_a_second_call_loads_the_model(tmp_path: Path) -
     assert second.stdout == first.stdout
 
 
-def test_the_notebook_runs(tmp_path: Path) -> None:
+def test_notebook_runs(tmp_path: Path) -> None:
     nbformat = pytest.importorskip("nbformat", reason="nbformat, which reads notebooks, is not installed")
     nbclient = pytest.importorskip("nbclient", reason="nbclient, which runs notebooks, is not installed")
     pytest.importorskip("ipykernel", reason="ipykernel, in which notebooks run, is not installed")
@@ -78,8 +78,8 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     assert "is near" in "".join(output.text for output in outputs if output.get("name") == "stdout")
 
 
-def test_the_notebook_is_stored_small_and_without_paths_of_a_machine() -> None:
+def test_stored_notebook_is_small_and_has_no_local_paths() -> None:
     text = (EXAMPLES / "look_inside.ipynb").read_text("utf-8")
-    assert len(text.encode()) < MOST_STORED
+    assert len(text.encode()) < MAX_STORED_BYTES
     assert not re.search(r"/(home|Users|tmp|root|work)/", text)
     assert all(cell["cell_type"] in ("code", "markdown") for cell in json.loads(text)["cells"])

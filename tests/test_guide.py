@@ -1,4 +1,4 @@
-"""The documentation builds without a warning. Its guide checks what it states, and draws without a network."""
+"""The documentation builds without a warning. Its guide checks its statements and needs no network."""
 
 import importlib
 import os
@@ -22,12 +22,12 @@ from penwright.workflows import plan
 DOCS = Path(__file__).parents[1] / "docs"
 GUIDE = DOCS / "guide"
 PAGES = sorted(page.stem for page in GUIDE.glob("*.md"))
-FETCHED = re.compile(
+REMOTE_RESOURCE = re.compile(
     r"""<(?:script|img|iframe|source|video|audio|embed|object)\b[^>]*\b(?:src|data)="(?:https?:)?//"""
     r"""|<link\b[^>]*\bhref="(?:https?:)?//|url\(["']?(?:https?:)?//|@import""",
     re.IGNORECASE,
 )
-# What the source articles of the project explain, and the guide must, too.
+# Terms that the guide must explain.
 TERMS = """
 token | tokenizer | vocabulary | byte pair encoding | WordPiece | characters | start token
 end token | padding token | embedding | d_model | cosine similarity | sinusoidal | unit circle
@@ -57,8 +57,8 @@ def run_python(*arguments: object, **environment: str) -> subprocess.CompletedPr
 
 
 @pytest.fixture(scope="module")
-def guide() -> Callable[[str], ModuleType]:
-    """Import a module of the guide by its name."""
+def import_from_guide() -> Callable[[str], ModuleType]:
+    """A function that imports a module of the guide by name."""
 
     def load(name: str) -> ModuleType:
         sys.path.insert(0, str(GUIDE))
@@ -71,13 +71,13 @@ def guide() -> Callable[[str], ModuleType]:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as a reader has it, about models of a few steps."""
+def built_guide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The guide of the built site, with models of a few training steps."""
     pytest.importorskip("sphinx", reason="Sphinx is not installed: pip install --group docs")
     pytest.importorskip("myst_parser", reason="myst-parser is not installed: pip install --group docs")
     pytest.importorskip("furo", reason="furo is not installed: pip install --group docs")
     folder = tmp_path_factory.mktemp("guide")
-    options = [f"runs={folder / 'runs'}", "trained=0"]  # after two steps, models do not do what the text says
+    options = [f"runs={folder / 'runs'}", "trained=0"]  # after two steps, models do not behave as the text says
     for command in (
         [GUIDE / "make_run.py", folder / "runs", "--steps", 2],
         ["-m", "sphinx", "-q", "-W", "-E", *(f"-D{option}" for option in options), DOCS, folder / "html"],
@@ -87,15 +87,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html" / "guide"
 
 
-def test_no_page_fetches_anything_from_elsewhere(built: Path) -> None:
-    pages = [path for path in built.parent.rglob("*") if path.suffix in (".html", ".css")]
+def test_pages_load_no_remote_resources(built_guide: Path) -> None:
+    pages = [path for path in built_guide.parent.rglob("*") if path.suffix in (".html", ".css")]
     assert len(pages) > len(PAGES)
-    assert [str(page) for page in pages if FETCHED.search(page.read_text("utf-8"))] == []
+    assert [str(page) for page in pages if REMOTE_RESOURCE.search(page.read_text("utf-8"))] == []
 
 
 @pytest.mark.parametrize("name", ["index", "attention", "training", "translation"])
-def test_the_views_of_a_page_draw_without_a_network(built: Path, browse: Callable[..., Any], name: str) -> None:
-    page = browse(built / f"{name}.html", height=6000)
+def test_views_are_drawn_without_a_network(built_guide: Path, browse: Callable[..., Any], name: str) -> None:
+    page = browse(built_guide / f"{name}.html", height=6000)
     frames = page.query_selector_all("iframe[title=Penwright]")
     assert len(frames) == len(page.query_selector_all(".asked")) >= 1
     for frame in frames:
@@ -103,18 +103,18 @@ def test_the_views_of_a_page_draw_without_a_network(built: Path, browse: Callabl
     assert page.query_selector("h1") is not None
 
 
-def test_formulas_need_no_script(built: Path) -> None:
-    page = (built / "attention.html").read_text("utf-8")
+def test_formulas_are_mathml_without_scripts(built_guide: Path) -> None:
+    page = (built_guide / "attention.html").read_text("utf-8")
     assert "<msqrt>" in page and not re.search(r'src="[^"]*mathjax', page, re.IGNORECASE) and r"\frac" not in page
 
 
-def test_exercises_name_the_runs_that_the_page_looks_into(built: Path) -> None:
-    page = (built / "translation.html").read_text("utf-8")
-    assert f"{built.parents[1] / 'runs' / 'translator'}" in page and "TRANSLATOR" not in page
+def test_exercises_name_the_run_of_their_page(built_guide: Path) -> None:
+    page = (built_guide / "translation.html").read_text("utf-8")
+    assert f"{built_guide.parents[1] / 'runs' / 'translator'}" in page and "TRANSLATOR" not in page
 
 
-def page_with(check: str, folder: Path, runs: Path, trained: int) -> subprocess.CompletedProcess[str]:
-    """Build a site of one page that makes a statement."""
+def build_page_with(check: str, folder: Path, runs: Path, trained: int) -> subprocess.CompletedProcess[str]:
+    """Build a site of one page with a checked statement."""
     folder.mkdir()
     conf = f"import sys; sys.path.insert(0, {str(GUIDE)!r}); extensions = ['myst_parser', 'guide_directives']"
     (folder / "conf.py").write_text(conf, "utf-8")
@@ -123,48 +123,51 @@ def page_with(check: str, folder: Path, runs: Path, trained: int) -> subprocess.
     return run_python("-m", "sphinx", "-q", "-b", "text", *options, folder, folder / "out")
 
 
-def test_a_false_statement_fails_the_build(built: Path, tmp_path: Path) -> None:
-    runs = built.parents[1] / "runs"
+def test_false_statement_fails_the_build(built_guide: Path, tmp_path: Path) -> None:
+    runs = built_guide.parents[1] / "runs"
     check = "```{{check}}{}\nyear = 1945\nassert '1991' in str(year), f'the year is {{year}}, not 1991'\n```"
-    done = page_with(check.format(""), tmp_path / "always", runs, trained=0)
+    done = build_page_with(check.format(""), tmp_path / "always", runs, trained=0)
     assert done.returncode != 0
     assert re.search(r"index\.md:\d+: the page states what does not hold: the year is 1945, not 1991", done.stderr)
-    assert page_with(check.format(" trained"), tmp_path / "untrained", runs, trained=0).returncode == 0
+    assert build_page_with(check.format(" trained"), tmp_path / "untrained", runs, trained=0).returncode == 0
 
 
-def test_pages_show_an_example_that_is_right_or_fail(guide: Callable[[str], ModuleType]) -> None:
-    first_right = guide("on_your_run").first_right
+def test_first_right_example_is_shown_or_the_build_fails(import_from_guide: Callable[[str], ModuleType]) -> None:
+    first_right = import_from_guide("on_your_run").first_right
 
     class Translator:
         def translate(self, texts: list[str]) -> list[SimpleNamespace]:
             return [SimpleNamespace(text={"eins": "two", "zwei": "two"}[text]) for text in texts]
 
-    look = SimpleNamespace(application=Translator())
-    assert first_right(look, [("eins", "one"), ("zwei", "two")]) == "zwei"
+    inspector = SimpleNamespace(application=Translator())
+    assert first_right(inspector, [("eins", "one"), ("zwei", "two")]) == "zwei"
     with pytest.raises(PenwrightError, match="no example right: eins -> two"):
-        first_right(look, [("eins", "one")])
+        first_right(inspector, [("eins", "one")])
 
 
-def test_neither_the_clock_nor_the_processor_chooses_a_setting(
-    built: Path, guide: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+def test_settings_do_not_depend_on_the_machines_speed(
+    built_guide: Path, import_from_guide: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_run = guide("make_run")
+    make_run = import_from_guide("make_run")
 
-    def never(*arguments: object) -> float:
+    def fail(*arguments: object) -> float:
         raise AssertionError("a setting depends on the speed of the machine")
 
-    monkeypatch.setattr(plan, "throughput_meter", lambda *arguments: never)
+    monkeypatch.setattr(plan, "throughput_meter", lambda *arguments: fail)
     for name, (text, steps, settings) in make_run.RUNS.items():
         table = make_run.settings_of(steps, settings)
-        given = {**table, "data": {**table.get("data", {}), "train": [str(built.parents[1] / "runs" / "texts" / text)]}}
+        given = {
+            **table,
+            "data": {**table.get("data", {}), "train": [str(built_guide.parents[1] / "runs" / "texts" / text)]},
+        }
         training = plan.prepare(given).plan.recipe.training
         fixed = (training.device, training.precision, training.compile, training.threads, training.minutes)
         assert fixed == ("cpu", "float32", "off", 1, None), name
         assert training.steps == steps
 
 
-def test_training_twice_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:
-    first = built.parents[1] / "runs"
+def test_training_twice_gives_identical_weights(built_guide: Path, tmp_path: Path) -> None:
+    first = built_guide.parents[1] / "runs"
     (tmp_path / "texts").symlink_to(first / "texts")
     assert run_python(GUIDE / "make_run.py", tmp_path, "--steps", 2).returncode == 0
     for name in ("writer", "translator", "classifier", "crammer"):
@@ -172,16 +175,16 @@ def test_training_twice_gives_the_same_bytes(built: Path, tmp_path: Path) -> Non
         assert weights[0].read_bytes() == weights[1].read_bytes(), name
 
 
-def test_a_finished_run_is_kept_until_its_settings_change(built: Path) -> None:
-    runs = built.parents[1] / "runs"
+def test_finished_run_is_reused_until_its_settings_change(built_guide: Path) -> None:
+    runs = built_guide.parents[1] / "runs"
     assert "training" not in run_python(GUIDE / "make_run.py", runs, "--steps", 2).stdout
-    (runs / "classifier.json").write_text("{}", "utf-8")  # the settings of some earlier version
+    (runs / "classifier.json").write_text("{}", "utf-8")  # other settings, as of an earlier version
     done = run_python(GUIDE / "make_run.py", runs, "--steps", 2)
     assert done.stdout.splitlines() == [f"{runs / 'classifier'}: training for 2 steps"]
 
 
-def test_diagrams_stay_inside_their_frames(guide: Callable[[str], ModuleType]) -> None:
-    diagrams = guide("diagrams")
+def test_diagrams_stay_inside_their_frames(import_from_guide: Callable[[str], ModuleType]) -> None:
+    diagrams = import_from_guide("diagrams")
     words = ["The", "sky", "is", "blue"]
     drawn = [
         *(draw() for draw in (diagrams.transformer, diagrams.block, diagrams.head, diagrams.masks)),
@@ -209,12 +212,12 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_every_command_of_the_guide_is_one_that_parses(command: str) -> None:
+def test_every_command_of_the_guide_parses(command: str) -> None:
     done = CliRunner().invoke(app, [*shlex.split(command)[1:], "--help"])
     assert done.exit_code == 0, done.output
 
 
-def test_every_chapter_runs_code_has_a_worksheet_and_ends_with_an_exercise() -> None:
+def test_chapters_have_code_a_worksheet_and_a_final_exercise() -> None:
     for name in set(PAGES) - {"index", "elsewhere"}:
         source = (GUIDE / f"{name}.md").read_text("utf-8")
         assert "```{execute}" in source, name
@@ -223,12 +226,12 @@ def test_every_chapter_runs_code_has_a_worksheet_and_ends_with_an_exercise() -> 
         assert source.rstrip().endswith(":::") and ":::{try}" in source, name
 
 
-def test_answers_are_folded(built: Path) -> None:
-    page = (built / "attention.html").read_text("utf-8")
+def test_answers_are_collapsed(built_guide: Path) -> None:
+    page = (built_guide / "attention.html").read_text("utf-8")
     assert page.count("<details><summary>Answer</summary>") == page.count("</details>") == 4
 
 
-def test_the_guide_explains_the_terms_of_the_field() -> None:
+def test_guide_explains_the_terms_of_the_field() -> None:
     text = " ".join((GUIDE / f"{page}.md").read_text("utf-8") for page in PAGES).replace("*", "").casefold()
     terms = [term.strip() for line in TERMS.strip().splitlines() for term in line.split("|")]
     assert [term for term in terms if term.casefold() not in " ".join(text.split())] == []

@@ -1,4 +1,4 @@
-"""Every old name on the migration page still works and says its new name."""
+"""Every old name on the migration page still works, with a warning that names the new one."""
 
 import importlib
 import importlib.util
@@ -29,7 +29,7 @@ def table_of(old: str) -> str:
 
 
 @pytest.mark.parametrize("old", RENAMED)
-def test_an_old_setting_is_read_under_its_new_name(old: str, tmp_path: Path) -> None:
+def test_old_setting_is_read_under_its_new_name(old: str, tmp_path: Path) -> None:
     new = f"{table_of(old)}.{RENAMED[old]}"
     assert f"`{old}`" in PAGE and f"`{new}`" in PAGE
     value = str(VALUES[old]).lower()
@@ -42,7 +42,7 @@ def test_an_old_setting_is_read_under_its_new_name(old: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("old", RENAMED)
-def test_an_old_setting_is_a_valid_part_of_a_recipe(old: str) -> None:
+def test_old_setting_is_valid_in_a_recipe(old: str) -> None:
     table = {"task": "generate", "data": {"train": "novel.txt"}, "model": {}, "training": {"steps": 1}, "decoding": {}}
     table[table_of(old)] |= {old.partition(".")[2]: VALUES[old]}  # type: ignore[operator]
     with pytest.warns(PenwrightWarning):
@@ -66,7 +66,7 @@ def test_generate_reads_old_decoding_settings(monkeypatch: pytest.MonkeyPatch) -
     assert [each.beam_patience for each in seen] == [0.5]
 
 
-def test_the_old_command_has_the_options_of_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_command_has_the_options_of_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "`penwright quicken`" in PAGE
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     old, new = ([each.name for each in commands[name].params] for name in ("quicken", "optimize"))
@@ -77,7 +77,7 @@ def test_the_old_command_has_the_options_of_the_new_one(monkeypatch: pytest.Monk
     assert "penwright optimize" in done.stderr
 
 
-def test_old_python_names_say_the_new_ones(tmp_path: Path) -> None:
+def test_old_python_names_warn_with_the_new_ones(tmp_path: Path) -> None:
     assert "`penwright.quicken`" in PAGE and "`Translator.share_out`" in PAGE
     with pytest.warns(PenwrightWarning, match=r"penwright\.optimize"), pytest.raises(PenwrightError):
         penwright.quicken(tmp_path / "nowhere", quiet=True)
@@ -89,7 +89,7 @@ def test_old_python_names_say_the_new_ones(tmp_path: Path) -> None:
 
 
 def rows(section: str) -> list[list[str]]:
-    """The cells in backquotes of each row of a table."""
+    """Return the cells in backquotes of each row of a table."""
     text = PAGE.partition(f"### {section}\n")[2].partition("\n#")[0]
     found = [re.findall(r"`([\w.]+)`", line) for line in text.splitlines()]
     return [row for row in found if row]

@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_settings_are_keyword_arguments_of_the_same_names() -> None:
+def test_settings_may_be_keyword_arguments() -> None:
     options = {"temperature": 0.5, "stop": ".", "ban": "dragon", "beam": 3, "top_p": None}
     found = decoding_settings(DEFAULTS, None, options)
     assert (found.temperature, found.stop, found.banned_words, found.beam_size) == (0.5, (".",), ("dragon",), 3)
@@ -46,7 +46,7 @@ def test_settings_are_keyword_arguments_of_the_same_names() -> None:
 
 @pytest.mark.parametrize("name", ["top_k", "top_n_sigma", "epsilon_cutoff", "eta_cutoff", "no_repeat_ngram"])
 @pytest.mark.parametrize("value", [0, -1, 0.0])
-def test_zero_and_minus_one_turn_a_filter_off(name: str, value: float) -> None:
+def test_zero_and_minus_one_disable_a_filter(name: str, value: float) -> None:
     assert (
         getattr(
             decoding_settings(DecodingSettings(**{name: 0.5 if "cutoff" in name else 3}), None, {name: value}), name
@@ -57,7 +57,7 @@ def test_zero_and_minus_one_turn_a_filter_off(name: str, value: float) -> None:
         decoding_settings(DEFAULTS, None, {name: -7})
 
 
-def test_unknown_names_are_errors_with_the_nearest_name(folder: Path) -> None:
+def test_unknown_arguments_are_refused_with_the_nearest_name(folder: Path) -> None:
     writer, translator = penwright.load(folder / "novel"), penwright.load(folder / "pairs")
     assert isinstance(writer, Generator) and isinstance(translator, Translator)
     for error in (TypeError, PenwrightError, UnknownArgument):
@@ -69,7 +69,7 @@ def test_unknown_names_are_errors_with_the_nearest_name(folder: Path) -> None:
         translator.translate("eins", temperature=2.0)
 
 
-def test_models_take_them(folder: Path) -> None:
+def test_models_accept_settings_as_keyword_arguments(folder: Path) -> None:
     writer, translator = penwright.load(folder / "novel"), penwright.load(folder / "pairs")
     assert isinstance(writer, Generator) and isinstance(translator, Translator)
     texts = writer.generate(["It", "was"], n=2, max_new_tokens=3, temperature=0.9)
@@ -86,13 +86,13 @@ def test_reprs_are_short(folder: Path) -> None:
     writer, translator = penwright.load(folder / "novel"), penwright.load(folder / "pairs")
     assert isinstance(writer, Generator) and isinstance(translator, Translator)
     (translation,) = translator.translate("eins 3 " * 40)
-    held = [writer, translator, translation, translation.candidates[0], *writer.generate("It" * 200)]
-    held += [penwright.inspect(writer), Run(folder / "novel")]
-    for each in held:
+    objects = [writer, translator, translation, translation.candidates[0], *writer.generate("It" * 200)]
+    objects += [penwright.inspect(writer), Run(folder / "novel")]
+    for each in objects:
         assert type(each).__name__ in repr(each) and len(repr(each)) < 300 and "object at" not in repr(each)
 
 
-def test_a_run_is_evaluated_beside_baselines_and_resumed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_evaluated_with_baselines_and_resumed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENWRIGHT_CACHE", str(folder / "cache"))
     scores = {score.name: score for score in penwright.evaluate(folder / "novel", quiet=True)}
     assert [each.name for each in scores["nats per token"].baselines] == ["unigram", "bigram", "Kneser-Ney 5-gram"]
@@ -107,7 +107,7 @@ def test_a_run_is_evaluated_beside_baselines_and_resumed(folder: Path, monkeypat
         penwright.resume(folder / "novel", steps=2, settings={"model": {"d_model": 8}}, quiet=True)
 
 
-def test_the_first_weights_stay_and_are_loaded_by_their_folder(folder: Path) -> None:
+def test_first_checkpoint_is_kept_and_can_be_loaded(folder: Path) -> None:
     run = Run(folder / "novel")
     first = run.first()
     assert first is not None and first.step == 2 and first.step not in [each.step for each in run.checkpoints()]
@@ -115,7 +115,7 @@ def test_the_first_weights_stay_and_are_loaded_by_their_folder(folder: Path) -> 
     assert isinstance(penwright.load(folder / "novel" / "checkpoints" / "first"), Generator)
 
 
-def test_the_old_name_of_optimize_says_the_new_one(folder: Path) -> None:
+def test_quicken_warns_with_the_name_optimize(folder: Path) -> None:
     with pytest.warns(PenwrightWarning, match=r"penwright\.optimize"), pytest.raises(PenwrightError):
         penwright.quicken(folder / "nowhere", quiet=True)
 
@@ -130,7 +130,7 @@ print(*[name for name in sys.modules if name.startswith(("penwright.", "torch._d
 
 
 @pytest.mark.parametrize("name", ["novel", "pairs"])
-def test_using_a_run_imports_no_training_corpus_or_export_code_and_no_compiler(folder: Path, name: str) -> None:
+def test_using_a_run_does_not_import_training_code_or_the_compiler(folder: Path, name: str) -> None:
     done = subprocess.run([sys.executable, "-c", LOADED, folder / name], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[1] for name in done.stdout.split()}
     assert {"model", "decoding"} <= loaded

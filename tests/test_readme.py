@@ -1,4 +1,4 @@
-"""The README and the pages of docs/: commands parse, Python exists, links lead somewhere, the tree is the code."""
+"""README and docs/: commands parse, Python names exist, links work, and the architecture page matches the code."""
 
 import re
 import tomllib
@@ -34,7 +34,7 @@ def test_every_command_parses_with_its_options_and_arguments(page: Path) -> None
     assert {command: problem for command, problem in problems.items() if problem} == {}
 
 
-def test_the_readme_shows_a_command_for_each_task() -> None:
+def test_readme_shows_a_command_for_each_task() -> None:
     shown = [each.words for each in commands((ROOT / "README.md").read_text("utf-8"))]
     ours = {words[1] for words in shown if words[0] == "penwright"}
     assert {"train", "generate", "translate", "classify", "evaluate", "inspect", "serve"} <= ours
@@ -44,7 +44,7 @@ def test_the_readme_shows_a_command_for_each_task() -> None:
 def test_every_command_in_a_recipe_parses(path: Path) -> None:
     text = re.sub(r"\\\n# *", "", path.read_text("utf-8"))
     lines = [line.split(", ")[0] for line in re.findall(r"^#.*?(penwright \w+ .*)", text, re.MULTILINE)]
-    assert lines, "the recipe does not say how to run it"
+    assert lines, "the recipe does not show how to run it"
     problems = {line: problem_with(Shown(words, False)) for line in lines for words in simple_commands(line)}
     assert {line: problem for line, problem in problems.items() if problem} == {}
 
@@ -70,12 +70,12 @@ def test_every_command_in_a_recipe_parses(path: Path) -> None:
         ("A=1 cat lines.txt | penwright translate runs/pairs --beam x > out.txt", "valid integer"),
     ],
 )
-def test_a_wrong_command_is_noticed(line: str, problem: str) -> None:
+def test_wrong_command_is_detected(line: str, problem: str) -> None:
     (shown,) = [each for each in commands(f"```sh\n{line}\n```\n") if each.words[0] != "cat"]
     assert problem in (problem_with(shown) or "")
 
 
-def test_output_below_a_command_is_not_taken_for_commands() -> None:
+def test_output_below_a_command_is_not_parsed_as_commands() -> None:
     page = "```console\n$ penwright runs   # all of them\nmake what you like\n```\nand `penwright doctor`\n"
     assert commands(page) == [Shown(("penwright", "runs"), False), Shown(("penwright", "doctor"), True)]
 
@@ -98,38 +98,38 @@ def test_python_compiles_and_uses_names_that_exist(page: Path) -> None:
         ("import penwright\nlook = penwright.inspect(penwright.load('a'))\nlook.lens('b').pixels", "no pixels"),
     ],
 )
-def test_wrong_python_is_noticed(source: str, problem: str) -> None:
+def test_wrong_python_is_detected(source: str, problem: str) -> None:
     assert problem in "\n".join(python_problems(f"```python\n{source}\n```\n"))
 
 
 @each_page
-def test_every_link_leads_to_a_file_and_a_heading_that_exist(page: Path) -> None:
+def test_every_link_leads_to_an_existing_file_and_heading(page: Path) -> None:
     assert broken_links(page) == []
 
 
-def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
+def test_broken_links_are_detected(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One\n[a](#one) [b](page.md#two) [c](gone.md) ![d](gone.png) [e](https://example.org)\n", "utf-8")
     assert broken_links(page) == ["page.md#two", "gone.md", "gone.png"]
 
 
 @each_page
-def test_every_recipe_named_exists(page: Path) -> None:
+def test_every_named_recipe_exists(page: Path) -> None:
     named = set(re.findall(r"recipes/[\w.-]+\.toml", page.read_text("utf-8")))
     assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
 
 
-def test_the_readme_is_short() -> None:
+def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= MAX_README_LINES
 
 
-def test_the_tree_names_exactly_the_modules_that_exist() -> None:
+def test_module_tree_on_the_architecture_page_is_complete() -> None:
     shown, existing = tree_shown(blocks(section(ARCHITECTURE.read_text("utf-8"), "Layout"))[0]), tree_of(PACKAGE)
     assert sorted(shown) == sorted(existing)
     assert {package: sorted(modules) for package, modules in shown.items()} == existing
 
 
-def test_the_imports_shown_are_the_contract() -> None:
+def test_import_layers_on_the_page_equal_the_contract() -> None:
     (shown,) = blocks(section(ARCHITECTURE.read_text("utf-8"), "Imports"))
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     (contract,) = settings["tool"]["importlinter"]["contracts"]

@@ -1,4 +1,4 @@
-"""Every recipe is valid, whole, and of a size that can be named before training."""
+"""Every recipe is valid and complete, and its model has the documented size."""
 
 from pathlib import Path
 
@@ -15,25 +15,25 @@ def recipe_of(path: Path) -> Recipe:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_is_valid_and_says_how_to_run_it(path: Path) -> None:
+def test_recipe_is_valid_and_shows_how_to_run_it(path: Path) -> None:
     recipe = recipe_of(path)
     assert size_of(recipe.task, recipe.tokenizer.vocab_size or 256, recipe.model).parameters > 0
     assert f"--recipe recipes/{path.name}" in path.read_text(encoding="utf-8")
 
 
-def test_the_base_model_of_the_paper_has_its_size() -> None:
+def test_transformer_base_has_the_size_of_the_paper() -> None:
     recipe = recipe_of(next(path for path in RECIPES if path.stem == "transformer-base"))
     assert size_of("translate", 37_000, recipe.model).parameters == pytest.approx(65e6, rel=0.05)  # table 3
 
 
-def test_the_recipe_of_the_second_article_has_its_sizes() -> None:
+def test_shakespeare_char_s2_has_the_articles_settings() -> None:
     recipe = recipe_of(next(path for path in RECIPES if path.stem == "shakespeare-char-s2"))
     model, training = recipe.model, recipe.training
     assert (model.d_model, model.n_layers, model.n_heads, model.context_length) == (64, 4, 4, 32)
     assert training.batch_tokens == 16 * 32 and training.steps == 5000 and recipe.data.held_out == 0.2
 
 
-def test_the_recipe_of_the_fourth_article_has_its_size_and_tokenizer() -> None:
+def test_wmt14_de_en_bert_has_the_articles_size_and_tokenizer() -> None:
     recipe = recipe_of(next(path for path in RECIPES if path.stem == "wmt14-de-en-bert"))
     assert recipe.tokenizer.from_ == "hub:bert-base-cased"
     assert size_of("translate", 28_996, recipe.model).parameters == pytest.approx(75e6, rel=0.03)

@@ -23,18 +23,18 @@ def save(run: Run, step: int, best_step: int | None = None) -> None:
     run.save_checkpoint(step, WEIGHTS, {"m": torch.zeros(3)}, {"step": step, "best_step": best_step})
 
 
-def spoil(run: Run, step: int, name: str) -> None:
+def empty_file(run: Run, step: int, name: str) -> None:
     (run.folder / "checkpoints" / f"step-{step:08d}" / name).write_bytes(b"")
 
 
-def test_what_is_saved_is_loaded(run: Run) -> None:
+def test_checkpoint_round_trips(run: Run) -> None:
     save(run, 7)
     checkpoint, warnings = run.newest()
     assert (checkpoint.step, checkpoint.state(), warnings) == (7, {"step": 7, "best_step": None}, [])
     torch.testing.assert_close(checkpoint.weights()["w"], WEIGHTS["w"])
 
 
-def test_the_newest_is_so_by_number_not_by_name(run: Run) -> None:
+def test_newest_checkpoint_is_found_by_number_not_by_name(run: Run) -> None:
     save(run, 9_900)
     save(run, 100_000_000)
     assert run.newest()[0].step == 100_000_000
@@ -42,7 +42,7 @@ def test_the_newest_is_so_by_number_not_by_name(run: Run) -> None:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "state.json", "manifest.json"])
 @pytest.mark.parametrize("damage", ["flip a bit", "cut", "empty", "delete"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(run: Run, name: str, damage: str) -> None:
+def test_damaged_checkpoint_falls_back_to_the_previous_one(run: Run, name: str, damage: str) -> None:
     save(run, 1)
     save(run, 2)
     path = run.checkpoints()[-1].folder / name
@@ -60,14 +60,14 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(run: Run, name
     assert "step-00000002" in warnings[0]
 
 
-def test_only_damaged_checkpoints_are_a_clear_error(run: Run) -> None:
+def test_run_with_only_damaged_checkpoints_is_refused(run: Run) -> None:
     save(run, 1)
-    spoil(run, 1, "model.safetensors")
+    empty_file(run, 1, "model.safetensors")
     with pytest.raises(PenwrightError, match=r"model\.safetensors is damaged"):
         run.newest()
 
 
-def test_files_of_another_checkpoint_are_noticed(run: Run) -> None:
+def test_files_of_another_checkpoint_are_detected(run: Run) -> None:
     save(run, 1)
     run.save_checkpoint(2, {"w": torch.ones(1000)}, {}, {"step": 2})
     one, two = run.checkpoints()
@@ -76,7 +76,7 @@ def test_files_of_another_checkpoint_are_noticed(run: Run) -> None:
         one.verify()
 
 
-def test_pruning_spares_the_last_and_the_best(run: Run) -> None:
+def test_pruning_keeps_the_last_and_the_best(run: Run) -> None:
     for step in range(1, 7):
         save(run, step, best_step=min(step, 2))
     run.prune(keep=2)
@@ -84,15 +84,15 @@ def test_pruning_spares_the_last_and_the_best(run: Run) -> None:
     assert run.best()[0].step == 2
 
 
-def test_pruning_spares_the_best_though_the_newest_record_is_damaged(run: Run) -> None:
+def test_pruning_keeps_the_best_if_the_newest_state_is_damaged(run: Run) -> None:
     for step in range(1, 7):
         save(run, step, best_step=min(step, 2))
-    spoil(run, 6, "state.json")
+    empty_file(run, 6, "state.json")
     run.prune(keep=1)
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [2, 6]
 
 
-def test_before_the_first_score_the_newest_is_as_good_as_the_best(run: Run) -> None:
+def test_best_checkpoint_without_scores_is_the_newest(run: Run) -> None:
     save(run, 1)
     save(run, 2)
     assert run.best_step() is None
@@ -107,42 +107,42 @@ def test_before_the_first_score_the_newest_is_as_good_as_the_best(run: Run) -> N
         ({2: 2, 5: 2, 6: 6}, 6, 2),  # the newest is the best and damaged: the best before it
     ],
 )
-def test_a_damaged_best_is_named_and_another_one_is_used(
+def test_damaged_best_checkpoint_falls_back_to_another_one(
     run: Run, bests: dict[int, int], damaged: int, used: int, name: str
 ) -> None:
     for step, best in bests.items():
         save(run, step, best)
-    spoil(run, damaged, name)
+    empty_file(run, damaged, name)
     checkpoint, warnings = run.best()
     assert checkpoint.step == used
     assert len(warnings) == 1 and f"step-0000000{damaged}" in warnings[0]
 
 
-def test_a_best_that_is_gone_is_named_and_the_newest_is_used(run: Run) -> None:
+def test_missing_best_checkpoint_falls_back_to_the_newest(run: Run) -> None:
     save(run, 5, best_step=2)
     checkpoint, warnings = run.best()
     assert checkpoint.step == 5 and "step-00000002" in warnings[0]
 
 
-def test_a_resumed_run_forgets_checkpoints_too_damaged_to_resume(run: Run) -> None:
+def test_resuming_deletes_newer_damaged_checkpoints(run: Run) -> None:
     for step in (2, 5, 6):
         save(run, step, best_step=min(step, 5))
-    spoil(run, 6, "model.safetensors")
+    empty_file(run, 6, "model.safetensors")
     run.delete_after(run.newest()[0].step)
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [2, 5]
 
 
-def test_a_folder_that_a_kill_left_half_written_is_no_checkpoint(run: Run) -> None:
+def test_partial_checkpoint_of_a_killed_run_is_ignored(run: Run) -> None:
     save(run, 1)
-    half = run.folder / "checkpoints" / "step-00000002.tmp-123"
-    half.mkdir()
-    (half / "model.safetensors").write_bytes(b"half")
+    partial = run.folder / "checkpoints" / "step-00000002.tmp-123"
+    partial.mkdir()
+    (partial / "model.safetensors").write_bytes(b"half")
     assert run.newest()[0].step == 1
     save(run, 2)
-    assert not half.exists()
+    assert not partial.exists()
 
 
-def test_a_full_disk_is_said_and_what_was_saved_stays(run: Run) -> None:
+def test_full_disk_is_reported_and_saved_checkpoints_stay(run: Run) -> None:
     save(run, 1)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
@@ -155,7 +155,7 @@ def test_a_full_disk_is_said_and_what_was_saved_stays(run: Run) -> None:
     assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["step-00000001"]
 
 
-def test_replacing_a_file_keeps_the_old_one_when_the_disk_is_full(tmp_path: Path) -> None:
+def test_atomic_write_keeps_the_old_file_when_the_disk_is_full(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_atomically(path, "old")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -168,30 +168,30 @@ def test_replacing_a_file_keeps_the_old_one_when_the_disk_is_full(tmp_path: Path
     assert path.read_text() == "old"
 
 
-def test_a_new_run_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
+def test_new_run_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(PenwrightError, match="is not empty"):
         Run.create(tmp_path)
 
 
-def test_a_missing_run_names_the_runs_nearby(tmp_path: Path) -> None:
+def test_missing_run_names_the_runs_nearby(tmp_path: Path) -> None:
     Run.create(tmp_path / "novels")
     (tmp_path / "novels" / "recipe.toml").write_text("")
     with pytest.raises(PenwrightError, match=r"Runs here: .*novels"):
         Run.open(tmp_path / "novel")
 
 
-def test_records_after_the_resumed_step_are_forgotten(run: Run) -> None:
+def test_records_after_the_resumed_step_are_deleted(run: Run) -> None:
     for step in (10, 20, 30):
         run.append("metrics.jsonl", {"step": step, "loss": 1 / step})
     with (run.folder / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 40, "lo')  # a kill in the middle of a line
+        file.write('{"step": 40, "lo')  # killed in the middle of a line
     run.delete_after(20)
     assert [record["step"] for record in run.records("metrics.jsonl")] == [10, 20]
     assert all(json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().strip().split("\n"))
 
 
-def test_what_a_kill_left_of_a_checkpoint_goes_when_the_run_goes_on(run: Run) -> None:
+def test_resuming_deletes_partial_checkpoints(run: Run) -> None:
     save(run, 1)
     unfinished = run.folder / "checkpoints" / "step-00000002.tmp-17"
     unfinished.mkdir()
@@ -199,7 +199,7 @@ def test_what_a_kill_left_of_a_checkpoint_goes_when_the_run_goes_on(run: Run) ->
     assert not unfinished.exists() and [checkpoint.step for checkpoint in run.checkpoints()] == [1]
 
 
-def test_a_finding_is_of_no_account_once_another_model_is_the_best(run: Run) -> None:
+def test_finding_is_discarded_when_the_best_checkpoint_changes(run: Run) -> None:
     assert run.finding("found.json") is None
     save(run, 1, best_step=1)
     run.save_finding("found.json", {"head": 3})
@@ -209,14 +209,14 @@ def test_a_finding_is_of_no_account_once_another_model_is_the_best(run: Run) -> 
 
 
 def test_only_one_process_trains_a_run(run: Run) -> None:
-    pytest.importorskip("fcntl", reason="this system has no such locks")
+    pytest.importorskip("fcntl", reason="the system has no fcntl locks")
     with run.lock(), pytest.raises(PenwrightError, match="another process"), run.lock():
         pass
     with run.lock():
         pass
 
 
-def test_a_record_that_does_not_fit_on_the_disk_is_a_clear_error(run: Run) -> None:
+def test_appending_to_a_full_disk_is_reported(run: Run) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5, before[1]))
     try:
@@ -226,7 +226,7 @@ def test_a_record_that_does_not_fit_on_the_disk_is_a_clear_error(run: Run) -> No
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_folder_that_cannot_be_made_and_a_file_in_its_place_are_clear_errors(tmp_path: Path) -> None:
+def test_run_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x", encoding="utf-8")
     with pytest.raises(PenwrightError, match="is a file"):
         Run.create(tmp_path / "file")
@@ -234,14 +234,14 @@ def test_a_folder_that_cannot_be_made_and_a_file_in_its_place_are_clear_errors(t
         Run.create(tmp_path / "file" / "run")
 
 
-def test_what_is_saved_can_be_read_by_whom_other_files_can(run: Run) -> None:
+def test_checkpoint_files_have_default_permissions(run: Run) -> None:
     save(run, 1)
     modes = {path.stat().st_mode for path in run.newest()[0].folder.iterdir()}
     (run.folder / "plain").touch()
     assert modes == {(run.folder / "plain").stat().st_mode}
 
 
-def test_names_that_are_no_utf_8_are_kept_with_a_run(tmp_path: Path) -> None:
+def test_non_utf8_file_names_are_saved_in_json(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run")
     run.write_json("corpus.json", {"files": ["caf\udce9.txt", "żółw.txt"]})
     assert run.read_json("corpus.json") == {"files": ["caf\udce9.txt", "żółw.txt"]}
@@ -249,8 +249,8 @@ def test_names_that_are_no_utf_8_are_kept_with_a_run(tmp_path: Path) -> None:
         write_atomically(tmp_path / "recipe.toml", "caf\udce9.txt")
 
 
-class Found(BaseModel):
-    """What the findings of these tests hold."""
+class ExampleFinding(BaseModel):
+    """The content of the findings in these tests."""
 
     head: NonNegativeInt
 
@@ -267,26 +267,26 @@ class Found(BaseModel):
         b'{"head": 4, "best_step": 1, "sha256": "that of another content"}',
     ],
 )
-def test_a_damaged_finding_is_left_out_with_a_warning(run: Run, content: bytes) -> None:
+def test_damaged_finding_is_ignored_with_a_warning(run: Run, content: bytes) -> None:
     save(run, 1, best_step=1)
     (run.folder / "found.json").write_bytes(content)
     with pytest.warns(PenwrightWarning, match=r"found\.json is damaged and is not used"):
-        assert run.finding("found.json", Found) is None
+        assert run.finding("found.json", ExampleFinding) is None
 
 
-def test_a_finding_of_an_older_version_has_no_checksum(run: Run) -> None:
+def test_finding_without_a_checksum_is_read(run: Run) -> None:
     save(run, 1, best_step=1)
     (run.folder / "found.json").write_text('{"head": 3, "best_step": 1}')
-    assert run.finding("found.json", Found) == {"head": 3}
+    assert run.finding("found.json", ExampleFinding) == {"head": 3}
 
 
-def test_a_changed_number_in_a_finding_is_noticed(run: Run) -> None:
+def test_modified_finding_is_ignored_with_a_warning(run: Run) -> None:
     save(run, 1, best_step=1)
     run.save_finding("found.json", {"head": 3})
     path = run.folder / "found.json"
     path.write_text(path.read_text().replace('"head": 3', '"head": 2'))
     with pytest.warns(PenwrightWarning, match="its content is not what was saved"):
-        assert run.finding("found.json", Found) is None
+        assert run.finding("found.json", ExampleFinding) is None
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_changed_number_in_a_finding_is_noticed(run: Run) -> None:
         b'{"step": NaN, "files": {}}',
     ],
 )
-def test_a_manifest_of_any_content_is_a_damaged_checkpoint(run: Run, manifest: bytes) -> None:
+def test_invalid_manifest_makes_a_damaged_checkpoint(run: Run, manifest: bytes) -> None:
     save(run, 1)
     save(run, 2)
     (run.checkpoints()[1].folder / "manifest.json").write_bytes(manifest)
@@ -308,7 +308,7 @@ def test_a_manifest_of_any_content_is_a_damaged_checkpoint(run: Run, manifest: b
     assert checkpoint.step == 1 and "step-00000002" in warning and run.best()[0].step == 1
 
 
-def test_a_checkpoint_under_the_name_of_another_is_noticed(run: Run) -> None:
+def test_renamed_checkpoint_is_detected(run: Run) -> None:
     save(run, 1)
     save(run, 2)
     run.checkpoints()[0].folder.rename(run.folder / "checkpoints" / "step-00000009")
@@ -316,7 +316,7 @@ def test_a_checkpoint_under_the_name_of_another_is_noticed(run: Run) -> None:
     assert checkpoint.step == 2 and "step-00000009" in warning
 
 
-def test_lines_that_are_no_records_are_left_out(run: Run) -> None:
+def test_invalid_record_lines_are_skipped(run: Run) -> None:
     lines = [b'{"step": 1}', b'{"step": "2"}', b"[3]", b"\xff\xfe", b'{"loss": 4}', b"[" * 100_000, b'{"step": 5}']
     (run.folder / "steps.jsonl").write_bytes(b"\n".join(lines))
     assert [record["step"] for record in run.records("steps.jsonl")] == [1, 5]
@@ -324,7 +324,7 @@ def test_lines_that_are_no_records_are_left_out(run: Run) -> None:
     assert (run.folder / "steps.jsonl").read_bytes() == b'{"step": 1}\n'
 
 
-def test_a_recipe_of_an_older_version_is_read_without_a_warning(run: Run, recwarn: pytest.WarningsRecorder) -> None:
+def test_recipe_of_an_older_version_is_read_without_a_warning(run: Run, recwarn: pytest.WarningsRecorder) -> None:
     data = 'task = "generate"\n[data]\ntrain = ["a.txt"]\n[model]\n'
     recipe = f"{data}[training]\nsteps = 1\naverage = 0.5\n[decoding]\noutlook = 2.0\n"
     (run.folder / "recipe.toml").write_text(recipe, encoding="utf-8")

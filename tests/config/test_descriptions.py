@@ -1,4 +1,4 @@
-"""Descriptions of settings name every key, with the default that applies and the comment in the source."""
+"""Descriptions of settings: every key, with its default and the comment in the source."""
 
 from typing import Annotated
 
@@ -10,33 +10,33 @@ from penwright.config.descriptions import SettingDescription, describe, explain,
 from penwright.serving.settings import ServingSettings
 
 
-def described(kind: type[BaseModel]) -> dict[tuple[str, str], SettingDescription]:
-    """Descriptions by the variant of the table and the full name."""
+def descriptions_of(kind: type[BaseModel]) -> dict[tuple[str, str], SettingDescription]:
+    """Return the descriptions by the variant of their table and their full name."""
     return {(table.variant, setting.name): setting for table in describe(kind) for setting in table.settings}
 
 
 @pytest.mark.parametrize("kind", [Recipe, ServingSettings])
 def test_every_setting_has_a_type_a_default_and_a_meaning(kind: type[BaseModel]) -> None:
-    assert [each for each in described(kind).values() if not (each.type and each.default and each.meaning)] == []
+    assert [each for each in descriptions_of(kind).values() if not (each.type and each.default and each.meaning)] == []
 
 
 def test_inherited_fields_have_the_comments_of_their_base() -> None:
-    found = described(Recipe)
+    found = descriptions_of(Recipe)
     assert found["cosine", "schedule.warmup_steps"].meaning == "steps of linear warm-up"
     assert found["inverse_sqrt", "schedule.warmup_steps"].default == "400"
 
 
-def test_fields_of_several_lines_have_their_comments() -> None:
-    assert "cooldown" in described(Recipe)["", "training.cooldown_on_overfitting"].meaning
+def test_multi_line_fields_have_their_comments() -> None:
+    assert "cooldown" in descriptions_of(Recipe)["", "training.cooldown_on_overfitting"].meaning
 
 
-def test_an_inner_table_has_the_defaults_of_the_outer_one() -> None:
-    found = described(Recipe)
+def test_nested_table_takes_defaults_of_its_parent() -> None:
+    found = descriptions_of(Recipe)
     assert found["", "optimizer.adamw.learning_rate"].default == "0.003"
     assert found["adamw", "optimizer.learning_rate"].default == "0.001"
 
 
-def test_only_the_default_variant_says_so() -> None:
+def test_only_default_variants_are_marked_as_default() -> None:
     defaults = {table.name: table.variant for table in describe(Recipe) if table.is_default}
     assert defaults == {"model.positions": "rotary", "optimizer": "adamw", "schedule": "constant"}
 
@@ -57,7 +57,7 @@ class Sample(Settings):
     )  # and third
 
 
-def test_types_are_words_with_limits() -> None:
+def test_types_are_described_in_words_with_limits() -> None:
     types = {name: type_in_words(field) for name, field in Sample.model_fields.items()}
     assert types == {
         "count": "integer > 0, ≤ 2^31 - 1",

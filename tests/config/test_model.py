@@ -1,4 +1,4 @@
-"""The settings of a model: what is filled in, what a size stands for, and what cannot be."""
+"""Model settings: defaults, named sizes, and validation."""
 
 import pytest
 
@@ -11,19 +11,19 @@ def settings_of(**table: object) -> ModelSettings:
     return validate(ModelSettings, table, "a recipe")
 
 
-def test_nothing_given_makes_the_modern_block() -> None:
+def test_defaults_are_a_modern_block() -> None:
     settings = settings_of()
     assert isinstance(settings.positions, RotaryPositions)
     assert (settings.norm.type, settings.norm_position, settings.feed_forward) == ("rms", "pre", "swiglu")
 
 
-def test_heads_divide_the_width_among_them() -> None:
+def test_head_width_is_derived_from_d_model() -> None:
     settings = settings_of(d_model=96, n_heads=6)
     assert (settings.d_head, settings.n_kv_heads) == (16, 6)
 
 
 @pytest.mark.parametrize(("kind", "d_ff"), [("relu", 384), ("gelu", 384), ("swiglu", 256), ("geglu", 256)])
-def test_a_gated_feed_forward_is_narrower_so_that_it_costs_the_same(kind: str, d_ff: int) -> None:
+def test_gated_feed_forward_is_narrower_at_equal_cost(kind: str, d_ff: int) -> None:
     assert settings_of(d_model=96, n_heads=4, feed_forward=kind).d_ff == d_ff
 
 
@@ -34,23 +34,23 @@ def test_every_size_is_valid(size: str) -> None:
     assert settings.d_head * settings.n_heads == settings.d_model
 
 
-def test_keys_beside_a_size_win() -> None:
+def test_explicit_keys_override_the_size() -> None:
     settings = settings_of(size="nano", d_model=96, n_heads=3)
     assert (settings.d_model, settings.n_heads, settings.n_layers) == (96, 3, 4)
 
 
-def test_another_variant_beside_a_size_replaces_that_of_the_size() -> None:
+def test_explicit_variant_replaces_the_one_of_the_size() -> None:
     settings = settings_of(size="gpt2", positions={"type": "sinusoidal"})
     assert settings.positions == SinusoidalPositions()
 
 
-def test_a_size_read_back_from_its_own_settings_is_the_same() -> None:
+def test_settings_of_a_size_round_trip() -> None:
     settings = settings_of(size="transformer-base")
     assert ModelSettings.model_validate(settings.model_dump()) == settings
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ({"d_model": 100, "n_heads": 3}, r"d_model \(100\) must be a multiple of n_heads \(3\)"),
         ({"n_heads": 4, "n_kv_heads": 3}, r"n_heads \(4\) must be a multiple of n_kv_heads \(3\)"),
@@ -67,6 +67,6 @@ def test_a_size_read_back_from_its_own_settings_is_the_same() -> None:
         ({"norm": "rms"}, "norm"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(table: Table, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_invalid_settings_are_refused_by_name(table: Table, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         settings_of(**table)

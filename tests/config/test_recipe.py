@@ -1,4 +1,4 @@
-"""What fits together in a recipe, and what does not."""
+"""Validation of combinations of settings in a recipe."""
 
 import pytest
 
@@ -18,10 +18,10 @@ WHOLE: Table = {"data": {"train": ["a.txt"]}, "model": {}, "training": {"steps":
         ("translate", "bpe", "for classifiers"),
     ],
 )
-def test_a_space_before_each_text_is_for_classifiers_by_words(task: str, kind: str, complaint: str | None) -> None:
-    given = {**WHOLE, "task": task, "tokenizer": {"type": kind, "prefix_space": True}}
+def test_prefix_space_needs_a_classifier_with_subword_tokens(task: str, kind: str, complaint: str | None) -> None:
+    settings = {**WHOLE, "task": task, "tokenizer": {"type": kind, "prefix_space": True}}
     if complaint is None:
-        assert validate(Recipe, given, "the settings").tokenizer.prefix_space
+        assert validate(Recipe, settings, "the settings").tokenizer.prefix_space
         return
     with pytest.raises(PenwrightError, match=complaint):
-        validate(Recipe, given, "the settings")
+        validate(Recipe, settings, "the settings")

@@ -15,7 +15,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 @every_kind
 @given(st.integers(1, 50), st.none() | st.integers(1, 200), st.integers(0, 400))
 @settings(max_examples=50)
-def test_every_factor_is_finite_and_within_zero_and_one(
+def test_every_factor_is_finite_and_between_zero_and_one(
     kind: type[Schedule], warmup_steps: int, total: int | None, step: int
 ) -> None:
     factor = kind(warmup_steps=warmup_steps).factor(step, total)
@@ -23,13 +23,13 @@ def test_every_factor_is_finite_and_within_zero_and_one(
 
 
 @every_kind
-def test_the_rate_climbs_in_equal_steps_from_above_zero_to_the_peak(kind: type[Schedule]) -> None:
+def test_warmup_is_linear_from_above_zero_to_the_peak(kind: type[Schedule]) -> None:
     factors = [kind(warmup_steps=4).factor(step, 100) for step in range(4)]
     assert factors == [0.25, 0.5, 0.75, 1.0]
 
 
 @every_kind
-def test_after_the_warmup_the_rate_never_climbs(kind: type[Schedule]) -> None:
+def test_rate_never_rises_after_warmup(kind: type[Schedule]) -> None:
     factors = [kind(warmup_steps=4).factor(step, 100) for step in range(4, 101)]
     assert factors == sorted(factors, reverse=True)
 
@@ -47,27 +47,27 @@ def test_decay_ends_at_its_final_fraction(kind: type[Schedule], final_fraction: 
     assert schedule.factor(40, 40) == pytest.approx(final_fraction)
 
 
-def test_half_way_the_cosine_and_the_line_are_half_way_down() -> None:
+def test_cosine_and_linear_are_halfway_down_at_half_time() -> None:
     assert Cosine(final_fraction=0.2).factor(50, 100) == pytest.approx(0.6)
     assert Linear(final_fraction=0.2).factor(50, 100) == pytest.approx(0.6)
 
 
-def test_the_stable_part_lasts_until_the_cooldown() -> None:
+def test_wsd_is_constant_until_the_cooldown() -> None:
     schedule = WarmupStableDecay(cooldown_fraction=0.25)
     assert [schedule.factor(step, 100) for step in (0, 75)] == [1.0, 1.0]
     assert schedule.factor(88, 100) == pytest.approx(0.48)
 
 
-def test_the_inverse_square_root_halves_in_four_times_the_steps_down_to_its_floor() -> None:
+def test_inverse_square_root_halves_in_four_times_the_steps() -> None:
     schedule = InverseSquareRoot(warmup_steps=100, final_fraction=0.3)
     assert schedule.factor(399, None) == pytest.approx(sqrt(100 / 400))
     assert schedule.factor(10**6, None) == 0.3
 
 
-def test_a_schedule_that_never_cools_down_stays_at_the_peak() -> None:
+def test_wsd_without_cooldown_stays_at_the_peak() -> None:
     assert WarmupStableDecay(cooldown_fraction=0.0).factor(100, 100) == 1.0
 
 
 @pytest.mark.parametrize("kind", [Cosine, Linear, WarmupStableDecay, Constant])
-def test_while_the_total_is_not_known_the_rate_stays_at_the_peak(kind: type[Schedule]) -> None:
+def test_rate_stays_at_the_peak_while_the_total_is_unknown(kind: type[Schedule]) -> None:
     assert kind(warmup_steps=3).factor(1000, None) == 1.0

@@ -1,4 +1,4 @@
-"""Tables and overrides become settings; mistakes are named with their place and the nearest key."""
+"""Tables and overrides become settings. Errors name the place and the nearest key."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ def recipe_of(*overrides: str) -> Recipe:
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         (
             "schedule.warmup_step=3",
@@ -44,18 +44,18 @@ def recipe_of(*overrides: str) -> Recipe:
         ("optimizer.zzz=3", r"\[optimizer\] has no key 'zzz'. Its keys are: .*learning_rate"),
     ],
 )
-def test_an_unknown_key_names_its_table_and_the_nearest_key(override: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_unknown_key_names_its_table_and_the_nearest_key(override: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         recipe_of(override)
 
 
-def test_every_mistake_is_told_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     with pytest.raises(UsageError) as raised:
         recipe_of("model.d_modell=3", "training.step=4", "seed=-1")
     assert len(str(raised.value).split("\n")) == 3
 
 
-def test_a_wrong_value_is_named_with_its_place() -> None:
+def test_wrong_value_is_named_with_its_place() -> None:
     with pytest.raises(UsageError, match=r"\[training\] batch_tokens: "):
         recipe_of("training.batch_tokens=many")
 
@@ -64,21 +64,21 @@ def test_a_wrong_value_is_named_with_its_place() -> None:
     ("text", "value"),
     [("a=3", 3), ("a=3.5", 3.5), ("a=true", True), ("a=[1, 2]", [1, 2]), ("a=two words", "two words"), ('a="3"', "3")],
 )
-def test_the_value_of_an_override_is_read_as_toml_or_else_as_text(text: str, value: object) -> None:
+def test_override_value_is_parsed_as_toml_or_else_text(text: str, value: object) -> None:
     assert parse_override(text) == {"a": value}
 
 
-def test_an_override_reaches_into_tables() -> None:
+def test_override_sets_a_key_of_a_nested_table() -> None:
     assert recipe_of("model.norm.eps=1e-3", "task=classify").model.norm.eps == 1e-3
 
 
-def test_a_table_without_a_type_is_about_the_default_variant() -> None:
+def test_table_without_a_type_sets_the_default_variant() -> None:
     recipe = recipe_of("optimizer.learning_rate=0.5", "model.positions.base=500")
     assert (recipe.optimizer.learning_rate, recipe.model.positions) == (0.5, RotaryPositions(base=500))
 
 
 @pytest.mark.parametrize("text", ["model.d_model", "=3", ""])
-def test_an_override_without_key_or_value_shows_how_to_write_one(text: str) -> None:
+def test_override_without_key_or_value_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"write it as table\.key=value"):
         parse_override(text)
 
@@ -87,25 +87,25 @@ def test_tables_are_merged_key_by_key() -> None:
     assert merge({"a": {"x": 1, "y": 2}, "b": 1}, {"a": {"y": 3}}) == {"a": {"x": 1, "y": 3}, "b": 1}
 
 
-def test_another_type_replaces_the_whole_variant() -> None:
-    below = {"schedule": {"type": "wsd", "cooldown_fraction": 0.3}}
-    assert merge(below, {"schedule": {"type": "linear"}}) == {"schedule": {"type": "linear"}}
+def test_merging_another_type_replaces_the_whole_variant() -> None:
+    base = {"schedule": {"type": "wsd", "cooldown_fraction": 0.3}}
+    assert merge(base, {"schedule": {"type": "linear"}}) == {"schedule": {"type": "linear"}}
 
 
-def test_the_same_type_keeps_the_rest_of_the_variant() -> None:
-    below = {"schedule": {"type": "wsd", "cooldown_fraction": 0.3}}
-    merged = merge(below, {"schedule": {"type": "wsd", "warmup_steps": 5}})
+def test_merging_the_same_type_keeps_other_keys() -> None:
+    base = {"schedule": {"type": "wsd", "cooldown_fraction": 0.3}}
+    merged = merge(base, {"schedule": {"type": "wsd", "warmup_steps": 5}})
     assert merged == {"schedule": {"type": "wsd", "cooldown_fraction": 0.3, "warmup_steps": 5}}
 
 
-def test_merging_changes_none_of_the_tables() -> None:
-    below = {"a": {"x": 1}}
-    merge(below, {"a": {"x": 2}})["a"]["x"] = 3
-    assert below == {"a": {"x": 1}}
+def test_merging_does_not_modify_its_inputs() -> None:
+    base = {"a": {"x": 1}}
+    merge(base, {"a": {"x": 2}})["a"]["x"] = 3
+    assert base == {"a": {"x": 1}}
 
 
 @pytest.mark.parametrize("table", [RECIPE, FULL], ids=["short", "full"])
-def test_a_recipe_written_and_read_again_is_equal(table: Table, tmp_path: Path) -> None:
+def test_recipe_round_trips_through_toml(table: Table, tmp_path: Path) -> None:
     recipe = validate(Recipe, table, "here")
     path = tmp_path / "recipe.toml"
     path.write_text(write_toml(recipe), encoding="utf-8")
@@ -114,7 +114,7 @@ def test_a_recipe_written_and_read_again_is_equal(table: Table, tmp_path: Path) 
 
 @given(st.text(max_size=20), st.floats(1e-6, 1), st.integers(1, 10**6))
 @settings(max_examples=50)
-def test_any_text_and_number_survives_the_way_through_toml(prompt: str, rate: float, steps: int) -> None:
+def test_any_text_and_number_round_trips_through_toml(prompt: str, rate: float, steps: int) -> None:
     import tomllib
 
     changes = {"optimizer": {"learning_rate": rate}, "training": {"prompts": [prompt], "steps": steps}}
@@ -124,31 +124,31 @@ def test_any_text_and_number_survives_the_way_through_toml(prompt: str, rate: fl
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [(None, "there is no recipe"), (b"a = ", "is not valid TOML"), (b"\xff\xfe\x00", "cannot be read")],
 )
-def test_a_recipe_that_cannot_be_read_is_named(content: bytes | None, said: str, tmp_path: Path) -> None:
+def test_unreadable_recipe_is_refused(content: bytes | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(PenwrightError, match=said):
+    with pytest.raises(PenwrightError, match=message):
         read_toml(path)
 
 
-def test_a_recipe_saved_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+def test_recipe_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_bytes(b"\xef\xbb\xbfseed = 3\n")
     assert read_toml(path) == {"seed": 3}
 
 
-def test_settings_cannot_be_changed_once_made() -> None:
+def test_settings_are_immutable() -> None:
     from pydantic import ValidationError
 
     with pytest.raises(ValidationError, match="frozen"):
         recipe_of().seed = 4
 
 
-def test_settings_are_read_without_torch() -> None:
+def test_settings_do_not_import_torch() -> None:
     code = "import sys, penwright.config; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
     assert found.stdout.strip() == "False"
@@ -157,7 +157,7 @@ def test_settings_are_read_without_torch() -> None:
 @pytest.mark.parametrize(
     ("old", "key", "value"), [("decoding.outlook", "beam_patience", 2.0), ("training.average", "ema_decay", 0.5)]
 )
-def test_a_setting_under_its_old_name_is_read_with_a_warning(old: str, key: str, value: float) -> None:
+def test_old_setting_name_is_read_with_a_warning(old: str, key: str, value: float) -> None:
     with pytest.warns(PenwrightWarning, match=key):
         override = parse_override(f"{old}={value}")
     assert override == {old.partition(".")[0]: {key: value}}

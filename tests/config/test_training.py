@@ -1,4 +1,4 @@
-"""The budget of a training run is given in exactly one way."""
+"""Training settings: exactly one budget, and the choice of the optimizer."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from penwright.errors import UsageError
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_any_one_budget_is_enough(budget: str) -> None:
+def test_any_single_budget_is_accepted(budget: str) -> None:
     assert getattr(validate(TrainingSettings, {budget: 3}, "here"), budget) == 3
 
 
@@ -22,12 +22,12 @@ def test_two_budgets_are_refused_and_named() -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("adamw", AdamW), ("muon", Muon)])
-def test_the_type_chooses_the_optimizer(name: str, kind: type) -> None:
+def test_type_selects_the_optimizer(name: str, kind: type) -> None:
     table = {"task": "generate", "data": {"train": ["a"]}, "model": {}, "training": {"steps": 1}}
     assert isinstance(validate(Recipe, table | {"optimizer": {"type": name}}, "here").optimizer, kind)
 
 
-def test_what_is_given_of_the_adamw_beside_muon_leaves_the_rest_of_it() -> None:
-    beside = validate(Muon, {"type": "muon", "adamw": {"learning_rate": 0.02}}, "here").adamw
-    assert beside == Muon().adamw.model_copy(update={"learning_rate": 0.02})
-    assert beside.betas != AdamW().betas
+def test_partial_adamw_table_keeps_muons_other_defaults() -> None:
+    adamw = validate(Muon, {"type": "muon", "adamw": {"learning_rate": 0.02}}, "here").adamw
+    assert adamw == Muon().adamw.model_copy(update={"learning_rate": 0.02})
+    assert adamw.betas != AdamW().betas

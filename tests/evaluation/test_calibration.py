@@ -1,4 +1,4 @@
-"""Whether a classifier is right as often as it says."""
+"""Calibration of classifiers: whether confidence equals accuracy."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from penwright.evaluation.classification import compute_calibration, debiased_error
 
 
-def test_accuracy_is_counted_among_texts_that_it_was_as_sure_about() -> None:
+def test_accuracy_is_counted_per_confidence_bin() -> None:
     found = compute_calibration(np.array([0.55, 0.58, 0.95, 0.9, 1.0]), np.array([True, False, True, True, False]))
     low, high = found.bins
     assert (low.low, low.high, low.n, low.accuracy, low.confidence) == (0.5, 0.6, 2, 0.5, pytest.approx(0.565))
@@ -17,7 +17,7 @@ def test_accuracy_is_counted_among_texts_that_it_was_as_sure_about() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=50))
-def test_every_text_is_in_one_bin(texts: list[tuple[float, bool]]) -> None:
+def test_every_text_is_in_exactly_one_bin(texts: list[tuple[float, bool]]) -> None:
     found = compute_calibration(
         np.array([c for c, _ in texts], dtype=float), np.array([r for _, r in texts], dtype=bool)
     )
@@ -26,7 +26,7 @@ def test_every_text_is_in_one_bin(texts: list[tuple[float, bool]]) -> None:
     assert 0 <= found.error <= 1
 
 
-def test_the_error_of_calibrated_probabilities_is_chance_and_a_real_one_remains() -> None:
+def test_debiased_error_removes_noise_and_keeps_real_error() -> None:
     rng = np.random.default_rng(0)
     plain, debiased, biased = [], [], []
     for _ in range(50):

@@ -12,32 +12,32 @@ def scores_of(counts: list[list[int]]) -> dict[str, float]:
     return {score.name: score.value for score in classification_scores(np.array(counts))}
 
 
-def test_accuracy_is_the_share_on_the_diagonal() -> None:
+def test_accuracy_is_the_proportion_on_the_diagonal() -> None:
     assert scores_of([[8, 2], [1, 9]])["accuracy"] == pytest.approx(85.0)
 
 
-def test_accuracy_tells_how_far_chance_may_have_moved_it() -> None:
+def test_accuracy_has_a_standard_error() -> None:
     accuracy = classification_scores(np.array([[40, 10], [10, 40]]))[0]
     assert accuracy.standard_error == pytest.approx(100 * (0.8 * 0.2 / 100) ** 0.5)
     assert accuracy.note == "% of 100 examples, standard error 4.0"
 
 
-def test_macro_f1_is_the_plain_mean_over_labels() -> None:
+def test_macro_f1_is_the_unweighted_mean_over_labels() -> None:
     # precision 8/9 and recall 8/10 for the first label, 9/11 and 9/10 for the second
     first, second = 2 * (8 / 9) * 0.8 / (8 / 9 + 0.8), 2 * (9 / 11) * 0.9 / (9 / 11 + 0.9)
     assert scores_of([[8, 2], [1, 9]])["macro-F1"] == pytest.approx(50 * (first + second))
 
 
-def test_a_model_that_says_one_label_has_a_low_macro_f1() -> None:
+def test_constant_prediction_has_a_low_macro_f1() -> None:
     scores = scores_of([[90, 0], [10, 0]])
     assert scores["accuracy"] == 90.0 and scores["macro-F1"] < 50
 
 
-def test_a_label_without_examples_does_not_count() -> None:
+def test_label_without_examples_is_ignored_in_macro_f1() -> None:
     assert scores_of([[5, 0, 0], [0, 5, 0], [0, 0, 0]])["macro-F1"] == pytest.approx(100.0)
 
 
-def test_confusion_counts_every_example_in_its_row() -> None:
+def test_confusion_matrix_counts_every_example_in_its_row() -> None:
     log_probs = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
     labels = torch.tensor([0, 2, 2, 1])
     counts, total = confusion_and_nll(log_probs, labels)
@@ -47,7 +47,7 @@ def test_confusion_counts_every_example_in_its_row() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.25, 0.4, 0.7, 0.9, 1.0]), st.booleans()), max_size=30))
-def test_the_best_threshold_has_the_best_f1_of_all(texts: list[tuple[float, bool]]) -> None:
+def test_best_threshold_has_the_highest_f1(texts: list[tuple[float, bool]]) -> None:
     probabilities, truth = np.array([p for p, _ in texts], dtype=float), np.array([t for _, t in texts], dtype=bool)
 
     def f1(threshold: float) -> float:

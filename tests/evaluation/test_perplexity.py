@@ -24,7 +24,7 @@ def batches_of(n_tokens: int, rows: int) -> TextBatches:
     return TextBatches(Column(tokens, np.array([0, n_tokens]), n_tokens), 8, 8 * rows, Markers(9, 10, 11))
 
 
-def test_surprise_is_the_summed_negative_log_probability(model: DecoderOnly) -> None:
+def test_nll_is_the_summed_negative_log_probability(model: DecoderOnly) -> None:
     tokens, targets = torch.randint(0, 8, (2, 5)), torch.randint(0, 8, (2, 5))
     with torch.no_grad():
         expected = -model.eval()(tokens).log_softmax(-1).gather(-1, targets[..., None]).sum()
@@ -32,7 +32,7 @@ def test_surprise_is_the_summed_negative_log_probability(model: DecoderOnly) -> 
     assert found.nats == pytest.approx(float(expected), rel=1e-5) and found.n_targets == 10
 
 
-def test_surprise_does_not_depend_on_how_the_windows_are_batched(model: DecoderOnly) -> None:
+def test_nll_does_not_depend_on_batching(model: DecoderOnly) -> None:
     one, many = (negative_log_likelihood(model, batches_of(100, rows).in_order(), CPU) for rows in (1, 5))
     assert one.n_targets == many.n_targets == 101
     assert one.nats == pytest.approx(many.nats, rel=1e-5)
@@ -45,13 +45,13 @@ def test_ignored_targets_do_not_count(model: DecoderOnly) -> None:
     assert found.n_targets == 2
 
 
-def test_evaluation_leaves_training_mode_as_it_was(model: DecoderOnly) -> None:
+def test_evaluation_restores_training_mode(model: DecoderOnly) -> None:
     model.train()
     negative_log_likelihood(model, batches_of(20, 1).in_order(), CPU)
     assert model.training
 
 
-def test_bits_per_byte_count_the_bytes_of_the_text_whatever_the_tokens() -> None:
+def test_bits_per_byte_use_the_bytes_of_the_text() -> None:
     scores = {
         score.name: score.value
         for score in text_scores(NegativeLogLikelihood(nats=8 * log(2), n_targets=4), n_bytes=16)
@@ -59,7 +59,7 @@ def test_bits_per_byte_count_the_bytes_of_the_text_whatever_the_tokens() -> None
     assert scores == pytest.approx({"nats per token": 2 * log(2), "bits per byte": 0.5})
 
 
-def test_an_unknown_character_is_not_cheaper_than_one_of_all_characters() -> None:
+def test_unknown_characters_cost_log2_of_the_unicode_range() -> None:
     known, unknown = (text_scores(NegativeLogLikelihood(nats=8 * log(2), n_targets=4), 16, n)[1] for n in (0, 2))
     assert unknown.value - known.value == pytest.approx(2 * 17.3 / 16, abs=0.01)
     assert "2 unknown characters" in unknown.note

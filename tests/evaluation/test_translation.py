@@ -10,14 +10,14 @@ HYPOTHESES = ["The cat sat on the mat.", "Dogs bark loudly at night.", ""]
 REFERENCES = ["The cat sits on the mat.", "Dogs bark at night.", "Birds sing."]
 
 
-def test_scores_are_those_of_sacrebleu_with_its_signature() -> None:
+def test_scores_equal_sacrebleus_with_its_signature() -> None:
     bleu, chrf = translation_scores(HYPOTHESES, REFERENCES)
     assert bleu.value == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score)
     assert chrf.value == pytest.approx(sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score)
     assert "case:mixed" in bleu.note and "tok:13a" in bleu.note
 
 
-def test_a_copy_of_the_references_is_perfect() -> None:
+def test_references_themselves_score_100() -> None:
     assert [score.value for score in translation_scores(REFERENCES, REFERENCES)] == pytest.approx([100.0, 100.0])
 
 
@@ -25,7 +25,7 @@ def test_a_copy_of_the_references_is_perfect() -> None:
     (True, 2.0, 1.0, True), (True, 1.0, 2.0, False), (False, 1.0, 2.0, True), (True, 1.0, None, True),
     (True, nan, None, False), (False, float("-inf"), 1.0, False),
 ])  # fmt: skip
-def test_what_is_not_finite_beats_nothing(higher: bool, value: float, other: float | None, beats: bool) -> None:
+def test_non_finite_score_beats_nothing(higher: bool, value: float, other: float | None, beats: bool) -> None:
     assert Score("a score", value, higher).beats(other) is beats
 
 
@@ -41,16 +41,16 @@ def test_what_is_not_finite_beats_nothing(higher: bool, value: float, other: flo
         ([""], "13a"),
     ],
 )
-def test_bleu_counts_what_the_script_parts(references: list[str], tokenizer: str) -> None:
+def test_bleu_tokenizer_depends_on_the_script(references: list[str], tokenizer: str) -> None:
     assert f"tok:{tokenizer}" in translation_scores(references, references)[0].note
 
 
-def test_a_chinese_sentence_that_is_partly_right_has_a_part_of_the_score() -> None:
+def test_partly_correct_chinese_sentence_has_partial_bleu() -> None:
     bleu = translation_scores(["我昨天在学校里看见了他。"], ["我昨天在学校里看到了他。"])[0]
     assert 40 < bleu.value < 90
 
 
-def test_bleu_is_said_in_words() -> None:
+def test_bleu_is_described_in_words() -> None:
     assert bleu_in_words(17.0) == "the gist is hard to get"
     assert bleu_in_words(9.99) == "almost useless"
     assert "human" in bleu_in_words(72.0)

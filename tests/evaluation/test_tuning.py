@@ -1,4 +1,4 @@
-"""Settings of decoding, tried and compared."""
+"""Tuning of decoding settings on held-out pairs."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def translator() -> Translator:
     return Translator(model, tokenizer, DecodingSettings(beam_size=3))
 
 
-def test_all_settings_are_tried_and_the_best_comes_first(translator: Translator) -> None:
+def test_all_settings_are_tried_and_sorted_best_first(translator: Translator) -> None:
     tuning = tune(translator, SOURCES, ["a b c d"] * len(SOURCES))
     assert len(tuning.trials) == len(LENGTH_PENALTIES) * len(COVERAGE_PENALTIES)
     sums = [trial.bleu + trial.chrf for trial in tuning.trials]
@@ -30,7 +30,7 @@ def test_all_settings_are_tried_and_the_best_comes_first(translator: Translator)
     assert translator.defaults == DecodingSettings(beam_size=3)
 
 
-def test_what_is_already_best_is_not_called_better(translator: Translator) -> None:
+def test_tuning_optimal_settings_reports_no_improvement(translator: Translator) -> None:
     own = [translation.text for translation in translator.translate(SOURCES)]
     tuning = tune(translator, SOURCES, own)
     assert tuning.before >= tuning.after and not tuning.is_better
@@ -40,22 +40,22 @@ def test_what_is_already_best_is_not_called_better(translator: Translator) -> No
     ("bleu", "p", "chrf", "kept"),
     [(31.0, 0.01, 50.0, True), (31.0, 0.2, 55.0, False), (31.0, 0.01, 49.5, True), (31.0, 0.01, 48.5, False)],
 )
-def test_settings_that_lower_chrf_by_more_than_they_raise_bleu_are_not_better(
+def test_settings_that_lower_chrf_more_than_they_raise_bleu_lose(
     bleu: float, p: float, chrf: float, kept: bool
 ) -> None:
     assert Tuning((), before=30.0, after=bleu, p=p, before_chrf=50.0, after_chrf=chrf).is_better == kept
 
 
-def test_a_handful_of_pairs_is_too_few(translator: Translator) -> None:
+def test_too_few_pairs_are_refused(translator: Translator) -> None:
     with pytest.raises(PenwrightError, match="pairs is 3, but tuning needs at least 20"):
         tune(translator, SOURCES[:3], SOURCES[:3])
 
 
-def test_settings_of_another_run_of_the_search_can_be_found_again(translator: Translator) -> None:
+def test_tuning_recovers_settings_at_least_as_good(translator: Translator) -> None:
     wanted = translator.defaults.model_copy(update={"length_penalty": 0.0})
-    usual, translator.defaults = translator.defaults, wanted
+    original, translator.defaults = translator.defaults, wanted
     references = [translation.text for translation in translator.translate(SOURCES)]
-    translator.defaults = usual
+    translator.defaults = original
     tuning = tune(translator, SOURCES, references)
     assert tuning.after >= tuning.before
-    assert apply_trial(usual, tuning.trials[0]).length_penalty == tuning.trials[0].length_penalty
+    assert apply_trial(original, tuning.trials[0]).length_penalty == tuning.trials[0].length_penalty

@@ -1,4 +1,4 @@
-"""The tests notice types and shapes that are not what is written: else their checks would be worth nothing."""
+"""Wrong types and shapes raise errors during the tests."""
 
 import math
 
@@ -13,7 +13,7 @@ from penwright.model.cache import Cache
 from penwright.training.auto.choices import rounded
 
 
-def test_a_wrong_type_is_noticed_in_functions_and_methods() -> None:
+def test_wrong_argument_type_raises_in_functions_and_methods() -> None:
     cache = Cache(ModelSettings(n_kv_heads=1, d_head=2, d_ff=2), 1, 1, 4, torch.zeros(1))
     for call in (rounded, cache.make_room):
         with pytest.raises(BeartypeCallHintViolation):
@@ -23,7 +23,7 @@ def test_a_wrong_type_is_noticed_in_functions_and_methods() -> None:
 @pytest.mark.parametrize(
     "tokens", [torch.tensor([[0, 1]]), torch.tensor([0.0, 1.0]), torch.tensor([0, 1, 2])], ids=["shape", "kind", "rows"]
 )
-def test_a_wrong_shape_is_noticed_and_so_are_dimensions_that_differ(tokens: torch.Tensor) -> None:
+def test_wrong_tensor_shape_or_dtype_raises(tokens: torch.Tensor) -> None:
     logits = torch.zeros(2, 5)
     assert log_probs_of(torch.tensor([0, 1]), logits) == pytest.approx([-math.log(5)] * 2)
     with pytest.raises(TypeCheckError):

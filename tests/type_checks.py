@@ -1,4 +1,4 @@
-"""Types are checked at each call while the tests run: shapes with their dimensions, all others at less cost."""
+"""Runtime checks of types and shapes at each call while the tests run."""
 
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -11,18 +11,18 @@ from beartype._check.code import codemain
 from jaxtyping import AbstractArray, install_import_hook
 
 check_shapes = jaxtyping.jaxtyped
-# beartype checks a random item of each list. hypothesis must not see the shared generator change in other threads.
+# beartype checks a random item of each list, from its own generator: hypothesis watches the global one.
 vars(codemain)["getrandbits"] = Random(0).getrandbits
 
 
 def check_types_of(package: str) -> None:
-    """Have every function of a package that is yet to be imported checked."""
-    jaxtyping.jaxtyped = check_types  # which the hook puts before every function and class
+    """Check the calls of every function of a package, which must not have been imported yet."""
+    jaxtyping.jaxtyped = check_types  # the import hook decorates every function and class with it
     install_import_hook(package, "beartype.beartype")
 
 
 def check_types(*, typechecker: Callable[..., Any]) -> Callable[[Any], Any]:
-    """jaxtyping's decorator, but for functions without shapes, where keeping dimensions would take most of the time."""
+    """Decorate as jaxtyping does, but skip its costly tracking of dimensions for functions without shapes."""
 
     def decorate(function: Any) -> Any:
         if isinstance(function, type) or has_shapes(function.__annotations__.values()):
@@ -39,7 +39,7 @@ def check_types(*, typechecker: Callable[..., Any]) -> Callable[[Any], Any]:
 
 
 def has_shapes(annotations: Iterable[Any]) -> bool:
-    """Whether there are any in them; a name that is not known yet may have some."""
+    """Return whether annotations contain shapes. A forward reference may contain some."""
     return any(
         isinstance(each, str)
         or (isinstance(each, type) and issubclass(each, AbstractArray))

@@ -1,4 +1,4 @@
-"""Damage anywhere in a run: a use gives the same result, a warning, or an error that names a file."""
+"""Damage anywhere in a run: each use gives the same result, a warning, or an error that names a file."""
 
 import os
 import random
@@ -24,47 +24,47 @@ from penwright.workflows.plan import prepare
 from penwright.workflows.resume import resume
 from penwright.workflows.train import train
 
-N_DAMAGES = int(os.environ.get("PENWRIGHT_DAMAGES", "60"))  # of each kind of run; more search further
+N_DAMAGES = int(os.environ.get("PENWRIGHT_DAMAGES", "60"))  # damages per kind of run
 SIZES = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
 
 
-class Sound(NamedTuple):
-    """A run, and what comes of using it."""
+class IntactRun(NamedTuple):
+    """An undamaged run, and the result of each use."""
 
     folder: Path
     results: dict[str, object]
 
 
-def write(folder: Path) -> object:
+def generate(folder: Path) -> object:
     return api.load(folder).generate("It was", seed=1, min_new_tokens=10, max_new_tokens=12)[0].text
 
 
-def label(folder: Path) -> object:
+def classify(folder: Path) -> object:
     return str(api.load(folder).classify(["good great day", "bad awful night"]))
 
 
-def measure(folder: Path) -> object:
+def evaluate_run(folder: Path) -> object:
     return str(evaluate(folder))
 
 
-def trust(folder: Path) -> object:
+def calibrate_run(folder: Path) -> object:
     return str(calibrate(folder))
 
 
-class Listener(Observer):
-    """Makes warnings of what resuming says of files."""
+class WarningObserver(Observer):
+    """An observer that turns messages about skipped checkpoints into warnings."""
 
     def said(self, text: str) -> None:
         if "; skipped " in text:
             warnings.warn(text, PenwrightWarning, stacklevel=1)
 
 
-def write_early(folder: Path) -> object:
-    return write(folder / "checkpoints" / "first")
+def generate_from_first_checkpoint(folder: Path) -> object:
+    return generate(folder / "checkpoints" / "first")
 
 
-def go_on(folder: Path) -> object:
-    resume(folder, {"training": {"steps": 1}}, [Listener()])
+def resume_run(folder: Path) -> object:
+    resume(folder, {"training": {"steps": 1}}, [WarningObserver()])
     return {name: tensor.sum().item() for name, tensor in Run(folder).newest()[0].weights().items()}
 
 
@@ -79,33 +79,33 @@ def export(folder: Path) -> object:
 
 Use = Callable[[Path], object]
 USES: dict[str, tuple[Use, ...]] = {
-    "writer": (write, write, write_early, measure, export, go_on),
-    "classifier": (label, label, trust),
+    "writer": (generate, generate, generate_from_first_checkpoint, evaluate_run, export, resume_run),
+    "classifier": (classify, classify, calibrate_run),
 }
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sound]:
-    """A writer and a classifier of two steps, beside their texts."""
-    place = tmp_path_factory.mktemp("sound")
+def intact_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, IntactRun]:
+    """A writer and a classifier, trained for two steps, beside their texts."""
+    folder = tmp_path_factory.mktemp("sound")
     novel = "".join(f"It was a dark night, the {n}th.\n" for n in range(300))
     rows = "".join(
         f"{'good great day' if n % 2 else 'bad awful night'} {n}\t{'yes' if n % 2 else 'no'}\n" for n in range(80)
     )
     found = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
-        patch.setenv("PENWRIGHT_CACHE", str(place / "cache"))
+        patch.chdir(folder)
+        patch.setenv("PENWRIGHT_CACHE", str(folder / "cache"))
         Path("novel.txt").write_text(novel, "utf-8")
         Path("rows.tsv").write_text(rows, "utf-8")
         for kind, task, text in (("writer", "generate", "novel.txt"), ("classifier", "classify", "rows.tsv")):
             data = {"train": [text]} if kind == "writer" else {"train": [text], "text": "1", "label": "2"}
             data = {name: int(each) if str(each).isdigit() else each for name, each in data.items()}
-            asked = {"task": task, "data": data, "model": SIZES, "tokenizer": {"type": "characters"}}
-            train(prepare({**asked, "training": {"steps": 2, "evaluate_every": 1, "threads": 1}}), Path(kind))
+            settings = {"task": task, "data": data, "model": SIZES, "tokenizer": {"type": "characters"}}
+            train(prepare({**settings, "training": {"steps": 2, "evaluate_every": 1, "threads": 1}}), Path(kind))
             if kind == "classifier":
                 calibrate(Path(kind))
-            found[kind] = Sound(place / kind, {})
+            found[kind] = IntactRun(folder / kind, {})
         for kind, uses in USES.items():
             for use in dict.fromkeys(uses):
                 shutil.copytree(kind, "copy")
@@ -114,26 +114,26 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sound]:
     return found
 
 
-def damage(folder: Path, dice: random.Random) -> str:
-    """Spoil one file, or swap two; returns what was done."""
+def damage(folder: Path, rng: random.Random) -> str:
+    """Damage one file, or swap two, and return a description."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
     files = [path for path in files if "tensorboard" not in path.parts and path.stat().st_size]
-    path = dice.choice(files)
+    path = rng.choice(files)
     content = bytearray(path.read_bytes())
-    kind = dice.choice(["flip", "flip", "flip", "flip", "cut", "zeros", "swap", "key", "garbage"])
+    kind = rng.choice(["flip", "flip", "flip", "flip", "cut", "zeros", "swap", "key", "garbage"])
     match kind:
         case "flip":
-            content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
+            content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         case "cut":
-            del content[dice.randrange(len(content)) :]
+            del content[rng.randrange(len(content)) :]
         case "zeros":
             content = bytearray(len(content))
         case "garbage":
-            content = bytearray(dice.choice([b"[]", b"{}", b"null", b"[" * 100_000, b'{"best_step": NaN}', b"1e999"]))
+            content = bytearray(rng.choice([b"[]", b"{}", b"null", b"[" * 100_000, b'{"best_step": NaN}', b"1e999"]))
         case "key":
-            content = bytearray(bytes(content).replace(b'"', b'"x', 1 + dice.randrange(40)))
+            content = bytearray(bytes(content).replace(b'"', b'"x', 1 + rng.randrange(40)))
         case "swap":
-            other = dice.choice(files)
+            other = rng.choice(files)
             content, theirs = bytearray(other.read_bytes()), bytes(content)
             other.write_bytes(theirs)
             path.write_bytes(content)
@@ -143,33 +143,36 @@ def damage(folder: Path, dice: random.Random) -> str:
 
 
 @pytest.mark.parametrize("kind", ["writer", "classifier"])
-def test_damage_is_named_or_does_not_matter(
-    sound: dict[str, Sound], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_damage_is_reported_or_has_no_effect(
+    intact_runs: dict[str, IntactRun], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(sound[kind].folder.parent)
-    monkeypatch.setenv("PENWRIGHT_CACHE", str(sound[kind].folder.parent / "cache"))
-    dice = random.Random(int(os.environ.get("PENWRIGHT_SEED", "7")))
+    monkeypatch.chdir(intact_runs[kind].folder.parent)
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(intact_runs[kind].folder.parent / "cache"))
+    rng = random.Random(int(os.environ.get("PENWRIGHT_SEED", "7")))
     copy = Path("copy")
     for _ in range(N_DAMAGES):
-        shutil.copytree(sound[kind].folder, copy)
-        done, use = damage(copy, dice), dice.choice(USES[kind])
-        with warnings.catch_warnings(record=True) as told:
+        shutil.copytree(intact_runs[kind].folder, copy)
+        description, use = damage(copy, rng), rng.choice(USES[kind])
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 found = use(copy)
             except PenwrightError as error:
                 assert str(copy) in str(error) or "recipe.toml" in str(error) or "novel" in str(error), (
-                    done,
+                    description,
                     str(error),
                 )
                 found = None
         shutil.rmtree(copy)
-        is_told = any(issubclass(warning.category, PenwrightWarning) for warning in told)
-        assert found is None or is_told or found == sound[kind].results[use.__name__], (done, use.__name__)
+        is_warned = any(issubclass(warning.category, PenwrightWarning) for warning in caught)
+        assert found is None or is_warned or found == intact_runs[kind].results[use.__name__], (
+            description,
+            use.__name__,
+        )
 
 
-def test_a_run_can_be_loaded_while_training_saves_and_prunes(tmp_path: Path) -> None:
-    run, ended, loaded = Run.create(tmp_path / "run"), threading.Event(), []
+def test_run_can_be_loaded_while_training_saves_and_prunes(tmp_path: Path) -> None:
+    run, finished, loaded = Run.create(tmp_path / "run"), threading.Event(), []
 
     def save(step: int) -> None:
         weights = {"w": torch.full((10,), float(step))}
@@ -179,11 +182,11 @@ def test_a_run_can_be_loaded_while_training_saves_and_prunes(tmp_path: Path) -> 
     def keep_saving() -> None:
         for step in range(2, 200):
             save(step)
-        ended.set()
+        finished.set()
 
     save(1)
     with background(keep_saving):
-        while not ended.is_set():
+        while not finished.is_set():
             (checkpoint, weights), warned = run.read_best(lambda each: (each, each.weights()))
             assert warned == [] and weights["w"][0] == checkpoint.step
             assert run.best_step() is not None

@@ -15,14 +15,14 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.encoder_only import EncoderOnly
 
 
-def one_by_one(hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float) -> Tensor:
+def reference_loss(hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float) -> Tensor:
     return F.cross_entropy(output(hidden), targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("chunk", [1, 7 * 33, 10**9])
-def test_loss_and_gradients_are_those_of_all_logits_at_once(
+def test_chunked_loss_and_gradients_equal_the_reference(
     smoothing: float, bias: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(losses.CHUNK, "cpu", chunk)
@@ -31,7 +31,7 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(
     targets = torch.randint(33, (20,))
     targets[[0, 8, 19]] = IGNORED
     inputs = [hidden, *output.parameters()]
-    loss, expected = (f(hidden, output, targets, smoothing) for f in (vocabulary_loss, one_by_one))
+    loss, expected = (f(hidden, output, targets, smoothing) for f in (vocabulary_loss, reference_loss))
     torch.testing.assert_close(loss, expected)
     for ours, theirs in zip(
         torch.autograd.grad(loss / 3, inputs), torch.autograd.grad(expected / 3, inputs), strict=True
@@ -39,16 +39,16 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(
         torch.testing.assert_close(ours, theirs)
 
 
-def test_in_bfloat16_the_sums_are_still_those_of_float32() -> None:
+def test_loss_in_bfloat16_is_summed_in_float32() -> None:
     output, hidden = nn.Linear(16, 4000, bias=False), torch.randn(64, 16)
     targets = torch.randint(4000, (64,))
     with torch.autocast("cpu", torch.bfloat16):
         loss = vocabulary_loss(hidden, output, targets)
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, one_by_one(hidden, output, targets, 0.0), rtol=2e-3, atol=0)
+    torch.testing.assert_close(loss, reference_loss(hidden, output, targets, 0.0), rtol=2e-3, atol=0)
 
 
-def test_without_targets_there_is_no_loss_and_no_gradient() -> None:
+def test_loss_and_gradients_without_targets_are_zero() -> None:
     output, hidden = nn.Linear(4, 9), torch.randn(3, 4, requires_grad=True)
     loss = vocabulary_loss(hidden, output, torch.full((3,), IGNORED))
     loss.backward()
@@ -56,14 +56,14 @@ def test_without_targets_there_is_no_loss_and_no_gradient() -> None:
     assert all(p.grad is not None and not p.grad.any() for p in (hidden, *output.parameters()))
 
 
-def test_evaluation_makes_no_gradients() -> None:
+def test_loss_without_grad_requires_no_grad() -> None:
     output, hidden = nn.Linear(4, 9), torch.randn(3, 4)
     with torch.no_grad():
         assert not vocabulary_loss(hidden, output, torch.tensor([1, 2, 3])).requires_grad
 
 
-def test_dividing_by_the_number_of_targets_is_exact_in_bfloat16_too() -> None:
-    """1/3 has no short binary form: rounded to bfloat16 it would scale one gradient otherwise than the other."""
+def test_scaling_the_loss_scales_gradients_exactly_in_bfloat16() -> None:
+    """1/3 is not exact in bfloat16. Rounding it would scale the gradients by another factor."""
     output, targets = nn.Linear(16, 40, bias=False), torch.randint(40, (8,))
     gradients = []
     for scale in (1.0, 1 / 3):
@@ -76,28 +76,31 @@ def test_dividing_by_the_number_of_targets_is_exact_in_bfloat16_too() -> None:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunk", [1, 10**9])
-def test_taught_losses_are_those_of_the_mixed_distribution(
+def test_distillation_loss_equals_the_mixed_cross_entropy(
     smoothing: float, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(losses.CHUNK, "cpu", chunk)
     output, teacher = nn.Linear(5, 33).double(), nn.Linear(7, 33).double()
-    hidden, seen = torch.randn(20, 5, dtype=torch.float64, requires_grad=True), torch.randn(20, 7, dtype=torch.float64)
+    hidden, inputs_seen = (
+        torch.randn(20, 5, dtype=torch.float64, requires_grad=True),
+        torch.randn(20, 7, dtype=torch.float64),
+    )
     targets = torch.randint(33, (20,))
     targets[3] = IGNORED
-    taught = losses._TeacherOutputs([(seen, teacher)], 0.7)
-    loss = vocabulary_loss(hidden, output, targets, smoothing, taught)
-    soft = -(teacher(seen).float().softmax(-1) * output(hidden).log_softmax(-1)).sum(-1)
-    expected = 0.3 * one_by_one(hidden, output, targets, smoothing) + 0.7 * soft[targets != IGNORED].sum()
+    distillation = losses._TeacherOutputs([(inputs_seen, teacher)], 0.7)
+    loss = vocabulary_loss(hidden, output, targets, smoothing, distillation)
+    soft = -(teacher(inputs_seen).float().softmax(-1) * output(hidden).log_softmax(-1)).sum(-1)
+    expected = 0.3 * reference_loss(hidden, output, targets, smoothing) + 0.7 * soft[targets != IGNORED].sum()
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
     inputs = [hidden, *output.parameters()]
     for ours, theirs in zip(torch.autograd.grad(loss, inputs), torch.autograd.grad(expected, inputs), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
-def test_taught_by_itself_alone_a_model_has_nothing_to_learn() -> None:
+def test_self_distillation_has_zero_gradient() -> None:
     output, hidden = nn.Linear(4, 9), torch.randn(3, 4, requires_grad=True)
-    taught = losses._TeacherOutputs([(hidden.detach(), output)], 1.0)
-    vocabulary_loss(hidden, output, torch.tensor([1, 2, 3]), 0.0, taught).backward()
+    distillation = losses._TeacherOutputs([(hidden.detach(), output)], 1.0)
+    vocabulary_loss(hidden, output, torch.tensor([1, 2, 3]), 0.0, distillation).backward()
     assert hidden.grad is not None and hidden.grad.abs().max() < 1e-6
 
 
@@ -115,29 +118,29 @@ BATCHES: dict[Task, Batch] = {
 
 
 @pytest.mark.parametrize("task", BATCHES)
-def test_a_taught_model_comes_to_expect_what_its_teachers_do(task: Task) -> None:
+def test_student_converges_to_its_teachers(task: Task) -> None:
     student, *teachers = (make_model(task, 9, settings(), 3).eval() for _ in range(3))
-    wholly_taught = partial(summed_loss, student, BATCHES[task], teachers=Teachers(teachers, 1.0))
-    optimizer, before = torch.optim.Adam(student.parameters(), 0.01), float(wholly_taught().detach())
+    distillation_loss = partial(summed_loss, student, BATCHES[task], teachers=Teachers(teachers, 1.0))
+    optimizer, before = torch.optim.Adam(student.parameters(), 0.01), float(distillation_loss().detach())
     for _ in range(150):
         optimizer.zero_grad()
-        wholly_taught().backward()
+        distillation_loss().backward()
         optimizer.step()
     least = _entropy_of_their_mean(task, teachers)
-    assert float(wholly_taught().detach()) - least < 0.05 * (before - least)
+    assert float(distillation_loss().detach()) - least < 0.05 * (before - least)
     assert all(parameter.grad is None for teacher in teachers for parameter in teacher.parameters())
 
 
-def test_a_teacher_sees_no_more_of_a_text_than_its_pupil_does() -> None:
-    pupil, teacher = (make_model("classify", 9, settings(), 3) for _ in range(2))
-    seen: list[tuple[Tensor, ...]] = []
-    for model in (pupil, teacher):
-        model.encoder.register_forward_pre_hook(lambda _, args: seen.append((args[1], args[2].padding)))
+def test_teacher_gets_the_same_positions_and_padding_as_the_student() -> None:
+    student, teacher = (make_model("classify", 9, settings(), 3) for _ in range(2))
+    inputs_seen: list[tuple[Tensor, ...]] = []
+    for model in (student, teacher):
+        model.encoder.register_forward_pre_hook(lambda _, args: inputs_seen.append((args[1], args[2].padding)))
     places = torch.tensor([[0, 1, 5, 7], [1, 2, 0, 0]])
     batch = LabelledBatch(2, TOKENS, places > torch.tensor([[-1], [0]]), torch.tensor([0, 2]), places)
-    summed_loss(pupil, batch, teachers=Teachers([teacher], 0.5))
-    assert len(seen) == 2
-    for positions, padding in seen:
+    summed_loss(student, batch, teachers=Teachers([teacher], 0.5))
+    assert len(inputs_seen) == 2
+    for positions, padding in inputs_seen:
         assert torch.equal(positions, places) and torch.equal(padding, batch.padding)
 
 

@@ -1,4 +1,4 @@
-"""A run folder from a stranger: its links, pipes and huge files must neither be followed nor harm other files."""
+"""Run folders from an untrusted source: links, pipes and huge files are refused and harm no other files."""
 
 import os
 import shutil
@@ -39,25 +39,25 @@ PARTS = [
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two steps beside its text."""
-    place = tmp_path_factory.mktemp("trained")
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of two steps and of its text."""
+    parent = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
+        patch.chdir(parent)
         Path("novel.txt").write_text("".join(f"It was a dark night, the {n}th.\n" for n in range(300)), "utf-8")
         sizes = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
-        asked = {"task": "generate", "data": {"train": ["novel.txt"]}, "model": sizes}
-        train(prepare({**asked, "training": {"steps": 2, "threads": 1}}), Path("run"))
-    return place
+        settings = {"task": "generate", "data": {"train": ["novel.txt"]}, "model": sizes}
+        train(prepare({**settings, "training": {"steps": 2, "threads": 1}}), Path("run"))
+    return parent
 
 
 @pytest.fixture
-def place(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the run and its text, beside a person's own files."""
-    shutil.copytree(trained, tmp_path / "here")
-    mine = tmp_path / "mine" / "step-00000001"
-    mine.mkdir(parents=True)
-    (mine / "diary.txt").write_text("mine", "utf-8")
+def parent(trained_run: Path, tmp_path: Path) -> Path:
+    """A copy of the run and its text, beside private files."""
+    shutil.copytree(trained_run, tmp_path / "here")
+    private = tmp_path / "mine" / "step-00000001"
+    private.mkdir(parents=True)
+    (private / "diary.txt").write_text("mine", "utf-8")
     (tmp_path / "mine" / "letter.txt").write_text("mine", "utf-8")
     return tmp_path
 
@@ -75,28 +75,28 @@ def replace(path: Path, make: Callable[[Path], object]) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("target", ["letter.txt", "", "nothing"], ids=["a file", "a folder", "nothing"])
-def test_a_link_in_a_run_is_refused_by_name_and_what_it_points_to_stays(place: Path, part: str, target: str) -> None:
-    run, mine = place / "here" / "run", place / "mine"
-    replace(run / part, lambda path: path.symlink_to(mine / target))
-    before = contents(mine)
+def test_symlink_in_a_run_is_refused_and_its_target_unchanged(parent: Path, part: str, target: str) -> None:
+    run, private = parent / "here" / "run", parent / "mine"
+    replace(run / part, lambda path: path.symlink_to(private / target))
+    before = contents(private)
     with pytest.raises(PenwrightError, match=rf"{part.rpartition('/')[2]} is a symbolic link.*Delete the link"):
         resume(run, {"training": {"steps": 1}})
-    assert contents(mine) == before and (run / part).is_symlink()
-    assert sorted(path.name for path in place.iterdir()) == ["here", "mine"]
+    assert contents(private) == before and (run / part).is_symlink()
+    assert sorted(path.name for path in parent.iterdir()) == ["here", "mine"]
 
 
 @pytest.mark.parametrize("part", ["recipe.toml", "tokenizer.json", "corpus.json", "checkpoints"])
 @pytest.mark.parametrize("use", [api.load, evaluate])
-def test_nothing_is_read_through_a_link(place: Path, part: str, use: Callable[[Path], object]) -> None:
-    run = place / "here" / "run"
-    (run / part).rename(place / "elsewhere")
-    (run / part).symlink_to(place / "elsewhere")
+def test_nothing_is_read_through_a_symlink(parent: Path, part: str, use: Callable[[Path], object]) -> None:
+    run = parent / "here" / "run"
+    (run / part).rename(parent / "elsewhere")
+    (run / part).symlink_to(parent / "elsewhere")
     with pytest.raises(PenwrightError, match=rf"{part} is a symbolic link"):
         use(run)
 
 
-def test_a_checkpoint_that_is_a_link_is_passed_over_with_a_warning(place: Path) -> None:
-    run = Run(place / "here" / "run")
+def test_symlinked_checkpoint_is_skipped_with_a_warning(parent: Path) -> None:
+    run = Run(parent / "here" / "run")
     (run.folder / "checkpoints" / "step-00000009").symlink_to(run.checkpoints()[0].folder)
     checkpoint, (warning,) = run.newest()
     assert checkpoint.step == 2 and "step-00000009 is a symbolic link" in warning
@@ -105,8 +105,8 @@ def test_a_checkpoint_that_is_a_link_is_passed_over_with_a_warning(place: Path) 
 @pytest.mark.parametrize(
     "part", ["recipe.toml", "tokenizer.json", "corpus.json", "checkpoints/step-00000002/state.json"]
 )
-def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(place: Path, part: str) -> None:
-    run = place / "here" / "run"
+def test_named_pipe_in_place_of_a_file_is_refused(parent: Path, part: str) -> None:
+    run = parent / "here" / "run"
     replace(run / part, os.mkfifo)
     for use in (api.load, lambda folder: resume(folder, {})):
         with pytest.raises((PenwrightError, PenwrightWarning), match=r"is a pipe"):
@@ -116,24 +116,24 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(place: Path, part: str)
 @pytest.mark.parametrize(
     "part", ["recipe.toml", "tokenizer.json", "corpus.json", "checkpoints/step-00000002/state.json"]
 )
-def test_a_huge_file_is_not_read(place: Path, part: str) -> None:
-    run = place / "here" / "run"
-    os.truncate(run / part, 1 << 42)  # sparse: it takes no room
+def test_huge_file_is_refused(parent: Path, part: str) -> None:
+    run = parent / "here" / "run"
+    os.truncate(run / part, 1 << 42)  # sparse, so it takes no disk space
     with pytest.raises(
         (PenwrightError, PenwrightWarning), match=rf"{part.rpartition('/')[2]} (has 4,398,046,511,104 bytes|is damaged)"
     ):
         api.load(run)
 
 
-def test_a_run_may_be_reached_by_a_link(place: Path) -> None:
-    (place / "latest").symlink_to(place / "here" / "run")
-    assert api.load(place / "latest")
-    resume(place / "latest", {"training": {"steps": 1}})
-    assert Run(place / "here" / "run").last_step() == 3
+def test_run_folder_itself_may_be_a_symlink(parent: Path) -> None:
+    (parent / "latest").symlink_to(parent / "here" / "run")
+    assert api.load(parent / "latest")
+    resume(parent / "latest", {"training": {"steps": 1}})
+    assert Run(parent / "here" / "run").last_step() == 3
 
 
-def test_only_names_that_penwright_gives_are_deleted(place: Path) -> None:
-    run = Run(place / "here" / "run")
+def test_pruning_deletes_only_penwrights_own_names(parent: Path) -> None:
+    run = Run(parent / "here" / "run")
     others = [
         "step-abc",
         "step-1e3",
@@ -152,20 +152,20 @@ def test_only_names_that_penwright_gives_are_deleted(place: Path) -> None:
     assert all(step_of(name) is None for name in others)
 
 
-def test_a_note_is_not_written_through_a_link(place: Path) -> None:
-    run = Run(place / "here" / "run")
-    (run.folder / "stopped").symlink_to(place / "made")
+def test_stopped_file_is_not_written_through_a_symlink(parent: Path) -> None:
+    run = Run(parent / "here" / "run")
+    (run.folder / "stopped").symlink_to(parent / "made")
     with pytest.raises(PenwrightError, match="stopped is a symbolic link"):
         mark_stopped(run)
-    assert not (place / "made").exists()
+    assert not (parent / "made").exists()
 
 
-def test_a_link_in_the_place_of_a_temporary_file_is_not_followed(place: Path) -> None:
-    run = Run(place / "here" / "run")
+def test_symlink_in_place_of_a_temporary_file_is_not_followed(parent: Path) -> None:
+    run = Run(parent / "here" / "run")
     temporary = run.folder / f"recipe.toml.tmp-{os.getpid()}"
-    temporary.symlink_to(place / "mine" / "letter.txt")
+    temporary.symlink_to(parent / "mine" / "letter.txt")
     run.save_recipe(run.recipe)
-    assert (place / "mine" / "letter.txt").read_text("utf-8") == "mine" and not temporary.is_symlink()
+    assert (parent / "mine" / "letter.txt").read_text("utf-8") == "mine" and not temporary.is_symlink()
 
 
 @pytest.mark.parametrize(
@@ -178,10 +178,10 @@ def test_a_link_in_the_place_of_a_temporary_file_is_not_followed(place: Path) ->
     ],
 )
 @pytest.mark.parametrize("is_old", [True, False])
-def test_a_model_of_other_shapes_than_its_weights_is_not_built(
-    place: Path, changed: tuple[str, str], is_old: bool, monkeypatch: pytest.MonkeyPatch
+def test_recipe_that_does_not_match_the_weights_is_refused(
+    parent: Path, changed: tuple[str, str], is_old: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run(place / "here" / "run")
+    run = Run(parent / "here" / "run")
     if is_old:
         forget_origin(run)
     text = (run.folder / "recipe.toml").read_text("utf-8")
@@ -190,13 +190,13 @@ def test_a_model_of_other_shapes_than_its_weights_is_not_built(
     (run.folder / "recipe.toml").write_text(without_checksum.replace(*changed), "utf-8")
     with pytest.raises(PenwrightError, match=r"recipe\.toml"):
         api.load(run.folder)
-    monkeypatch.chdir(place / "here")
+    monkeypatch.chdir(parent / "here")
     with pytest.raises(PenwrightError, match=r"recipe\.toml"):
         resume(run.folder, {"training": {"steps": 1}})
 
 
 def forget_origin(run: Run) -> None:
-    """Make of each checkpoint what an older version would have saved."""
+    """Remove from each checkpoint the record of its files, which older versions did not save."""
     for checkpoint in run.checkpoints():
         weights, training, state = checkpoint.weights(), checkpoint.training(), checkpoint.state()
         del state["made_with"]
@@ -204,16 +204,16 @@ def forget_origin(run: Run) -> None:
         run.save_checkpoint(checkpoint.step, weights, {n: t.clone() for n, t in training.items()}, state)
 
 
-def test_older_checkpoints_that_do_not_say_what_they_were_made_with_still_load(place: Path) -> None:
-    run = Run(place / "here" / "run")
+def test_older_checkpoints_without_a_record_of_their_files_load(parent: Path) -> None:
+    run = Run(parent / "here" / "run")
     before = api.load(run.folder).generate("It", seed=1, max_new_tokens=20)[0].text
     forget_origin(run)
     assert api.load(run.folder).generate("It", seed=1, max_new_tokens=20)[0].text == before
 
 
 @pytest.mark.parametrize("old", [True, False])
-def test_ids_that_would_exhaust_memory_are_refused(place: Path, old: bool) -> None:
-    run = Run(place / "here" / "run")
+def test_huge_token_ids_are_refused(parent: Path, old: bool) -> None:
+    run = Run(parent / "here" / "run")
     if old:
         forget_origin(run)
     text = run.tokenizer_path.read_text("utf-8")
@@ -222,8 +222,8 @@ def test_ids_that_would_exhaust_memory_are_refused(place: Path, old: bool) -> No
         api.load(run.folder)
 
 
-def test_two_swapped_ids_are_noticed(place: Path) -> None:
-    run = Run(place / "here" / "run")
+def test_swapped_token_ids_are_detected(parent: Path) -> None:
+    run = Run(parent / "here" / "run")
     text = run.tokenizer_path.read_text("utf-8")
     a, b = (int(text.split(f'"{letter}": ')[1].split(",")[0]) for letter in "ad")
     swapped = text.replace(f'"a": {a}', f'"a": {b}').replace(f'"d": {b}', f'"d": {a}')
@@ -236,8 +236,8 @@ def test_two_swapped_ids_are_noticed(place: Path) -> None:
             use(run.folder)
 
 
-def test_a_changed_setting_that_the_weights_depend_on_is_named(place: Path) -> None:
-    run = Run(place / "here" / "run")
+def test_changed_setting_that_affects_the_weights_is_refused(parent: Path) -> None:
+    run = Run(parent / "here" / "run")
     positions = run.recipe.model.positions.model_copy(update={"base": 500.0})
     model = run.recipe.model.model_copy(update={"positions": positions})
     run.save_recipe(run.recipe.model_copy(update={"model": model}))
@@ -245,8 +245,8 @@ def test_a_changed_setting_that_the_weights_depend_on_is_named(place: Path) -> N
         api.load(run.folder)
 
 
-def test_settings_that_weights_do_not_depend_on_may_change_and_an_edit_by_hand_is_said(place: Path) -> None:
-    run = Run(place / "here" / "run")
+def test_other_settings_may_change_and_manual_edits_give_a_warning(parent: Path) -> None:
+    run = Run(parent / "here" / "run")
     resume(run.folder, {"training": {"steps": 1}, "decoding": {"temperature": 0.3}})
     assert api.load(run.folder).defaults.temperature == 0.3
     path = run.folder / "recipe.toml"
@@ -258,6 +258,6 @@ def test_settings_that_weights_do_not_depend_on_may_change_and_an_edit_by_hand_i
     assert api.load(run.folder).defaults.temperature == 0.4
 
 
-def test_a_link_outside_the_run_does_not_matter(place: Path) -> None:
-    (place / "checkpoints").symlink_to(place / "mine")  # beside the folder of the run's text
-    assert api.load(place / "here" / "run").kind == "writer"
+def test_symlink_outside_the_run_is_ignored(parent: Path) -> None:
+    (parent / "checkpoints").symlink_to(parent / "mine")  # outside the folder of the run and its text
+    assert api.load(parent / "here" / "run").kind == "writer"
