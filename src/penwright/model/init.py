@@ -55,7 +55,7 @@ class _WithoutInit(TorchFunctionMode):
 
 @contextmanager
 def no_init_weights() -> Iterator[None]:
-    """Leave the weights of models that are built inside the context uninitialized, to load them afterwards."""
+    """Build models without initializing their weights inside the `with` block, because weights are loaded later."""
     with _WithoutInit():
         yield
 

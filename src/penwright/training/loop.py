@@ -20,7 +20,7 @@ from penwright.training.observers import Observer, notify
 from penwright.training.signals import stop_requests
 from penwright.training.trainer import Trainer
 
-# Limits of the seconds between two checkpoints. Large models are saved less often, because saving takes them longer.
+# Minimum and maximum seconds between two checkpoints, and seconds per weight, since saving a large model takes longer.
 LEAST_INTERVAL, MOST_INTERVAL, INTERVAL_PER_WEIGHT = 10.0, 300.0, 2e-6
 EVALUATIONS = 10  # default number of evaluations per run
 OVER_FITTED = 0.01  # relative rise of the held-out nats above their minimum that is overfitting, not noise

@@ -76,7 +76,7 @@ def is_compiling(model: DecoderOnly | EncoderDecoder) -> bool:
 
 
 def compilation_note(model: Model) -> str:
-    """Say whether a model on the CPU decodes with compiled steps; "" if it needs none, or if compilation is off."""
+    """Describe whether a model on the CPU decodes with compiled steps; "" if it needs none or compilation is off."""
     if isinstance(model, EncoderOnly):
         return ""
     if engine.are_steps_kept(model):

@@ -21,8 +21,8 @@ from penwright.training.distributed.ranks import ALONE, Ranks, joined
 CGROUPS = Path("/sys/fs/cgroup")
 # The cgroups of this process, one per line, as HIERARCHY:CONTROLLERS:PATH. Version 2 names no controllers.
 OWN_CGROUPS = Path("/proc/self/cgroup")
-PROCESSORS = Path("/proc/stat")  # the ticks that each processor of the system was busy or idle
-PAUSE = 0.1  # seconds during which the load of other programs is measured; the load average tells of the past
+PROCESSORS = Path("/proc/stat")  # counts the busy and idle ticks of each processor
+PAUSE = 0.1  # seconds for measuring the load of other programs; the load average describes the past minutes
 BUSY = 0.5  # if other programs use at least this share of the processors, the plan has a notice
 
 
@@ -116,13 +116,13 @@ def _other_load() -> tuple[str, ...]:
 
 
 def _processor_ticks() -> tuple[int, int]:
-    """Return for how many ticks the processors of this process were idle, and all ticks. Only Linux counts them."""
+    """Return the numbers of idle ticks and of all ticks of this process's processors. Only Linux counts ticks."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
     try:
         lines = [line.split() for line in PROCESSORS.read_text(encoding="ascii").splitlines()]
     except OSError:
         return 0, 0
-    # user, nice, system, idle, iowait, irq, softirq, steal; the numbers after these are contained in user and nice
+    # columns: user, nice, system, idle, iowait, irq, softirq, steal; user and nice include all further columns
     times = [[int(ticks) for ticks in each[1:9]] for each in lines if each[0] in {f"cpu{n}" for n in allowed}]
     return sum(sum(each[3:5]) for each in times), sum(map(sum, times))
 
