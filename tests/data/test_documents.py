@@ -61,7 +61,7 @@ def epub(**pages: str) -> bytes:
     )
 
 
-def pdf_bytes(pages: list[list[str]], encrypted: bool = False) -> bytes:
+def pdf_bytes(pages: list[list[str]]) -> bytes:
     """Return a PDF document with the given lines on each page."""
     kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
     objects = [

@@ -4,7 +4,7 @@ import gzip
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from penwright.data.corpus import Cleaning, Columns, Pair, ReadingOptions
@@ -167,7 +167,7 @@ def test_held_out_sentences_are_not_trained_on_and_all_rows_are_counted(tmp_path
     try:
         corpus = open_pairs(files, ReadingOptions(seed=seed, held_out=fraction))
     except PenwrightError:  # too few pairs are left after cleaning
-        return
+        reject()
     training, held_out = list(corpus.training), list(corpus.held_out)
     assert not {pair.source for pair in training} & {pair.source for pair in held_out}
     assert not {pair.target for pair in training} & {pair.target for pair in held_out}

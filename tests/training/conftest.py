@@ -1,4 +1,4 @@
-"""A tiny text and a tiny model to train, without any file."""
+"""A tiny text and a tiny model to train, without files."""
 
 from collections.abc import Callable
 

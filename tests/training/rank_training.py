@@ -149,18 +149,18 @@ def main(folder: Path) -> None:
         fork_ranks(1, take_steps, changes, folder / f"{name} 1")
     for case in cases.split(", "):
         name, kind, n = case.rsplit(" ", 2)
-        here = merge(VARIANTS[name], {"training": {"parallelism": kind}})
-        fork_ranks(int(n), take_steps, here, folder / case)
-    for name, kind, n, others in (
+        with_parallelism = merge(VARIANTS[name], {"training": {"parallelism": kind}})
+        fork_ranks(int(n), take_steps, with_parallelism, folder / case)
+    for name, kind, n, resumes in (
         ("short", "ddp", 2, [(1, "ddp", "resumed 2 1")]),
         ("short", "fsdp", 4, [(1, "ddp", "resumed 4 1"), (2, "fsdp", "resumed 4 2"), (8, "fsdp", "resumed 4 8")]),
         ("dropout", "ddp", 2, [(2, "ddp", "resumed dropout 2")]),
     ):
         run = folder / f"{name} run of {n}"
         fork_ranks(n, save_run, merge(VARIANTS[name], {"training": {"parallelism": kind}}), run)
-        for other, then, out in others:
-            there = merge(VARIANTS[name], {"training": {"parallelism": then}})
-            fork_ranks(other, resume_run(run), there, folder / out)
+        for n_resumed, resumed_kind, out in resumes:
+            resumed_changes = merge(VARIANTS[name], {"training": {"parallelism": resumed_kind}})
+            fork_ranks(n_resumed, resume_run(run), resumed_changes, folder / out)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ from penwright.training.budget import Clock, count_steps
 
 
 @pytest.mark.parametrize("schedule", [Cosine(), InverseSquareRoot(), WarmupStableDecay(cooldown_fraction=0.5)])
-def test_minutes_become_the_steps_that_fit_into_them(schedule: Cosine) -> None:
+def test_clock_settles_the_steps_that_fit_into_the_minutes(schedule: Cosine) -> None:
     clock = Clock.of(2.0, schedule)
     settled = next(steps for step in range(1, 10_000) if (steps := clock.settle(step, 20 + step * 0.1)) is not None)
     assert settled == pytest.approx((120 - 20) / 0.1, rel=0.02)  # 20 seconds went into starting up
 
 
-def test_a_cooldown_is_settled_when_it_begins() -> None:
+def test_clock_settles_when_the_cooldown_begins() -> None:
     clock = Clock.of(1.0, WarmupStableDecay(cooldown_fraction=0.5))
     assert clock.settle(290, 29.0) is None
     settled = clock.settle(300, 30.0)
@@ -24,20 +24,18 @@ def test_a_cooldown_is_settled_when_it_begins() -> None:
     assert factor(299, settled) == 1.0 and factor(330, settled) < 1.0
 
 
-def test_a_budget_that_one_step_exceeds_ends_after_it() -> None:
+def test_budget_shorter_than_a_step_ends_after_one_step() -> None:
     assert Clock.of(0.1, WarmupStableDecay()).settle(1, 60.0) == 1
 
 
-def test_time_for_a_last_look_is_set_aside() -> None:
+def test_clock_reserves_time_for_the_last_evaluation() -> None:
     clock = Clock.of(1.0, WarmupStableDecay(cooldown_fraction=0.5))
     clock.settle(100, 10.0)
     assert clock.settle(300, 30.0, reserved=10.0) == 500
 
 
 @pytest.mark.parametrize(("n_epochs", "accumulate"), [(1, 1), (5, 1), (4, 2)])
-def test_tokens_are_those_of_texts_over_whole_epochs_though_each_text_has_one_label(
-    n_epochs: int, accumulate: int
-) -> None:
+def test_token_budget_counts_the_text_tokens_of_labelled_epochs(n_epochs: int, accumulate: int) -> None:
     lengths = [3, 5, 8, 18] * 10
     text = Column(np.zeros(sum(lengths), dtype=np.uint16), np.cumsum([0, *lengths]), n_bytes=0)
     batches = LabelledBatches(text, np.zeros(40, dtype=np.int32), 64, 80, Markers(0, 1, 2))

@@ -1,4 +1,4 @@
-"""Estimates for GPUs, beside what other projects have published."""
+"""Throughput and memory estimates for GPUs, compared with figures that other projects published."""
 
 from typing import NamedTuple
 
@@ -80,20 +80,20 @@ def estimate(model: Table, vocab_size: int, tokens: int, n_gpus: int, gpu: str, 
 
 
 @pytest.mark.parametrize("published", PUBLISHED, ids=lambda each: each.source.split(":")[0])
-def test_estimates_differ_from_published_figures_by_less_than_a_quarter(published: Published) -> None:
+def test_estimates_are_within_a_quarter_of_published_throughput(published: Published) -> None:
     found = estimate(
         published.model, published.vocab_size, published.tokens, published.n_gpus, published.gpu, parallelism="fsdp"
     )
     assert found.tokens_per_second == pytest.approx(published.tokens_per_second, rel=0.25)
 
 
-def test_sharded_memory_falls_with_the_number_of_gpus_as_published() -> None:
+def test_sharded_memory_falls_with_more_gpus_as_published() -> None:
     """torchtitan: 82.4 GiB on 8 GPUs, and 67.0 GiB on 128, with the same batch per GPU."""
     few, many = (estimate(LLAMA_8B, 128_256, n * 2 * 8192, n, "h100", parallelism="fsdp") for n in (8, 128))
     assert few.bytes_per_gpu - many.bytes_per_gpu == pytest.approx((82.4 - 67.0) * 2**30, rel=0.25)
 
 
-def test_a_model_is_sharded_only_if_it_does_not_fit() -> None:
+def test_model_is_sharded_only_if_it_does_not_fit() -> None:
     assert estimate(LLAMA_8B, 128_256, 16 * 8192, 8, "h100").parallelism == "fsdp"
     small = {"d_model": 768, "n_layers": 12, "n_heads": 12, "context_length": 1024}
     one, eight = (estimate(small, 50304, 16_384, n, "h100") for n in (1, 8))
@@ -108,11 +108,11 @@ def test_a_model_is_sharded_only_if_it_does_not_fit() -> None:
     ("seconds", "words"),
     [(0.65, "0.65 seconds"), (60.0, "60 seconds"), (90.0, "1.5 minutes"), (5400.0, "1.5 hours"), (345_600.0, "4 days")],
 )
-def test_durations_are_given_in_a_unit_that_suits_them(seconds: float, words: str) -> None:
+def test_duration_chooses_a_suitable_unit(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 
-def test_a_plan_for_gpus_says_how_long_the_text_and_the_model_take() -> None:
+def test_gpu_plan_gives_times_for_the_text_and_for_the_model_size() -> None:
     recipe = validate(
         Recipe,
         {"task": "generate", "data": {"train": ["nowhere"]}, "model": LLAMA_8B, "training": {"steps": 1}},

@@ -14,16 +14,14 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("missing", ["", "there is no C++ compiler"])
-def test_a_long_run_on_a_cpu_is_compiled_where_there_is_a_compiler(
-    missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_cpu_run_is_compiled_if_a_compiler_is_available(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "missing_requirement", lambda: missing)
     compiled, reason = choose_compilation(CPU, "generate", PAYS_FROM["generate"])
     assert compiled == (not missing) and missing in reason
     assert not choose_compilation(CPU, "generate", PAYS_FROM["generate"] - 1)[0]
 
 
-def test_a_gpu_compiles_where_it_can_and_an_unknown_device_never(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_run_is_compiled_if_possible_and_other_devices_never(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "missing_requirement", lambda: "")
     assert choose_compilation(torch.device("cuda"), "translate", PAYS_FROM["translate"])[0]
     assert not choose_compilation(torch.device("cuda"), "translate", 1.0)[0]
@@ -32,7 +30,7 @@ def test_a_gpu_compiles_where_it_can_and_an_unknown_device_never(monkeypatch: py
     assert not choose_compilation(torch.device("cuda"), "translate", 1e6)[0]
 
 
-def test_without_a_compiler_the_reason_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_is_named_in_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain.sys, "platform", "linux")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert "C++ compiler" in choose_compilation(CPU, "generate", 1e6)[1]
@@ -40,7 +38,7 @@ def test_without_a_compiler_the_reason_names_it(monkeypatch: pytest.MonkeyPatch)
         compile_blocks(torch.nn.Linear(1, 1), CPU, dynamic=False)
 
 
-def test_evaluation_does_not_run_what_is_compiled() -> None:
+def test_evaluation_runs_uncompiled() -> None:
     ran: list[str] = []
 
     def note_and_return(graph: torch.fx.GraphModule, inputs: object) -> object:
@@ -54,13 +52,11 @@ def test_evaluation_does_not_run_what_is_compiled() -> None:
 
 
 @pytest.mark.parametrize("chosen", ["by nobody", "by torch", "by the user"])
-def test_what_is_compiled_is_kept_where_ours_is_unless_somebody_chose_a_place(
+def test_inductor_cache_is_ours_unless_torch_or_the_user_chose_one(
     chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv(
-        toolchain.INDUCTOR_CACHE_VARIABLE, ""
-    )  # so that it is put back in the end, whatever becomes of it
+    monkeypatch.setenv(toolchain.INDUCTOR_CACHE_VARIABLE, "")  # so that monkeypatch restores it
     monkeypatch.delenv(toolchain.INDUCTOR_CACHE_VARIABLE)
     if chosen == "by torch":
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -1,7 +1,7 @@
-"""Several ranks beside one process: the same weights, whatever is done to the ranks.
+"""Training on several ranks, compared with one process: same weights after failures, restarts and resumes.
 
-Starting torch takes most of the time. `rank_training.py` therefore starts it once and forks all ranks that need no
-command, and few tests start whole commands.
+Most of the time goes into starting torch. Therefore `rank_training.py` starts it once and forks the ranks; few tests
+start whole commands.
 """
 
 import os
@@ -60,7 +60,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def furthest(one: Path, other: Path) -> float:
+def max_weight_difference(one: Path, other: Path) -> float:
     ours, theirs = load_file(one), load_file(other)
     names = (ours.keys() & theirs.keys()) - {"losses"}
     assert len(names) > 10
@@ -69,38 +69,38 @@ def furthest(one: Path, other: Path) -> float:
 
 @linux
 @pytest.mark.parametrize("name", ["muon ddp 2", "muon ddp 4", "muon fsdp 2", "muon fsdp 4"])
-def test_ranks_learn_in_50_steps_what_one_process_learns(trained: Path, name: str) -> None:
-    assert furthest(trained / name, trained / f"{name.split(maxsplit=1)[0]} 1") < 1e-5
+def test_ranks_reach_the_weights_of_one_process_after_50_steps(trained: Path, name: str) -> None:
+    assert max_weight_difference(trained / name, trained / f"{name.split(maxsplit=1)[0]} 1") < 1e-5
 
 
 @linux
 @pytest.mark.parametrize(
     "name", ["few rows ddp 4", "few rows fsdp 4", "adamw fsdp 2", "translate ddp 2", "translate fsdp 2"]
 )
-def test_ranks_without_rows_adamw_and_translators_learn_the_same(trained: Path, name: str) -> None:
-    assert furthest(trained / name, trained / f"{name[:-6].strip()} 1") < 1e-5
+def test_ranks_match_one_process_for_few_rows_adamw_and_translation(trained: Path, name: str) -> None:
+    assert max_weight_difference(trained / name, trained / f"{name[:-6].strip()} 1") < 1e-5
 
 
 @linux
-def test_activation_checkpointing_changes_no_number(trained: Path) -> None:
-    assert furthest(trained / "recomputed 1", trained / "short 1") == 0
-    assert furthest(trained / "recomputed fsdp 2", trained / "short 1") < 1e-5
+def test_activation_checkpointing_does_not_change_the_weights(trained: Path) -> None:
+    assert max_weight_difference(trained / "recomputed 1", trained / "short 1") == 0
+    assert max_weight_difference(trained / "recomputed fsdp 2", trained / "short 1") < 1e-5
 
 
 @linux
-def test_sharded_training_in_bfloat16_stays_close(trained: Path) -> None:
+def test_sharded_bfloat16_losses_are_close_to_one_process(trained: Path) -> None:
     losses: list[Tensor] = [load_file(trained / name)["losses"][:, 0] for name in ("bfloat16 fsdp 2", "bfloat16 1")]
     torch.testing.assert_close(*losses, rtol=0.02, atol=0)
 
 
 @linux
 @pytest.mark.parametrize("name", ["resumed 4 1", "resumed 4 2", "resumed 4 8", "resumed 2 1"])
-def test_a_run_resumes_with_another_number_of_ranks(trained: Path, name: str) -> None:
-    assert furthest(trained / name, trained / "short 1") < 1e-5
+def test_run_resumes_with_another_number_of_ranks(trained: Path, name: str) -> None:
+    assert max_weight_difference(trained / name, trained / "short 1") < 1e-5
 
 
 @linux
-def test_each_rank_saves_its_part_of_the_training_state(trained: Path) -> None:
+def test_each_rank_saves_its_part_and_damaged_parts_are_detected(trained: Path) -> None:
     checkpoint = Run(trained / "short run of 4").newest()[0]
     names = [f"training-{rank:05d}-of-00004.safetensors" for rank in range(4)]
     assert sorted(path.name for path in checkpoint.folder.glob("training*")) == names
@@ -123,7 +123,7 @@ def savers(store: HashStore, place: Path) -> list[ShardedSaver]:
     return [ShardedSaver(Ranks(rank, 2, store), place, ".tmp-7") for rank in range(2)]
 
 
-def test_a_checkpoint_appears_when_all_ranks_have_saved_their_parts(tmp_path: Path) -> None:
+def test_checkpoint_appears_once_all_ranks_have_saved(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.save_checkpoint(1, {"w": torch.zeros(2)}, {"m": torch.zeros(2)}, {})
     first, second = savers(HashStore(), tmp_path / "checkpoints")
@@ -135,7 +135,7 @@ def test_a_checkpoint_appears_when_all_ranks_have_saved_their_parts(tmp_path: Pa
     first.start("step-00000002", tensors, complete)
     tensors["m"].zero_()
     sleep(0.1)
-    assert [checkpoint.step for checkpoint in run.checkpoints()] == [1]  # a kill now loses nothing older
+    assert [checkpoint.step for checkpoint in run.checkpoints()] == [1]  # if killed here, the older checkpoint remains
     second.start("step-00000002", {}, complete)
     for saver in (first, second):
         saver.wait()
@@ -145,7 +145,7 @@ def test_a_checkpoint_appears_when_all_ranks_have_saved_their_parts(tmp_path: Pa
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
 
 
-def test_a_part_that_cannot_be_saved_is_an_error_of_rank_0(tmp_path: Path) -> None:
+def test_failed_save_of_a_rank_is_reported_by_rank_0(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     first, second = savers(HashStore(), tmp_path)
     second.place = tmp_path / "file"
@@ -159,11 +159,11 @@ def test_a_part_that_cannot_be_saved_is_an_error_of_rank_0(tmp_path: Path) -> No
 
 
 @linux
-def test_ranks_that_resume_with_dropout_continue_bit_for_bit(trained: Path) -> None:
-    assert furthest(trained / "resumed dropout 2", trained / "dropout ddp 2") == 0
+def test_resume_with_dropout_is_bit_for_bit_on_two_ranks(trained: Path) -> None:
+    assert max_weight_difference(trained / "resumed dropout 2", trained / "dropout ddp 2") == 0
 
 
-def test_rows_are_shared_and_none_is_left_out() -> None:
+def test_rows_are_distributed_over_ranks_without_loss() -> None:
     tokens = torch.arange(20).reshape(5, 4)
     batch = TextBatch(20, tokens, tokens + 1, None)
     shares = [Ranks(rank, 3).share(batch) for rank in range(3)]
@@ -173,7 +173,7 @@ def test_rows_are_shared_and_none_is_left_out() -> None:
     assert ALONE.share(batch) == (batch, 1.0)
 
 
-def test_a_rank_for_which_no_row_is_left_repeats_one_without_weight() -> None:
+def test_rank_without_rows_repeats_one_with_weight_zero() -> None:
     tokens = torch.arange(8).reshape(2, 4)
     share, weight = Ranks(2, 3).share(TextBatch(8, tokens, tokens, None))
     assert (share.n_rows, weight) == (1, 0.0)
@@ -182,12 +182,12 @@ def test_a_rank_for_which_no_row_is_left_repeats_one_without_weight() -> None:
 @pytest.mark.parametrize(
     ("memory", "can_shard", "chosen"), [(100.0, True, "ddp"), (20.0, True, "fsdp"), (20.0, False, "ddp")]
 )
-def test_a_model_is_sharded_if_it_does_not_fit(memory: float, can_shard: bool, chosen: str) -> None:
+def test_model_is_sharded_if_it_does_not_fit(memory: float, can_shard: bool, chosen: str) -> None:
     kind, reason = choose_parallelism(20e9, memory * 1e9, can_shard=can_shard)
     assert kind == chosen and "20 GB" in reason
 
 
-def test_a_rank_without_heartbeat_is_noticed_but_not_one_that_has_left() -> None:
+def test_missing_heartbeat_is_detected_but_not_of_a_rank_that_left() -> None:
     store = torch.distributed.HashStore()
     ours, theirs = Heartbeat(store, 0, 2), Heartbeat(store, 1, 2)
     for _ in range(3 * SILENT_BEATS):
@@ -198,15 +198,17 @@ def test_a_rank_without_heartbeat_is_noticed_but_not_one_that_has_left() -> None
     assert not ours.beat()
 
 
-def test_a_rank_ends_with_its_agent(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    class Lost(torch.distributed.HashStore):
+def test_rank_exits_when_its_torchrun_agent_is_lost(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class LostStore(torch.distributed.HashStore):
         def set(self, *asked: object) -> None:
             raise RuntimeError("Connection reset by peer")
 
     codes: list[int] = []
     monkeypatch.setattr(heartbeat, "BEAT", 0.001)
     monkeypatch.setattr(heartbeat.os, "_exit", codes.append)
-    Heartbeat(Lost(), 0, 2).run(Event())
+    Heartbeat(LostStore(), 0, 2).run(Event())
     assert codes == [1] and "torchrun has ended" in capfd.readouterr().err
 
 
@@ -217,7 +219,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_ranks_that_restart_agree_on_a_prefix_that_ended_ranks_did_not_use() -> None:
+def test_restarted_ranks_agree_on_a_new_store_prefix() -> None:
     store = HashStore()
     store.set("asks/1", "word of an ended rank")
     used: set[str] = set()
@@ -228,9 +230,7 @@ def test_ranks_that_restart_agree_on_a_prefix_that_ended_ranks_did_not_use() -> 
         used |= prefixes
 
 
-def test_a_job_that_restarts_goes_on_with_its_run_and_its_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restarted_job_resumes_its_run_and_keeps_its_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run.create(tmp_path)
     run.write_json("job.json", {"id": "a job", "step": 5})
     assert not goes_on(run) and not has_extended(run)
@@ -244,7 +244,7 @@ def test_a_job_that_restarts_goes_on_with_its_run_and_its_budget(
     run.save_checkpoint(7, {}, {}, state)
     assert has_extended(run)
     run.save_checkpoint(9, {}, {}, {**state, "step": 9})
-    assert not has_extended(run)  # the budget is spent: this is another request
+    assert not has_extended(run)  # the budget is used up: this is a new request
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert has_extended(run)
 
@@ -270,7 +270,7 @@ def children_of(process: int) -> list[int]:
 
 
 @linux
-def test_ctrl_c_saves_and_another_number_of_processes_resumes(
+def test_ctrl_c_saves_and_run_resumes_with_fewer_processes(
     text: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -278,50 +278,52 @@ def test_ctrl_c_saves_and_another_number_of_processes_resumes(
     process = start(environment, text, "--run", run, "--steps", 100_000, *OPTIONS, *often, "--processes", 2)
     wait_for_evaluation(run, 1)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=120)[1]
-    assert process.returncode == 130, said
-    assert said.count("everything is saved") == 1 and "parallelism: ddp" in said and "Traceback" not in said
+    stderr = process.communicate(timeout=120)[1]
+    assert process.returncode == 130, stderr
+    assert stderr.count("everything is saved") == 1 and "parallelism: ddp" in stderr and "Traceback" not in stderr
     last = Run.open(run).last_step()
     assert 20 <= last < 100_000
     resumed = start(environment, "--resume", run, "--steps", 3)
-    said = resumed.communicate(timeout=120)[1]
-    assert resumed.returncode == 0 and "trained with 2 processes; with 1" in said
+    stderr = resumed.communicate(timeout=120)[1]
+    assert resumed.returncode == 0 and "trained with 2 processes; with 1" in stderr
     assert Run.open(run).last_step() == last + 3
 
 
 @linux
-def test_sharded_training_saves_and_resumes_by_command(text: Path, environment: dict[str, str], tmp_path: Path) -> None:
+def test_sharded_run_is_saved_and_resumed_by_the_command(
+    text: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
     run, sharded = tmp_path / "run", ["--set", "training.parallelism=fsdp", "--processes", 2]
     for start_or_resume in ([text, "--run", run, *OPTIONS, *sharded], ["--resume", run, "--processes", 2]):
-        said = start(environment, *start_or_resume, "--steps", 3).communicate(timeout=120)[1]
-        assert "parallelism: fsdp" in said and "Traceback" not in said
+        stderr = start(environment, *start_or_resume, "--steps", 3).communicate(timeout=120)[1]
+        assert "parallelism: fsdp" in stderr and "Traceback" not in stderr
         newest, warnings = Run.open(run).newest()
         assert not warnings and (newest.folder / "training-00001-of-00002.safetensors").exists()
     assert newest.step == 6 and not list((run / "checkpoints").glob("*.tmp-*"))
 
 
 @linux
-def test_a_killed_rank_restarts_all_and_at_last_ends_all(
+def test_killed_rank_restarts_all_ranks_then_ends_the_run(
     text: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     options = ["--steps", 100_000, *OPTIONS, "--set", "training.evaluate_every=20", "--max-restarts", 1]
     process = start(environment, text, "--run", run, *options, "--processes", 2)
-    for which in (0, 1):
+    for victim in (0, 1):
         wait_for_evaluation(run, 1)
-        (run / "metrics.jsonl").rename(tmp_path / f"before {which}")
+        (run / "metrics.jsonl").rename(tmp_path / f"before {victim}")
         ranks = children_of(process.pid)
-        os.kill(ranks[which], signal.SIGKILL)
-    said = process.communicate(timeout=60)[1]
+        os.kill(ranks[victim], signal.SIGKILL)
+    stderr = process.communicate(timeout=60)[1]
     assert process.returncode == 1
-    assert said.count("resuming from step") == 1, said
-    assert "rank 1 of 2" in said and "ended by SIGKILL" in said and f"--resume {run} --processes 2" in said
-    assert "Traceback" not in said and not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+    assert stderr.count("resuming from step") == 1, stderr
+    assert "rank 1 of 2" in stderr and "ended by SIGKILL" in stderr and f"--resume {run} --processes 2" in stderr
+    assert "Traceback" not in stderr and not any(Path(f"/proc/{rank}").exists() for rank in ranks)
 
 
 @pytest.fixture
 def start_nodes(text: Path, environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., list[Process]]]:
-    """A function that starts two torchrun agents, as on two machines, each of which has its own cache."""
+    """Return a function that starts two torchrun agents, as on two machines with a cache each."""
     with socket() as probe:
         probe.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -329,16 +331,16 @@ def start_nodes(text: Path, environment: dict[str, str], tmp_path: Path) -> Iter
     torchrun += ["--rdzv-endpoint", endpoint, "--rdzv-id", "job"]
     started = []
 
-    def start_both(folders: Sequence[str], steps: int, *more: object, restarts: int = 0) -> list[Process]:
-        train = ["-m", "--", "penwright", "train", "rhyme.txt", "--run", "run", "--steps", steps, *OPTIONS, *more]
+    def start_both(folders: Sequence[str], steps: int, *extra: object, restarts: int = 0) -> list[Process]:
+        train = ["-m", "--", "penwright", "train", "rhyme.txt", "--run", "run", "--steps", steps, *OPTIONS, *extra]
         for node, name in enumerate(folders):
             folder = tmp_path / name
             folder.mkdir(exist_ok=True)
             (folder / "rhyme.txt").write_bytes(text.read_bytes())
-            own = {**environment, "PENWRIGHT_CACHE": str(tmp_path / f"cache {node}"), "OMP_NUM_THREADS": "1"}
-            words = [sys.executable, "-m", *torchrun, "--max-restarts", restarts, *train]
+            env = {**environment, "PENWRIGHT_CACHE": str(tmp_path / f"cache {node}"), "OMP_NUM_THREADS": "1"}
+            command = [sys.executable, "-m", *torchrun, "--max-restarts", restarts, *train]
             started.append(
-                subprocess.Popen(list(map(str, words)), env=own, cwd=folder, stderr=subprocess.PIPE, text=True)
+                subprocess.Popen(list(map(str, command)), env=env, cwd=folder, stderr=subprocess.PIPE, text=True)
             )
         return started
 
@@ -351,23 +353,23 @@ def start_nodes(text: Path, environment: dict[str, str], tmp_path: Path) -> Iter
 @linux
 def test_two_nodes_train_one_run(start_nodes: Callable[..., list[Process]], tmp_path: Path) -> None:
     nodes = start_nodes(["node 0", "node 1"], 6)
-    said = [process.communicate(timeout=150)[1] for process in nodes]
-    assert [process.returncode for process in nodes] == [0, 0], said
-    assert "".join(said).count("Done.") == 1
+    stderr = [process.communicate(timeout=150)[1] for process in nodes]
+    assert [process.returncode for process in nodes] == [0, 0], stderr
+    assert "".join(stderr).count("Done.") == 1
     runs = [path for path in tmp_path.glob("node */run") if Run(path).checkpoints()]
     assert len(runs) == 1, "rank 0 writes"
     assert Run.open(runs[0]).newest()[0].state()["processes"] == 2
 
 
 @linux
-def test_two_nodes_restart_together_though_only_one_counts_it(
+def test_both_nodes_restart_though_only_one_counts_it(
     start_nodes: Callable[..., list[Process]], tmp_path: Path
 ) -> None:
     nodes = start_nodes(["shared", "shared"], 400, "--set", "training.evaluate_every=40", restarts=2)
     run = tmp_path / "shared" / "run"
     wait_for_evaluation(run, 1)
     os.kill(children_of(nodes[1].pid)[0], signal.SIGKILL)
-    said = [process.communicate(timeout=150)[1] for process in nodes]
-    assert [process.returncode for process in nodes] == [0, 0], said
-    assert "".join(said).count("resuming from step") == 1
+    stderr = [process.communicate(timeout=150)[1] for process in nodes]
+    assert [process.returncode for process in nodes] == [0, 0], stderr
+    assert "".join(stderr).count("resuming from step") == 1
     assert Run.open(run).last_step() == 400

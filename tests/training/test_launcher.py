@@ -1,4 +1,4 @@
-"""The launcher beside ranks that need no torch, and stop signals."""
+"""The launcher of ranks, tested with scripts that do not import torch, and stop signals."""
 
 import os
 import signal
@@ -13,39 +13,39 @@ from penwright.errors import PenwrightError
 from penwright.training.distributed.launcher import launch, run_to_restart
 from penwright.training.signals import ONE_REQUEST, stop_requests, treat_as_ctrl_c
 
-# A rank that notes its process id and does what `deeds` says for its rank and attempt.
-PRETENDED = """
+# A fake rank: it writes down its process id and does what ACTION_<rank>_<attempt> says.
+FAKE_RANK = """
 import os, signal, sys, time
 from pathlib import Path
 from penwright.training.distributed.launcher import enter_rank, leave_rank, note_run, run_to_restart
 
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-folder, asked = Path(os.environ["PRETENDED"]), []
+folder, asked = Path(os.environ["FAKE_RANK_FOLDER"]), []
 signal.signal(signal.SIGINT, lambda *_: asked.append(1))
 enter_rank()
 restarted = run_to_restart(None)
 note_run(Path("some run"))
 (folder / f"{rank}.{attempt}").write_text(f"{os.getpid()} {restarted}")
-deed = os.environ.get(f"DEED_{rank}_{attempt}", "wait")
+action = os.environ.get(f"ACTION_{rank}_{attempt}", "wait")
 while rank == 1 and not (folder / f"0.{attempt}").exists():
     time.sleep(0.01)
-if deed == "die":
+if action == "die":
     os.kill(os.getpid(), signal.SIGKILL)
 until = time.monotonic() + 60
-while deed == "wait" and time.monotonic() < until and not asked:
+while action == "wait" and time.monotonic() < until and not asked:
     time.sleep(0.01)
-sys.exit(leave_rank(130 if asked else 0 if deed == "end" else 7))
+sys.exit(leave_rank(130 if asked else 0 if action == "end" else 7))
 """
 posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no such signals")
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of the pretended ranks, all of which have ended when the test ends."""
-    (tmp_path / "pretended.py").write_text(PRETENDED, encoding="utf-8")
+    """Yield the folder of the fake ranks, and check that all have ended after the test."""
+    (tmp_path / "fake_rank.py").write_text(FAKE_RANK, encoding="utf-8")
     source = Path(__file__).parents[2] / "src"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(source), str(tmp_path)]))
-    monkeypatch.setenv("PRETENDED", str(tmp_path))
+    monkeypatch.setenv("FAKE_RANK_FOLDER", str(tmp_path))
     yield tmp_path
     for file in tmp_path.glob("?.?"):
         assert not Path(f"/proc/{file.read_text(encoding='utf-8').split()[0]}").exists()
@@ -53,19 +53,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @posix
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_is_killed_is_named_and_ends_all(folder: Path, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"DEED_{rank}_0", "die")
+def test_killed_rank_is_named_and_all_ranks_end(folder: Path, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"ACTION_{rank}_0", "die")
     begin = monotonic()
     with pytest.raises(PenwrightError, match=rf"rank {rank} of 2.* SIGKILL.*--resume 'some run' --processes 2"):
-        launch(2, ["pretended"])
+        launch(2, ["fake_rank"])
     assert monotonic() - begin < 45
 
 
 @posix
-def test_a_killed_rank_restarts_all_which_know_the_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, deed in (("DEED_1_0", "die"), ("DEED_0_1", "end"), ("DEED_1_1", "end")):
-        monkeypatch.setenv(name, deed)
-    assert launch(2, ["pretended"], max_restarts=1) == 0
+def test_killed_rank_restarts_all_ranks_which_know_their_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, action in (("ACTION_1_0", "die"), ("ACTION_0_1", "end"), ("ACTION_1_1", "end")):
+        monkeypatch.setenv(name, action)
+    assert launch(2, ["fake_rank"], max_restarts=1) == 0
     assert [(folder / f"0.{attempt}").read_text(encoding="utf-8").split(" ", 1)[1] for attempt in (0, 1)] == [
         "None",
         "some run",
@@ -73,19 +73,19 @@ def test_a_killed_rank_restarts_all_which_know_the_run(folder: Path, monkeypatch
 
 
 @posix
-def test_a_rank_that_fails_in_order_gives_its_code_and_no_restart(
+def test_exit_code_of_a_failed_rank_is_returned_without_a_restart(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DEED_0_0", "fail")
-    monkeypatch.setenv("DEED_1_0", "end")
-    assert launch(2, ["pretended"], max_restarts=3) == 7
+    monkeypatch.setenv("ACTION_0_0", "fail")
+    monkeypatch.setenv("ACTION_1_0", "end")
+    assert launch(2, ["fake_rank"], max_restarts=3) == 7
     assert not (folder / "0.1").exists()
 
 
 @posix
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_stop_signal_is_passed_to_rank_0(folder: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DEED_1_0", "end")
+def test_stop_signal_is_forwarded_to_rank_0(folder: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACTION_1_0", "end")
     before = signal.getsignal(signal.SIGHUP)
 
     def send() -> None:
@@ -94,24 +94,24 @@ def test_a_stop_signal_is_passed_to_rank_0(folder: Path, number: int, monkeypatc
         signal.raise_signal(number)
 
     Thread(target=send).start()
-    assert launch(2, ["pretended"], max_restarts=1) == 130
+    assert launch(2, ["fake_rank"], max_restarts=1) == 130
     assert signal.getsignal(signal.SIGHUP) is before and not (folder / "0.1").exists()
 
 
 @posix
-def test_ranks_that_cannot_start_end_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_ranks_that_fail_to_start_end_at_once(capfd: pytest.CaptureFixture[str]) -> None:
     assert launch(2, ["penwright.there_is_no_such_module"]) == 1
     assert "no_such_module" in capfd.readouterr().err
 
 
-def test_only_a_restarted_process_looks_for_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_to_restart_is_set_only_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_to_restart(Path("run")) is None
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert run_to_restart(Path("run")) == Path("run")
 
 
 @posix
-def test_a_hang_up_is_a_request_to_stop_but_never_the_second_one() -> None:
+def test_repeated_hang_up_counts_as_one_stop_request() -> None:
     with stop_requests() as received:
         signal.raise_signal(signal.SIGHUP)
         sleep(ONE_REQUEST)
@@ -120,7 +120,7 @@ def test_a_hang_up_is_a_request_to_stop_but_never_the_second_one() -> None:
 
 
 @posix
-def test_a_second_signal_acts_as_before_unless_it_is_the_same_request() -> None:
+def test_second_stop_signal_takes_its_previous_effect() -> None:
     again = []
     before = signal.signal(signal.SIGTERM, lambda number, _: again.append(number))
     try:
@@ -136,7 +136,7 @@ def test_a_second_signal_acts_as_before_unless_it_is_the_same_request() -> None:
 
 
 @posix
-def test_an_ignored_hang_up_stays_ignored() -> None:
+def test_ignored_hang_up_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup has it
     try:
         treat_as_ctrl_c()

@@ -16,12 +16,12 @@ def choose(**settings: object) -> tuple[object, ...]:
     return chosen.device.type, chosen.precision
 
 
-def test_what_is_asked_for_is_taken() -> None:
+def test_requested_device_and_precision_are_used() -> None:
     assert choose(device="cpu", precision="bfloat16") == ("cpu", torch.bfloat16)
 
 
 @pytest.mark.parametrize("has_bfloat16", [True, False])
-def test_a_cpu_computes_in_bfloat16_only_where_it_has_the_instructions(
+def test_cpu_uses_bfloat16_only_with_the_instructions_for_it(
     has_bfloat16: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_bfloat16)
@@ -29,8 +29,9 @@ def test_a_cpu_computes_in_bfloat16_only_where_it_has_the_instructions(
     assert choose(device="cpu") == ("cpu", torch.bfloat16 if has_bfloat16 else torch.float32)
 
 
-def test_the_number_of_threads_is_set() -> None:
+def test_requested_number_of_threads_is_set() -> None:
     before = torch.get_num_threads()
+    torch.set_num_threads(2)
     try:
         choose(threads=1)
         assert torch.get_num_threads() == 1
@@ -39,8 +40,8 @@ def test_the_number_of_threads_is_set() -> None:
 
 
 @pytest.fixture
-def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that writes control-group files, by path, and what a process reads about its own groups."""
+def write_cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that writes control-group files and the group membership of the process."""
     monkeypatch.setattr(machine, "CGROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(machine, "OWN_CGROUPS", tmp_path / "own")
 
@@ -69,14 +70,14 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
         ("5:memory:/m\n4:cpu,cpuacct:/a\n", {"cpu/a/cpu.cfs_quota_us": "1\n", "cpu/a/cpu.cfs_period_us": "100\n"}, 1),
     ],
 )
-def test_a_container_that_may_use_few_processors_gets_as_many_threads(
+def test_threads_respect_the_cpu_quota_of_a_container(
     own: str | None,
     files: dict[str, str],
     expected: int,
-    groups: Callable[..., None],
+    write_cgroups: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    groups(own, files)
+    write_cgroups(own, files)
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     before = torch.get_num_threads()
     try:
@@ -94,42 +95,42 @@ def test_a_container_that_may_use_few_processors_gets_as_many_threads(
         ("9:memory:/docker/x\n", {"memory/memory.limit_in_bytes": "4000000\n"}, 4_000_000),
     ],
 )
-def test_the_memory_limit_of_a_container_counts(
-    own: str | None, files: dict[str, str], expected: int, groups: Callable[..., None]
+def test_available_memory_respects_the_container_limit(
+    own: str | None, files: dict[str, str], expected: int, write_cgroups: Callable[..., None]
 ) -> None:
-    groups(own, files)
+    write_cgroups(own, files)
     assert available_memory() == expected
 
 
-def test_without_a_limit_all_memory_of_the_machine_is_available(groups: Callable[..., None]) -> None:
-    groups(None, {"memory/memory.limit_in_bytes": "9223372036854771712\n"})
+def test_available_memory_without_a_limit_is_that_of_the_machine(write_cgroups: Callable[..., None]) -> None:
+    write_cgroups(None, {"memory/memory.limit_in_bytes": "9223372036854771712\n"})
     assert 2**27 < available_memory() < 2**50
 
 
 @pytest.mark.parametrize(
     ("idle", "files", "busy"),
     [
-        ([90, 90, 80, 0], {}, ""),  # the last processor is not ours
+        ([90, 90, 80, 0], {}, ""),  # the last processor is not available to us
         ([40, 50, 60, 100], {}, "1.5 of 3 processors"),
         ([0, 0, 0, 100], {}, "0.0 of 3 processors"),
-        ([50, 10, 0, 0], {"cpu.max": "100000 100000\n"}, ""),  # the group may use one, and 0.6 are idle
+        ([50, 10, 0, 0], {"cpu.max": "100000 100000\n"}, ""),  # the group may use 1 processor, and 0.6 are idle
         ([20, 10, 0, 0], {"cpu.max": "100000 100000\n"}, "0.3 of 1 processor"),
     ],
 )
-def test_a_machine_that_is_busy_now_is_reported_in_one_line(
+def test_busy_machine_is_reported_in_one_line(
     idle: list[int],
     files: dict[str, str],
     busy: str,
-    groups: Callable[..., None],
+    write_cgroups: Callable[..., None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    groups(None, files)
+    write_cgroups(None, files)
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     monkeypatch.setattr(machine, "PROCESSORS", tmp_path / "stat")
 
     def write(passed: int, idle: list[int]) -> None:
-        """Write what the system has counted after this number of ticks; half of the idle ones wait for a disk."""
+        """Write the CPU statistics after `passed` ticks; half of the idle ticks are I/O waits."""
         lines = [f"cpu{n} {passed - each} 0 0 {each - each // 2} {each // 2} 0 0 0 7" for n, each in enumerate(idle)]
         (tmp_path / "stat").write_text("\n".join(["cpu 9 9 9 9 9 9 9 9 9", *lines, "ctxt 5"]))
 
@@ -143,7 +144,7 @@ def test_a_machine_that_is_busy_now_is_reported_in_one_line(
 
 
 @pytest.mark.parametrize("content", [None, "intr 5\n"])
-def test_a_system_that_counts_no_ticks_is_not_called_busy(
+def test_system_without_cpu_statistics_is_not_reported_as_busy(
     content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "PROCESSORS", tmp_path / "stat")
@@ -152,12 +153,12 @@ def test_a_system_that_counts_no_ticks_is_not_called_busy(
     assert len(choose_machine(TrainingSettings(steps=1, threads=1, device="cpu")).reasons) == 2
 
 
-def test_a_device_that_is_not_there_is_refused_by_name() -> None:
+def test_unavailable_device_is_refused_by_name() -> None:
     with pytest.raises(UsageError, match="'cuda:77' cannot be used here"):
         choose(device="cuda:77")
 
 
-def test_processes_that_would_share_a_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "n_here", lambda: 2)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(UsageError, match=r"this machine has 1 GPU\. .* add --set training\.device=cpu"):
@@ -167,5 +168,5 @@ def test_processes_that_would_share_a_gpu_are_refused(monkeypatch: pytest.Monkey
     machine._require_one_each(torch.device("cuda"))
 
 
-def test_speed_is_a_positive_number() -> None:
+def test_measured_speed_is_positive() -> None:
     assert measure_speed(torch.device("cpu")) > 0

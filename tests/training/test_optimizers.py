@@ -26,7 +26,7 @@ def test_muon_equals_torch_muon_in_bfloat16() -> None:
     torch.testing.assert_close(ours.weight, theirs.weight, rtol=0, atol=0.01)
 
 
-def test_muon_gets_the_matrices_of_the_blocks_and_adamw_all_the_rest() -> None:
+def test_muon_gets_the_block_matrices_and_adamw_the_rest() -> None:
     model = DecoderOnly(11, ModelSettings(d_model=16, n_layers=2, n_heads=2))
     (_, rest), (_, inner) = Optimizers(model, Muon()).parts
     assert set(inner) == {n for n, p in model.named_parameters() if n.startswith("decoder.blocks.") and p.ndim == 2}
@@ -34,7 +34,7 @@ def test_muon_gets_the_matrices_of_the_blocks_and_adamw_all_the_rest() -> None:
     assert not set(inner) & set(rest)
 
 
-def test_weight_decay_spares_norms_biases_and_embeddings() -> None:
+def test_weight_decay_excludes_norms_biases_and_embeddings() -> None:
     model = DecoderOnly(11, ModelSettings(d_model=16, n_layers=1, n_heads=2, bias=True))
     ((adamw, _),) = Optimizers(model, AdamW(weight_decay=0.5)).parts
     decayed = {id(p) for group in adamw.param_groups if group["weight_decay"] for p in group["params"]}
@@ -43,7 +43,7 @@ def test_weight_decay_spares_norms_biases_and_embeddings() -> None:
 
 
 @pytest.mark.parametrize("settings", [AdamW(), Muon()], ids=["adamw", "muon"])
-def test_state_goes_by_names_and_comes_back(settings: AdamW | Muon) -> None:
+def test_optimizer_state_round_trips_by_parameter_name(settings: AdamW | Muon) -> None:
     def optimizers_after_a_step() -> Optimizers:
         torch.manual_seed(0)
         model = DecoderOnly(11, ModelSettings(d_model=16, n_layers=1, n_heads=2))
@@ -62,14 +62,14 @@ def test_state_goes_by_names_and_comes_back(settings: AdamW | Muon) -> None:
         torch.testing.assert_close(before[name], after[name], rtol=0, atol=0)
 
 
-def test_state_is_put_back_where_the_parameters_are() -> None:
+def test_loaded_state_moves_to_the_device_of_the_parameters() -> None:
     settings = ModelSettings(d_model=16, n_layers=1, n_heads=2)
     model = DecoderOnly(11, settings)
     before = Optimizers(model, Muon())
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
     before.step(1.0)
-    elsewhere = Optimizers(DecoderOnly(11, settings).to("meta"), Muon())
-    elsewhere.load_state(before.state())
-    assert elsewhere.state().keys() == before.state().keys()
-    assert {tensor.device.type for tensor in elsewhere.state().values()} == {"meta"}
+    on_meta = Optimizers(DecoderOnly(11, settings).to("meta"), Muon())
+    on_meta.load_state(before.state())
+    assert on_meta.state().keys() == before.state().keys()
+    assert {tensor.device.type for tensor in on_meta.state().values()} == {"meta"}

@@ -19,22 +19,22 @@ SPEED = 4e10
 
 
 def plan_for(facts: Facts, speed: float = SPEED, **given: Table) -> Plan:
-    """On a machine that trains at so many FLOP a second, whatever the model."""
+    """Plan for a machine that trains at `speed` FLOP/s, whatever the model."""
 
-    def pace(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
+    def throughput(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
         return speed / (3 * size_of(facts.task, vocab_size, settings).flops_per_token)
 
-    return make_plan(facts, merge({"data": {"train": ["corpus"]}}, given), pace)
+    return make_plan(facts, merge({"data": {"train": ["corpus"]}}, given), throughput)
 
 
-def plan_on_gpu(pace: float, **training: object) -> Plan:
-    """Where all sizes take as long for a step, as small ones do on a GPU."""
+def plan_on_gpu(throughput: float, **training: object) -> Plan:
+    """Plan for a GPU on which models of all sizes have the same throughput."""
     given: Table = {"data": {"train": ["corpus"]}, "training": training}
-    return make_plan(NOVELS, given, lambda *asked: pace, torch.device("cuda"))
+    return make_plan(NOVELS, given, lambda *asked: throughput, torch.device("cuda"))
 
 
 @pytest.mark.parametrize("facts", [SHAKESPEARE, NOVELS, PAIRS, REVIEWS], ids=lambda facts: facts.task)
-def test_every_choice_stands_in_the_recipe_and_has_a_reason(facts: Facts) -> None:
+def test_every_choice_is_in_the_recipe_and_has_a_reason(facts: Facts) -> None:
     plan = plan_for(facts)
     for key, value, reason in plan.choices:
         found: object = plan.recipe.model_dump()
@@ -44,24 +44,24 @@ def test_every_choice_stands_in_the_recipe_and_has_a_reason(facts: Facts) -> Non
         assert found == value and reason
 
 
-def test_what_is_given_is_not_chosen_again() -> None:
+def test_given_settings_are_not_chosen_again() -> None:
     plan = plan_for(NOVELS, model={"dropout": 0.33, "size": "nano"}, tokenizer={"type": "unigram", "vocab_size": 700})
     assert plan.recipe.model.dropout == 0.33 and plan.recipe.model.d_model == 64
     assert plan.recipe.tokenizer.vocab_size == 700
     assert not {"model.dropout", "model.size", "tokenizer.type"} & {choice.key for choice in plan.choices}
 
 
-def test_a_setting_stays_though_the_type_of_its_table_is_chosen() -> None:
+def test_given_setting_is_kept_when_the_type_of_its_table_is_chosen() -> None:
     assert plan_for(NOVELS, tokenizer={"vocab_size": 700}).recipe.tokenizer.vocab_size == 700
     plan = plan_for(PAIRS, optimizer={"learning_rate": 0.01}, schedule={"warmup_steps": 7})
     assert plan.recipe.optimizer.learning_rate == 0.01 and plan.recipe.schedule.warmup_steps == 7
 
 
-def test_a_vocabulary_or_heads_that_are_given_are_kept_to() -> None:
+def test_given_vocabulary_size_and_heads_are_kept() -> None:
     plan = plan_for(SHAKESPEARE, tokenizer={"vocab_size": 700})
     assert plan.recipe.tokenizer.type == "bpe" and plan.recipe.tokenizer.vocab_size == 700
     assert plan_for(NOVELS, 1e13, model={"n_heads": 6}).recipe.model.n_heads == 6
-    shared = plan_for(NOVELS, 1e13, model={"n_kv_heads": 2}).recipe.model  # mini has three heads, larger ones suit
+    shared = plan_for(NOVELS, 1e13, model={"n_kv_heads": 2}).recipe.model  # mini's three heads cannot share two
     assert shared.n_kv_heads == 2 and shared.d_model > 192
     with pytest.raises(UsageError, match="multiple of n_heads"):
         plan_for(NOVELS, model={"n_heads": 7})
@@ -70,24 +70,24 @@ def test_a_vocabulary_or_heads_that_are_given_are_kept_to() -> None:
 @pytest.mark.parametrize(
     ("value", "words"), [(0.284, "0.28"), (5.31, "5.3"), (99.6, "100"), (5.3e2, "530"), (1.2e4, "12,000")]
 )
-def test_numbers_are_written_out_with_two_digits_or_whole(value: float, words: str) -> None:
+def test_rounded_gives_two_digits_or_whole_numbers(value: float, words: str) -> None:
     assert rounded(value) == words
 
 
-def test_a_small_text_is_read_by_characters_and_a_large_one_by_pieces() -> None:
+def test_small_text_gets_characters_and_large_text_bpe() -> None:
     assert plan_for(SHAKESPEARE, 4e11).recipe.tokenizer.type == "characters"
     assert plan_for(SHAKESPEARE._replace(n_bytes=1_600_000), 4e11).recipe.tokenizer.type == "bpe"
     assert plan_for(NOVELS).recipe.tokenizer.type == "bpe"
 
 
-def test_a_text_is_read_by_characters_only_where_it_is_read_often_or_is_small() -> None:
+def test_characters_are_chosen_for_small_or_often_read_text() -> None:
     for minutes, kind in ((10, "bpe"), (100, "characters")):
         assert plan_for(SHAKESPEARE, training={"minutes": minutes}).recipe.tokenizer.type == kind
     assert plan_for(SHAKESPEARE._replace(n_bytes=400_000), 4e9).recipe.tokenizer.type == "characters"
-    assert plan_for(SHAKESPEARE, training={"epochs": 1}).recipe.tokenizer.type == "characters"  # time does not count
+    assert plan_for(SHAKESPEARE, training={"epochs": 1}).recipe.tokenizer.type == "characters"  # without a time limit
 
 
-def test_in_a_minute_a_writer_reads_few_kinds_of_pieces_unless_the_text_is_tiny() -> None:
+def test_one_minute_budget_means_a_small_vocabulary_except_for_tiny_text() -> None:
     minute: Table = {"minutes": 1}
     assert plan_for(SHAKESPEARE, training=minute).recipe.tokenizer.type == "bpe"
     assert plan_for(SHAKESPEARE._replace(n_bytes=100_000), training=minute).recipe.tokenizer.type == "characters"
@@ -98,7 +98,7 @@ def test_in_a_minute_a_writer_reads_few_kinds_of_pieces_unless_the_text_is_tiny(
     assert sizes[NOVELS][0] < sizes[NOVELS][1] and sizes[PAIRS][0] == sizes[PAIRS][1]
 
 
-def test_thousands_of_characters_are_read_one_by_one_where_they_are_no_letters() -> None:
+def test_thousands_of_ideographs_are_read_as_characters() -> None:
     chinese = SHAKESPEARE._replace(n_bytes=600_000, n_letters=200_000, n_characters=3400)
     assert plan_for(chinese, training={"minutes": 1}).recipe.tokenizer.type == "characters"
     with_odd_signs = chinese._replace(n_bytes=210_000)
@@ -106,8 +106,8 @@ def test_thousands_of_characters_are_read_one_by_one_where_they_are_no_letters()
     assert plan_for(chinese._replace(n_bytes=9_000_000, n_letters=3_000_000)).recipe.tokenizer.type == "bpe"
 
 
-def test_characters_are_counted_not_their_bytes() -> None:
-    """A text of the same length, whether its letters take one byte (English), two (Russian) or three (Thai)."""
+def test_plan_depends_on_characters_not_on_their_bytes() -> None:
+    """One text length, with letters of one byte (English), two (Russian) or three (Thai)."""
     texts = [SHAKESPEARE._replace(n_bytes=n_bytes * 1_000_000, n_letters=1_000_000) for n_bytes in (1, 2, 3)]
     for minutes in (1, 10):
         assert len({plan_for(text, training={"minutes": minutes}).recipe.tokenizer.type for text in texts}) == 1
@@ -115,22 +115,22 @@ def test_characters_are_counted_not_their_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "bytes_a_piece"),  # in vocabularies of 1,024 and 8,192
+    ("facts", "bytes_per_token"),  # in vocabularies of 1,024 and 8,192
     [
         (Facts("generate", 1, 2_517_394, 4_532, n_letters=855_342), (2.79, 4.36)),  # a Chinese novel
         (Facts("generate", 6, 3_432_674, 3_679, n_letters=1_153_554), (3.37, 5.67)),  # Japanese novels
-        (Facts("generate", 1, 3_393_410, 136, n_letters=1_904_684), (4.31, 6.92)),  # a Russian one
+        (Facts("generate", 1, 3_393_410, 136, n_letters=1_904_684), (4.31, 6.92)),  # a Russian novel
         (Facts("generate", 1, 1_115_394, 65), (2.44, 3.54)),  # Shakespeare
     ],
 )
-def test_the_tokens_of_texts_in_all_scripts_are_told_within_a_quarter(
-    facts: Facts, bytes_a_piece: tuple[float, float]
+def test_estimated_token_counts_are_within_a_quarter_in_all_scripts(
+    facts: Facts, bytes_per_token: tuple[float, float]
 ) -> None:
-    for vocab_size, n_bytes in zip((1024, 8192), bytes_a_piece, strict=True):
+    for vocab_size, n_bytes in zip((1024, 8192), bytes_per_token, strict=True):
         assert facts.tokens_in("bpe", vocab_size) == pytest.approx(facts.n_bytes / n_bytes, rel=0.25)
 
 
-def test_the_vocabulary_grows_with_the_text() -> None:
+def test_vocabulary_grows_with_the_text() -> None:
     sizes = [
         plan_for(Facts("generate", 1, n_bytes, 500)).recipe.tokenizer.vocab_size or 0
         for n_bytes in (10_000, 1_000_000, 100_000_000)
@@ -145,37 +145,37 @@ def test_more_minutes_never_mean_a_smaller_model(facts: Facts) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "characters", "bytes"])
-def test_classifiers_know_the_first_word_from_elsewhere(kind: str) -> None:
+def test_prefix_space_is_chosen_for_classifiers_with_subwords(kind: str) -> None:
     assert plan_for(REVIEWS, tokenizer={"type": kind}).recipe.tokenizer.prefix_space == (kind in ("bpe", "unigram"))
     assert not plan_for(PAIRS, tokenizer={"type": kind}).recipe.tokenizer.prefix_space
 
 
-def test_a_size_that_is_named_keeps_its_layers() -> None:
+def test_named_size_keeps_its_layers() -> None:
     assert plan_for(REVIEWS, model={"size": "small"}).recipe.model.n_layers == 6
 
 
-def test_few_labels_get_a_small_model_whatever_the_minutes() -> None:
+def test_few_labels_get_a_small_model_for_any_budget() -> None:
     sizes = {plan_for(REVIEWS, training={"minutes": minutes}).recipe.model.size for minutes in (10, 600)}
     assert sizes == {"tiny"}
 
 
-def test_a_small_labelled_corpus_gets_the_second_smallest_model_if_it_is_read_often_enough() -> None:
+def test_small_labelled_corpus_gets_tiny_only_if_read_often() -> None:
     few = REVIEWS._replace(n_examples=5_000, n_bytes=300_000)
     sizes = [plan_for(few, speed, training={"minutes": 2}).recipe.model.size for speed in (3e9, 1e11, 1e13)]
     assert sizes == ["nano", "tiny", "tiny"]
 
 
-def test_a_faster_machine_gets_a_larger_model() -> None:
+def test_faster_machine_gets_a_larger_model() -> None:
     slow, fast = (plan_for(NOVELS, speed).size.parameters for speed in (1e10, 1e14))
     assert slow < fast
 
 
-def test_a_model_does_not_dwarf_its_corpus() -> None:
+def test_small_corpus_gets_the_smallest_model() -> None:
     little = Facts("generate", 1, 20_000, 60)
     assert plan_for(little, speed=1e16).recipe.model.size == LADDER[0]
 
 
-def test_many_passes_over_the_text_get_more_dropout() -> None:
+def test_many_epochs_get_more_dropout() -> None:
     rates = [
         plan_for(SHAKESPEARE, model={"size": "mini"}, training={"epochs": epochs}).recipe.model.dropout
         for epochs in (1, 4, 30, 60)
@@ -183,17 +183,17 @@ def test_many_passes_over_the_text_get_more_dropout() -> None:
     assert rates == sorted(set(rates)) and rates[0] == 0.0
 
 
-def test_without_a_budget_minutes_are_chosen_and_said() -> None:
+def test_missing_budget_becomes_chosen_minutes() -> None:
     plan = plan_for(SHAKESPEARE)
     assert plan.recipe.training.minutes and "training.minutes" in {choice.key for choice in plan.choices}
 
 
-def test_a_named_architecture_is_taken_as_it_is() -> None:
+def test_named_architecture_is_used_unchanged() -> None:
     model = plan_for(PAIRS, model={"size": "transformer-base"}).recipe.model
     assert not model.qk_norm and model.dropout == 0.1 and model.norm_position == "post"
 
 
-def test_compiling_is_chosen_by_how_long_the_run_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_is_chosen_by_run_length(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "missing_requirement", lambda: "")
 
     def compiled(**training: object) -> str:
@@ -204,7 +204,7 @@ def test_compiling_is_chosen_by_how_long_the_run_takes(monkeypatch: pytest.Monke
     assert compiled(compile="on", minutes=1) == "on"
 
 
-def test_minutes_that_are_too_few_even_for_the_smallest_model_are_told_with_those_that_would_do() -> None:
+def test_too_short_budget_reports_the_minutes_wanted() -> None:
     short = plan_for(PAIRS, training={"minutes": 0.25})
     assert short.minutes_wanted is not None and short.minutes_wanted > 0.25
     wanted = float(short.minutes_wanted * 1.01)
@@ -214,7 +214,7 @@ def test_minutes_that_are_too_few_even_for_the_smallest_model_are_told_with_thos
     assert plan_for(PAIRS, training={"steps": 1}).minutes_wanted is None
 
 
-def test_teachers_take_their_time() -> None:
+def test_teachers_reduce_the_epochs_in_the_budget() -> None:
     alone, taught = (
         plan_for(SHAKESPEARE, training={"minutes": 10}, model={"size": "tiny"}, **more)
         for more in ({}, {"distillation": {"teachers": ["a", "b", "c"]}})
@@ -222,7 +222,7 @@ def test_teachers_take_their_time() -> None:
     assert taught.epochs == pytest.approx(alone.epochs / 2)
 
 
-def test_a_classifier_is_not_shown_every_token_whatever_its_texts_and_its_dropout() -> None:
+def test_classifier_gets_token_dropout_unless_it_is_given() -> None:
     often, once = (plan_for(REVIEWS, training={"epochs": epochs}).recipe.model.token_dropout for epochs in (9.0, 1.0))
     assert (often, once, plan_for(MANY_REVIEWS).recipe.model.token_dropout) == (0.7, 0.6, 0.6)
     assert plan_for(REVIEWS, model={"dropout": 0.2}, training={"epochs": 1}).recipe.model.token_dropout == 0.6
@@ -230,36 +230,36 @@ def test_a_classifier_is_not_shown_every_token_whatever_its_texts_and_its_dropou
     assert plan_for(PAIRS).recipe.model.token_dropout == 0
 
 
-def test_a_taught_classifier_has_less_dropout_and_is_shown_anything_from_nearly_nothing_to_all() -> None:
+def test_distilled_classifier_gets_less_dropout() -> None:
     taught = plan_for(REVIEWS, distillation={"teachers": ["a", "b"]}).recipe.model
     assert (taught.dropout, taught.token_dropout) == (0.1, 0.45)
     assert plan_for(REVIEWS).recipe.model.dropout == 0.3
 
 
-def test_a_classifier_takes_longer_steps_where_it_reads_few_texts() -> None:
+def test_classifier_learning_rate_is_higher_for_fewer_epochs() -> None:
     few, some, many = (plan_for(REVIEWS, training={"epochs": epochs}).recipe.optimizer for epochs in (1.0, 2.0, 9.0))
     assert {few.type, some.type, many.type} == {"adamw"}
     assert few.learning_rate == 0.003 > some.learning_rate > many.learning_rate == 0.001
     assert plan_for(PAIRS).recipe.optimizer.type == "muon"
 
 
-def test_a_short_run_warms_up_in_a_fifth_of_its_steps() -> None:
+def test_short_run_warms_up_in_a_fifth_of_its_steps() -> None:
     assert plan_for(PAIRS, training={"steps": 30}).recipe.schedule.warmup_steps == 6
     assert plan_for(PAIRS, training={"steps": 3000}).recipe.schedule.warmup_steps == 50
 
 
-def test_on_a_gpu_larger_models_are_timed_though_they_are_not_likely_to_be_as_fast() -> None:
+def test_larger_models_are_timed_on_a_gpu() -> None:
     n_tokens = 1.01 * size_of("generate", 8192, validate(ModelSettings, dict(SIZES["base"]), "here")).matrix_parameters
     assert plan_on_gpu(n_tokens / (0.6 * 60 * 10), minutes=10).recipe.model.d_model == SIZES["base"]["d_model"]
 
 
 @pytest.mark.skipif(bool(toolchain.missing_requirement()), reason="torch.compile needs a C++ compiler")
-def test_on_a_gpu_steps_are_timed_before_it_is_said_whether_compiling_pays() -> None:
+def test_compilation_on_a_gpu_depends_on_timed_steps() -> None:
     assert plan_on_gpu(1e6, tokens=1_000_000).recipe.training.compile == "off"
     assert plan_on_gpu(1e3, tokens=1_000_000).recipe.training.compile == "on"
 
 
-def test_a_budget_in_which_no_model_reads_a_large_text_once_is_called_too_short() -> None:
+def test_budget_below_one_epoch_of_a_large_text_is_too_short() -> None:
     library = NOVELS._replace(n_bytes=90_000_000)
     short = plan_for(library, training={"minutes": 1})
     assert short.recipe.model.size == "nano" and short.epochs < 1
@@ -270,7 +270,7 @@ def test_a_budget_in_which_no_model_reads_a_large_text_once_is_called_too_short(
     assert plan_for(SHAKESPEARE, 4e11, training={"minutes": 1}).minutes_wanted is None
 
 
-def test_no_size_is_chosen_that_does_not_fit_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chosen_size_fits_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = plan_for(NOVELS, 1e13)
     monkeypatch.setattr(capacity, "available_memory", lambda: usual.size.training_bytes - 1.0)
     smaller = plan_for(NOVELS, 1e13)
@@ -279,7 +279,7 @@ def test_no_size_is_chosen_that_does_not_fit_the_memory(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("width", "rate"), [(384, 2e-4), (768, 5e-5)])
-def test_a_pretrained_encoder_is_trained_gently(width: int, rate: float) -> None:
+def test_pretrained_encoder_gets_a_low_learning_rate(width: int, rate: float) -> None:
     model = {"d_model": width, "n_heads": 12, "n_layers": 1, "dropout": 0.1}
     tokenizer = {"type": "imported", "vocab_size": 30_000}
     plan = plan_for(REVIEWS, model=model, tokenizer=tokenizer, finetuning={"base": "runs/bert"}, training={"steps": 60})

@@ -11,13 +11,11 @@ from penwright.evaluation.scores import Sample, Score
 from penwright.training.trainer import StepReport, Trainer
 
 
-@pytest.mark.parametrize("lost", [nan, inf])
-def test_a_step_that_was_skipped_does_not_spoil_what_is_shown(
-    make_trainer: Callable[..., Trainer], lost: float
-) -> None:
+@pytest.mark.parametrize("bad_loss", [nan, inf])
+def test_skipped_step_does_not_change_the_displayed_loss(make_trainer: Callable[..., Trainer], bad_loss: float) -> None:
     trainer, screen = make_trainer(training={"steps": 9}), StringIO()
     live, lines = LiveProgress(Console(file=screen, force_terminal=True, width=120)), LineProgress()
-    for step, loss in enumerate([3.0, lost, 2.0], 1):
+    for step, loss in enumerate([3.0, bad_loss, 2.0], 1):
         for progress in (live, lines):
             progress.stepped(trainer, StepReport(step, loss, loss, 1.0, 10))
     live.evaluated(trainer, [Score("accuracy", 50.0, True)], [], True)
@@ -25,7 +23,7 @@ def test_a_step_that_was_skipped_does_not_spoil_what_is_shown(
     assert "loss 2.950" in lines.line(trainer) and "loss 2.950" in screen.getvalue()
 
 
-def test_samples_are_shown_at_the_start_in_the_middle_and_at_the_end(
+def test_samples_are_shown_at_start_middle_and_end(
     make_trainer: Callable[..., Trainer], capsys: pytest.CaptureFixture[str]
 ) -> None:
     trainer, screen = make_trainer(training={"steps": 10}), StringIO()
@@ -41,7 +39,7 @@ def test_samples_are_shown_at_the_start_in_the_middle_and_at_the_end(
     assert "━" in screen.getvalue() and "left" in screen.getvalue()
 
 
-def test_a_second_trainer_is_shown_with_its_own_figures(make_trainer: Callable[..., Trainer]) -> None:
+def test_second_trainer_is_shown_with_its_own_figures(make_trainer: Callable[..., Trainer]) -> None:
     lines = LineProgress()
     for first_loss, seconds, targets in ((9.0, 100.0, 5_000), (3.0, 2.0, 40)):  # the second run began anew
         trainer = make_trainer(training={"steps": 9})

@@ -22,7 +22,7 @@ MakeTrainer = Callable[..., Trainer]
 
 
 class Recorder(Observer):
-    """Notes what a session tells it."""
+    """An observer that records the events of a session."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -44,9 +44,9 @@ class Recorder(Observer):
 
 
 def session_of(run: Run, trainer: Trainer, values: Sequence[float], recorder: Observer, name: str = "loss") -> Session:
-    """A session whose looks at held-out examples give these values of a loss."""
-    looks = iter(values)
-    return Session(run, trainer, lambda: [Score(name, next(looks))], lambda: [Sample("a", "b")], [recorder])
+    """Return a session whose evaluations give `values` as scores."""
+    evaluations = iter(values)
+    return Session(run, trainer, lambda: [Score(name, next(evaluations))], lambda: [Sample("a", "b")], [recorder])
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def run(tmp_path: Path) -> Run:
     return Run.create(tmp_path / "run")
 
 
-def test_evaluations_come_as_often_as_asked_and_at_the_end(run: Run, make_trainer: MakeTrainer) -> None:
+def test_evaluation_runs_every_n_steps_and_at_the_end(run: Run, make_trainer: MakeTrainer) -> None:
     recorder = Recorder()
     trainer = make_trainer(training={"steps": 7, "evaluate_every": 3})
     session_of(run, trainer, [3.0, 2.0, 1.0], recorder).fit()
@@ -63,7 +63,7 @@ def test_evaluations_come_as_often_as_asked_and_at_the_end(run: Run, make_traine
 
 
 @pytest.mark.parametrize(("step", "is_due"), [(1, False), (19, False), (20, True), (99, True)])
-def test_a_budget_in_minutes_is_not_spent_on_looks_at_what_knows_nothing(
+def test_first_evaluation_of_a_minutes_budget_waits_for_20_steps(
     run: Run, make_trainer: MakeTrainer, step: int, is_due: bool
 ) -> None:
     trainer = make_trainer()
@@ -74,27 +74,25 @@ def test_a_budget_in_minutes_is_not_spent_on_looks_at_what_knows_nothing(
     assert session._evaluation_is_due() == is_due
 
 
-def test_a_small_text_is_looked_at_each_time_it_was_read_half_as_often_again(
-    run: Run, make_trainer: MakeTrainer
-) -> None:
+def test_evaluation_is_due_when_the_epochs_have_grown_by_half(run: Run, make_trainer: MakeTrainer) -> None:
     trainer = make_trainer()
     trainer.settings = trainer.settings.model_copy(update={"minutes": 600.0, "steps": None})
     trainer.state.total_steps, trainer.state.first_step = None, 10  # where an earlier budget ended
     session = session_of(run, trainer, [], Recorder())
-    looked_at = []
+    evaluated_epochs = []
     for step in range(11, 10 + round(12 * trainer.batches.per_epoch)):
         trainer.state.step, trainer.state.seconds = step, 0.1 * step
         if session._evaluation_is_due():
-            looked_at.append((step - 10) / trainer.batches.per_epoch)
+            evaluated_epochs.append((step - 10) / trainer.batches.per_epoch)
             session.last_evaluated_step = step
-    assert looked_at == pytest.approx([2, 3, 4.5, 6.75, 10.125], abs=0.4)
+    assert evaluated_epochs == pytest.approx([2, 3, 4.5, 6.75, 10.125], abs=0.4)
     session.last_evaluated_step = 10
     assert session._evaluation_is_due()
-    trainer.state.reserved_seconds = 60.0  # where a look takes long, none comes before its time
+    trainer.state.reserved_seconds = 60.0  # slow evaluations are not made early
     assert not session._evaluation_is_due()
 
 
-def test_the_best_is_kept_though_later_ones_are_worse(run: Run, make_trainer: MakeTrainer) -> None:
+def test_best_checkpoint_is_kept_though_later_ones_are_worse(run: Run, make_trainer: MakeTrainer) -> None:
     recorder = Recorder()
     trainer = make_trainer(training={"steps": 10, "evaluate_every": 2, "keep": 1})
     session_of(run, trainer, [3.0, 1.0, 2.0, 2.5, 2.6], recorder).fit()
@@ -102,52 +100,50 @@ def test_the_best_is_kept_though_later_ones_are_worse(run: Run, make_trainer: Ma
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [4, 10]
 
 
-def test_of_equal_scores_the_one_with_fewest_nats_is_kept(run: Run, make_trainer: MakeTrainer) -> None:
-    looks = iter([(0.0, 5.0), (0.0, 4.0), (0.0, 4.5), (0.0, 4.0)])  # BLEU stays 0 for a while
+def test_equal_scores_are_ranked_by_nats(run: Run, make_trainer: MakeTrainer) -> None:
+    evaluations = iter([(0.0, 5.0), (0.0, 4.0), (0.0, 4.5), (0.0, 4.0)])  # BLEU stays 0 for a while
 
-    def look() -> list[Score]:
-        bleu, nats = next(looks)
+    def evaluate() -> list[Score]:
+        bleu, nats = next(evaluations)
         return [Score("BLEU", bleu, True), Score("nats per token", nats)]
 
     trainer = make_trainer(training={"steps": 8, "evaluate_every": 2})
-    Session(run, trainer, look, lambda: [Sample("a", "b")], [recorder := Recorder()]).fit()
+    Session(run, trainer, evaluate, lambda: [Sample("a", "b")], [recorder := Recorder()]).fit()
     assert recorder.evaluated_at == [(2, True), (4, True), (6, False), (8, False)] and run.best_step() == 4
 
 
-def test_what_chance_may_have_told_apart_is_ranked_by_nats(run: Run, make_trainer: MakeTrainer) -> None:
-    looks = iter([(80.0, 0.40), (80.9, 0.42), (79.5, 0.39), (81.0, 0.45), (79.9, 0.41), (nan, 0.1)])
+def test_scores_within_the_noise_are_ranked_by_nats(run: Run, make_trainer: MakeTrainer) -> None:
+    evaluations = iter([(80.0, 0.40), (80.9, 0.42), (79.5, 0.39), (81.0, 0.45), (79.9, 0.41), (nan, 0.1)])
 
-    def look() -> list[Score]:
-        accuracy, nats = next(looks)
+    def evaluate() -> list[Score]:
+        accuracy, nats = next(evaluations)
         return [Score("accuracy", accuracy, True, standard_error=1.0), Score("nats per text", nats)]
 
     trainer = make_trainer(training={"steps": 12, "evaluate_every": 2})
-    Session(run, trainer, look, lambda: [Sample("a", "b")], [recorder := Recorder()]).fit()
+    Session(run, trainer, evaluate, lambda: [Sample("a", "b")], [recorder := Recorder()]).fit()
     assert [best for _, best in recorder.evaluated_at] == [True, False, True, True, False, False]
 
 
-def test_a_further_budget_keeps_the_best_that_chance_does_not_tell_from_worse_ones(
-    run: Run, make_trainer: MakeTrainer
-) -> None:
-    looks = iter([(82.9, 0.45), (83.0, 0.43), (82.8, 0.38)])  # the last one is as good, and surprised less
+def test_extended_run_keeps_the_best_within_the_noise(run: Run, make_trainer: MakeTrainer) -> None:
+    evaluations = iter([(82.9, 0.45), (83.0, 0.43), (82.8, 0.38)])  # the last: equal within the noise, fewer nats
 
-    def look() -> list[Score]:
-        accuracy, nats = next(looks)
+    def evaluate() -> list[Score]:
+        accuracy, nats = next(evaluations)
         return [Score("accuracy", accuracy, True, standard_error=1.2), Score("nats per text", nats)]
 
     trainer = make_trainer(training={"steps": 6, "evaluate_every": 2})
     trainer.state.best, trainer.state.nats_of_best, trainer.state.best_nats = 83.8, 0.39, 0.37
     trainer.budget.extend()
-    Session(run, trainer, look, lambda: [Sample("a", "b")], [recorder := Recorder()]).fit()
+    Session(run, trainer, evaluate, lambda: [Sample("a", "b")], [recorder := Recorder()]).fit()
     assert [best for _, best in recorder.evaluated_at] == [False, False, True]
 
 
 class Killed(BaseException):
-    """Ends a process at once: nothing of ours catches it."""
+    """Simulates a killed process: no code of ours catches it."""
 
 
 @pytest.mark.parametrize(("values", "best"), [([3.0, 1.0], 4), ([1.0, 3.0], 2)])
-def test_a_kill_just_after_the_rename_leaves_the_best_known(
+def test_kill_right_after_the_rename_keeps_the_best_step(
     run: Run, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch, values: list[float], best: int
 ) -> None:
     rename = Path.replace
@@ -165,13 +161,13 @@ def test_a_kill_just_after_the_rename_leaves_the_best_known(
     assert (run.best_step(), run.best()[0].step) == (best, best)
 
 
-def test_a_score_that_is_not_a_number_is_never_the_best(run: Run, make_trainer: MakeTrainer) -> None:
+def test_nan_score_is_never_the_best(run: Run, make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(training={"steps": 6, "evaluate_every": 2})
     session_of(run, trainer, [nan, 5.0, nan], Recorder()).fit()
     assert run.best_step() == 4
 
 
-def test_patience_ends_a_run_and_says_so(run: Run, make_trainer: MakeTrainer) -> None:
+def test_patience_stops_early_and_says_so(run: Run, make_trainer: MakeTrainer) -> None:
     recorder = Recorder()
     trainer = make_trainer(training={"steps": 100, "evaluate_every": 2, "patience": 2})
     session_of(run, trainer, [1.0, 2.0, 3.0, 4.0], recorder).fit()
@@ -179,30 +175,30 @@ def test_patience_ends_a_run_and_says_so(run: Run, make_trainer: MakeTrainer) ->
     assert "stopped early" in recorder.words[0]
 
 
-def test_metrics_and_samples_are_written_down(run: Run, make_trainer: MakeTrainer) -> None:
+def test_metrics_and_samples_are_logged(run: Run, make_trainer: MakeTrainer) -> None:
     session_of(run, make_trainer(training={"steps": 4, "evaluate_every": 2}), [2.0, 1.0], Recorder()).fit()
     assert [(r["step"], r["loss"]) for r in run.records("metrics.jsonl")] == [(2, 2.0), (4, 1.0)]
     assert run.records("samples.jsonl")[0] == {"step": 2, "prompt": "a", "completion": "b", "reference": ""}
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(
+def test_stop_signal_saves_after_the_step_and_says_how_to_resume(
     run: Run, make_trainer: MakeTrainer, number: signal.Signals
 ) -> None:
-    class Impatient(Recorder):
+    class StopsAtStep3(Recorder):
         def stepped(self, trainer: Trainer, report: StepReport) -> None:
             if report.step == 3:
                 signal.raise_signal(number)
 
     before = signal.getsignal(number)
     with pytest.raises(Interrupted, match="--resume"):
-        session_of(run, make_trainer(training={"steps": 9, "evaluate_every": 9}), [], Impatient()).fit()
+        session_of(run, make_trainer(training={"steps": 9, "evaluate_every": 9}), [], StopsAtStep3()).fit()
     assert run.newest()[0].step == 3
     assert signal.getsignal(number) is before
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EPIPE, errno.ENOSPC])
-def test_a_display_that_fails_neither_ends_training_nor_loses_a_save(
+def test_failing_display_neither_ends_training_nor_loses_a_checkpoint(
     run: Run, make_trainer: MakeTrainer, code: int
 ) -> None:
     class ClosedTerminal(Observer):
@@ -217,107 +213,111 @@ def test_a_display_that_fails_neither_ends_training_nor_loses_a_save(
     assert recorder.ended and "stopped early" in recorder.words[0] and run.newest()[0].step == 4
 
 
-def test_a_folder_that_takes_no_notes_still_says_how_to_resume(run: Run, make_trainer: MakeTrainer) -> None:
-    class Vandal(Recorder):
+def test_unwritable_stop_files_still_say_how_to_resume(run: Run, make_trainer: MakeTrainer) -> None:
+    class BlocksStopFiles(Recorder):
         def stepped(self, trainer: Trainer, report: StepReport) -> None:
             (run.folder / "stopped").mkdir(exist_ok=True)
             (run.folder / "stop").mkdir(exist_ok=True)
 
     with pytest.raises(Interrupted, match="--resume"):
-        session_of(run, make_trainer(training={"steps": 9, "evaluate_every": 9}), [], Vandal()).fit()
+        session_of(run, make_trainer(training={"steps": 9, "evaluate_every": 9}), [], BlocksStopFiles()).fit()
     assert run.newest()[0].step == 1
 
 
-def test_a_wish_that_is_left_in_the_run_ends_it_as_a_signal_does(run: Run, make_trainer: MakeTrainer) -> None:
-    class Visitor(Recorder):
+def test_stop_request_ends_the_run_like_a_signal(run: Run, make_trainer: MakeTrainer) -> None:
+    class RequestsStopAtStep3(Recorder):
         def stepped(self, trainer: Trainer, report: StepReport) -> None:
             if report.step == 3:
                 request_stop(run)
 
     settings = {"steps": 9, "evaluate_every": 9}
-    unbroken = make_trainer(training=settings)
-    for _ in unbroken.steps():
+    uninterrupted = make_trainer(training=settings)
+    for _ in uninterrupted.steps():
         pass
     with pytest.raises(Interrupted, match="--resume"):
-        session_of(run, make_trainer(training=settings), [], Visitor()).fit()
+        session_of(run, make_trainer(training=settings), [], RequestsStopAtStep3()).fit()
     assert run.newest()[0].step == 3 and was_stopped(run) and not is_stop_requested(run)
     resumed = make_trainer(training=settings)
     resumed.load(run.newest()[0])
     clear_stop_files(run)
     session_of(run, resumed, [1.0], Recorder()).fit()
     assert not was_stopped(run)
-    for name, tensor in unbroken.weights().items():
+    for name, tensor in uninterrupted.weights().items():
         assert bool((resumed.weights()[name] == tensor).all()), name
 
 
-def test_a_wish_that_comes_with_the_last_step_leaves_a_finished_run(run: Run, make_trainer: MakeTrainer) -> None:
+def test_stop_request_at_the_last_step_leaves_a_finished_run(run: Run, make_trainer: MakeTrainer) -> None:
     request_stop(run)
-    request_stop(run)  # a second one says nothing new
+    request_stop(run)  # a second request changes nothing
     session_of(run, make_trainer(training={"steps": 1}), [1.0], Recorder()).fit()
     assert run.is_finished and not was_stopped(run) and not is_stop_requested(run)
 
 
-def test_evaluation_sees_the_averaged_weights(run: Run, make_trainer: MakeTrainer) -> None:
+def test_evaluation_uses_the_averaged_weights(run: Run, make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(training={"steps": 5, "ema_decay": 0.9, "evaluate_every": 5})
     assert trainer.average is not None
     seen = []
 
-    def look() -> list[Score]:
+    def evaluate() -> list[Score]:
         seen.append(trainer.model.embedding.tokens.weight.clone())
         return [Score("loss", 1.0)]
 
-    Session(run, trainer, look, list, []).fit()
+    Session(run, trainer, evaluate, list, []).fit()
     name = "embedding.tokens.weight"
     assert bool((seen[0] == trainer.average.average[name]).all())
     assert not bool((seen[0] == trainer.model.embedding.tokens.weight).all())
 
 
-HALF = {"type": "wsd", "warmup_steps": 0, "cooldown_fraction": 0.5}
+HALF_COOLDOWN = {"type": "wsd", "warmup_steps": 0, "cooldown_fraction": 0.5}
 
 
-def test_over_fitting_brings_the_cooldown_forward(run: Run, make_trainer: MakeTrainer) -> None:
+def test_overfitting_brings_the_cooldown_forward(run: Run, make_trainer: MakeTrainer) -> None:
     recorder = Recorder()
-    trainer = make_trainer(training={"steps": 100, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=HALF)
+    trainer = make_trainer(
+        training={"steps": 100, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=HALF_COOLDOWN
+    )
     session_of(run, trainer, [3.0, 3.02, 3.1, 3.2, 2.0, 1.0, 1.5, 1.5], recorder, "nats per token").fit()
-    assert trainer.state.step == 2 * 16  # seen at 12 and 16, so 16 more to cool down
+    assert trainer.state.step == 2 * 16  # found at 12 and 16, then 16 steps of cooldown
     assert "overfit" in recorder.words[0]
     assert run.best_step() == 24 and run.is_finished
 
 
-def test_over_fitting_that_goes_on_ends_the_run_and_resuming_does_not_undo_that(
-    run: Run, make_trainer: MakeTrainer
-) -> None:
+def test_continued_overfitting_ends_the_run_also_after_a_resume(run: Run, make_trainer: MakeTrainer) -> None:
     recorder = Recorder()
-    long = {**HALF, "cooldown_fraction": 0.75}
+    long = {**HALF_COOLDOWN, "cooldown_fraction": 0.75}
     trainer = make_trainer(training={"steps": 100, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=long)
-    session_of(run, trainer, [1.0, *[3.0] * 9], recorder, "nats per token").fit()  # from 12 to 48 it cools down
+    session_of(run, trainer, [1.0, *[3.0] * 9], recorder, "nats per token").fit()  # the cooldown is from 12 to 48
     assert trainer.state.step == 32 and trainer.state.stopped_early and "stopped early" in recorder.words[-1]
     again = make_trainer(training={"steps": 100})
     again.load(run.newest()[0])
     assert again.state.stopped_early and run.is_finished
 
 
-def test_over_fitting_ends_a_run_whose_rate_never_falls(run: Run, make_trainer: MakeTrainer) -> None:
-    minded = {"steps": 100, "evaluate_every": 4, "cooldown_on_overfitting": True}
-    trainer = make_trainer(training=minded, schedule={"type": "constant"})
+def test_overfitting_ends_a_run_with_a_constant_rate(run: Run, make_trainer: MakeTrainer) -> None:
+    settings = {"steps": 100, "evaluate_every": 4, "cooldown_on_overfitting": True}
+    trainer = make_trainer(training=settings, schedule={"type": "constant"})
     session_of(run, trainer, [1.0, *[3.0] * 9], Recorder(), "nats per token").fit()
     assert trainer.state.step == 16 and trainer.state.stopped_early
 
 
-def test_scores_that_jump_by_chance_cut_nothing_short(run: Run, make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=HALF)
+def test_noisy_scores_do_not_end_a_run(run: Run, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(
+        training={"steps": 20, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=HALF_COOLDOWN
+    )
     session_of(run, trainer, [1.0, 3.0, 3.0, 3.0, 3.0], Recorder(), "accuracy").fit()
     assert trainer.state.step == 20
 
 
-def test_unless_asked_over_fitting_is_left_alone(run: Run, make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4}, schedule=HALF)
+def test_overfitting_is_ignored_by_default(run: Run, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4}, schedule=HALF_COOLDOWN)
     session_of(run, trainer, [1.0, 3.0, 3.0, 3.0, 3.0], Recorder(), "nats per token").fit()
     assert trainer.state.step == 20
 
 
-def test_a_further_budget_is_not_judged_by_the_cooled_down_model_before_it(run: Run, make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=HALF)
+def test_extended_run_is_not_compared_with_the_earlier_best(run: Run, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(
+        training={"steps": 20, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=HALF_COOLDOWN
+    )
     trainer.state.step = trainer.state.total_steps = 100
     trainer.state.best = trainer.state.best_nats = 1.0
     trainer.budget.extend()
@@ -325,49 +325,49 @@ def test_a_further_budget_is_not_judged_by_the_cooled_down_model_before_it(run: 
     assert trainer.state.step == 120
 
 
-def test_an_unfinished_run_is_not_called_finished(run: Run, make_trainer: MakeTrainer) -> None:
-    class Impatient(Recorder):
+def test_interrupted_run_is_not_finished(run: Run, make_trainer: MakeTrainer) -> None:
+    class StopsAtStep3(Recorder):
         def stepped(self, trainer: Trainer, report: StepReport) -> None:
             if report.step == 3:
                 signal.raise_signal(signal.SIGTERM)
 
     assert not run.is_finished
     with pytest.raises(Interrupted):
-        session_of(run, make_trainer(training={"steps": 9, "evaluate_every": 9}), [], Impatient()).fit()
+        session_of(run, make_trainer(training={"steps": 9, "evaluate_every": 9}), [], StopsAtStep3()).fit()
     assert not run.is_finished
 
 
-def test_a_signal_during_the_last_look_interrupts_nothing(run: Run, make_trainer: MakeTrainer) -> None:
-    class Late(Recorder):
+def test_signal_during_the_last_evaluation_interrupts_nothing(run: Run, make_trainer: MakeTrainer) -> None:
+    class SignalsInEvaluation(Recorder):
         def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
             signal.raise_signal(signal.SIGTERM)
 
-    session_of(run, make_trainer(training={"steps": 4, "evaluate_every": 4}), [1.0], Late()).fit()
+    session_of(run, make_trainer(training={"steps": 4, "evaluate_every": 4}), [1.0], SignalsInEvaluation()).fit()
     assert run.is_finished
 
 
-def test_a_run_resumed_from_a_look_knows_what_it_took(run: Run, make_trainer: MakeTrainer) -> None:
+def test_saved_state_includes_the_time_of_the_evaluation(run: Run, make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(training={"steps": 4, "evaluate_every": 4})
-    looks = Session(run, trainer, lambda: time.sleep(0.3) or [Score("loss", 1.0)], list, [])
-    looks.fit()
+    session = Session(run, trainer, lambda: time.sleep(0.3) or [Score("loss", 1.0)], list, [])
+    session.fit()
     state = run.newest()[0].state()
     (record,) = run.records("metrics.jsonl")
     assert state["reserved_seconds"] >= 0.3
     assert state["seconds"] >= record["seconds"] + 0.29
 
 
-def test_a_text_read_often_is_looked_at_early_whatever_counts(run: Run, make_trainer: MakeTrainer) -> None:
+def test_small_text_is_evaluated_early_for_any_budget(run: Run, make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(training={"steps": 400})
     per_epoch, recorder = trainer.batches.per_epoch, Recorder()
     Session(run, trainer, lambda: [Score("loss", 1.0)], list, [recorder]).fit()
     epochs = [step / per_epoch for step, _ in recorder.evaluated_at]
     assert epochs[-1] > 20, "the test needs more steps"
-    for mark in (2.0, 3.0, 4.5, 6.75):
-        assert any(mark <= each < mark + 1 / per_epoch for each in epochs)
+    for due_epoch in (2.0, 3.0, 4.5, 6.75):
+        assert any(due_epoch <= each < due_epoch + 1 / per_epoch for each in epochs)
     assert len(epochs) < 20
 
 
-def test_early_weights_are_kept_on_a_logarithmic_scale(run: Run, make_trainer: MakeTrainer) -> None:
+def test_early_weights_are_kept_at_logarithmic_times(run: Run, make_trainer: MakeTrainer) -> None:
     class Clock(Observer):
         def stepped(self, trainer: Trainer, report: StepReport) -> None:
             trainer.state.seconds = 4.0 * report.step
@@ -375,11 +375,11 @@ def test_early_weights_are_kept_on_a_logarithmic_scale(run: Run, make_trainer: M
     trainer = make_trainer(training={"steps": 12, "evaluate_every": 2, "keep": 1, "early": 2})
     Session(run, trainer, lambda: [Score("loss", 1.0 / trainer.state.step)], list, [Clock()]).fit()
     early = run.early()
-    assert [each.step for each in early] == [1, 3], "after 4 s and after 12 s, and no third one after 100 s"
+    assert [each.step for each in early] == [1, 3], "kept after 4 s and 12 s, and no third one"
     for each in early:
         each.verify()
         assert {path.name for path in each.folder.iterdir()} == {"model.safetensors", "state.json", "manifest.json"}
-    assert [each.step for each in run.checkpoints()] == [12], "later checkpoints are deleted as before"
+    assert [each.step for each in run.checkpoints()] == [12], "other checkpoints are still pruned"
     run.delete_after(2)
     assert [each.step for each in run.early()] == [1]
 
@@ -396,7 +396,7 @@ def test_checkpoints_are_saved_between_evaluations(run: Run, make_trainer: MakeT
     assert [each.step for each in run.checkpoints()] == [3, 6, 9, 12]
 
 
-def test_short_budgets_are_saved_ten_times_but_large_models_less_often() -> None:
+def test_save_interval_is_a_tenth_of_a_short_budget_or_more_for_large_models() -> None:
     small, large = [torch.empty(1000, device="meta")], [torch.empty(30_000_000, device="meta")]
     for weight in (*small, *large):
         weight.requires_grad_()
@@ -407,7 +407,7 @@ def test_short_budgets_are_saved_ten_times_but_large_models_less_often() -> None
     assert 30.0 < save_interval(1.0, large) < save_interval(1.0, [*large, *large]) < 300.0
 
 
-def test_no_early_weights_are_kept_unless_asked_for(run: Run, make_trainer: MakeTrainer) -> None:
+def test_early_weights_are_not_kept_by_default(run: Run, make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(training={"steps": 2})
     session_of(run, trainer, [1.0, 1.0, 1.0], Recorder()).fit()
     assert run.early() == []

@@ -16,10 +16,10 @@ from penwright.training.trainer import TOO_MANY_SKIPPED, StepReport, Trainer
 
 MakeTrainer = Callable[..., Trainer]
 CPU = Machine(torch.device("cpu"), torch.float32, ())
-NARROW = CPU._replace(precision=torch.bfloat16)
+CPU_BFLOAT16 = CPU._replace(precision=torch.bfloat16)
 
 
-def run_through(trainer: Trainer) -> Trainer:
+def train(trainer: Trainer) -> Trainer:
     for _ in trainer.steps():
         pass
     return trainer
@@ -36,22 +36,22 @@ def test_training_lowers_the_loss(make_trainer: MakeTrainer) -> None:
 
 
 def test_the_same_seed_gives_the_same_weights(make_trainer: MakeTrainer) -> None:
-    assert_same_weights(run_through(make_trainer()), run_through(make_trainer()))
+    assert_same_weights(train(make_trainer()), train(make_trainer()))
 
 
 def test_another_seed_gives_other_weights(make_trainer: MakeTrainer) -> None:
     with pytest.raises(AssertionError):
-        assert_same_weights(run_through(make_trainer()), run_through(make_trainer(seed=2)))
+        assert_same_weights(train(make_trainer()), train(make_trainer(seed=2)))
 
 
 def test_accumulated_batches_equal_one_large_batch(make_trainer: MakeTrainer) -> None:
-    still = {"dropout": 0.0}
-    four = run_through(make_trainer(model=still, training={"batch_tokens": 16, "accumulate": 4}))
-    one = run_through(make_trainer(model=still, training={"batch_tokens": 64}))
+    no_dropout = {"dropout": 0.0}
+    four = train(make_trainer(model=no_dropout, training={"batch_tokens": 16, "accumulate": 4}))
+    one = train(make_trainer(model=no_dropout, training={"batch_tokens": 64}))
     assert_same_weights(four, one, tolerance=2e-5)
 
 
-def test_uneven_batches_count_by_their_targets(make_trainer: MakeTrainer) -> None:
+def test_uneven_batches_are_weighted_by_their_targets(make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(model={"dropout": 0.0})
     whole = trainer.batches.batch(0)
     assert isinstance(whole, TextBatch)
@@ -68,35 +68,37 @@ def test_uneven_batches_count_by_their_targets(make_trainer: MakeTrainer) -> Non
     assert split.grad_norm == pytest.approx(together.grad_norm, abs=1e-4)
 
 
-@pytest.mark.parametrize("machine", [CPU, NARROW], ids=["float32", "bfloat16"])
-def test_resuming_gives_the_weights_of_the_unbroken_run_bit_for_bit(
+@pytest.mark.parametrize("machine", [CPU, CPU_BFLOAT16], ids=["float32", "bfloat16"])
+def test_resume_is_bit_for_bit_equal_to_an_uninterrupted_run(
     machine: Machine, make_trainer: MakeTrainer, tmp_path: Path
 ) -> None:
     settings = {"machine": machine, "training": {"steps": 6, "ema_decay": 0.9}}
-    unbroken = run_through(make_trainer(**settings))
-    broken = make_trainer(**settings)
-    for report in broken.steps():
+    uninterrupted = train(make_trainer(**settings))
+    interrupted = make_trainer(**settings)
+    for report in interrupted.steps():
         if report.step == 3:
             break
     run = Run.create(tmp_path / "run")
-    tensors, state = broken.save()
-    run.save_checkpoint(3, broken.weights(), tensors, state)
-    torch.manual_seed(99)  # what happens in another process
+    tensors, state = interrupted.save()
+    run.save_checkpoint(3, interrupted.weights(), tensors, state)
+    torch.manual_seed(99)  # as in another process
     resumed = make_trainer(**settings)
     resumed.load(run.newest()[0])
-    run_through(resumed)
-    assert_same_weights(resumed, unbroken)
-    for name, tensor in unbroken.weights().items():
+    train(resumed)
+    assert_same_weights(resumed, uninterrupted)
+    for name, tensor in uninterrupted.weights().items():
         torch.testing.assert_close(resumed.weights()[name], tensor, rtol=0, atol=0)
 
 
-def test_bfloat16_learns_nearly_what_float32_learns(make_trainer: MakeTrainer) -> None:
-    losses = [[r.loss for r in make_trainer(machine, training={"steps": 40}).steps()] for machine in (NARROW, CPU)]
+def test_bfloat16_loss_is_close_to_float32(make_trainer: MakeTrainer) -> None:
+    losses = [
+        [r.loss for r in make_trainer(machine, training={"steps": 40}).steps()] for machine in (CPU_BFLOAT16, CPU)
+    ]
     assert losses[0][-1] == pytest.approx(losses[1][-1], rel=0.1)
     assert losses[0][-1] < 0.7 * losses[0][0]
 
 
-def test_a_step_that_is_not_finite_leaves_the_weights_alone(make_trainer: MakeTrainer) -> None:
+def test_step_with_nan_gradients_keeps_the_weights(make_trainer: MakeTrainer) -> None:
     trainer = make_trainer()
     before = {name: tensor.clone() for name, tensor in weights_of(trainer.model).items()}
     trainer.model.embedding.tokens.weight.register_hook(lambda gradient: gradient * float("nan"))
@@ -106,21 +108,21 @@ def test_a_step_that_is_not_finite_leaves_the_weights_alone(make_trainer: MakeTr
         torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
 
 
-def test_training_that_diverged_stops_and_says_what_to_try(make_trainer: MakeTrainer) -> None:
+def test_diverged_training_stops_with_advice(make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(training={"steps": 100})
     trainer.model.embedding.tokens.weight.register_hook(lambda gradient: gradient * float("inf"))
     with pytest.raises(PenwrightError, match="learning_rate"):
-        run_through(trainer)
+        train(trainer)
     assert trainer.state.skipped == TOO_MANY_SKIPPED
 
 
-def test_a_budget_of_epochs_takes_each_window_that_often(make_trainer: MakeTrainer) -> None:
-    trainer = run_through(make_trainer(training={"steps": None, "epochs": 2.0}))
+def test_epochs_budget_trains_for_that_many_epochs(make_trainer: MakeTrainer) -> None:
+    trainer = train(make_trainer(training={"steps": None, "epochs": 2.0}))
     assert trainer.budget.epoch == pytest.approx(2.0, abs=0.1)
 
 
-def test_a_further_budget_begins_where_the_last_one_ended(make_trainer: MakeTrainer) -> None:
-    trainer = run_through(make_trainer())
+def test_extended_budget_starts_where_the_last_one_ended(make_trainer: MakeTrainer) -> None:
+    trainer = train(make_trainer())
     trainer.budget.extend()
     assert [report.step for report in trainer.steps()] == list(range(7, 13))
 
@@ -132,28 +134,28 @@ def test_gradient_clipping_bounds_the_step(make_trainer: MakeTrainer) -> None:
         model={"dropout": 0.0},
     )
     before = {name: tensor.clone() for name, tensor in weights_of(trainer.model).items()}
-    run_through(trainer)
+    train(trainer)
     for name, tensor in weights_of(trainer.model).items():
         torch.testing.assert_close(tensor, before[name], rtol=0, atol=1e-8)
 
 
-def test_label_smoothing_raises_the_loss_of_a_sure_model(make_trainer: MakeTrainer) -> None:
-    trainer = run_through(make_trainer(training={"steps": 60}))
+def test_label_smoothing_raises_the_loss_of_a_confident_model(make_trainer: MakeTrainer) -> None:
+    trainer = train(make_trainer(training={"steps": 60}))
     trainer.model.eval()
     batch = trainer.batches.batch(0)
     assert summed_loss(trainer.model, batch, 0.2) > summed_loss(trainer.model, batch, 0.0)
 
 
-@pytest.mark.parametrize("later", [0.05, 0.1, 0.2, 0.4], ids=lambda pace: f"{pace}s")
+@pytest.mark.parametrize("later_seconds", [0.05, 0.1, 0.2, 0.4], ids=lambda pace: f"{pace}s")
 @pytest.mark.parametrize("schedule", [{"type": "wsd", "cooldown_fraction": 0.6}, {"type": "cosine"}])
-def test_minutes_are_kept_to_when_the_pace_changes_and_the_rate_never_jumps(
-    later: float, schedule: Table, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+def test_minutes_budget_holds_when_steps_slow_down_or_speed_up(
+    later_seconds: float, schedule: Table, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = make_trainer(schedule=schedule, training={"minutes": 1, "steps": None})
     seconds, step = [0.0], trainer._step
 
     def slow() -> StepReport:
-        seconds[0] += 0.1 if seconds[0] < 30 else later
+        seconds[0] += 0.1 if seconds[0] < 30 else later_seconds
         return step()
 
     monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: seconds[0])
@@ -164,16 +166,16 @@ def test_minutes_are_kept_to_when_the_pace_changes_and_the_rate_never_jumps(
     assert factors[-1] == pytest.approx(min(factors)) and factors[-1] < 0.15
 
 
-@pytest.mark.parametrize(("later", "n_steps"), [(0.1, 400), (0.05, 400), (1.0, 300)])
-def test_a_cooldown_before_its_time_ends_by_the_clock_too_but_never_later(
-    later: float, n_steps: int, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("later_seconds", "n_steps"), [(0.1, 400), (0.05, 400), (1.0, 300)])
+def test_early_cooldown_follows_the_clock_and_never_runs_longer(
+    later_seconds: float, n_steps: int, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half = {"type": "wsd", "cooldown_fraction": 0.5}
     trainer = make_trainer(schedule=half, training={"minutes": 2, "steps": None})
     seconds, step = [0.0], trainer._step
 
     def slow() -> StepReport:
-        seconds[0] += 0.1 if trainer.state.step < 200 else later
+        seconds[0] += 0.1 if trainer.state.step < 200 else later_seconds
         return step()
 
     monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: seconds[0])
@@ -186,7 +188,7 @@ def test_a_cooldown_before_its_time_ends_by_the_clock_too_but_never_later(
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.05, 0.1])
-def test_a_short_cooldown_stays_as_short_as_it_is_asked_for(
+def test_short_cooldown_keeps_its_requested_fraction(
     fraction: float, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule = {"type": "wsd", "cooldown_fraction": fraction}
@@ -197,33 +199,29 @@ def test_a_short_cooldown_stays_as_short_as_it_is_asked_for(
     assert sum(factor < 1 for factor in factors) / len(factors) == pytest.approx(fraction, abs=0.015)
 
 
-def test_looks_that_take_the_time_leave_a_short_cooldown(
-    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_evaluations_leave_a_short_cooldown(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     half = {"type": "wsd", "cooldown_fraction": 0.5}
     trainer, seconds = make_trainer(schedule=half, training={"minutes": 2, "steps": None}), [0.0]
     step = trainer._step
 
-    def with_a_look() -> StepReport:
+    def step_with_evaluation() -> StepReport:
         seconds[0] += 60.0 if trainer.state.step == 120 else 0.1
         trainer.state.reserved_seconds = 60.0 if trainer.state.step >= 120 else 0.0
         return step()
 
     monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: seconds[0])
-    monkeypatch.setattr(trainer, "_step", with_a_look)
+    monkeypatch.setattr(trainer, "_step", step_with_evaluation)
     factors = [report.factor for report in trainer.steps()]
     assert 130 < len(factors) <= 150 and factors[-1] < 0.15
 
 
-def test_a_steady_pace_moves_no_end(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steady_step_time_does_not_move_the_end(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, seconds = make_trainer(training={"minutes": 1, "steps": None}), count(0.0, 0.05)
     monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: next(seconds))
     assert {trainer.state.turn_step for _ in trainer.steps()} == {0}
 
 
-def test_a_machine_that_stood_still_past_its_budget_still_cools_down(
-    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stalled_machine_still_cools_down(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make_trainer(schedule={"type": "wsd", "cooldown_fraction": 0.5}, training={"minutes": 1, "steps": None})
     seconds, step = [0.0], trainer._step
 

@@ -1,4 +1,4 @@
-"""The curves that a run leaves behind."""
+"""The step log: the training curves of a run."""
 
 from collections.abc import Callable
 from math import inf, nan
@@ -11,7 +11,7 @@ from penwright.training.observers import FIRST_STEPS, LOG_EVERY, StepLog
 from penwright.training.trainer import StepReport, Trainer
 
 
-def test_the_first_steps_are_kept_and_of_later_ones_the_means_of_ten(
+def test_first_steps_are_logged_singly_and_later_ones_as_means(
     tmp_path: Path, make_trainer: Callable[..., Trainer]
 ) -> None:
     run = Run.create(tmp_path / "run")

@@ -5,7 +5,7 @@ import pytest
 from penwright.training.auto.forecast import compressed_bits, forecast_bits, forecast_by_epochs
 
 
-def test_what_was_seen_before_costs_nothing_and_noise_costs_all() -> None:
+def test_compressed_bits_is_low_for_seen_text_and_full_for_noise() -> None:
     text = b"".join(b"%d lines of text, %d of them new. " % (n, n * 37 % 101) for n in range(3000))
     noise = random.Random(1).randbytes(50_000)
     assert compressed_bits(text, text[:20_000]) < 0.1
@@ -13,25 +13,25 @@ def test_what_was_seen_before_costs_nothing_and_noise_costs_all() -> None:
     assert compressed_bits(b"", b"") == 0.0
 
 
-def test_more_passes_and_more_text_let_one_expect_better() -> None:
+def test_more_epochs_and_more_text_improve_the_forecast() -> None:
     middles = [_low(2.5, 1_000_000, epochs) for epochs in (0.3, 1.0, 3.0, 10.0)]
     assert middles == sorted(set(middles), reverse=True)
     assert _low(2.5, 10_000_000, 3.0) < _low(2.5, 1_000_000, 3.0)
 
 
-def test_a_hard_text_is_expected_to_stay_hard() -> None:
+def test_less_compressible_text_has_a_worse_forecast() -> None:
     outlook = forecast_bits(3.0, 1_000_000, 5.0, 10.0)
     assert outlook.low is not None and outlook.high is not None and outlook.compressed == 3.0
     assert outlook.high > outlook.low > _low(2.0, 1_000_000, 5.0)
 
 
-def test_more_minutes_pay_longer_the_fewer_passes_they_are() -> None:
+def test_more_minutes_pay_longer_after_fewer_epochs() -> None:
     short, long = (forecast_bits(2.5, 10_000_000, epochs, 10.0).pays_up_to for epochs in (0.5, 50.0))
     assert short is not None and long is not None and short > long >= 10.0
     assert forecast_bits(2.5, 10_000_000, 3.0, None).pays_up_to is None
 
 
-def test_a_translator_gains_until_it_has_read_the_text_often() -> None:
+def test_translator_forecast_gains_until_the_text_was_read_often() -> None:
     early, late = (forecast_by_epochs("translate", epochs, 10.0) for epochs in (2.0, 64.0))
     assert early.low is None and early.pays_up_to is not None and early.pays_up_to > 10.0 == late.pays_up_to
     assert forecast_by_epochs("classify", 2.0, None).pays_up_to is None

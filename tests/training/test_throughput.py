@@ -3,27 +3,29 @@ import torch
 
 from penwright.config import ModelSettings, Task, TrainingSettings
 from penwright.losses import summed_loss
-from penwright.training.auto import throughput as measured
+from penwright.training.auto import throughput as throughput_module
 from penwright.training.auto.machine import choose_machine
 from penwright.training.auto.throughput import throughput_meter
 
 
 @pytest.mark.parametrize("task", ["generate", "translate", "classify"])
-def test_a_larger_model_takes_in_fewer_tokens_a_second(task: Task) -> None:
+def test_larger_model_has_lower_throughput(task: Task) -> None:
     machine = choose_machine(TrainingSettings(steps=1, device="cpu", precision="float32", threads=1))
-    pace = throughput_meter(machine, task)
+    throughput = throughput_meter(machine, task)
     small, large = (ModelSettings(d_model=width, n_layers=2, context_length=64) for width in (16, 256))
-    assert pace(small, 300, 1024) > pace(large, 300, 1024) > 0
+    assert throughput(small, 300, 1024) > throughput(large, 300, 1024) > 0
 
 
-def test_a_context_longer_than_the_batch_is_measured_with_one_row() -> None:
+def test_context_longer_than_the_batch_is_measured_with_one_row() -> None:
     machine = choose_machine(TrainingSettings(steps=1, device="cpu", precision="float32", threads=1))
     assert throughput_meter(machine, "generate")(ModelSettings(d_model=16, n_layers=1, context_length=128), 300, 32) > 0
 
 
-def test_what_is_hidden_from_a_classifier_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throughput_of_a_classifier_excludes_dropped_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(measured, "summed_loss", lambda model, batch: seen.append(batch) or summed_loss(model, batch))
+    monkeypatch.setattr(
+        throughput_module, "summed_loss", lambda model, batch: seen.append(batch) or summed_loss(model, batch)
+    )
     machine = choose_machine(TrainingSettings(steps=1, device="cpu", precision="float32", threads=1))
     settings = ModelSettings(d_model=16, n_layers=1, context_length=50, token_dropout=0.6)
     assert throughput_meter(machine, "classify")(settings, 300, 1000) > 0
@@ -31,7 +33,7 @@ def test_what_is_hidden_from_a_classifier_takes_no_time(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("task", ["generate", "translate", "classify"])
-def test_no_batch_is_longer_than_the_positions_that_a_model_has(task: Task) -> None:
+def test_throughput_is_measured_within_learned_positions(task: Task) -> None:
     machine = choose_machine(TrainingSettings(steps=1, device="cpu", precision="float32", threads=1))
     settings = ModelSettings.model_validate(
         {"d_model": 16, "n_layers": 1, "context_length": 8, "positions": {"type": "learned"}}
@@ -52,21 +54,21 @@ def test_steps_are_timed_until_the_two_fastest_agree(
     durations: list[float], fastest: float, n_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, left = [0.0], list(durations)
-    monkeypatch.setattr(measured, "STEPS", 3)  # the tests of commands time a single step
+    monkeypatch.setattr(throughput_module, "STEPS", 3)  # the tests of commands time a single step
 
     def spend(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr(measured, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(measured, "sleep", spend)
-    assert measured._fastest(lambda: spend(left.pop(0))) == pytest.approx(fastest)
+    monkeypatch.setattr(throughput_module, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(throughput_module, "sleep", spend)
+    assert throughput_module._fastest(lambda: spend(left.pop(0))) == pytest.approx(fastest)
     assert len(durations) - len(left) == n_steps
 
 
-def test_what_the_memory_cannot_hold_is_no_pace_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throughput_is_zero_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_large(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(measured, "summed_loss", too_large)
+    monkeypatch.setattr(throughput_module, "summed_loss", too_large)
     machine = choose_machine(TrainingSettings(steps=1, device="cpu", precision="float32", threads=1))
     assert throughput_meter(machine, "generate")(ModelSettings(d_model=16, n_layers=1, context_length=8), 300, 64) == 0

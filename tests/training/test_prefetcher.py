@@ -10,7 +10,7 @@ MakeTrainer = Callable[..., Trainer]
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_batches_made_ahead_are_those_of_the_steps_in_whatever_order(make_trainer: MakeTrainer, ahead: bool) -> None:
+def test_prefetched_batches_match_their_steps_in_any_order(make_trainer: MakeTrainer, ahead: bool) -> None:
     batches = make_trainer().batches
     feed = Prefetcher(batches, 2, torch.device("cpu"), ahead=ahead)
     for step in (0, 1, 2, 7, 8, 3):
@@ -19,9 +19,7 @@ def test_batches_made_ahead_are_those_of_the_steps_in_whatever_order(make_traine
             assert torch.equal(given.tokens, wanted.tokens) and torch.equal(given.targets, wanted.targets)
 
 
-def test_an_error_in_making_a_batch_comes_when_its_step_does(
-    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prefetch_error_is_raised_at_its_own_step(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = make_trainer().batches
     made = batches.for_step(0, 1)
     monkeypatch.setattr(batches, "for_step", lambda step, _: made if step < 2 else 1 / 0)
