@@ -1,4 +1,4 @@
-"""Attention in itself: what it averages, how it scales, and which heads share keys and values."""
+"""Attention: kernels, scaling, masks, and heads that share keys and values."""
 
 from collections.abc import Iterator
 
@@ -22,8 +22,8 @@ def attention_of(**changes: object) -> Attention:
 
 
 @pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without the checks of types, which the compiler would follow."""
+def no_type_checks() -> Iterator[None]:
+    """Turn off type checks, which the compiler would trace."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -44,7 +44,7 @@ def random_heads(*shape: int) -> Tensor:
     ],
 )
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
-def test_the_plain_kernel_gives_what_the_fused_one_gives(mask: KernelMask, length: int, n_kv_heads: int) -> None:
+def test_plain_kernel_matches_the_fused_kernel(mask: KernelMask, length: int, n_kv_heads: int) -> None:
     inputs = [random_heads(2, heads, length, 6).requires_grad_() for heads in (4, n_kv_heads, n_kv_heads)]
     plain, fused = (kernel(*inputs, mask, 0.0) for kernel in (plain_attention, fused_attention))
     torch.testing.assert_close(plain, fused)
@@ -56,7 +56,7 @@ def test_the_plain_kernel_gives_what_the_fused_one_gives(mask: KernelMask, lengt
         torch.testing.assert_close(ours, theirs)
 
 
-def test_lengths_that_vary_are_compiled_once(unchecked: None) -> None:
+def test_varying_lengths_are_compiled_once(no_type_checks: None) -> None:
     compiled = CompileCounter()
     attend = torch.compile(lambda *inputs: plain_attention(*inputs, CAUSAL, 0.0), backend=compiled, dynamic=True)
     for length in (20, 3 * CAUSAL_BLOCK, 2 * CAUSAL_BLOCK + 3, CAUSAL_BLOCK + 1, 5):
@@ -64,7 +64,7 @@ def test_lengths_that_vary_are_compiled_once(unchecked: None) -> None:
     assert compiled.frame_count == 1
 
 
-def test_training_in_bfloat16_on_a_cpu_stays_close_to_float32() -> None:
+def test_bfloat16_autocast_is_close_to_float32() -> None:
     attention, x = attention_of().float(), random_heads(2, 5, 12).float().requires_grad_()
     exact = attention(x, attention.keys_values(x), CAUSAL)
     with torch.autocast("cpu", torch.bfloat16):
@@ -73,7 +73,7 @@ def test_training_in_bfloat16_on_a_cpu_stays_close_to_float32() -> None:
     torch.testing.assert_close(rounded.float(), exact, rtol=0.05, atol=0.01)
 
 
-def test_scores_that_are_zero_are_not_masked() -> None:
+def test_zero_scores_are_not_masked() -> None:
     values = random_heads(1, 1, 5, 4)
     found = fused_attention(torch.zeros_like(values), values, values, CAUSAL, 0.0)
     running_mean = values.cumsum(2) / torch.arange(1, 6)[:, None]
@@ -81,43 +81,43 @@ def test_scores_that_are_zero_are_not_masked() -> None:
 
 
 @pytest.mark.parametrize("d_head", [4, 16])
-def test_scores_are_divided_by_the_root_of_the_width_of_a_head(d_head: int) -> None:
+def test_scores_are_divided_by_the_root_of_the_head_width(d_head: int) -> None:
     queries, keys, values = (random_heads(2, 3, 5, d_head) for _ in range(3))
     expected = (queries @ keys.mT / d_head**0.5).softmax(-1) @ values
     torch.testing.assert_close(fused_attention(queries, keys, values, KernelMask(), 0.0), expected)
 
 
-def test_the_mask_acts_before_the_softmax() -> None:
+def test_mask_is_applied_before_the_softmax() -> None:
     values = torch.ones(1, 1, 5, 4, dtype=torch.float64)
     found = fused_attention(random_heads(1, 1, 5, 4), random_heads(1, 1, 5, 4), values, CAUSAL, 0.0)
-    torch.testing.assert_close(found, values)  # rows that still sum to one leave ones as they are
+    torch.testing.assert_close(found, values)  # rows of weights that sum to one keep ones
 
 
-def test_query_heads_share_the_keys_and_values_of_their_neighbours() -> None:
+def test_query_heads_share_keys_and_values_in_groups() -> None:
     queries, keys, values = random_heads(1, 4, 5, 6), random_heads(1, 2, 5, 6), random_heads(1, 2, 5, 6)
     repeated = [heads.repeat_interleave(2, dim=1) for heads in (keys, values)]
     expected = fused_attention(queries, *repeated, CAUSAL, 0.0)
     torch.testing.assert_close(fused_attention(queries, keys, values, CAUSAL, 0.0), expected)
 
 
-def test_identical_rows_of_a_batch_give_identical_rows() -> None:
+def test_identical_rows_give_identical_outputs() -> None:
     attention, x = attention_of(), random_heads(1, 5, 12).expand(2, 5, 12)
     first, second = attention(x, attention.keys_values(x), CAUSAL)
     torch.testing.assert_close(first, second)
 
 
-def test_keys_and_values_may_come_from_a_text_of_another_length() -> None:
+def test_keys_and_values_may_have_another_length() -> None:
     attention, x, source = attention_of(), random_heads(2, 5, 12), random_heads(2, 9, 12)
     assert attention(x, attention.keys_values(source), KernelMask()).shape == x.shape
 
 
-def test_without_a_mask_the_order_of_the_sources_does_not_matter() -> None:
+def test_unmasked_attention_ignores_the_order_of_the_sources() -> None:
     attention, x, order = attention_of(), random_heads(2, 5, 12), torch.tensor([3, 1, 4, 0, 2])
     expected = attention(x, attention.keys_values(x), KernelMask())
     torch.testing.assert_close(attention(x, attention.keys_values(x[:, order]), KernelMask()), expected)
 
 
-def test_dropout_of_weights_acts_only_in_training() -> None:
+def test_attention_dropout_acts_only_in_training() -> None:
     attention, x = attention_of(attention_dropout=0.5), random_heads(2, 5, 12)
     used = attention(x, attention.keys_values(x), CAUSAL)
     torch.testing.assert_close(attention(x, attention.keys_values(x), CAUSAL), used)
@@ -125,7 +125,7 @@ def test_dropout_of_weights_acts_only_in_training() -> None:
     assert not torch.allclose(attention(x, attention.keys_values(x), CAUSAL), used)
 
 
-def test_with_normed_queries_and_keys_the_size_of_a_token_does_not_sharpen_attention() -> None:
+def test_qk_norm_makes_attention_independent_of_the_query_norm() -> None:
     torch.manual_seed(4)
     attention = Attention(ModelSettings.model_validate({"d_model": 12, "n_heads": 2}), qk_norm=True).double()
     torch.nn.init.eye_(attention.output.weight)

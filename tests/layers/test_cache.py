@@ -1,4 +1,4 @@
-"""A cache knows how many tokens each row holds, and where the next ones go."""
+"""Key-value caches: lengths of rows, and positions of new tokens."""
 
 import pytest
 import torch
@@ -20,15 +20,15 @@ def cache_of(lengths: list[int]) -> Cache:
     return cache
 
 
-def test_without_a_cache_positions_count_from_zero_in_one_row_for_all() -> None:
+def test_positions_without_a_cache_count_from_zero() -> None:
     assert positions_of(NEW, None, SETTINGS).tolist() == [[0, 1]]
 
 
-def test_rows_of_one_length_share_their_positions() -> None:
+def test_rows_of_equal_length_share_their_positions() -> None:
     assert positions_of(NEW, cache_of([4, 4, 4]), SETTINGS).tolist() == [[4, 5]]
 
 
-def test_rows_of_different_lengths_go_on_each_at_its_own_end() -> None:
+def test_rows_of_different_lengths_continue_at_their_own_ends() -> None:
     assert positions_of(NEW, cache_of([4, 1, 3]), SETTINGS).tolist() == [[4, 5], [1, 2], [3, 4]]
 
 
@@ -39,7 +39,7 @@ def test_selected_rows_keep_their_lengths() -> None:
     assert positions_of(NEW, cache, SETTINGS).tolist() == [[4, 5], [5, 6], [5, 6]]
 
 
-def test_new_keys_and_values_are_kept_at_their_positions() -> None:
+def test_new_keys_and_values_are_stored_at_their_positions() -> None:
     layer = LayerCache(KeysValues(*torch.zeros(2, 2, 1, 4, 3)))
     new = KeysValues(torch.ones(2, 1, 1, 3), 2 * torch.ones(2, 1, 1, 3))
     kept = layer.append(new, torch.tensor([[0], [2]]), end=3)
@@ -51,13 +51,13 @@ def filled(kept: Tensor) -> list[list[float]]:
     return [[float(value) for value in row] for row in kept[:, 0, :, 0].tolist()]
 
 
-def test_a_cache_has_the_precision_of_the_model() -> None:
+def test_cache_has_the_precision_of_the_model() -> None:
     cache = Cache(SETTINGS, n_layers=2, batch=1, capacity=4, like=torch.zeros(1, dtype=torch.bfloat16))
     assert [layer.kept.keys.dtype for layer in cache.layers] == [torch.bfloat16, torch.bfloat16]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(1, 150), max_size=4)), max_size=8))
-def test_an_open_cache_keeps_what_its_rows_hold(plan: list[tuple[int, list[int]]]) -> None:
+def test_continuous_cache_keeps_its_rows_as_others_join_and_leave(plan: list[tuple[int, list[int]]]) -> None:
     settings = ModelSettings.model_validate({"d_model": 4, "n_heads": 1, "n_layers": 2, "context_length": 150})
     like, number = torch.zeros(1), 1.0
     cache, expected = ContinuousCache(settings, 2, 150, like), []
@@ -83,5 +83,5 @@ def test_an_open_cache_keeps_what_its_rows_hold(plan: list[tuple[int, list[int]]
 
 
 @pytest.mark.parametrize("n_tokens", [1, 20, 32, 33, 127, 128, 129, 1000, 5000])
-def test_a_cache_has_room_for_what_it_holds_and_at_most_as_much_again(n_tokens: int) -> None:
+def test_room_for_is_at_most_twice_the_need(n_tokens: int) -> None:
     assert n_tokens <= room_for(n_tokens) <= max(32, 2 * n_tokens)

@@ -6,7 +6,7 @@ from penwright.model.dropout import Dropout, random_levels
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9999])
-def test_each_number_is_dropped_with_probability_p_and_the_rest_scaled(p: float, dtype: torch.dtype) -> None:
+def test_values_are_dropped_with_probability_p_and_the_rest_scaled(p: float, dtype: torch.dtype) -> None:
     x = torch.ones(400_001, dtype=dtype, requires_grad=True)
     y = Dropout(p)(x)
     dropped = y == 0
@@ -17,8 +17,8 @@ def test_each_number_is_dropped_with_probability_p_and_the_rest_scaled(p: float,
     torch.testing.assert_close(x.grad, y.detach())
 
 
-def test_neighbours_are_dropped_independently() -> None:
-    """Four of them come from one draw of 64 bits."""
+def test_neighbouring_values_are_dropped_independently() -> None:
+    """Four neighbours share one 64-bit random number."""
     dropped = (Dropout(0.5)(torch.ones(100_000, 4)) == 0).float()
     assert torch.corrcoef(dropped.T).fill_diagonal_(0).abs().max() < 0.02
 
@@ -28,7 +28,7 @@ def test_nothing_is_dropped_in_evaluation_or_at_zero() -> None:
     assert Dropout(0.0)(x) is x and Dropout(0.5).eval()(x) is x
 
 
-def test_the_seed_gives_the_same_again() -> None:
+def test_dropout_is_reproducible_by_seed() -> None:
     results = []
     for _ in range(2):
         torch.manual_seed(7)
@@ -37,7 +37,7 @@ def test_the_seed_gives_the_same_again() -> None:
 
 
 @pytest.mark.parametrize("shape", [(7, 11), (4,), (2, 3, 5)])
-def test_the_compiler_is_told_the_truth_about_the_random_numbers(shape: tuple[int, ...]) -> None:
+def test_random_operator_passes_opcheck_and_is_tagged_nondeterministic(shape: tuple[int, ...]) -> None:
     checks = ("test_schema", "test_faketensor")
     assert set(torch.library.opcheck(random_levels, (torch.ones(shape),), test_utils=checks).values()) == {"SUCCESS"}
     assert torch.Tag.nondeterministic_seeded in random_levels._opoverload.tags

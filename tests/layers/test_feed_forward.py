@@ -1,4 +1,4 @@
-"""The feed-forward network: its formula for every activation, and a dropout that is really there."""
+"""The feed-forward network: the formula of every activation, and dropout."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def feed_forward_of(**changes: object) -> FeedForward:
 
 
 def formula(kind: str, x: Tensor) -> Tensor:
-    """The activations in elementary functions."""
+    """Return the activation, computed with elementary functions."""
     match kind:
         case "relu":
             return x * (x > 0)
@@ -41,7 +41,7 @@ def test_each_kind_computes_its_formula(kind: str, bias: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
-def test_dropout_hides_its_share_of_the_hidden_layer(kind: str) -> None:
+def test_dropout_zeroes_its_share_of_the_hidden_layer(kind: str) -> None:
     layer = feed_forward_of(feed_forward=kind, feed_forward_dropout=0.25, d_ff=1000)
     hidden: list[Tensor] = []
     layer.down.register_forward_pre_hook(lambda _, inputs: hidden.append(inputs[0]))
@@ -55,6 +55,6 @@ def test_dropout_hides_its_share_of_the_hidden_layer(kind: str) -> None:
     assert abs(share.item() - 0.25) < 0.01
 
 
-def test_each_token_is_computed_for_itself() -> None:
+def test_each_token_is_computed_independently() -> None:
     layer, x = feed_forward_of(), torch.randn(2, 3, 8)
     torch.testing.assert_close(layer(x)[:, 1:2], layer(x[:, 1:2]))

@@ -1,4 +1,4 @@
-"""The norms: their formulas, and where eps stands in them."""
+"""The norms: their formulas, and the place of eps."""
 
 import torch
 
@@ -13,7 +13,7 @@ def test_rms_norm_divides_by_the_root_of_the_mean_square() -> None:
     torch.testing.assert_close(norm(X), X / (X.square().mean(-1, keepdim=True) + 0.1).sqrt())
 
 
-def test_layer_norm_also_takes_the_mean_away() -> None:
+def test_layer_norm_also_subtracts_the_mean() -> None:
     norm = make_norm(6, NormSettings(type="layer", eps=0.1), bias=True)
     centred = X - X.mean(-1, keepdim=True)
     torch.testing.assert_close(norm(X), centred / (centred.square().mean(-1, keepdim=True) + 0.1).sqrt())

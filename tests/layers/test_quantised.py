@@ -1,4 +1,4 @@
-"""Weights of 8 bits: what they stand for, and how far their products are from those of the layer they replace."""
+"""Int8 weights: the error of their products, rounding, and conversion of a model."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from penwright.model.quantised import BLOCK, COMPILES, Int8Linear, int8_product,
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [(1,), (7,), (2, 1), (2, 3)])
-def test_products_are_within_a_hundredth_of_those_of_the_layer(rows: tuple[int, ...], bias: bool) -> None:
+def test_int8_products_are_close_to_those_of_the_layer(rows: tuple[int, ...], bias: bool) -> None:
     torch.manual_seed(1)
     layer, x = nn.Linear(64, 48, bias=bias), torch.randn(*rows, 64)
     exact, rounded = layer(x), Int8Linear(layer)(x)
@@ -19,7 +19,7 @@ def test_products_are_within_a_hundredth_of_those_of_the_layer(rows: tuple[int, 
     assert (rounded - exact).norm() < 0.015 * exact.norm()
 
 
-def test_gradients_pass_through_the_weights_that_int8_stands_for() -> None:
+def test_gradients_use_the_dequantised_weights() -> None:
     layer, x = Int8Linear(nn.Linear(64, 48)), torch.randn(3, 64, requires_grad=True)
     layer(x).sum().backward()
     torch.testing.assert_close(x.grad, layer.weight.sum(0).expand(3, 64))
@@ -29,41 +29,41 @@ def test_each_row_of_weights_has_its_own_scale() -> None:
     layer = nn.Linear(16, 3, bias=False)
     with torch.no_grad():
         layer.weight *= torch.tensor([[1e-3], [1.0], [1e3]])
-    off = (Int8Linear(layer).weight - layer.weight).abs().amax(1) / layer.weight.abs().amax(1)
-    assert off.max() < 0.01
+    error = (Int8Linear(layer).weight - layer.weight).abs().amax(1) / layer.weight.abs().amax(1)
+    assert error.max() < 0.01
 
 
-def test_a_row_is_rounded_alike_whatever_stands_beside_it() -> None:
+def test_rounding_of_a_row_does_not_depend_on_other_rows() -> None:
     layer, rows = Int8Linear(nn.Linear(32, 8)), torch.randn(6, 32)
     torch.testing.assert_close(layer(rows)[:3], layer(rows[:3]), rtol=0, atol=0)
 
 
-def test_rows_of_zeros_stay_zero() -> None:
+def test_zero_rows_stay_zero() -> None:
     layer = Int8Linear(nn.Linear(8, 4, bias=False))
     assert not any(layer(torch.zeros(n_rows, 8)).any() for n_rows in (1, 3))
 
 
 @pytest.mark.skipif(not COMPILES, reason="without instructions for int8, a single row is rounded to bfloat16")
-def test_a_row_has_the_same_product_alone_and_among_others() -> None:
+def test_row_has_the_same_product_alone_and_in_a_batch() -> None:
     layer, x = Int8Linear(nn.Linear(64, 48)), torch.randn(5, 64)
     assert torch.equal(torch.cat([layer(row[None]) for row in x]), layer(x))
 
 
-def test_every_linear_layer_is_replaced_and_the_rest_stays_exact() -> None:
+def test_to_precision_int8_replaces_every_linear_layer() -> None:
     model = DecoderOnly(20, ModelSettings.model_validate({"d_model": 16, "n_heads": 2, "n_layers": 2}))
     to_precision(model, "int8")
     assert not any(isinstance(part, nn.Linear) for part in model.modules())
     assert {p.dtype for p in model.parameters()} == {torch.float32}
 
 
-def test_in_bfloat16_angles_stay_exact() -> None:
+def test_to_precision_bfloat16_keeps_rotary_frequencies_exact() -> None:
     model = DecoderOnly(20, ModelSettings.model_validate({"d_model": 16, "n_heads": 2, "n_layers": 2}))
     to_precision(model, "bfloat16")
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert model.decoder.rotary is not None and model.decoder.rotary.frequencies.dtype == torch.float32
 
 
-def test_a_module_without_linear_layers_is_left_alone() -> None:
+def test_module_without_linear_layers_is_unchanged() -> None:
     module = nn.Sequential(nn.LayerNorm(4), nn.ReLU())
     quantise(module)
     assert [type(part) for part in module] == [nn.LayerNorm, nn.ReLU]

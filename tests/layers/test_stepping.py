@@ -1,4 +1,4 @@
-"""Attention of few targets to what a cache holds: the same as by the plain kernel."""
+"""Attention of a few targets to cached sources, compared with the plain kernel."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def as_an_operator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("as_an_operator")
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("n_kv_heads", [4, 2])
-def test_it_is_the_plain_kernel(n_kv_heads: int, masked: bool) -> None:
+def test_stepping_attention_equals_the_plain_kernel(n_kv_heads: int, masked: bool) -> None:
     queries, keys, values = torch.randn(ROWS, HEADS, TARGETS, WIDTH), *torch.randn(2, ROWS, n_kv_heads, SOURCES, WIDTH)
     mask = KernelMask(torch.ones(ROWS, 1, TARGETS, SOURCES).tril(4).bool() if masked else None)
     found = stepping_attention()(queries, keys, values, mask, 0.0)
@@ -26,9 +26,9 @@ def test_it_is_the_plain_kernel(n_kv_heads: int, masked: bool) -> None:
 
 
 @pytest.mark.usefixtures("as_an_operator")
-@pytest.mark.parametrize("kept_in", [torch.float32, torch.bfloat16])
-def test_sources_are_read_in_the_rows_that_keep_them(kept_in: torch.dtype) -> None:
-    queries, kept = torch.randn(ROWS, HEADS, 1, WIDTH), torch.randn(2, ROWS + 1, HEADS, SOURCES, WIDTH).to(kept_in)
+@pytest.mark.parametrize("cache_dtype", [torch.float32, torch.bfloat16])
+def test_stepping_attention_reads_sources_from_their_origin_rows(cache_dtype: torch.dtype) -> None:
+    queries, kept = torch.randn(ROWS, HEADS, 1, WIDTH), torch.randn(2, ROWS + 1, HEADS, SOURCES, WIDTH).to(cache_dtype)
     origins = torch.randint(0, ROWS + 1, (ROWS, SOURCES))
     own = [torch.stack([x[row, :, place] for place, row in enumerate(origins.T)], 2) for x in kept]
     found = stepping_attention(origins)(queries, *kept, KernelMask(), 0.0)

@@ -1,4 +1,4 @@
-"""Which matrices the two ends of a model share, and how its embeddings are scaled."""
+"""Embeddings: tied matrices, scaling, positions and dropout."""
 
 from math import sqrt
 
@@ -23,7 +23,7 @@ def n_parameters(model: torch.nn.Module) -> int:
 
 
 @pytest.mark.parametrize(("tie", "n_matrices"), [("all", 1), ("output", 2), ("none", 3)])
-def test_a_translator_shares_the_matrices_that_its_settings_name(tie: str, n_matrices: int) -> None:
+def test_encoder_decoder_ties_the_requested_matrices(tie: str, n_matrices: int) -> None:
     model = EncoderDecoder(VOCABULARY, settings_of(tie_embeddings=tie))
     source, target, output = (
         model.source_embedding.tokens.weight,
@@ -36,20 +36,18 @@ def test_a_translator_shares_the_matrices_that_its_settings_name(tie: str, n_mat
 
 
 @pytest.mark.parametrize(("tie", "n_matrices"), [("all", 1), ("output", 1), ("none", 2)])
-def test_a_writer_shares_its_only_table_with_the_output_unless_told_otherwise(tie: str, n_matrices: int) -> None:
+def test_decoder_only_ties_its_output_unless_set_to_none(tie: str, n_matrices: int) -> None:
     model = DecoderOnly(VOCABULARY, settings_of(tie_embeddings=tie))
     assert n_parameters(model) - n_parameters(model.decoder) == n_matrices * VOCABULARY * WIDTH
 
 
-def test_a_bias_of_the_output_is_one_number_for_each_token() -> None:
+def test_output_bias_has_one_parameter_per_token() -> None:
     with_bias, without = (DecoderOnly(VOCABULARY, settings_of(output_bias=bias)) for bias in (True, False))
     assert n_parameters(with_bias) - n_parameters(without) == VOCABULARY
 
 
 @pytest.mark.parametrize(("scaled", "factor"), [(True, sqrt(WIDTH)), (False, 1.0)])
-def test_embeddings_are_scaled_by_the_root_of_their_width_where_the_settings_say_so(
-    scaled: bool, factor: float
-) -> None:
+def test_embeddings_are_scaled_by_the_root_of_the_width_on_request(scaled: bool, factor: float) -> None:
     embedding = Embedding(VOCABULARY, settings_of(scale_embeddings=scaled))
     found = embedding(torch.tensor([[3, 4]]), torch.arange(2)[None])
     torch.testing.assert_close(found[0], embedding.tokens.weight[3:5] * factor)
@@ -63,7 +61,7 @@ def test_positions_are_added_after_scaling() -> None:
     torch.testing.assert_close(embedding(torch.tensor([[3]]), torch.tensor([[1]]))[0, 0], expected)
 
 
-def test_dropout_acts_on_the_sum_of_embeddings_and_positions() -> None:
+def test_dropout_applies_to_the_sum_of_embeddings_and_positions() -> None:
     torch.manual_seed(0)
     embedding = Embedding(VOCABULARY, settings_of(dropout=0.5, positions={"type": "sinusoidal"}))
     found = embedding(torch.randint(VOCABULARY, (20, 10)), torch.arange(10)[None])

@@ -1,4 +1,4 @@
-"""What must hold for every variant of a Transformer, whichever of its parts are exchanged."""
+"""Properties of every variant of the Transformer."""
 
 from collections.abc import Callable
 from math import sqrt
@@ -71,7 +71,7 @@ def settings_of(variant: str, changes: Table | None = None) -> ModelSettings:
 
 
 def build(task: Task, variant: str, changes: Table | None = None) -> Model:
-    """A model in float64, all of whose parameters are random, in evaluation mode."""
+    """Return a float64 model with random parameters in evaluation mode."""
     torch.manual_seed(1)
     model = make_model(task, VOCABULARY, settings_of(variant, changes), LABELS).double().eval()
     with torch.no_grad():
@@ -115,7 +115,7 @@ def classifier_of(variant: str) -> EncoderOnly:
 
 @pytest.mark.parametrize("variant", BLOCKS)
 @pytest.mark.parametrize("cross_attention", [False, True], ids=["self", "cross"])
-def test_the_gradients_of_a_block_are_those_of_finite_differences(variant: str, cross_attention: bool) -> None:
+def test_gradients_of_a_block_match_finite_differences(variant: str, cross_attention: bool) -> None:
     torch.manual_seed(2)
     settings = settings_of(variant)
     block = Block(settings, cross_attention=cross_attention).double()
@@ -146,7 +146,7 @@ def test_gradients_reach_every_parameter(task: Task, variant: str) -> None:
 
 @every_variant
 @every_task
-def test_the_fused_kernel_computes_softmax_of_scaled_scores(task: Task, variant: str) -> None:
+def test_fused_kernel_computes_softmax_of_scaled_scores(task: Task, variant: str) -> None:
     model = build(task, variant)
     fused = logits_of(model)
     attentions = [module for module in model.modules() if isinstance(module, Attention)]
@@ -160,7 +160,7 @@ def test_the_fused_kernel_computes_softmax_of_scaled_scores(task: Task, variant:
 
 
 def explicit_kernel(seen: list[Tensor]) -> Callable[[Tensor, Tensor, Tensor, KernelMask, float], Tensor]:
-    """Attention as the paper writes it, keeping its weights."""
+    """Return the attention kernel of the paper, which appends its weights to `seen`."""
 
     def kernel(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, _: float) -> Tensor:
         shared = queries.shape[1] // keys.shape[1]
@@ -176,7 +176,7 @@ def explicit_kernel(seen: list[Tensor]) -> Callable[[Tensor, Tensor, Tensor, Ker
 
 
 @every_variant
-def test_a_writer_sees_no_future(variant: str) -> None:
+def test_decoder_only_sees_no_future(variant: str) -> None:
     model, tokens = decoder_of(variant), random_tokens(2, 9)
     changed = tokens.clone()
     changed[:, 5:] = (changed[:, 5:] + 1) % VOCABULARY
@@ -185,7 +185,7 @@ def test_a_writer_sees_no_future(variant: str) -> None:
 
 
 @every_variant
-def test_a_translator_sees_no_future_target_but_all_of_its_source(variant: str) -> None:
+def test_decoder_sees_no_future_target_but_the_whole_source(variant: str) -> None:
     model, source, target = translator_of(variant), random_tokens(2, 7), random_tokens(2, 6)
     real = torch.ones_like(source, dtype=torch.bool)
     changed = target.clone()
@@ -198,7 +198,7 @@ def test_a_translator_sees_no_future_target_but_all_of_its_source(variant: str) 
 
 
 @every_variant
-def test_packed_documents_do_not_see_each_other(variant: str) -> None:
+def test_packed_documents_do_not_attend_to_each_other(variant: str) -> None:
     model, tokens = decoder_of(variant), random_tokens(1, 9)
     segments = torch.tensor([[0] * 4 + [1] * 5])
     packed = model(tokens, segments)
@@ -209,27 +209,27 @@ def test_packed_documents_do_not_see_each_other(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", ["modern", "no-positions", "window", "grouped"])
-def test_with_relative_positions_packed_documents_equal_the_documents_alone(variant: str) -> None:
+def test_packed_documents_equal_single_ones_with_relative_positions(variant: str) -> None:
     model, tokens = decoder_of(variant), random_tokens(1, 9)
     packed = model(tokens, torch.tensor([[0] * 4 + [1] * 5]))
     torch.testing.assert_close(packed[:, 4:], model(tokens[:, 4:]))
 
 
 @every_variant
-def test_padding_of_a_source_changes_no_translation(variant: str) -> None:
+def test_source_padding_does_not_change_a_translation(variant: str) -> None:
     model, source, target = translator_of(variant), random_tokens(2, 7), random_tokens(2, 5)
     padded = model(source, REAL, target)
     torch.testing.assert_close(padded[1:], model(source[1:, :4], REAL[1:, :4], target[1:]))
 
 
 @every_variant
-def test_padding_changes_no_class(variant: str) -> None:
+def test_padding_does_not_change_a_classification(variant: str) -> None:
     model, tokens = classifier_of(variant), random_tokens(2, 7)
     torch.testing.assert_close(model(tokens, REAL)[1:], model(tokens[1:, :4], REAL[1:, :4]))
 
 
 @every_variant
-def test_padding_changes_no_encoded_token(variant: str) -> None:
+def test_padding_does_not_change_the_encoded_tokens(variant: str) -> None:
     model, tokens = classifier_of(variant), random_tokens(2, 7)
     alone = model.hidden(tokens[1:, :4], REAL[1:, :4])
     torch.testing.assert_close(model.hidden(tokens, REAL)[1:, :4], alone)
@@ -237,7 +237,7 @@ def test_padding_changes_no_encoded_token(variant: str) -> None:
 
 @every_variant
 @every_task
-def test_a_row_of_nothing_but_padding_gives_no_nan(task: Task, variant: str) -> None:
+def test_fully_padded_row_gives_no_nan(task: Task, variant: str) -> None:
     model, tokens, nothing = build(task, variant), random_tokens(2, 5), torch.zeros(2, 5, dtype=torch.bool)
     match model:
         case DecoderOnly():
@@ -252,7 +252,7 @@ def test_a_row_of_nothing_but_padding_gives_no_nan(task: Task, variant: str) -> 
 
 
 @every_variant
-def test_a_cached_writer_repeats_the_full_pass(variant: str) -> None:
+def test_cached_decoder_only_equals_the_full_pass(variant: str) -> None:
     model, tokens = decoder_of(variant), random_tokens(2, 9)
     cache, parts = model.new_cache(batch=2, capacity=9), []
     for part in tokens.split([4, 1, 1, 3], dim=1):
@@ -262,10 +262,10 @@ def test_a_cached_writer_repeats_the_full_pass(variant: str) -> None:
 
 
 @every_variant
-def test_a_cached_writer_of_rows_of_different_lengths_repeats_the_full_pass(variant: str) -> None:
+def test_cached_decoder_only_equals_the_full_pass_for_ragged_rows(variant: str) -> None:
     model, lengths, tokens = decoder_of(variant), torch.tensor([5, 2, 4]), random_tokens(3, 8)
     cache = model.new_cache(batch=3, capacity=8)
-    model(tokens[:, :5], cache=cache)  # of the shorter rows, what follows is padding
+    model(tokens[:, :5], cache=cache)  # the rest of the shorter rows is padding
     cache.advance(lengths)
     for step in range(3):
         at = lengths + step
@@ -276,7 +276,7 @@ def test_a_cached_writer_of_rows_of_different_lengths_repeats_the_full_pass(vari
 
 
 @every_variant
-def test_a_cached_translator_repeats_the_full_pass(variant: str) -> None:
+def test_cached_encoder_decoder_equals_the_full_pass(variant: str) -> None:
     model, source, target = translator_of(variant), random_tokens(2, 7), random_tokens(2, 5)
     encoded = model.encode(source, REAL)
     cache, parts = model.new_cache(batch=2, capacity=5), []
@@ -287,7 +287,7 @@ def test_a_cached_translator_repeats_the_full_pass(variant: str) -> None:
 
 
 @every_variant
-def test_selected_rows_of_a_search_go_on_where_they_were(variant: str) -> None:
+def test_selected_rows_continue_from_their_cache(variant: str) -> None:
     model, source, target = translator_of(variant), random_tokens(2, 7), random_tokens(2, 5)
     encoded, cache, rows = model.encode(source, REAL), model.new_cache(batch=2, capacity=5), torch.tensor([1, 1, 0])
     model.hidden(target[:, :4], encoded, cache)
@@ -299,7 +299,7 @@ def test_selected_rows_of_a_search_go_on_where_they_were(variant: str) -> None:
 
 @every_variant
 @every_task
-def test_the_size_of_a_model_is_known_before_it_is_built(task: Task, variant: str) -> None:
+def test_size_of_predicts_the_number_of_parameters(task: Task, variant: str) -> None:
     model = make_model(task, VOCABULARY, settings_of(variant), LABELS)
     expected = sum(parameter.numel() for parameter in model.parameters())
     assert size_of(task, VOCABULARY, settings_of(variant), n_labels=LABELS).parameters == expected
@@ -307,7 +307,7 @@ def test_the_size_of_a_model_is_known_before_it_is_built(task: Task, variant: st
 
 @pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "feed_forward_dropout"])
 @every_task
-def test_each_dropout_acts_in_training_and_never_in_use(task: Task, kind: str) -> None:
+def test_each_dropout_acts_only_in_training(task: Task, kind: str) -> None:
     model = build(task, "modern", {kind: 0.5})
     without = logits_of(build(task, "modern"))
     torch.testing.assert_close(logits_of(model), without)
@@ -317,7 +317,7 @@ def test_each_dropout_acts_in_training_and_never_in_use(task: Task, kind: str) -
 
 @pytest.mark.parametrize("variant", ["modern", "sinusoidal", "no-positions", "window"])
 @every_task
-def test_texts_beyond_the_training_context_are_read(task: Task, variant: str) -> None:
+def test_texts_beyond_the_training_context_give_finite_logits(task: Task, variant: str) -> None:
     model = build(task, variant)
     tokens = random_tokens(1, 3 * model.settings.context_length)
     real = torch.ones_like(tokens, dtype=torch.bool)
@@ -333,7 +333,7 @@ def test_texts_beyond_the_training_context_are_read(task: Task, variant: str) ->
 
 @pytest.mark.parametrize("variant", ["modern", "biases", "post-layer-norm", "qk-norm"])
 @every_task
-def test_a_model_whose_new_blocks_add_nothing_is_trained_everywhere_after_some_steps(task: Task, variant: str) -> None:
+def test_zero_initialised_blocks_learn_in_every_parameter(task: Task, variant: str) -> None:
     torch.manual_seed(3)
     settings = settings_of(variant, {"zero_init_outputs": True})
     model = make_model(task, VOCABULARY, settings, LABELS)

@@ -1,4 +1,4 @@
-"""How a new model begins."""
+"""Initial parameters of a model."""
 
 import pytest
 import torch
@@ -10,13 +10,13 @@ SMALL = {"d_model": 64, "n_layers": 3, "n_heads": 4}
 
 
 @pytest.mark.parametrize("task", ["generate", "translate", "classify"])
-def test_a_new_block_adds_nothing(task: Task) -> None:
+def test_new_block_outputs_start_at_zero(task: Task) -> None:
     model = make_model(task, 20, ModelSettings.model_validate(SMALL), n_labels=2)
     added = [p for name, p in model.named_parameters() if name.endswith(("attention.output.weight", ".down.weight"))]
     assert added and not any(parameter.any() for parameter in added)
 
 
-def test_without_zeros_what_blocks_add_shrinks_with_their_number() -> None:
+def test_nonzero_block_outputs_shrink_with_the_number_of_layers() -> None:
     torch.manual_seed(0)
     deviations = []
     for n_layers in (2, 8):
@@ -27,7 +27,7 @@ def test_without_zeros_what_blocks_add_shrinks_with_their_number() -> None:
 
 
 @pytest.mark.parametrize("task", ["generate", "translate", "classify"])
-def test_biases_begin_at_zero_and_norms_at_one(task: Task) -> None:
+def test_biases_start_at_zero_and_norms_at_one(task: Task) -> None:
     settings = ModelSettings.model_validate(SMALL | {"norm": {"type": "layer"}, "bias": True, "output_bias": True})
     model = make_model(task, 20, settings, n_labels=2)
     for name, parameter in model.named_parameters():
@@ -37,7 +37,7 @@ def test_biases_begin_at_zero_and_norms_at_one(task: Task) -> None:
             assert (parameter == 1).all(), name
 
 
-def test_the_same_seed_makes_the_same_model() -> None:
+def test_same_seed_gives_the_same_model() -> None:
     models = []
     for _ in range(2):
         torch.manual_seed(11)

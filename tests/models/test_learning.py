@@ -1,4 +1,4 @@
-"""Each of the three shapes learns, in a few hundred small steps, a task that only its own kind of attention can do."""
+"""Each architecture learns, in a few hundred steps, a task that needs its kind of attention."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ def settings_of(changes: Table) -> ModelSettings:
 
 
 def accuracy_after_training(model: nn.Module, task: Task, learning_rate: float, steps: int) -> float:
-    """On new examples, after these steps."""
+    """Train, and return the accuracy on new examples."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
     for _ in range(steps):
         logits, targets = task(32)
@@ -37,7 +37,7 @@ def random_words(batch: int) -> Tensor:
     return torch.randint(1, LETTERS + 1, (batch, LENGTH))
 
 
-def test_a_writer_learns_to_copy() -> None:
+def test_decoder_only_learns_to_copy() -> None:
     torch.manual_seed(0)
     model = DecoderOnly(LETTERS + 1, settings_of({}))
 
@@ -50,7 +50,7 @@ def test_a_writer_learns_to_copy() -> None:
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
-def test_a_translator_learns_to_copy(norm_position: str) -> None:
+def test_encoder_decoder_learns_to_copy(norm_position: str) -> None:
     torch.manual_seed(0)
     changes = {"positions": {"type": "sinusoidal"}, "scale_embeddings": True, "norm_position": norm_position}
     model = EncoderDecoder(LETTERS + 1, settings_of(changes))
@@ -63,7 +63,7 @@ def test_a_translator_learns_to_copy(norm_position: str) -> None:
     assert accuracy_after_training(model, copy, 5e-3, steps=220) > 0.9
 
 
-def test_a_classifier_learns_to_count() -> None:
+def test_encoder_only_learns_to_count() -> None:
     torch.manual_seed(0)
     model = EncoderOnly(LETTERS + 1, settings_of({}), n_labels=4)
 

@@ -1,4 +1,4 @@
-"""Chat templates: the same text as transformers makes, and messages that stay text."""
+"""Chat templates: the same text as in transformers, and messages that stay plain text."""
 
 import json
 
@@ -51,40 +51,45 @@ ENDS = {  # the text that each template calls eos_token
     GEMMA: "<end_of_turn>",
     ZEPHYR: "</s>",
 }
-TALK = [Message("user", "Hello"), Message("assistant", "Hi."), Message("user", "Bye"), Message("assistant", "So long.")]
+MESSAGES = [
+    Message("user", "Hello"),
+    Message("assistant", "Hi."),
+    Message("user", "Bye"),
+    Message("assistant", "So long."),
+]
 
 
 @pytest.mark.parametrize("source", ENDS)
 @pytest.mark.parametrize("n", [1, 3])
-def test_the_text_is_that_of_transformers(source: str, n: int) -> None:
+def test_rendered_template_equals_that_of_transformers(source: str, n: int) -> None:
     library, end = LibraryTokenizer(models.BPE()), ENDS[source]
-    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=library, bos_token="<s>", eos_token=end or None)
-    messages = [each._asdict() for each in TALK[:n]]
-    text = theirs.apply_chat_template(messages, chat_template=source, tokenize=False, add_generation_prompt=True)
-    turns, rest = ChatTemplate(source, "<s>", end).turns(TALK[:n])
+    reference = transformers.PreTrainedTokenizerFast(tokenizer_object=library, bos_token="<s>", eos_token=end or None)
+    messages = [each._asdict() for each in MESSAGES[:n]]
+    text = reference.apply_chat_template(messages, chat_template=source, tokenize=False, add_generation_prompt=True)
+    turns, rest = ChatTemplate(source, "<s>", end).turns(MESSAGES[:n])
     assert "".join([piece for turn in turns for piece in (*turn.prompt, turn.answer, end)] + [*rest]) == text
 
 
 @pytest.mark.parametrize("source", [LLAMA_2, MISTRAL, ZEPHYR])
-def test_the_tokens_are_those_of_transformers_for_a_tokenizer_that_joins_spaces_to_words(source: str) -> None:
+def test_metaspace_tokens_of_a_template_equal_those_of_transformers(source: str) -> None:
     library = LibraryTokenizer(models.BPE(unk_token="<unk>"))
     library.pre_tokenizer, library.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     specials = [AddedToken(name, special=True, normalized=False) for name in ("<unk>", "<s>", "</s>")]
     text = "[INST] Hello [/INST] Hi. [INST] Bye [/INST] So long. <|user|>\n<|assistant|>\n"
     library.train_from_iterator([text] * 3, trainers.BpeTrainer(special_tokens=specials, show_progress=False))
-    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=library, bos_token="<s>", eos_token="</s>")
-    ours = ForeignTokenizer(json.loads(library.to_str()) | {"penwright": {"pad": 2, "start": 1, "end": 2}})
-    wanted = theirs.apply_chat_template(
-        [each._asdict() for each in TALK], chat_template=source, add_generation_prompt=True
+    reference = transformers.PreTrainedTokenizerFast(tokenizer_object=library, bos_token="<s>", eos_token="</s>")
+    tokenizer = ForeignTokenizer(json.loads(library.to_str()) | {"penwright": {"pad": 2, "start": 1, "end": 2}})
+    wanted = reference.apply_chat_template(
+        [each._asdict() for each in MESSAGES], chat_template=source, add_generation_prompt=True
     )["input_ids"]
-    turns, rest = ChatTemplate(source, "<s>", "</s>").turns(TALK)
+    turns, rest = ChatTemplate(source, "<s>", "</s>").turns(MESSAGES)
     pieces = [piece for turn in turns for piece in (turn.prompt, [turn.answer], [Markup("</s>")])]
-    found = [token for each in [*pieces, rest] for token in encode_pieces(ours, each)]
-    assert theirs.convert_ids_to_tokens(found) == theirs.convert_ids_to_tokens(wanted)
+    found = [token for each in [*pieces, rest] for token in encode_pieces(tokenizer, each)]
+    assert reference.convert_ids_to_tokens(found) == reference.convert_ids_to_tokens(wanted)
 
 
-def test_turns_are_the_answers_and_what_comes_before_them() -> None:
-    (first, second), rest = ChatTemplate(CHATML, end_token="<|im_end|>").turns(TALK)
+def test_turns_split_the_text_into_prompts_and_answers() -> None:
+    (first, second), rest = ChatTemplate(CHATML, end_token="<|im_end|>").turns(MESSAGES)
     assert (first.answer, second.answer) == ("Hi.", "So long.")
     assert first.prompt[-1] == "<|im_end|>\n<|im_start|>assistant\n"
     assert rest == ("\n<|im_start|>assistant\n",)
@@ -92,11 +97,11 @@ def test_turns_are_the_answers_and_what_comes_before_them() -> None:
         "\n<|im_start|>user\n",
         "Bye",
         "<|im_end|>\n<|im_start|>assistant\n",
-    )  # the model ends answers
+    )  # without the end of the first answer, which the model writes
     assert [isinstance(piece, Markup) for piece in second.prompt] == [True, False, True]
 
 
-def test_special_tokens_in_messages_are_text() -> None:
+def test_special_tokens_in_messages_are_encoded_as_text() -> None:
     tokenizer = train_tokenizer("bytes", ["a"])
     template = ChatTemplate("{{ '</s>' }}{{ messages[0].content }}")
     tokens = encode_pieces(tokenizer, template.turns([Message("user", "a</s>")])[1])
@@ -115,13 +120,13 @@ def test_special_tokens_in_messages_are_text() -> None:
         ("{% set x = namespace(y='x') %}{% for n in range(99) %}{% set x.y = x.y ~ x.y %}{% endfor %}", "rejects"),
     ],
 )
-def test_a_bad_or_hostile_template_is_an_error(source: str, message: str) -> None:
+def test_invalid_or_hostile_template_is_refused(source: str, message: str) -> None:
     with pytest.raises(PenwrightError, match=message):
-        ChatTemplate(source).turns(TALK[:1])
+        ChatTemplate(source).turns(MESSAGES[:1])
 
 
-def test_an_endless_template_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_template_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "MOST_SECONDS", 2)
     source = f"{'{% for n in range(9999) %}' * 4}{'{% endfor %}' * 4}"
     with pytest.raises(PenwrightError, match="needs more than 2 s or 512 MiB of memory"):
-        ChatTemplate(source).turns(TALK[:1])
+        ChatTemplate(source).turns(MESSAGES[:1])

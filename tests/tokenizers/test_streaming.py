@@ -1,4 +1,4 @@
-"""Text that comes token by token is the text that comes at once."""
+"""Streaming: text decoded token by token equals text decoded at once."""
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 @settings(max_examples=50)
 @given(text=st.text())
-def test_pieces_grow_into_the_text_of_all_tokens(tokenizer: Tokenizer, text: str):
+def test_streamed_text_equals_the_decoded_text(tokenizer: Tokenizer, text: str):
     stream = TextStream(tokenizer)
     ids = tokenizer.encode(text)
     assert "".join(map(stream.push, ids)) + stream.finish() == tokenizer.decode(ids)
@@ -23,19 +23,19 @@ def test_pieces_grow_into_the_text_of_all_tokens(tokenizer: Tokenizer, text: str
 
 @settings(max_examples=50)
 @given(data=st.data())
-def test_any_ids_at_all_stream_as_they_decode(tokenizer: Tokenizer, data: st.DataObject):
+def test_any_token_ids_stream_as_they_decode(tokenizer: Tokenizer, data: st.DataObject):
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1)))
     stream = TextStream(tokenizer)
     assert "".join(map(stream.push, ids)) + stream.finish() == tokenizer.decode(ids)
 
 
-def test_a_character_waits_for_its_last_byte():
+def test_incomplete_character_is_held_back_until_its_last_byte():
     tokenizer = train_tokenizer("bytes", ["a"])
     stream = TextStream(tokenizer)
     assert [stream.push(token_id) for token_id in tokenizer.encode("字a")] == ["", "", "字", "a"]
 
 
-def test_a_character_that_never_ends_becomes_a_replacement_character():
+def test_unfinished_character_becomes_a_replacement_character():
     tokenizer = train_tokenizer("bytes", ["a"])
     stream = TextStream(tokenizer)
     assert [stream.push(token_id) for token_id in tokenizer.encode("字")[:2]] == ["", ""]

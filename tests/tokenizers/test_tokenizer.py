@@ -1,4 +1,4 @@
-"""What holds for every kind of tokenizer, and what is special to each."""
+"""Properties of every kind of tokenizer, and of each kind alone."""
 
 import json
 from pathlib import Path
@@ -57,13 +57,13 @@ def letters() -> Tokenizer:
 
 
 @pytest.mark.parametrize("text", HARD)
-def test_decoding_gives_the_text_back(tokenizer: Tokenizer, text: str):
+def test_encode_and_decode_round_trip(tokenizer: Tokenizer, text: str):
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @settings(max_examples=50)
 @given(text=st.text())
-def test_byte_tokenizers_know_every_text(byte_tokenizer: Tokenizer, text: str):
+def test_byte_tokenizers_encode_every_text(byte_tokenizer: Tokenizer, text: str):
     assert byte_tokenizer.decode(byte_tokenizer.encode(text)) == text
 
 
@@ -72,12 +72,12 @@ def test_no_text_encodes_to_a_special_token(tokenizer: Tokenizer, text: str):
     assert max(tokenizer.encode(text), default=0) < tokenizer.vocab_size - (4 if tokenizer.kind == "characters" else 3)
 
 
-def test_the_first_word_is_the_token_that_it_is_elsewhere():
+def test_prefix_space_gives_the_first_word_its_usual_token():
     tokenizer = train_tokenizer("bpe", ["the cat and the dog"] * 3, 300, prefix_space=True)
     assert tokenizer.encode("the") == tokenizer.encode("dog the")[1:] and tokenizer.encode("") == []
 
 
-def test_special_tokens_stand_at_the_end(tokenizer: Tokenizer):
+def test_special_tokens_come_last_in_the_vocabulary(tokenizer: Tokenizer):
     n = tokenizer.vocab_size
     assert (tokenizer.pad_id, tokenizer.start_id, tokenizer.end_id) == (n - 3, n - 2, n - 1)
     assert tokenizer.unknown_id == (n - 4 if tokenizer.kind == "characters" else None)
@@ -88,13 +88,13 @@ def test_special_tokens_decode_to_nothing(tokenizer: Tokenizer):
     assert tokenizer.decode(ids) == "The mat"
 
 
-def test_a_batch_gives_what_single_texts_give(tokenizer: Tokenizer):
+def test_encode_batch_agrees_with_encode(tokenizer: Tokenizer):
     batch = tokenizer.encode_batch(HARD)
     assert [ids.tolist() for ids in batch] == [tokenizer.encode(text) for text in HARD]
     assert {ids.dtype for ids in batch} == {np.dtype(np.uint16)}
 
 
-def test_a_saved_tokenizer_is_the_same(tokenizer: Tokenizer, tmp_path: Path):
+def test_save_and_load_round_trip(tokenizer: Tokenizer, tmp_path: Path):
     tokenizer.save(tmp_path / "tokenizer.json")
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")
     assert (loaded.kind, loaded.vocab_size, loaded.fingerprint) == (
@@ -106,7 +106,7 @@ def test_a_saved_tokenizer_is_the_same(tokenizer: Tokenizer, tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", HARD)
-def test_the_plain_library_gives_the_same_ids(tokenizer: Tokenizer, text: str, tmp_path: Path):
+def test_tokenizers_library_gives_the_same_ids(tokenizer: Tokenizer, text: str, tmp_path: Path):
     tokenizer.save(tmp_path / "tokenizer.json")
     library = LibraryTokenizer.from_file(str(tmp_path / "tokenizer.json"))
     library.encode_special_tokens = True
@@ -116,75 +116,75 @@ def test_the_plain_library_gives_the_same_ids(tokenizer: Tokenizer, text: str, t
 
 @settings(max_examples=50)
 @given(text=st.text(st.sampled_from("ab.é'_1 \t\n\x1c\x1f\u00a0\u2028\u3000\u0301字👍")))
-def test_words_are_cut_where_the_plain_library_cuts_them(byte_tokenizer: Tokenizer, text: str):
+def test_words_are_split_as_by_the_tokenizers_library(byte_tokenizer: Tokenizer, text: str):
     library = LibraryTokenizer.from_str(byte_tokenizer._library.to_str())
     assert byte_tokenizer.encode(text) == library.encode(text).ids
 
 
-def test_transformers_reads_the_file(tokenizer: Tokenizer, tmp_path: Path):
+def test_transformers_loads_the_file_and_gives_the_same_ids(tokenizer: Tokenizer, tmp_path: Path):
     tokenizer.save(tmp_path / "tokenizer.json")
     reference = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"), split_special_tokens=True)
     for text in HARD:
         assert reference.encode(text, add_special_tokens=False) == tokenizer.encode(text)
 
 
-def test_half_a_surrogate_pair_becomes_a_replacement_character(byte_tokenizer: Tokenizer):
+def test_lone_surrogate_becomes_a_replacement_character(byte_tokenizer: Tokenizer):
     assert byte_tokenizer.decode(byte_tokenizer.encode("a\ud800b")) == "a\ufffdb"
 
 
-def test_tokens_are_shown_readably(tokenizer: Tokenizer):
+def test_token_text_is_readable(tokenizer: Tokenizer):
     assert tokenizer.token_text(tokenizer.end_id) == "</s>"
     read = " the mat" if tokenizer.prefix_space else "the mat"
     assert "".join(map(tokenizer.token_text, tokenizer.encode("the mat"))) == read
 
 
-def test_a_part_of_a_character_is_shown_as_hexadecimal():
+def test_partial_character_is_shown_in_hexadecimal():
     tokenizer = train_tokenizer("bytes", ["ó"])
     assert [tokenizer.token_text(token_id) for token_id in tokenizer.encode("ó")] == [r"\xc3", r"\xb3"]
 
 
-def test_unseen_characters_become_unknown_and_are_named(letters: Tokenizer):
+def test_unseen_characters_are_encoded_as_unknown_and_listed(letters: Tokenizer):
     ids = letters.encode("aXbYX\ud800")
     assert letters.decode(ids) == "a\ufffdb\ufffd\ufffd\ufffd"
     assert ids.count(letters.unknown_id) == 4
     assert letters.unknown_characters("aXbYX\ud800") == ["X", "Y", "\ufffd"]
 
 
-def test_other_kinds_know_all_characters(byte_tokenizer: Tokenizer):
+def test_byte_tokenizers_have_no_unknown_characters(byte_tokenizer: Tokenizer):
     assert byte_tokenizer.unknown_characters("Xé字") == []
 
 
-def test_the_memory_of_words_may_overflow(byte_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch):
+def test_overflow_of_the_word_cache_is_harmless(byte_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(WordEncoder, "max_characters", 5)
     for _ in range(3):
         assert [byte_tokenizer.decode(byte_tokenizer.encode(text)) for text in HARD] == HARD
 
 
-def test_ids_are_as_small_as_the_vocabulary_allows():
+def test_ids_use_the_smallest_sufficient_dtype():
     assert (ids_type(65_536), ids_type(65_537)) == (np.uint16, np.uint32)
 
 
-def test_a_missing_file_is_named(tmp_path: Path):
+def test_missing_file_is_named(tmp_path: Path):
     with pytest.raises(PenwrightError, match=r"missing\.json"):
         Tokenizer.load(tmp_path / "missing.json")
 
 
 @pytest.mark.parametrize("damage", ["", "{}", "[]", '{"version": "1.0"', "\x00"])
-def test_a_damaged_file_is_named(tmp_path: Path, damage: str):
+def test_damaged_file_is_named(tmp_path: Path, damage: str):
     (tmp_path / "tokenizer.json").write_text(damage, encoding="utf-8")
     with pytest.raises(PenwrightError, match=r"tokenizer\.json is damaged or was not made by Penwright"):
         Tokenizer.load(tmp_path / "tokenizer.json")
 
 
-def test_a_file_without_our_special_tokens_is_refused(tmp_path: Path, letters: Tokenizer):
+def test_file_without_our_special_tokens_is_refused(tmp_path: Path, letters: Tokenizer):
     letters.save(tmp_path / "tokenizer.json")
-    makeup = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
-    (tmp_path / "tokenizer.json").write_text(json.dumps(makeup | {"added_tokens": []}), encoding="utf-8")
+    content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content | {"added_tokens": []}), encoding="utf-8")
     with pytest.raises(PenwrightError, match="was not made by Penwright"):
         Tokenizer.load(tmp_path / "tokenizer.json")
 
 
-def test_a_failed_save_leaves_nothing(tmp_path: Path, letters: Tokenizer):
+def test_failed_save_leaves_no_files(tmp_path: Path, letters: Tokenizer):
     (tmp_path / "tokenizer.json").mkdir()
     with pytest.raises(PenwrightError, match="cannot be saved"):
         letters.save(tmp_path / "tokenizer.json")

@@ -61,7 +61,7 @@ def test_given_vocabulary_size_and_heads_are_kept() -> None:
     plan = plan_for(SHAKESPEARE, tokenizer={"vocab_size": 700})
     assert plan.recipe.tokenizer.type == "bpe" and plan.recipe.tokenizer.vocab_size == 700
     assert plan_for(NOVELS, 1e13, model={"n_heads": 6}).recipe.model.n_heads == 6
-    shared = plan_for(NOVELS, 1e13, model={"n_kv_heads": 2}).recipe.model  # mini's three heads cannot share two
+    shared = plan_for(NOVELS, 1e13, model={"n_kv_heads": 2}).recipe.model  # mini has 3 heads: not a multiple of 2
     assert shared.n_kv_heads == 2 and shared.d_model > 192
     with pytest.raises(UsageError, match="multiple of n_heads"):
         plan_for(NOVELS, model={"n_heads": 7})
