@@ -1,4 +1,4 @@
-"""Small models with random weights that are far from saying always the same, and tokenizers to go with them."""
+"""Small random models whose outputs vary from token to token, and tokenizers for them."""
 
 from collections.abc import Callable
 
@@ -44,12 +44,12 @@ def random_model(task: Task, vocab_size: int, changes: Table, seed: int = 0, n_l
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
-                parameter.mul_(2.0)  # sharper, so that likely tokens differ from place to place
+                parameter.mul_(2.0)  # sharper distributions, so that the likeliest token varies by position
     return model
 
 
 @pytest.fixture
-def writer() -> Callable[..., DecoderOnly]:
+def generating_model() -> Callable[..., DecoderOnly]:
     def make(vocab_size: int = 29, seed: int = 0, **changes: object) -> DecoderOnly:
         model = random_model("generate", vocab_size, changes, seed)
         assert isinstance(model, DecoderOnly)

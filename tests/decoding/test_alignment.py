@@ -1,4 +1,4 @@
-"""Word alignment: lexical links that a corpus tells, heads that agree with them, links of words."""
+"""Word alignment: lexical links from a corpus, and links from attention heads."""
 
 import random
 from collections.abc import Callable
@@ -29,7 +29,7 @@ PAIRS = [("ab cd", "cd ab ef"), ("abc", "a b"), ("j, a b", "b"), ("", "a"), ("a"
 
 @given(st.text("ab \t\u00e9,\u2028", max_size=30))
 @settings(max_examples=100)
-def test_tokens_are_numbered_by_the_words_they_belong_to(text: str) -> None:
+def test_word_numbers_assign_each_token_to_its_word(text: str) -> None:
     tokenizer = train_tokenizer("bytes", ["any"])
     numbers = word_numbers(text, tokenizer)
     assert len(numbers) == len(tokenizer.encode(text)) and numbers == sorted(numbers)
@@ -40,15 +40,15 @@ def test_tokens_are_numbered_by_the_words_they_belong_to(text: str) -> None:
     assert [word for word in words if word] == text.split()
 
 
-def test_lexical_links_find_the_words_of_a_language_with_another_order() -> None:
-    chance, order = random.Random(0), (1, 0, 3, 2)
-    chosen = [chance.sample("abcdefghijkl", 4) for _ in range(150)]
+def test_lexical_links_find_reordered_words() -> None:
+    rng, order = random.Random(0), (1, 0, 3, 2)
+    chosen = [rng.sample("abcdefghijkl", 4) for _ in range(150)]
     pairs = [(" ".join(words), " ".join(words[place] * 2 for place in order)) for words in chosen]
     right = sum(len(links & set(zip(order, range(4), strict=True))) for links in lexical_links(pairs))
     assert right >= 0.95 * 4 * len(pairs)
 
 
-def test_links_join_words_that_are_there_alone_as_among_others(
+def test_alignment_links_are_valid_and_the_same_alone_as_in_a_batch(
     translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
 ) -> None:
     model = translating_model(characters.vocab_size).double()
@@ -62,7 +62,7 @@ def test_links_join_words_that_are_there_alone_as_among_others(
     assert pharaoh({(1, 0), (0, 2), (0, 1)}) == "0-1 0-2 1-0"
 
 
-def test_every_head_is_asked_and_the_one_that_agrees_best_comes_first(
+def test_choose_head_ranks_every_head_by_agreement(
     translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
 ) -> None:
     model = translating_model(characters.vocab_size)
@@ -73,14 +73,14 @@ def test_every_head_is_asked_and_the_one_that_agrees_best_comes_first(
     assert found[0].f1 == pytest.approx(1 - error_rate(best, lexical_links(PAIRS)))
 
 
-def test_a_pair_too_long_for_the_model_has_no_links(
+def test_pair_too_long_for_the_model_has_no_links(
     translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
 ) -> None:
     model = translating_model(characters.vocab_size, positions={"type": "learned"})
     assert Aligner(model, characters, AlignmentHead(0, 0, 0)).align([("a " * 40, "b"), ("a", "b")])[0] == frozenset()
 
 
-def test_coverage_is_what_the_source_lacks_of_attention(
+def test_coverage_is_lower_when_source_tokens_lack_attention(
     translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
 ) -> None:
     model = translating_model(characters.vocab_size)
@@ -88,7 +88,7 @@ def test_coverage_is_what_the_source_lacks_of_attention(
     assert coverage(short) < coverage(long) <= 0
 
 
-def test_the_pairs_aligned_by_hand_name_words_that_are_there() -> None:
+def test_links_of_the_manually_aligned_pairs_are_valid() -> None:
     path = Path(__file__).parents[2] / "benchmarks" / "aligned.en-de.tsv"
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
     assert len(rows) == 20
@@ -98,7 +98,7 @@ def test_the_pairs_aligned_by_hand_name_words_that_are_there() -> None:
         assert {j for _, j in pairs} == set(range(len(target.split())))
 
 
-def test_the_weights_of_words_are_those_of_their_tokens(
+def test_word_weights_are_combined_from_their_tokens(
     translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
 ) -> None:
     model, pair = translating_model(characters.vocab_size).double(), ("ab cd", "cd ab e")
@@ -113,12 +113,12 @@ def test_the_weights_of_words_are_those_of_their_tokens(
     np.testing.assert_allclose(mean[0, 0], maps[:, :, :3, :3].mean((0, 1)).sum(1).mean(), atol=1e-6)
 
 
-def test_characters_are_words_where_no_spaces_part_them() -> None:
+def test_characters_are_words_in_scripts_without_spaces() -> None:
     pairs = [("one cat", "一猫"), ("one dog", "一狗"), ("two dogs", "二狗"), ("two cats", "二猫")]
     assert lexical_links(pairs)[0] == {(0, 0), (1, 1)}
 
 
-def test_the_characters_of_a_token_look_where_it_looks() -> None:
+def test_characters_of_one_token_share_its_weights() -> None:
     tokenizer = train_tokenizer("bpe", ["猫狗猫狗 ab"] * 9, 270)
     assert len(tokenizer.encode("猫狗")) == 1
     maps = np.full((1, 1, 3, 1), 0.5)

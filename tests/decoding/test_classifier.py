@@ -25,7 +25,7 @@ def log_probs(classifier: Classifier, text: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("text", ["a", "abc de", "j" * 14])
-def test_scores_are_the_models_probabilities(classifier: Classifier, text: str) -> None:
+def test_scores_are_the_probabilities_of_the_model(classifier: Classifier, text: str) -> None:
     (found,) = classifier.classify(text)
     expected = dict(zip(LABELS, log_probs(classifier, text).exp().tolist(), strict=True))
     assert found.scores == pytest.approx(expected, abs=1e-5)
@@ -33,59 +33,59 @@ def test_scores_are_the_models_probabilities(classifier: Classifier, text: str) 
     assert found.warnings == ()
 
 
-def test_a_text_is_classified_alone_as_among_others(classifier: Classifier) -> None:
+def test_text_is_classified_alone_as_in_a_batch(classifier: Classifier) -> None:
     texts = ["abc", "", "abcdefghij" * 5, "h, A", "abc"]
     for text, found in zip(texts, classifier.classify(texts), strict=True):
         assert found.scores == pytest.approx(classifier.classify([text])[0].scores, abs=1e-5)
 
 
-def test_a_long_text_is_read_in_windows_whose_log_probabilities_are_averaged(classifier: Classifier) -> None:
+def test_long_text_averages_the_log_probabilities_of_its_windows(classifier: Classifier) -> None:
     (found,) = classifier.classify("abcdefghij" + "CBA, .jih")
     average = (log_probs(classifier, "abcdefghij") + log_probs(classifier, "CBA, .jih")) / 2
     assert list(found.scores.values()) == pytest.approx(average.softmax(-1).sort(descending=True).values.tolist())
     assert found.warnings == ("the text is longer than the model's context, so it was read in 2 windows",)
 
 
-def test_unknown_characters_are_named(classifier: Classifier) -> None:
+def test_unknown_characters_are_named_in_a_warning(classifier: Classifier) -> None:
     assert classifier.classify("aΩ")[0].warnings == ("characters the model does not know: Ω",)
 
 
 @pytest.mark.parametrize("text", ["", " ", "\t\n", "\x00", "\u3000", "\u200b\ufeff"])
-def test_a_blank_text_gets_no_label(classifier: Classifier, text: str) -> None:
+def test_blank_text_gets_no_label(classifier: Classifier, text: str) -> None:
     before, found, after = classifier.classify(["abc", text, "de"])
     assert found.label is None and found.scores == {} and "empty" in found.warnings[0]
     assert [before, after] == classifier.classify(["abc", "de"])
 
 
 @pytest.mark.parametrize("text", ["a\ud800b", "a\x00"])
-def test_odd_texts_do_no_harm(classifier: Classifier, text: str) -> None:
+def test_unusual_texts_get_scores_that_sum_to_one(classifier: Classifier, text: str) -> None:
     assert sum(classifier.classify(text)[0].scores.values()) == pytest.approx(1)
 
 
-def test_no_texts_give_no_classifications(classifier: Classifier) -> None:
+def test_empty_list_of_texts_gives_no_results(classifier: Classifier) -> None:
     assert classifier.classify([]) == []
 
 
-def test_a_context_without_room_is_refused(
+def test_context_too_short_for_a_token_is_refused(
     classifying_model: Callable[..., EncoderOnly], characters: Tokenizer
 ) -> None:
     with pytest.raises(PenwrightError, match="have room"):
         Classifier(classifying_model(characters.vocab_size, context_length=2), characters, LABELS)
 
 
-def test_a_model_that_diverged_is_reported(classifier: Classifier) -> None:
+def test_diverged_model_is_reported(classifier: Classifier) -> None:
     torch.nn.init.constant_(classifier.model.output.weight, float("nan"))
     with pytest.raises(PenwrightError, match="diverged"):
         classifier.classify("a")
 
 
-def test_the_models_mode_is_as_before(classifier: Classifier) -> None:
+def test_training_mode_of_the_model_is_restored(classifier: Classifier) -> None:
     classifier.model.train()
     classifier.classify("a")
     assert classifier.model.training
 
 
-def test_texts_that_are_tokens_already_are_scored_as_texts_are(classifier: Classifier) -> None:
+def test_token_ids_are_scored_like_their_texts(classifier: Classifier) -> None:
     texts = ["abc", "d", "abcdefghij" * 5]
     found = classifier.outputs([np.array(classifier.tokenizer.encode(text), dtype=int) for text in texts])
     for row, given in zip(found.exp().tolist(), classifier.classify(texts), strict=True):
@@ -93,7 +93,7 @@ def test_texts_that_are_tokens_already_are_scored_as_texts_are(classifier: Class
     assert classifier.outputs([]).shape == (0, len(LABELS))
 
 
-def test_a_linear_classifier_is_mixed_by_the_weights_of_the_model(
+def test_linear_classifier_is_mixed_with_the_model_weights(
     classifying_model: Callable[..., EncoderOnly], characters: Tokenizer
 ) -> None:
     model = classifying_model(characters.vocab_size, ngrams=True)
@@ -101,12 +101,12 @@ def test_a_linear_classifier_is_mixed_by_the_weights_of_the_model(
     mixture = Classifier(model, characters, LABELS, linear)
     alone = Classifier(model, characters, LABELS).classify("abc")[0]
     expected = dict(zip(LABELS, linear.outputs(["abc"])[0].exp().tolist(), strict=True))
-    assert mixture.classify("abc")[0].scores == pytest.approx(expected)  # the weights before training: 0 and 1
+    assert mixture.classify("abc")[0].scores == pytest.approx(expected)  # initial mixture weights: 0 and 1
     model.mixture.copy_(torch.tensor([1.0, 0.0]))
     assert mixture.classify("abc")[0].scores == pytest.approx(alone.scores)
 
 
-def test_a_balanced_classifier_divides_by_the_shares_of_the_labels(
+def test_balanced_classifier_divides_by_the_label_shares(
     classifying_model: Callable[..., EncoderOnly], characters: Tokenizer
 ) -> None:
     model, shares = classifying_model(characters.vocab_size, balanced=True), torch.tensor([0.7, 0.2, 0.1])

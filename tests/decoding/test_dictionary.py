@@ -1,4 +1,4 @@
-"""A dictionary in the training of a translator, and glossaries as hints in the source."""
+"""Dictionaries for training a translator, and glossary terms as hints in the source."""
 
 from pathlib import Path
 from random import Random
@@ -42,7 +42,7 @@ def terms(tmp_path: Path) -> Path:
     return write(tmp_path / "terms.tsv", "# a comment\ndog\tHund\tn\nDog\tKöter\nwheel\tRad\n\nhouse\tHaus\n")
 
 
-def test_the_translations_of_a_term_are_collected(terms: Path) -> None:
+def test_translations_of_a_term_are_collected(terms: Path) -> None:
     expected = [Entry("dog", ("Hund", "Köter")), Entry("wheel", ("Rad",)), Entry("house", ("Haus",))]
     assert read_entries(examine(terms)) == expected
 
@@ -51,18 +51,18 @@ def test_the_translations_of_a_term_are_collected(terms: Path) -> None:
     ("content", "message"),
     [("dog\tHund\ncat\n", "line 2 is not a dictionary entry"), ("dog\t\n", "line 1 is not"), ("# x\n", "no entries")],
 )
-def test_a_line_without_a_translation_is_refused(content: str, message: str, tmp_path: Path) -> None:
+def test_line_without_a_translation_is_refused(content: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(PenwrightError, match=message):
         read_entries(examine(write(tmp_path / "terms.tsv", content)))
 
 
-def test_only_a_translation_that_the_target_has_becomes_a_hint() -> None:
+def test_hint_requires_that_the_target_contains_the_translation() -> None:
     pair = Pair("a dog and a black cat", "ein Tier mit Hunden und eine Katze")
     found = {hinted_source(pair, DOG, Random(seed)) for seed in range(30)}
     assert found == {"a dog and a black cat", "a dog \u27e6Hund\u27e7 and a black cat"}  # Hunden is a form of Hund
 
 
-def test_the_entries_are_training_examples_and_hints(pairs: Path, terms: Path) -> None:
+def test_entries_become_training_examples_and_hints(pairs: Path, terms: Path) -> None:
     plain, reading = open_pairs([pairs]), ReadingOptions(dictionary=str(terms))
     corpus = open_pairs_with_dictionary([pairs], reading)
     found = list(corpus.training)
@@ -71,25 +71,25 @@ def test_the_entries_are_training_examples_and_hints(pairs: Path, terms: Path) -
     assert corpus.training.n_bytes == sum(len(pair.target.encode()) for pair in found)
     hinted = [pair for pair in found if "\u27e6" in pair.source]
     assert 0.3 * len(found) < len(hinted) < 0.7 * len(found)
-    assert found == list(corpus.training)  # the same in each epoch
+    assert found == list(corpus.training)  # identical in every epoch
     assert list(corpus.held_out) == list(plain.held_out)
     assert corpus.fingerprint != plain.fingerprint
     assert "4 dictionary entries" in corpus.report.lines()[-2]
 
 
-def test_hints_are_written_after_their_terms() -> None:
+def test_hints_follow_their_terms() -> None:
     assert with_hints("a dog, a cat", [(5, "Hund"), (12, "Katze")]) == "a dog ⟦Hund⟧, a cat ⟦Katze⟧"
 
 
-def test_an_inflected_form_meets_the_requirement_of_a_hint() -> None:
+def test_inflected_form_satisfies_a_hint() -> None:
     for hints, place in ((True, (8, 14)), (False, None)):
-        wishes = constraints_of("two wheels", Constraints(Glossary((Entry("wheels", ("Hund",)),)), hints=hints))
-        assert places_of("Es sind Hunden.", wishes) == [place]
-    wishes = constraints_of("dogs", Constraints(Glossary((Entry("dogs", ("Hund",)),)), hints=True))
-    assert places_of("Ein Hundekuchen", wishes) == [None]
+        required = constraints_of("two wheels", Constraints(Glossary((Entry("wheels", ("Hund",)),)), hints=hints))
+        assert places_of("Es sind Hunden.", required) == [place]
+    required = constraints_of("dogs", Constraints(Glossary((Entry("dogs", ("Hund",)),)), hints=True))
+    assert places_of("Ein Hundekuchen", required) == [None]
 
 
-def test_a_translator_is_trained_with_a_dictionary_and_uses_hints(pairs: Path, terms: Path, tmp_path: Path) -> None:
+def test_translator_trains_with_a_dictionary_and_uses_hints(pairs: Path, terms: Path, tmp_path: Path) -> None:
     settings = {**QUICK, "data": {"dictionary": str(terms)}}
     translator = penwright.train(pairs, run=tmp_path / "run", settings=settings, quiet=True)
     assert translator.hints
@@ -107,7 +107,7 @@ def test_a_translator_is_trained_with_a_dictionary_and_uses_hints(pairs: Path, t
         resume(tmp_path / "run", {"training": {"steps": 2}})
 
 
-def test_a_dictionary_is_for_translators_only(terms: Path, tmp_path: Path) -> None:
+def test_dictionary_is_refused_for_other_tasks(terms: Path, tmp_path: Path) -> None:
     novel = write(tmp_path / "novel.txt", "It was a dark night, and the rain fell.\n" * 100)
     with pytest.raises(UsageError, match="dictionary is for translators only"):
         penwright.train(novel, run=tmp_path / "run", settings={**QUICK, "data": {"dictionary": str(terms)}}, quiet=True)

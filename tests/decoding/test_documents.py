@@ -1,4 +1,4 @@
-"""Documents keep their shape."""
+"""Translation of documents, which keep their layout."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,7 +12,7 @@ def unchanged(sentences: Sequence[str]) -> Sequence[str]:
     return sentences
 
 
-def shouted(sentences: Sequence[str]) -> list[str]:
+def uppercased(sentences: Sequence[str]) -> list[str]:
     return [sentence.upper() for sentence in sentences]
 
 
@@ -31,12 +31,12 @@ and a verse.
 """
 
 
-def test_paragraphs_blank_lines_indentation_and_bullets_stay() -> None:
+def test_paragraphs_blank_lines_indentation_and_bullets_are_kept() -> None:
     assert translated(DOCUMENT, "en", unchanged) == DOCUMENT
-    assert translated(DOCUMENT, "en", shouted).split("\n")[2].startswith("  IT WAS LATE. THE DOG")
+    assert translated(DOCUMENT, "en", uppercased).split("\n")[2].startswith("  IT WAS LATE. THE DOG")
 
 
-def test_sentences_are_translated_one_by_one_across_wrapped_lines() -> None:
+def test_sentences_are_translated_singly_across_wrapped_lines() -> None:
     seen: list[str] = []
 
     def note(sentences: Sequence[str]) -> Sequence[str]:
@@ -50,33 +50,33 @@ def test_sentences_are_translated_one_by_one_across_wrapped_lines() -> None:
 
 @given(st.text("ab .-#1\n\t", max_size=80))
 @settings(max_examples=200)
-def test_no_line_of_short_ones_is_lost_or_moved(document: str) -> None:
+def test_short_lines_are_neither_lost_nor_moved(document: str) -> None:
     kept = translated(document, "en", unchanged).split("\n")
     assert [line.rstrip() for line in kept] == [line.rstrip() for line in document.split("\n")]
 
 
-def test_the_blocks_of_a_document_are_its_lines() -> None:
+def test_blocks_of_a_document_are_its_lines() -> None:
     assert [block.text for block in blocks("a\n\n b")] == ["a", "", "b"]
 
 
-def test_longer_translations_of_wrapped_paragraphs_are_wrapped_again() -> None:
+def test_longer_translations_of_wrapped_paragraphs_are_rewrapped() -> None:
     paragraph = "The first line of this paragraph is full up to here,\nand so is not the second."
     lines = translated(paragraph, "en", lambda sentences: [f"{each} {each}" for each in sentences]).split("\n")
     assert len(lines) > 2 and max(map(len, lines)) <= 52
 
 
-def named(names: dict[str, str]) -> Callable[[Sequence[str]], list[str]]:
+def lookup(names: dict[str, str]) -> Callable[[Sequence[str]], list[str]]:
     return lambda sentences: [names[sentence] for sentence in sentences]
 
 
-def test_sentences_that_need_a_space_between_them_get_one_and_others_lose_it() -> None:
-    english = named({"我来了。": "I am here.", "你好吗？": "How are you?"})
+def test_space_between_sentences_follows_the_target_script() -> None:
+    english = lookup({"我来了。": "I am here.", "你好吗？": "How are you?"})
     assert translated("我来了。你好吗？", "zh", english) == "I am here. How are you?"
-    chinese = named({"I am here.": "我来了。", "How are you?": "你好吗？"})
+    chinese = lookup({"I am here.": "我来了。", "How are you?": "你好吗？"})
     assert translated("  I am here. How are you?", "en", chinese) == "  我来了。你好吗？"
 
 
-def test_wrapped_chinese_is_read_without_spaces_and_wrapped_between_characters() -> None:
+def test_chinese_is_joined_without_spaces_and_wrapped_by_character() -> None:
     line = "却说宝玉听了这话不觉又惊又喜便忙忙地走到老太太那边去请安"
     seen: list[str] = []
 
@@ -89,20 +89,20 @@ def test_wrapped_chinese_is_read_without_spaces_and_wrapped_between_characters()
     assert seen == [f"{line}{line[:9]}。"]
 
 
-def test_the_question_mark_of_arabic_ends_a_sentence() -> None:
-    line = "هل قرأت الكتاب الذي أعطيتك إياه أمس مساء؟"  # short of a full line, and at a sentence's end
+def test_arabic_question_mark_ends_a_sentence() -> None:
+    line = "هل قرأت الكتاب الذي أعطيتك إياه أمس مساء؟"  # shorter than a full line, and the end of a sentence
     assert len(blocks(f"{line}\nنعم")) == 2
 
 
-def test_what_is_one_word_is_not_broken_where_lines_are_wrapped() -> None:
+def test_unbreakable_words_are_not_split_by_wrapping() -> None:
     parts = ["https://example.org/a-long-page-with-hyphens-in-it", "5\u00a0km", "{{user-name}}"]
     document = (
         f"There was a time when nobody would have thought of looking at\n{' and then there was '.join(parts)} again.\n"
     )
-    for line in translated(document * 3, "en", shouted).lower().split("\n"):
+    for line in translated(document * 3, "en", uppercased).lower().split("\n"):
         assert line.count("https") == line.count("-in-it") and line.count("{{") == line.count("}}")
         assert not line.endswith(("5", "\u00a0"))
 
 
-def test_line_ends_of_windows_become_plain_ones_throughout() -> None:
+def test_windows_line_ends_become_newlines() -> None:
     assert translated("a.\r\n\r\nb.\r\n", "en", unchanged) == "a.\n\nb.\n"

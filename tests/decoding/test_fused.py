@@ -1,4 +1,4 @@
-"""Fused steps give the logits of the model's own steps, for all rows and precisions."""
+"""Fused decoding steps, whose logits equal those of the unfused model."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -24,71 +24,69 @@ MakeTranslator = Callable[..., EncoderDecoder]
 
 
 @torch.inference_mode()
-def continued(model: DecoderOnly, prompts: list[list[int]]) -> torch.Tensor:
+def generator_logits(model: DecoderOnly, prompts: list[list[int]]) -> torch.Tensor:
     new = torch.randint(0, VOCABULARY, (N_NEW, len(prompts)), generator=torch.Generator().manual_seed(0))
     rows = PromptBatch(model, prompts, N_NEW)
     return torch.stack([rows.first(), *(rows.step(tokens) for tokens in new)])
 
 
 @torch.inference_mode()
-def translated(model: EncoderDecoder, n_beams: int) -> torch.Tensor:
-    """The logits of targets whose beams change places."""
-    chance, n_rows = torch.Generator().manual_seed(0), len(SOURCES) * n_beams
+def translator_logits(model: EncoderDecoder, n_beams: int) -> torch.Tensor:
+    """Return the logits of targets while beams are reordered."""
+    rng, n_rows = torch.Generator().manual_seed(0), len(SOURCES) * n_beams
     rows = TargetBatch(model, SOURCES, start_id=1, max_new_tokens=12)
     logits = [rows.first().repeat_interleave(n_beams, 0)]
     rows.branch(n_beams)
     for _ in range(10):
         if n_beams > 1:
-            parents = torch.randint(0, n_beams, (n_rows,), generator=chance)
+            parents = torch.randint(0, n_beams, (n_rows,), generator=rng)
             rows.reorder(torch.arange(n_rows) // n_beams * n_beams + parents)
-        logits.append(rows.step(torch.randint(0, VOCABULARY, (n_rows,), generator=chance)))
+        logits.append(rows.step(torch.randint(0, VOCABULARY, (n_rows,), generator=rng)))
     return torch.stack(logits)
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS], ids=["one row", "rows of different lengths"])
-def test_a_fused_writer_has_the_same_logits(writer: Make, variant: Table, prompts: list[list[int]]) -> None:
-    model = writer(VOCABULARY, **variant).double()  # so that only rounding errors are small
-    before = continued(model, prompts)
+def test_fused_generator_has_the_same_logits(generating_model: Make, variant: Table, prompts: list[list[int]]) -> None:
+    model = generating_model(VOCABULARY, **variant).double()  # so that every difference above rounding shows
+    before = generator_logits(model, prompts)
     fuse(model)
-    calls = watched(model)
-    torch.testing.assert_close(continued(model, prompts), before, atol=1e-5, rtol=1e-6)
+    calls = record_fused_calls(model)
+    torch.testing.assert_close(generator_logits(model, prompts), before, atol=1e-5, rtol=1e-6)
     assert calls
 
 
 @pytest.mark.parametrize("n_beams", [1, 3])
-def test_a_fused_translator_has_the_same_logits(
-    translating_model: MakeTranslator, variant: Table, n_beams: int
-) -> None:
+def test_fused_translator_has_the_same_logits(translating_model: MakeTranslator, variant: Table, n_beams: int) -> None:
     model = translating_model(VOCABULARY, **variant).double()
-    before = translated(model, n_beams)
+    before = translator_logits(model, n_beams)
     fuse(model)
-    calls = watched(model)
-    torch.testing.assert_close(translated(model, n_beams), before, atol=1e-5, rtol=1e-6)
+    calls = record_fused_calls(model)
+    torch.testing.assert_close(translator_logits(model, n_beams), before, atol=1e-5, rtol=1e-6)
     assert calls
 
 
-def watched(model: DecoderOnly | EncoderDecoder) -> list[object]:
-    """The calls of the fused decoder from now on."""
+def record_fused_calls(model: DecoderOnly | EncoderDecoder) -> list[object]:
+    """Return a list that collects the inputs of the fused decoder from now on."""
     fused, calls = model.fused, list[object]()
     assert fused is not None
-    ours = fused.next_logits
-    fused.next_logits = lambda *inputs: calls.append(inputs) or ours(*inputs)  # type: ignore[method-assign]
+    original = fused.next_logits
+    fused.next_logits = lambda *inputs: calls.append(inputs) or original(*inputs)  # type: ignore[method-assign]
     return calls
 
 
 @pytest.mark.parametrize("precision", ["int8", "bfloat16"])
 @pytest.mark.parametrize("changes", [{}, {"bias": True, "norm": {"type": "layer"}}], ids=["modern", "bias"])
-def test_other_precisions_are_fused_too(writer: Make, precision: Precision, changes: Table) -> None:
-    model = writer(VOCABULARY, **changes)
+def test_int8_and_bfloat16_models_can_be_fused(generating_model: Make, precision: Precision, changes: Table) -> None:
+    model = generating_model(VOCABULARY, **changes)
     to_precision(model, precision)
-    before = continued(model, PROMPTS[:1])
+    before = generator_logits(model, PROMPTS[:1])
     fuse(model)
-    off = (continued(model, PROMPTS[:1]) - before).norm() / before.norm()
-    assert off < 0.05  # bfloat16 rounds at other places
+    error = (generator_logits(model, PROMPTS[:1]) - before).norm() / before.norm()
+    assert error < 0.05  # bfloat16 rounds at other places
 
 
-def test_weights_keep_names_and_values_and_what_is_written_to_them_counts(writer: Make) -> None:
-    model = writer(VOCABULARY)
+def test_fused_weights_keep_names_values_and_later_changes(generating_model: Make) -> None:
+    model = generating_model(VOCABULARY)
     before = {name: weight.clone() for name, weight in weights_of(model).items()}
     fuse(model)
     after = weights_of(model)
@@ -97,32 +95,34 @@ def test_weights_keep_names_and_values_and_what_is_written_to_them_counts(writer
         model.decoder.blocks[0].get_submodule("attention.key").weight.mul_(2)
     plain = deepcopy(model)
     plain.fused = None
-    torch.testing.assert_close(continued(model, PROMPTS[:1]), continued(plain, PROMPTS[:1]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        generator_logits(model, PROMPTS[:1]), generator_logits(plain, PROMPTS[:1]), atol=1e-5, rtol=1e-5
+    )
 
 
-def test_a_model_that_was_converted_takes_its_own_steps(writer: Make) -> None:
-    model = writer(VOCABULARY)
+def test_model_converted_after_fusing_uses_unfused_steps(generating_model: Make) -> None:
+    model = generating_model(VOCABULARY)
     fuse(model)
     assert model.fused is not None and model.fused.is_current
     model.double()
     assert not model.fused.is_current
-    assert continued(model, PROMPTS[:1]).dtype == torch.float64
+    assert generator_logits(model, PROMPTS[:1]).dtype == torch.float64
 
 
-def test_swapped_kernels_are_used(writer: Make) -> None:
-    model = writer(VOCABULARY)
+def test_replaced_attention_kernels_are_used(generating_model: Make) -> None:
+    model = generating_model(VOCABULARY)
     fuse(model)
     with record_attention(model) as maps:
-        continued(model, PROMPTS[:1])
+        generator_logits(model, PROMPTS[:1])
     assert all(len(recorded) > N_NEW for recorded in maps.values())  # the prompt and each step
 
 
 @pytest.mark.parametrize(("precision", "n_threads"), [("float32", 2), ("int8", 1)])
-def test_one_row_in_int8_is_too_brief_for_threads(
-    writer: Make, monkeypatch: pytest.MonkeyPatch, precision: Precision, n_threads: int
+def test_single_int8_row_uses_one_thread(
+    generating_model: Make, monkeypatch: pytest.MonkeyPatch, precision: Precision, n_threads: int
 ) -> None:
     monkeypatch.setitem(engine.WORTH_THREADS, "one", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    model = writer(VOCABULARY)
+    model = generating_model(VOCABULARY)
     to_precision(model, precision)
     assert engine.DecodeEngine(model)._n_threads("one") == n_threads

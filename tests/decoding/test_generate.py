@@ -1,4 +1,4 @@
-"""Completions are those of a loop that reads the whole text for each token, whatever else is in the batch."""
+"""Completions, compared with a loop that reads the whole text for each token."""
 
 from collections.abc import Callable, Mapping
 
@@ -27,9 +27,9 @@ SAMPLED = {
     "min_p": 0.01,
     "max_new_tokens": 20,
 }
-LOOKING_BACK = {"dry_multiplier": 1.0, "no_repeat_ngram": 2, "presence_penalty": 0.3, "frequency_penalty": 0.2}
+PENALTIES = {"dry_multiplier": 1.0, "no_repeat_ngram": 2, "presence_penalty": 0.3, "frequency_penalty": 0.2}
 ALL_SAMPLERS = {
-    **LOOKING_BACK,
+    **PENALTIES,
     "typical_p": 0.95,
     "eta_cutoff": 0.001,
     "epsilon_cutoff": 0.001,
@@ -45,23 +45,24 @@ ALL_SAMPLERS = {
 
 
 @pytest.fixture
-def make(writer: Callable[..., DecoderOnly], characters: Tokenizer) -> Make:
-    def made(seed: int = 0, **changes: object) -> Generator:
-        return Generator(writer(characters.vocab_size, seed, **changes).double(), characters)  # no near-ties
+def make(generating_model: Callable[..., DecoderOnly], characters: Tokenizer) -> Make:
+    def make_generator(seed: int = 0, **changes: object) -> Generator:
+        model = generating_model(characters.vocab_size, seed, **changes)
+        return Generator(model.double(), characters)  # float64: no near-ties
 
-    return made
+    return make_generator
 
 
 @torch.inference_mode()
 def reference(generator: Generator, prompt: str, settings: DecodingSettings, number: int) -> list[int]:
-    """The tokens of a completion, each from one pass over all that is in view."""
+    """Return the tokens of a completion, each from a full pass over the visible context."""
     tokenizer, context = generator.tokenizer, generator.model.settings.context_length
     plan, half = plan_of(tokenizer, settings, [prompt]), context - context // 2
     seen = [tokenizer.start_id, *tokenizer.encode(prompt)]
-    view, written, state = seen if len(seen) <= context else seen[-half:], list[int](), np.uint8(0)
+    context_tokens, written, state = seen if len(seen) <= context else seen[-half:], list[int](), np.uint8(0)
     history, rng = History([seen], torch.zeros(1, tokenizer.vocab_size)), RowRng(settings.seed, [number])
     while len(written) < plan.n_new and written[-1:] != [tokenizer.end_id]:
-        logits = generator.model(torch.tensor([view]))[:, -1]
+        logits = generator.model(torch.tensor([context_tokens]))[:, -1]
         n_left = plan.n_new - len(written) - 1
         plan.spelling.forbid(logits, plan.spelling.situations(np.array([state]), np.array([n_left])))
         if len(written) < settings.min_new_tokens:
@@ -70,12 +71,12 @@ def reference(generator: Generator, prompt: str, settings: DecodingSettings, num
         history.push(tokens)
         written += tokens.tolist()
         state = plan.spelling.after[state, written[-1]]
-        view = [*view, written[-1]]
-        view = view if len(view) <= context else view[-half:]
+        context_tokens = [*context_tokens, written[-1]]
+        context_tokens = context_tokens if len(context_tokens) <= context else context_tokens[-half:]
     return written
 
 
-def assert_as_alone(generator: Generator, given: Mapping[str, object]) -> None:
+def assert_equals_reference(generator: Generator, given: Mapping[str, object]) -> None:
     settings = DecodingSettings(**given)
     found = generator.generate(PROMPTS, settings)
     numbers = [0, 0, 0, 0, 0, 1]  # the last prompt comes twice
@@ -83,26 +84,26 @@ def assert_as_alone(generator: Generator, given: Mapping[str, object]) -> None:
     assert [list(completion.tokens) for completion in found] == expected
 
 
-def test_a_prompt_is_continued_in_a_batch_as_alone_and_without_a_cache(make: Make, variant: Table) -> None:
-    assert_as_alone(make(**variant), SAMPLED)
+def test_batched_completions_equal_the_reference_loop(make: Make, variant: Table) -> None:
+    assert_equals_reference(make(**variant), SAMPLED)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_same_holds_at_temperature_0(make: Make, seed: int) -> None:
-    assert_as_alone(make(seed), GREEDY)
+def test_greedy_completions_equal_the_reference_loop(make: Make, seed: int) -> None:
+    assert_equals_reference(make(seed), GREEDY)
 
 
-def test_the_same_holds_for_all_samplers_together(make: Make) -> None:
-    assert_as_alone(make(), ALL_SAMPLERS)
+def test_completions_with_all_samplers_equal_the_reference_loop(make: Make) -> None:
+    assert_equals_reference(make(), ALL_SAMPLERS)
 
 
-def test_these_models_do_not_always_say_the_same(make: Make) -> None:
+def test_random_models_generate_varied_tokens(make: Make) -> None:
     written = make().generate(PROMPTS, min_new_tokens=25, max_new_tokens=30, temperature=0.0)
     assert all(len(set(completion.tokens)) > 4 for completion in written)
     assert len({completion.tokens for completion in written}) == len(set(PROMPTS))
 
 
-def test_rows_end_at_the_end_token_or_at_the_longest_length(make: Make) -> None:
+def test_completions_end_at_the_end_token_or_the_length_limit(make: Make) -> None:
     generator = make()
     end = generator.tokenizer.end_id
     written = generator.generate(PROMPTS, n=4, max_new_tokens=9, temperature=1.5)
@@ -113,7 +114,7 @@ def test_rows_end_at_the_end_token_or_at_the_longest_length(make: Make) -> None:
     assert {completion.finish for completion in written} == {"end", "length"}
 
 
-def test_log_probabilities_are_the_models_own_whatever_the_sampling(make: Make) -> None:
+def test_log_probs_are_those_of_the_model_for_any_sampling(make: Make) -> None:
     generator = make(context_length=64)
     (completion,) = generator.generate("abc", SAMPLED)
     tokens = [generator.tokenizer.start_id, *generator.tokenizer.encode("abc")]
@@ -122,7 +123,7 @@ def test_log_probabilities_are_the_models_own_whatever_the_sampling(make: Make) 
     assert completion.log_probs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-def test_a_strong_repetition_penalty_lets_nothing_come_twice(make: Make) -> None:
+def test_strong_repetition_penalty_prevents_every_repetition(make: Make) -> None:
     generator = make()
     strict = {"temperature": 0.0, "repetition_penalty": 1e30, "min_new_tokens": 8, "max_new_tokens": 8}
     (completion,) = generator.generate("ab", strict)
@@ -131,7 +132,7 @@ def test_a_strong_repetition_penalty_lets_nothing_come_twice(make: Make) -> None
 
 
 @pytest.mark.parametrize("given", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_a_model_that_diverged_is_reported(make: Make, given: Table) -> None:
+def test_diverged_model_is_reported(make: Make, given: Table) -> None:
     generator = make()
     torch.nn.init.constant_(generator.model.output.weight, float("nan"))
     with pytest.raises(PenwrightError, match="diverged"):

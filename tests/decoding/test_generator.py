@@ -16,16 +16,16 @@ SETTINGS = DecodingSettings(max_new_tokens=20, temperature=1.0)
 
 
 @pytest.fixture
-def generator(writer: Callable[..., DecoderOnly], characters: Tokenizer) -> Generator:
-    model = writer(characters.vocab_size, output_bias=True)
+def generator(generating_model: Callable[..., DecoderOnly], characters: Tokenizer) -> Generator:
+    model = generating_model(characters.vocab_size, output_bias=True)
     with torch.no_grad():
-        model.output.bias[characters.end_id] = -100.0  # no text ends by itself
+        model.output.bias[characters.end_id] = -100.0  # no completion ends early
     return Generator(model, characters, SETTINGS)
 
 
 @pytest.fixture
-def bytes_generator(writer: Callable[..., DecoderOnly], raw_bytes: Tokenizer) -> Generator:
-    return Generator(writer(raw_bytes.vocab_size), raw_bytes, SETTINGS)
+def bytes_generator(generating_model: Callable[..., DecoderOnly], raw_bytes: Tokenizer) -> Generator:
+    return Generator(generating_model(raw_bytes.vocab_size), raw_bytes, SETTINGS)
 
 
 def drain(stream: Iterator[str]) -> tuple[list[str], Completion]:
@@ -37,7 +37,7 @@ def drain(stream: Iterator[str]) -> tuple[list[str], Completion]:
             return pieces, end.value
 
 
-def test_a_prompt_and_seed_give_the_same_text_alone_in_any_batch_and_streamed(generator: Generator) -> None:
+def test_prompt_and_seed_fix_the_text_alone_in_a_batch_and_streamed(generator: Generator) -> None:
     prompts = ["abc", "", "ja, a b c d e f g h", "b"]
     together = {completion.prompt: completion for completion in generator.generate(prompts[::-1])}
     for prompt in prompts:
@@ -52,19 +52,19 @@ def test_completions_come_in_the_order_of_the_prompts(generator: Generator) -> N
     assert [completion.prompt for completion in generator.generate(prompts)] == prompts
 
 
-def test_the_same_prompt_again_is_another_sample(generator: Generator) -> None:
+def test_repeated_prompt_gives_different_samples(generator: Generator) -> None:
     again = [completion.text for completion in generator.generate(["ab"] * 4)]
     among = [completion.text for completion in generator.generate(["ab", "c", "ab", "ab", "ab"])]
     assert len(set(again)) == 4
     assert again == [among[0], *among[2:]]
 
 
-def test_another_seed_writes_another_text(generator: Generator) -> None:
+def test_another_seed_gives_another_text(generator: Generator) -> None:
     other = SETTINGS.model_copy(update={"seed": 9})
     assert generator.generate("ab")[0].text != generator.generate("ab", other)[0].text
 
 
-def test_a_stop_string_ends_the_text_before_it(generator: Generator) -> None:
+def test_stop_string_ends_the_text_before_it(generator: Generator) -> None:
     (free,) = generator.generate("abc")
     stop = free.text[6:9]
     (stopped,) = generator.generate("abc", SETTINGS.model_copy(update={"stop": (stop,)}))
@@ -74,26 +74,26 @@ def test_a_stop_string_ends_the_text_before_it(generator: Generator) -> None:
     assert len(stopped.tokens) == len(stopped.log_probs)
 
 
-def test_a_beginning_of_a_stop_string_is_shown_when_the_text_ends_with_it(generator: Generator) -> None:
+def test_partial_stop_string_at_the_end_is_kept(generator: Generator) -> None:
     (free,) = generator.generate("abc")
     assert free.finish == "length"
     (same,) = generator.generate("abc", SETTINGS.model_copy(update={"stop": (free.text[-2:] + "no",)}))
     assert same.text == free.text
 
 
-def test_a_stream_gives_whole_characters(bytes_generator: Generator) -> None:
+def test_stream_yields_whole_characters(bytes_generator: Generator) -> None:
     pieces, completion = drain(bytes_generator.stream("é"))
     assert all(pieces)
     assert completion.text == bytes_generator.tokenizer.decode(completion.tokens) == "".join(pieces)
 
 
-def test_special_tokens_are_never_written_but_the_end(generator: Generator) -> None:
+def test_special_tokens_except_end_are_never_generated(generator: Generator) -> None:
     tokenizer = generator.tokenizer
     written = {token for c in generator.generate(["a"] * 5) for token in c.tokens}
     assert not written & {tokenizer.pad_id, tokenizer.start_id, tokenizer.unknown_id}
 
 
-def test_an_end_token_ends_the_completion_and_adds_no_text(generator: Generator) -> None:
+def test_end_token_finishes_the_completion_without_text(generator: Generator) -> None:
     with torch.no_grad():
         generator.model.output.bias[generator.tokenizer.end_id] = 4.0
     ended = [c for c in generator.generate(["a", "b", "c", "d"]) if c.finish == "end"]
@@ -101,31 +101,31 @@ def test_an_end_token_ends_the_completion_and_adds_no_text(generator: Generator)
     assert all(c.tokens[-1] == generator.tokenizer.end_id and len(c.text) == len(c.tokens) - 1 for c in ended)
 
 
-def test_a_prompt_longer_than_the_context_is_reported(generator: Generator) -> None:
+def test_prompt_longer_than_the_context_is_reported(generator: Generator) -> None:
     (long,), (short,) = generator.generate("abcdefgh" * 3), generator.generate("abc")
     assert long.warnings == ("the prompt has 25 tokens, but the model reads at most 16: only the last 8 are used",)
     assert short.warnings == ()
 
 
-def test_a_long_prompt_is_continued_like_its_last_part(generator: Generator) -> None:
+def test_long_prompt_is_continued_like_its_last_part(generator: Generator) -> None:
     greedy = SETTINGS.model_copy(update={"temperature": 0.0})
     ends = [generator.generate(start + "abcdefgh", greedy)[0].text for start in ("j" * 30, "ab c" * 9)]
     assert ends[0] == ends[1]
 
 
-def test_unknown_characters_are_named(generator: Generator) -> None:
+def test_unknown_characters_are_named_in_a_warning(generator: Generator) -> None:
     (completion,) = generator.generate("añb\x00Ω")
     assert completion.warnings == ("characters the model does not know: ñ U+0000 Ω",)
 
 
 @pytest.mark.parametrize("prompt", ["a\ud800b", "\x00", "", "\udfff"])
-def test_odd_prompts_do_no_harm(generator: Generator, bytes_generator: Generator, prompt: str) -> None:
+def test_unusual_prompts_are_continued(generator: Generator, bytes_generator: Generator, prompt: str) -> None:
     assert generator.generate(prompt)[0].tokens
     assert bytes_generator.generate(prompt)[0].tokens
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_models_mode_is_as_before(generator: Generator, training: bool) -> None:
+def test_training_mode_of_the_model_is_restored(generator: Generator, training: bool) -> None:
     generator.model.train(training)
     generator.generate("a")
     stream = generator.stream("a")
@@ -134,18 +134,18 @@ def test_the_models_mode_is_as_before(generator: Generator, training: bool) -> N
     assert generator.model.training == training
 
 
-def test_a_stream_leaves_gradients_on_for_its_reader(generator: Generator) -> None:
+def test_stream_leaves_gradients_enabled_for_its_consumer(generator: Generator) -> None:
     stream = generator.stream("a")
     next(stream)
     assert not torch.is_inference_mode_enabled()
     assert torch.is_grad_enabled()
 
 
-def test_no_prompts_give_no_completions(generator: Generator) -> None:
+def test_empty_list_of_prompts_gives_no_completions(generator: Generator) -> None:
     assert generator.generate([]) == []
 
 
-def test_a_prompt_that_is_given_often_is_read_once(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_prompt_is_read_once(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     n_read = []
     hidden = generator.model.hidden
 
@@ -159,7 +159,7 @@ def test_a_prompt_that_is_given_often_is_read_once(generator: Generator, monkeyp
     assert n_read[1] == (8, 1)
 
 
-def test_continuations_of_a_shared_prompt_are_those_of_the_prompt_alone(generator: Generator) -> None:
+def test_continuations_of_a_shared_prompt_equal_those_alone(generator: Generator) -> None:
     generator.model.double()
     shared = generator.generate(["ab", "cd", "ab", "ab"])
     assert shared[1].tokens == generator.generate("cd")[0].tokens
@@ -167,13 +167,13 @@ def test_continuations_of_a_shared_prompt_are_those_of_the_prompt_alone(generato
     assert [c.tokens for c in shared if c.prompt == "ab"] == [c.tokens for c in generator.generate(["ab"] * 3)]
 
 
-def test_completions_come_one_by_one_as_they_come_together(generator: Generator) -> None:
+def test_each_yields_the_same_completions_as_generate(generator: Generator) -> None:
     prompts = [letters * n for n in (9, 1, 5) for letters in "abcdefghij, A"] * 9  # more than a window
     short = SETTINGS.model_copy(update={"max_new_tokens": 2})
     assert list(generator.each(prompts, short)) == generator.generate(prompts, short)
 
 
-def test_a_bias_makes_a_text_come_or_not(generator: Generator) -> None:
+def test_logit_bias_makes_a_text_more_or_less_frequent(generator: Generator) -> None:
     def times(text: str, bias: float) -> int:
         biased = SETTINGS.model_copy(update={"logit_bias": {text: bias}})
         return sum(completion.text.count(text) for completion in generator.generate(["a"] * 20, biased))
@@ -183,12 +183,12 @@ def test_a_bias_makes_a_text_come_or_not(generator: Generator) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Ω", "a\ud800"])
-def test_a_bias_for_what_cannot_be_written_is_refused(generator: Generator, text: str) -> None:
+def test_bias_for_an_unwritable_text_is_refused(generator: Generator, text: str) -> None:
     with pytest.raises(UsageError, match="bias"):
         generator.generate("a", SETTINGS.model_copy(update={"logit_bias": {text: 1.0}}))
 
 
-def test_bits_per_byte_are_those_of_the_text_without_the_end(bytes_generator: Generator) -> None:
+def test_bits_per_byte_excludes_the_end_token(bytes_generator: Generator) -> None:
     end = bytes_generator.tokenizer.end_id
     completion = Completion("", "é", (0xC3, 0xA9, end), (-log(2), -3 * log(2), -9.0), "end")
     assert bytes_generator.bits_per_byte(completion) == pytest.approx(2.0)
@@ -197,23 +197,23 @@ def test_bits_per_byte_are_those_of_the_text_without_the_end(bytes_generator: Ge
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_characters_of_several_pieces_are_written_whole(writer: Callable[..., DecoderOnly], seed: int) -> None:
+def test_characters_of_several_tokens_are_complete(generating_model: Callable[..., DecoderOnly], seed: int) -> None:
     common = "我来了你好吗他说道这是什么"
     rare = "".join(map(chr, range(0x4E00, 0x4F00)))
     pieces = train_tokenizer("bpe", [common * 20 + rare], 330)
-    generator = Generator(writer(pieces.vocab_size, seed), pieces, SETTINGS)
+    generator = Generator(generating_model(pieces.vocab_size, seed), pieces, SETTINGS)
     texts = [completion.text for completion in generator.generate(["我", "", "你好"] * 4)]
     assert "".join(texts) and not any("\N{REPLACEMENT CHARACTER}" in text for text in texts)
 
 
-def test_no_character_breaks_off_whatever_is_written_together(writer: Callable[..., DecoderOnly]) -> None:
+def test_characters_are_complete_in_batches_and_in_the_pool(generating_model: Callable[..., DecoderOnly]) -> None:
     tokenizer = train_tokenizer("bpe", ["ab ba"], 300)
-    generator = Generator(writer(tokenizer.vocab_size), tokenizer)
+    generator = Generator(generating_model(tokenizer.vocab_size), tokenizer)
     settings = DecodingSettings(temperature=2.0, max_new_tokens=7)
     texts = [completion.text for completion in generator.generate(["ab"] * 20, settings)]
     pool = generator.pool()
     for request in generator.requests("ab", settings, 20):
         pool.join(request)
-    news = [(request.number, each.text) for _ in range(7) for request, each in pool.step()]
-    assert ["".join(text for number, text in news if number == n) for n in range(20)] == texts
+    updates = [(request.number, each.text) for _ in range(7) for request, each in pool.step()]
+    assert ["".join(text for number, text in updates if number == n) for n in range(20)] == texts
     assert "\N{REPLACEMENT CHARACTER}" not in "".join(texts) and max("".join(texts)) > "\x7f"

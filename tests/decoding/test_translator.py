@@ -22,7 +22,7 @@ TEXTS = ["abc", "", "j, a b", "   ", "Aé bc", "abc", "h", "abcdefgh ab. A bcdef
 
 @pytest.fixture
 def translator(translating_model: Callable[..., EncoderDecoder], characters: Tokenizer) -> Translator:
-    model = translating_model(characters.vocab_size, context_length=24).double()  # rounding decides no near-tie
+    model = translating_model(characters.vocab_size, context_length=24).double()  # float64: no near-ties
     return Translator(model, characters, DecodingSettings(beam_size=3))
 
 
@@ -30,17 +30,15 @@ def texts_of(translator: Translator, texts: Sequence[str]) -> list[str]:
     return [translation.text for translation in translator.translate(texts)]
 
 
-def test_translations_come_in_the_order_of_the_texts_and_each_as_alone(translator: Translator) -> None:
+def test_translations_keep_their_order_and_do_not_depend_on_the_batch(translator: Translator) -> None:
     assert texts_of(translator, TEXTS) == [texts_of(translator, [text])[0] for text in TEXTS]
 
 
 @pytest.mark.parametrize(
-    "demands", [Constraints(), Constraints(Glossary((Entry("ab", ("jig",)),)))], ids=["free", "led"]
+    "constraints", [Constraints(), Constraints(Glossary((Entry("ab", ("jig",)),)))], ids=["free", "constrained"]
 )
-def test_texts_that_nobody_waits_for_any_more_end_and_the_others_come_as_ever(
-    translator: Translator, demands: Constraints
-) -> None:
-    expected = translator.translate(TEXTS, constraints=demands, max_new_tokens=20)
+def test_cancelled_texts_end_early_and_others_are_unchanged(translator: Translator, constraints: Constraints) -> None:
+    expected = translator.translate(TEXTS, constraints=constraints, max_new_tokens=20)
     n_steps = 0
 
     def wanted(number: int) -> bool:
@@ -51,61 +49,68 @@ def test_texts_that_nobody_waits_for_any_more_end_and_the_others_come_as_ever(
         n_steps += 1
 
     with translator.watched(count, wanted):
-        found = translator.translate(TEXTS, constraints=demands, max_new_tokens=20)
+        found = translator.translate(TEXTS, constraints=constraints, max_new_tokens=20)
     assert [found[n].candidates for n in (0, 1, 5)] == [expected[n].candidates for n in (0, 1, 5)]  # 0 is 5's text too
     assert all(len(found[n].candidates[0].pieces) <= 4 for n in (2, 4, 6))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_led_search_goes_little_further_than_the_draft(
+def test_constrained_search_is_little_longer_than_the_draft(
     translating_model: Callable[..., EncoderDecoder], characters: Tokenizer, seed: int
 ) -> None:
     model, text = translating_model(characters.vocab_size, seed, context_length=200), "abcdefgh abc"
     translator = Translator(model, characters, DecodingSettings(beam_size=3))
     (draft,) = translator.translate([text])
     lengths: list[int] = []
-    wish = Constraints(Glossary((Entry("abcdefgh", ("jig",)),)))
-    (led,) = translator.translate([text], constraints=wish, watch=lambda _, extension: lengths.append(extension.length))
-    assert led.candidates[0].outcomes[0].state == "forced" and lengths.count(1) == 2
+    required = Constraints(Glossary((Entry("abcdefgh", ("jig",)),)))
+    (constrained,) = translator.translate(
+        [text], constraints=required, watch=lambda _, extension: lengths.append(extension.length)
+    )
+    assert constrained.candidates[0].outcomes[0].state == "forced" and lengths.count(1) == 2
     n_tokens = len(draft.candidates[0].pieces)
     assert max(lengths[lengths.index(1, 1) :]) <= n_tokens + max(4, n_tokens // 4) + len(" jig")
 
 
 @pytest.mark.parametrize(("loss", "n_searches"), [(1.0, 1), (3.0, 2)])
-def test_a_draft_that_is_as_likely_with_the_wished_word_is_searched_no_further(
+def test_likely_swapped_draft_is_searched_no_further(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, loss: float, n_searches: int
 ) -> None:
-    begun: list[object] = []
-    monkeypatch.setattr(search, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
+    searches: list[object] = []
+    monkeypatch.setattr(search, "beam_search", lambda *each, **how: searches.append(each) or beam_search(*each, **how))
 
-    def swapped(_: Revision, asked: object, written: Sequence[Hypothesis], *how: object) -> list[Hypothesis | None]:
+    def swapped_draft(
+        _: Revision, asked: object, written: Sequence[Hypothesis], *how: object
+    ) -> list[Hypothesis | None]:
         tokens = tuple(translator.tokenizer.encode("jig"))
         each = (written[0].log_prob - loss) / 4
         return [Hypothesis(tokens, 4 * each, each, "end", (each,) * 4)]
 
-    monkeypatch.setattr(Revision, "swapped", swapped)
+    monkeypatch.setattr(Revision, "swapped", swapped_draft)
     (found,) = translator.translate(["abc"], constraints=Constraints(Glossary((Entry("abc", ("jig",)),))))
-    assert len(begun) == n_searches
+    assert len(searches) == n_searches
     assert found.candidates[0].outcomes[0].state == "forced" and (found.text == "jig" or n_searches > 1)
 
 
 @pytest.mark.parametrize(("limit", "fits"), [(None, True), (6, True), (5, False)])
-def test_a_swapped_draft_keeps_to_the_limit(translator: Translator, limit: int | None, fits: bool) -> None:
-    encode, wish = translator.tokenizer.encode, Constraint(0, 3, ("jig",), False)
+def test_swapped_draft_respects_the_token_limit(translator: Translator, limit: int | None, fits: bool) -> None:
+    encode, required = translator.tokenizer.encode, Constraint(0, 3, ("jig",), False)
     draft = Hypothesis(tuple(encode("ab c")), -4.0, -1.0, "end", (-1.0,) * 5)
     asked = ConstrainedSegment(
-        Segment("abc", Constraints()), (wish,), None, DraftReport(((wish, TargetWord("ab", 0, 2)),), (), frozenset())
+        Segment("abc", Constraints()),
+        (required,),
+        None,
+        DraftReport(((required, TargetWord("ab", 0, 2)),), (), frozenset()),
     )
     (found,) = Revision(translator.model, translator.tokenizer).swapped([asked], [draft], 1.0, limit)
     assert (found is not None) == fits and (found is None or found.tokens == tuple(encode("jig c")))
 
 
-def test_a_draft_of_nothing_can_miss_a_word(translator: Translator) -> None:
-    hiding = HiddenSource([1, 2, translator.tokenizer.end_id], (), range(1))
-    assert Scorer(translator.model, translator.tokenizer).log_probs([hiding, hiding]) == [[], []]
+def test_scorer_accepts_empty_drafts(translator: Translator) -> None:
+    hidden_source = HiddenSource([1, 2, translator.tokenizer.end_id], (), range(1))
+    assert Scorer(translator.model, translator.tokenizer).log_probs([hidden_source, hidden_source]) == [[], []]
 
 
-def test_search_is_as_the_settings_have_it(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beam_search_gets_the_decoding_settings(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[BeamSettings] = []
     monkeypatch.setattr(search, "beam_search", lambda *each, **how: seen.append(each[2]) or beam_search(*each, **how))
     translator.defaults = DecodingSettings(beam_size=2, beam_patience=2.0, length_penalty=0.5)
@@ -113,24 +118,24 @@ def test_search_is_as_the_settings_have_it(translator: Translator, monkeypatch: 
     assert [(each.beam_size, each.beam_patience, each.length_penalty) for each in seen] == [(2, 2.0, 0.5)]
 
 
-def test_different_texts_have_different_translations(translator: Translator) -> None:
+def test_different_texts_get_different_translations(translator: Translator) -> None:
     assert len(set(texts_of(translator, ["abc", "j, a b", "h", "Aé bc"]))) == 4
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\t\r", "\u2028"])
-def test_a_blank_line_gives_an_empty_one(translator: Translator, blank: str) -> None:
+def test_blank_line_is_translated_as_an_empty_line(translator: Translator, blank: str) -> None:
     assert translator.translate([blank])[0].text == ""
     assert texts_of(translator, [f"abc\n{blank}\nh\n"]) == ["\n".join([*texts_of(translator, ["abc", "", "h"]), ""])]
 
 
-def test_a_text_longer_than_the_reach_is_translated_sentence_by_sentence(translator: Translator) -> None:
+def test_text_longer_than_the_context_is_translated_by_sentence(translator: Translator) -> None:
     (whole,) = translator.translate(["abcdefgh ab.  A bcdefgh. C"])
     first, second, third = texts_of(translator, ["abcdefgh ab.", "A bcdefgh.", "C"])
     assert whole.text == f"{first}  {second} {third}"
     assert "translated in parts: the text is longer than the 24 tokens the model reads at once" in whole.warnings
 
 
-def test_the_longest_source_of_training_is_the_reach(
+def test_max_source_tokens_limits_the_parts(
     translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
 ) -> None:
     translator = Translator(translating_model(characters.vocab_size), characters, max_source_tokens=6)
@@ -139,12 +144,12 @@ def test_the_longest_source_of_training_is_the_reach(
     )
 
 
-def test_one_long_word_is_still_translated(translator: Translator) -> None:
+def test_one_long_word_is_translated_in_parts(translator: Translator) -> None:
     halves = texts_of(translator, ["abcdefghij" * 2, "abcdefghij" * 2])
     assert texts_of(translator, ["abcdefghij" * 4]) == ["".join(halves)]
 
 
-def test_the_n_best_are_distinct_and_sorted_and_begin_with_the_best(translator: Translator) -> None:
+def test_n_best_are_distinct_and_sorted_with_the_best_first(translator: Translator) -> None:
     (several,), (one,) = (
         translator.translate(["abc"], beam_size=4, n_best=4),
         translator.translate(["abc"], beam_size=4),
@@ -155,7 +160,7 @@ def test_the_n_best_are_distinct_and_sorted_and_begin_with_the_best(translator: 
     assert len({candidate.text for candidate in several.candidates}) == 4
 
 
-def test_the_n_best_of_a_text_in_parts_join_the_parts_of_each_rank(translator: Translator) -> None:
+def test_n_best_of_a_text_in_parts_join_the_parts_by_rank(translator: Translator) -> None:
     whole, first, second = translator.translate(["abc\nh", "abc", "h"], n_best=2)
     assert [c.text for c in whole.candidates] == [
         f"{one.text}\n{other.text}" for one, other in zip(first.candidates, second.candidates, strict=True)
@@ -164,12 +169,12 @@ def test_the_n_best_of_a_text_in_parts_join_the_parts_of_each_rank(translator: T
 
 
 @pytest.mark.parametrize("n_best", [0, 4])
-def test_no_more_translations_than_beams_can_be_asked_for(translator: Translator, n_best: int) -> None:
+def test_n_best_outside_the_beam_size_is_refused(translator: Translator, n_best: int) -> None:
     with pytest.raises(UsageError, match=f"n_best \\({n_best}\\) must be between 1 and beam_size \\(3\\)"):
         translator.translate(["a"], n_best=n_best)
 
 
-def test_a_translation_that_does_not_end_is_marked(
+def test_unfinished_translation_is_marked(
     translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
 ) -> None:
     model = translating_model(characters.vocab_size, context_length=64, output_bias=True)
@@ -181,39 +186,39 @@ def test_a_translation_that_does_not_end_is_marked(
     assert (len(short.text), len(long.text)) == (2 * 2 + 20, 2 * 11 + 20)
 
 
-def test_unknown_characters_are_named(translator: Translator) -> None:
+def test_unknown_characters_are_named_in_a_warning(translator: Translator) -> None:
     assert "characters the model does not know: ñ" in translator.translate(["añb"])[0].warnings
 
 
 @pytest.mark.parametrize("text", ["a\ud800b", "a\x00b", "\ud800" * 99, "\x00"])
-def test_odd_texts_do_no_harm(translator: Translator, text: str) -> None:
+def test_unusual_texts_are_translated(translator: Translator, text: str) -> None:
     assert len(translator.translate([text])) == 1
 
 
-def test_one_text_is_a_list_of_one(translator: Translator) -> None:
+def test_single_text_is_treated_as_a_list_of_one(translator: Translator) -> None:
     assert translator.translate("abc") == translator.translate(["abc"])
 
 
-def test_no_texts_give_no_translations(translator: Translator) -> None:
+def test_empty_list_of_texts_gives_no_translations(translator: Translator) -> None:
     assert translator.translate([]) == []
 
 
-def test_the_models_mode_is_as_before(translator: Translator) -> None:
+def test_training_mode_of_the_model_is_restored(translator: Translator) -> None:
     translator.model.train()
     translator.translate(["a"])
     assert translator.model.training
 
 
-def test_a_prefix_that_is_longer_than_a_translation_can_be_is_refused(translator: Translator) -> None:
+def test_prefix_longer_than_the_context_is_refused(translator: Translator) -> None:
     for ask in (lambda p: translator.translate(["abc"], prefixes=p), lambda p: translator.alternatives("abc", p)):
         with pytest.raises(UsageError, match=r"prefix has 30 tokens.*24"):
             ask("a" * 30)
 
 
-def test_white_space_before_a_prefix_is_of_no_account(translator: Translator) -> None:
+def test_white_space_before_a_prefix_is_ignored(translator: Translator) -> None:
     assert translator.alternatives("abc", "  ab ", 3) == translator.alternatives("abc", "ab ", 3)
 
 
-def test_a_length_penalty_beyond_all_measure_is_refused(translator: Translator) -> None:
+def test_length_penalty_out_of_range_is_refused(translator: Translator) -> None:
     with pytest.raises(UsageError, match=r"length_penalty.*10"):
         translator.translate(["abc"], length_penalty=1000.0)

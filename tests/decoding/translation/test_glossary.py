@@ -1,4 +1,4 @@
-"""Glossary files as people write them, and where their terms stand."""
+"""Glossary files, and where their terms occur in a text."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def found(glossary: Glossary, text: str) -> list[str]:
     return [text[place.start : place.end] for place in glossary.find(text)]
 
 
-def test_a_file_gives_terms_forms_and_case_rules(tmp_path: Path) -> None:
+def test_glossary_file_gives_terms_forms_and_case_rules(tmp_path: Path) -> None:
     glossary = read(
         tmp_path, "\ufeff# mine\ndog\tHund|Hunde\r\n\nUS\tVereinigte Staaten\texact\n the cat \t Katze \tfollow"
     )
@@ -42,17 +42,17 @@ def test_a_file_gives_terms_forms_and_case_rules(tmp_path: Path) -> None:
         ("dog\tHund\n".encode("utf-16"), "line 1 is not UTF-8"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path: Path, content: str | bytes, message: str) -> None:
+def test_error_in_a_glossary_file_names_its_line(tmp_path: Path, content: str | bytes, message: str) -> None:
     with pytest.raises(PenwrightError, match=f"terms.tsv {message}".replace("|", r"\|")):
         read(tmp_path, content)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(PenwrightError, match=r"none.tsv cannot be read"):
         Glossary.read(tmp_path / "none.tsv")
 
 
-def test_the_same_line_twice_is_one_term(tmp_path: Path) -> None:
+def test_repeated_line_is_one_term(tmp_path: Path) -> None:
     assert len(read(tmp_path, "dog\tHund\ndog\tHund\n").entries) == 1
 
 
@@ -67,14 +67,14 @@ def test_terms_are_whole_words_in_any_case_and_the_longest_wins() -> None:
     assert found(glossary, "") == [] and found(glossary, "🙂") == []
 
 
-def test_an_exact_term_goes_before_one_in_any_case() -> None:
+def test_exact_term_takes_precedence_over_any_case() -> None:
     glossary = Glossary((Entry("us", ("uns",)), Entry("US", ("USA",), "exact")))
     assert [place.entry.targets[0] for place in glossary.find("US, us, Us")] == ["USA", "uns", "uns"]
 
 
-@pytest.mark.parametrize(("term", "wished"), [("dog", "hund"), ("Dog", "Hund"), ("DOG", "HUND")])
-def test_wished_words_can_follow_the_case(term: str, wished: str) -> None:
-    assert Entry("dog", ("hund",), "follow").required_forms(term) == (wished,)
+@pytest.mark.parametrize(("term", "required"), [("dog", "hund"), ("Dog", "Hund"), ("DOG", "HUND")])
+def test_required_form_follows_the_case_of_the_term_on_request(term: str, required: str) -> None:
+    assert Entry("dog", ("hund",), "follow").required_forms(term) == (required,)
     assert Entry("dog", ("hund",)).required_forms(term) == ("hund",)
 
 
@@ -82,5 +82,5 @@ def test_wished_words_can_follow_the_case(term: str, wished: str) -> None:
     ("term", "text"),
     [("宝玉", "却说宝玉笑道"), ("猫", "吾輩は猫である。"), ("แมว", "ฉันรักแมวมาก"), ("Python", "我用Python写程序")],
 )
-def test_terms_are_found_where_no_spaces_part_words(term: str, text: str) -> None:
+def test_terms_are_found_in_scripts_without_spaces(term: str, text: str) -> None:
     assert found(Glossary((Entry(term, ("x",)),)), text) == [term]

@@ -22,8 +22,8 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 @pytest.fixture
-def generator(writer: Callable[..., DecoderOnly], tokenizer: Tokenizer) -> Generator:
-    return Generator(writer(tokenizer.vocab_size), tokenizer, SETTINGS)
+def generator(generating_model: Callable[..., DecoderOnly], tokenizer: Tokenizer) -> Generator:
+    return Generator(generating_model(tokenizer.vocab_size), tokenizer, SETTINGS)
 
 
 def write(generator: Generator, prompts: Sequence[str] = ("the ",) * 8, **changes: object) -> list[Completion]:
@@ -53,38 +53,38 @@ def test_every_completion_matches_the_pattern(generator: Generator, pattern: str
         assert completion.finish in ("end", "length")
 
 
-def test_a_pattern_holds_for_samplers_of_all_kinds_together(generator: Generator) -> None:
+def test_pattern_holds_with_all_samplers_combined(generator: Generator) -> None:
     mixture = {"top_k": 3, "top_p": 0.7, "typical_p": 0.8, "no_repeat_ngram": 2, "min_new_tokens": 20}
     more = {"xtc_probability": 0.5, "dry_multiplier": 2.0, "repetition_penalty": 1.5, "top_n_sigma": 1.0}
     for completion in write(generator, pattern="(abc|de)+f", **mixture, **more):
         assert re.fullmatch("(abc|de)+f", completion.text), completion
 
 
-def test_the_shortest_budget_is_enough(generator: Generator) -> None:
+def test_shortest_sufficient_token_limit_is_enough(generator: Generator) -> None:
     for completion in write(generator, pattern="[a-c]{9}e", max_new_tokens=10):
         assert re.fullmatch("[a-c]{9}e", completion.text), completion
 
 
-def test_too_small_a_budget_is_refused_with_the_one_that_would_do(generator: Generator) -> None:
+def test_too_small_token_limit_is_refused_with_the_minimum(generator: Generator) -> None:
     with pytest.raises(UsageError, match="at least 10 "):
         write(generator, pattern="[a-c]{9}e", max_new_tokens=9)
 
 
 @pytest.mark.parametrize("rules", [{"pattern": "[^\\s\\S]"}, {"pattern": "art", "banned_words": ("art",)}])
-def test_what_no_text_can_meet_is_refused_at_once(generator: Generator, rules: dict[str, object]) -> None:
+def test_contradictory_constraints_are_refused(generator: Generator, rules: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="contradict each other"):
         write(generator, **rules)
 
 
-def test_a_way_that_ends_in_an_unknown_character_is_not_taken(writer: Callable[..., DecoderOnly]) -> None:
+def test_pattern_branch_with_an_unknown_character_is_avoided(generating_model: Callable[..., DecoderOnly]) -> None:
     tokenizer = train_tokenizer("characters", ["abc"])
-    generator = Generator(writer(tokenizer.vocab_size), tokenizer, SETTINGS)
+    generator = Generator(generating_model(tokenizer.vocab_size), tokenizer, SETTINGS)
     assert {completion.text for completion in write(generator, pattern="a{1,9}é|b")} == {"b"}
     with pytest.raises(UsageError, match="does not know"):
         write(generator, pattern="[ab]+é")
 
 
-def test_banned_words_do_not_come_in_any_case(generator: Generator) -> None:
+def test_banned_words_do_not_occur_in_any_case(generator: Generator) -> None:
     free = " ".join(completion.text for completion in write(generator, max_new_tokens=60))
     common = sorted(set(words(free)), key=words(free).count)[-3:]
     assert common
@@ -92,7 +92,7 @@ def test_banned_words_do_not_come_in_any_case(generator: Generator) -> None:
         assert not set(common) & set(words(completion.text)), completion
 
 
-def test_a_banned_word_is_a_whole_one_unless_stars_open_it(generator: Generator) -> None:
+def test_banned_word_is_a_whole_word_unless_it_has_a_star(generator: Generator) -> None:
     text = {"pattern": "heartland|art|arty|heart"}
     for banned, left in [("art", {"heartland", "arty", "heart"}), ("art*", {"heartland", "heart"})]:
         written = {
@@ -104,28 +104,28 @@ def test_a_banned_word_is_a_whole_one_unless_stars_open_it(generator: Generator)
         write(generator, **text, banned_words=("*art*",))
 
 
-def test_a_banned_word_is_not_completed_across_the_end_of_the_prompt(generator: Generator) -> None:
+def test_banned_word_is_not_completed_across_the_prompt_boundary(generator: Generator) -> None:
     pattern = {"pattern": "rt|rts| art|a", "banned_words": ("heart",)}
     assert "rt" not in {completion.text for completion in write(generator, ["the Hea"] * 30, **pattern)}
     assert "rt" in {completion.text for completion in write(generator, ["the sHea"] * 30, **pattern)}
 
 
-def test_a_banned_word_in_the_prompt_bans_nothing_else(generator: Generator) -> None:
+def test_banned_word_in_the_prompt_bans_nothing_else(generator: Generator) -> None:
     rules = {"pattern": " is|s", "banned_words": ("art",), "temperature": 50.0}
     assert {completion.text for completion in write(generator, ["an art"] * 30, **rules)} == {" is", "s"}
 
 
-def test_required_words_come_in_every_completion(generator: Generator) -> None:
+def test_required_words_occur_in_every_completion(generator: Generator) -> None:
     for completion in write(generator, ["the", "the "] * 4, required_words=("dragon", "Caf*")):
         found = words(completion.text)
         assert "dragon" in found and any(word.startswith("caf") for word in found), completion
 
 
-def test_a_required_word_is_not_part_of_the_prompts_last_word(generator: Generator) -> None:
+def test_required_word_cannot_extend_the_last_word_of_the_prompt(generator: Generator) -> None:
     assert {c.text for c in write(generator, ["he"] * 9, pattern="art|s art", required_words=("art",))} == {"s art"}
 
 
-def test_a_text_that_ends_at_a_stop_string_matches_without_it(generator: Generator) -> None:
+def test_completion_cut_at_a_stop_string_matches_the_pattern(generator: Generator) -> None:
     stops = ("d", "cd", "bb")
     seen = set()
     for completion in write(generator, ["a "] * 40, pattern="[abc]{2,5}", stop=stops):
@@ -135,7 +135,7 @@ def test_a_text_that_ends_at_a_stop_string_matches_without_it(generator: Generat
     assert "stop" in seen
 
 
-def test_constrained_rows_are_written_alone_as_among_others(generator: Generator) -> None:
+def test_constrained_row_is_generated_alone_as_in_a_batch(generator: Generator) -> None:
     generator.model.double()
     prompts = ["the ", "a dra", "café", "the heart"]
     rules = {"pattern": r"[\w ]{4,12}(\.|!|é)", "banned_words": ("dragon",)}
@@ -145,8 +145,8 @@ def test_constrained_rows_are_written_alone_as_among_others(generator: Generator
 
 
 @pytest.mark.parametrize("pattern", ["(ab|é)*c", r"[^a]b\w?", "(?i)thé ?"])
-def test_allowed_tokens_are_those_that_leave_a_way_to_a_match(tokenizer: Tokenizer, pattern: str) -> None:
-    """Against trying: a token is allowed if some text of few characters completes it."""
+def test_allowed_tokens_are_those_that_can_lead_to_a_match(tokenizer: Tokenizer, pattern: str) -> None:
+    """Compare with brute force: a token is allowed if some short text completes a match after it."""
     guide = CompletionConstraint(DecodingSettings(pattern=pattern), tokenizer, ["x"], 50)
     constraint = ConstrainedRows(guide, ["x"])
     tails = [
@@ -184,13 +184,13 @@ def _writable(tokenizer: Tokenizer, text: bytes) -> bool:
 
 
 def _begins(pattern: str, spelled: bytes) -> bool:
-    """Whether these characters begin a match, by trying all ends of up to three letters."""
+    """Whether these bytes begin a match: try all endings of up to three letters."""
     text = spelled.decode("utf-8", errors="replace")
     letters = ["", *"abcéht \ufffd"]
     return any(re.fullmatch(pattern, text + a + b + c) for a in letters for b in letters for c in letters)
 
 
-def test_unfinished_characters_are_told_from_broken_ones() -> None:
+def test_partial_utf8_characters_are_distinguished_from_invalid_bytes() -> None:
     every = [chr(point).encode() for point in range(0x80, 0x110000) if not 0xD800 <= point < 0xE000]
     begun = {spelled[:length] for spelled in every for length in range(1, len(spelled))}
     ones = [bytes([byte]) for byte in range(0x80, 0x100)]
@@ -201,30 +201,30 @@ def test_unfinished_characters_are_told_from_broken_ones() -> None:
 
 
 @pytest.mark.parametrize("word", ["", "*", "**"])
-def test_no_word_is_no_rule(generator: Generator, word: str) -> None:
+def test_required_word_without_letters_is_refused(generator: Generator, word: str) -> None:
     with pytest.raises(UsageError, match="write some letters"):
         write(generator, required_words=(word,))
 
 
-@pytest.mark.parametrize("odd", ["\x00", "\u2028", "\ud800", "🎉", "a b", "...", "ß"])
-def test_odd_words_can_be_banned(generator: Generator, odd: str) -> None:
-    assert all(odd not in completion.text for completion in write(generator, banned_words=(odd,)))
+@pytest.mark.parametrize("word", ["\x00", "\u2028", "\ud800", "🎉", "a b", "...", "ß"])
+def test_unusual_words_can_be_banned(generator: Generator, word: str) -> None:
+    assert all(word not in completion.text for completion in write(generator, banned_words=(word,)))
 
 
-def test_the_end_comes_late_enough(generator: Generator) -> None:
+def test_min_new_tokens_delays_the_end_token(generator: Generator) -> None:
     with torch.no_grad():
         generator.model.output.weight[generator.tokenizer.end_id] = generator.model.output.weight.mean(0) * 5
     for completion in write(generator, ["a "] * 20, min_new_tokens=7, max_new_tokens=30):
         assert len(completion.tokens) > 7
 
 
-def test_a_pattern_of_what_no_text_can_hold_is_refused(generator: Generator) -> None:
+def test_pattern_with_a_lone_surrogate_is_refused_or_its_branch_avoided(generator: Generator) -> None:
     with pytest.raises(UsageError):
         write(generator, pattern="\ud800")
     assert {each.text for each in write(generator, pattern="(\ud800|dragon)", max_new_tokens=6)} == {"dragon"}
 
 
-def test_a_pattern_of_many_states_is_measured_from_its_end() -> None:
+def test_distances_of_a_pattern_with_many_states_are_exact() -> None:
     tokenizer = train_tokenizer("bytes", TEXT, None)
     guide = CompletionConstraint(DecodingSettings(pattern="a{9000}(b|é)"), tokenizer, [""], 9500)
     assert guide.distances[guide.starts[""]] == 9001

@@ -15,19 +15,19 @@ SOURCES = [[4, 5, 6, 2], [7, 2], [1, 9, 8, 7, 6, 5, 4, 3, 2]]
 
 
 def read_in_full(model: DecoderOnly, prompt: list[int], new: list[int]) -> Tensor:
-    """The logits after the prompt and after each new token, from whole passes over what is in view."""
+    """Return the logits after the prompt and each new token, from full passes over the visible context."""
     context = model.settings.context_length
     half = context - context // 2
-    view, logits = prompt if len(prompt) <= context else prompt[-half:], []
-    n_read = len(view) - 1
+    context_tokens, logits = prompt if len(prompt) <= context else prompt[-half:], []
+    n_read = len(context_tokens) - 1
     for token in new:
-        if len(view) == context:
-            logits.append(model(torch.tensor([view]))[0, n_read:])
-            view = [*view, token][-half:]
+        if len(context_tokens) == context:
+            logits.append(model(torch.tensor([context_tokens]))[0, n_read:])
+            context_tokens = [*context_tokens, token][-half:]
             n_read = half - 1
         else:
-            view = [*view, token]
-    return torch.cat([*logits, model(torch.tensor([view]))[0, n_read:]])
+            context_tokens = [*context_tokens, token]
+    return torch.cat([*logits, model(torch.tensor([context_tokens]))[0, n_read:]])
 
 
 def continuation(seed: int) -> list[int]:
@@ -35,10 +35,10 @@ def continuation(seed: int) -> list[int]:
 
 
 @torch.inference_mode()
-def test_cached_steps_give_the_full_pass_in_ragged_batches_and_past_the_context(
-    writer: Callable[..., DecoderOnly], variant: Table
+def test_cached_ragged_batches_equal_the_full_pass_past_the_context(
+    generating_model: Callable[..., DecoderOnly], variant: Table
 ) -> None:
-    model = writer(VOCABULARY, **variant)
+    model = generating_model(VOCABULARY, **variant)
     new = [continuation(row) for row in range(len(PROMPTS))]
     expected = [read_in_full(model, *row) for row in zip(PROMPTS, new, strict=True)]
     rows = PromptBatch(model, PROMPTS, N_NEW)
@@ -47,7 +47,7 @@ def test_cached_steps_give_the_full_pass_in_ragged_batches_and_past_the_context(
 
 
 @torch.inference_mode()
-def test_cached_targets_give_the_full_pass_beside_padded_sources(
+def test_cached_targets_equal_the_full_pass_with_padded_sources(
     translating_model: Callable[..., EncoderDecoder], variant: Table
 ) -> None:
     model = translating_model(VOCABULARY, **variant)
@@ -62,8 +62,8 @@ def test_cached_targets_give_the_full_pass_beside_padded_sources(
 
 
 @torch.inference_mode()
-def test_rows_that_stay_go_on_as_if_the_others_had_never_been_there(writer: Callable[..., DecoderOnly]) -> None:
-    model = writer(VOCABULARY)
+def test_remaining_rows_are_unchanged_after_others_leave(generating_model: Callable[..., DecoderOnly]) -> None:
+    model = generating_model(VOCABULARY)
     rows, alone = PromptBatch(model, PROMPTS, N_NEW), PromptBatch(model, [PROMPTS[1]], N_NEW)
     rows.first()
     alone.first()
@@ -71,7 +71,7 @@ def test_rows_that_stay_go_on_as_if_the_others_had_never_been_there(writer: Call
     for token in new[:3]:
         rows.step(torch.tensor([token] * 4))
         alone.step(torch.tensor([token]))
-    rows.select(torch.tensor([0, 1]))  # the longest leave, then one that was longer than what stays
+    rows.select(torch.tensor([0, 1]))  # first the longest rows leave, then one longer than the rest
     rows.step(torch.tensor([new[3]] * 2))
     alone.step(torch.tensor([new[3]]))
     rows.select(torch.tensor([1]))
@@ -81,8 +81,8 @@ def test_rows_that_stay_go_on_as_if_the_others_had_never_been_there(writer: Call
 
 @pytest.mark.parametrize("context_length", [1, 2, 3])
 @torch.inference_mode()
-def test_the_smallest_contexts_work_too(writer: Callable[..., DecoderOnly], context_length: int) -> None:
-    model, new = writer(VOCABULARY, context_length=context_length), continuation(1)[:8]
+def test_tiny_contexts_equal_the_full_pass(generating_model: Callable[..., DecoderOnly], context_length: int) -> None:
+    model, new = generating_model(VOCABULARY, context_length=context_length), continuation(1)[:8]
     rows = PromptBatch(model, [[3, 4, 5, 6], [7]], 8)
     logits = torch.stack([rows.first()] + [rows.step(torch.tensor([token] * 2)) for token in new])
     expected = [read_in_full(model, prompt, new) for prompt in ([3, 4, 5, 6], [7])]
@@ -90,7 +90,7 @@ def test_the_smallest_contexts_work_too(writer: Callable[..., DecoderOnly], cont
 
 
 @torch.inference_mode()
-def test_beams_that_change_places_keep_their_source(translating_model: Callable[..., EncoderDecoder]) -> None:
+def test_reordered_beams_keep_their_source(translating_model: Callable[..., EncoderDecoder]) -> None:
     model = translating_model(VOCABULARY)
 
     def rows() -> TargetBatch:
@@ -107,8 +107,8 @@ def test_beams_that_change_places_keep_their_source(translating_model: Callable[
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_evaluating_puts_the_mode_back(writer: Callable[..., DecoderOnly], training: bool) -> None:
-    model = writer().train(training)
+def test_evaluating_restores_the_training_mode(generating_model: Callable[..., DecoderOnly], training: bool) -> None:
+    model = generating_model().train(training)
     with evaluating(model):
         assert not model.training
     assert model.training == training

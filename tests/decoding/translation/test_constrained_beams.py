@@ -1,4 +1,4 @@
-"""A guide follows what is written; guided search finds the best of the translations that obey."""
+"""Constraint automata, and beam search constrained by them."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -24,15 +24,15 @@ START, END = 1, 2
 SOURCES = [[4, 5, 6, 2], [7, 2], [9, 8, 7, 6, 5, 4, 3, 2]]
 
 
-class Anywhere(Borders):
-    """Every token is a word."""
+class EveryTokenIsAWord(Borders):
+    """Word boundaries for a vocabulary in which every token is a word."""
 
     def __init__(self, vocab_size: int = 29):
         self.ends = torch.ones(vocab_size, dtype=torch.bool)
         self.is_end, self.is_opening = [True] * vocab_size, [False] * vocab_size
 
 
-def word(*tokens: int, times: int = 1, bias: float = float("inf")) -> RequiredTerm:
+def exact_term(*tokens: int, times: int = 1, bias: float = float("inf")) -> RequiredTerm:
     return RequiredTerm((tokens,), (tokens,), (tokens,), times, bias)
 
 
@@ -63,29 +63,29 @@ def spell(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
 
 @given(st.text("ab ,-(", max_size=14))
 @settings(max_examples=60)
-def test_a_guide_counts_a_word_as_often_as_it_stands_by_itself(text: str) -> None:
+def test_automaton_counts_only_whole_words(text: str) -> None:
     tokenizer = train_tokenizer("characters", ["ab ,-("])
     term = RequiredTerm((spell(tokenizer, " ab"),), (spell(tokenizer, "ab"),), (spell(tokenizer, "ab"),), times=20)
-    guide = ConstraintAutomaton([term], Borders(tokenizer))
-    stage = guide.start()
+    automaton = ConstraintAutomaton([term], Borders(tokenizer))
+    stage = automaton.start()
     for token in [*tokenizer.encode(text), tokenizer.end_id]:
-        stage = guide.after(stage, token)
+        stage = automaton.after(stage, token)
     padded = f"^{text}$"
-    stands = [n for n in range(1, len(padded)) if padded.startswith("ab", n)]
-    alone = [n for n in stands if padded[n - 1] in "^ (" and padded[n + 2] in "$ ,("]
+    occurrences = [n for n in range(1, len(padded)) if padded.startswith("ab", n)]
+    alone = [n for n in occurrences if padded[n - 1] in "^ (" and padded[n + 2] in "$ ,("]
     assert 20 - stage.state.left[0] == len(alone)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_beam_as_wide_as_the_search_finds_the_best_that_obeys(
+def test_exhaustive_beam_finds_the_best_constrained_target(
     translating_model: Callable[..., EncoderDecoder], seed: int
 ) -> None:
     model, longest = translating_model(5, seed), 4
     source, letters = [3, 0, 2], [0, 1, 3, 4]
     rows = TargetBatch(model, [source], start_id=START, max_new_tokens=longest)
-    guide = ConstraintAutomaton([word(3, 4)], Anywhere(5))
+    automaton = ConstraintAutomaton([exact_term(3, 4)], EveryTokenIsAWord(5))
     beam = BeamSettings(beam_size=400, n_best=3, length_penalty=0.6)
-    (found,) = beam_search(rows, [longest], beam, end_id=END, guides=[guide])
+    (found,) = beam_search(rows, [longest], beam, end_id=END, guides=[automaton])
     ended = [tokens for n in range(longest) for tokens in product(letters, repeat=n) if count(tokens, (3, 4)) == 1]
 
     def score(tokens: tuple[int, ...]) -> float:
@@ -101,73 +101,76 @@ def test_a_beam_as_wide_as_the_search_finds_the_best_that_obeys(
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
-def test_hard_terms_stand_once_even_in_a_small_beam(
+def test_required_terms_occur_once_even_with_a_small_beam(
     translating_model: Callable[..., EncoderDecoder], beam_size: int
 ) -> None:
     terms = [(11, 12, 13), (20,), (15, 16)]
-    guides = [ConstraintAutomaton([word(*term) for term in terms], Anywhere()) for _ in SOURCES]
+    guides = [ConstraintAutomaton([exact_term(*term) for term in terms], EveryTokenIsAWord()) for _ in SOURCES]
     found = search(translating_model(), guides, [12, 12, 14], BeamSettings(beam_size))
     for best, *_ in found:
         assert [count(best.tokens, term) for term in terms] == [1, 1, 1]
 
 
-def test_a_term_is_not_broken_off_when_there_is_no_time_to_begin_it_anew() -> None:
-    guide = ConstraintAutomaton([word(3, 4, 5)], Anywhere())
-    begun = guide.after(guide.after(guide.start(), 3), 4)
-    for limit, offered in ((6, {5}), (8, {5, 7, 9})):  # three tokens are there, and three more and the end take seven
-        guided = ConstrainedBeams(guide, limit, [BeamState(begun)] * 3)
+def test_begun_term_is_continued_when_too_few_tokens_are_left() -> None:
+    automaton = ConstraintAutomaton([exact_term(3, 4, 5)], EveryTokenIsAWord())
+    begun = automaton.after(automaton.after(automaton.start(), 3), 4)
+    for limit, expected in ((6, {5}), (8, {5, 7, 9})):  # with a new start, the term and the end need a limit of seven
+        guided = ConstrainedBeams(automaton, limit, [BeamState(begun)] * 3)
         before = [(0.0, 0.0), (NEG_INF, NEG_INF), (NEG_INF, NEG_INF)]
         chosen = guided.choose(guided.candidates([[7, 9, 5]] * 3, 3), repeat(0.0), before, 3)
-        assert {continuation.token for continuation in chosen} == offered
+        assert {continuation.token for continuation in chosen} == expected
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_a_term_is_whole_where_nothing_but_the_limit_ends_a_sentence(
+def test_term_is_a_whole_word_at_the_token_limit(
     translating_model: Callable[..., EncoderDecoder], borders: Borders, letters: Tokenizer, beam_size: int
 ) -> None:
-    model, wished = translating_model(letters.vocab_size), (spell(letters, " ab"), spell(letters, "ab"))
+    model, forms = translating_model(letters.vocab_size), (spell(letters, " ab"), spell(letters, "ab"))
     model.output.weight.data[letters.end_id] = 0
-    model.output.weight.data[spell(letters, "e")[0]] *= 3  # so that the letter comes wherever it may
-    guide = ConstraintAutomaton([RequiredTerm(wished[:1], wished[1:], wished[1:])], borders)
+    model.output.weight.data[spell(letters, "e")[0]] *= 3  # so that this letter is the likeliest everywhere
+    automaton = ConstraintAutomaton([RequiredTerm(forms[:1], forms[1:], forms[1:])], borders)
     for limit in range(5, 12):
         rows = TargetBatch(model, SOURCES[:1], start_id=START, max_new_tokens=limit)
         beam = BeamSettings(beam_size)
-        ((best, *_),) = beam_search(rows, [limit], beam, end_id=letters.end_id, guides=[guide])
+        ((best, *_),) = beam_search(rows, [limit], beam, end_id=letters.end_id, guides=[automaton])
         assert re.findall(r"\bab\b", letters.decode(best.tokens))
 
 
-def test_a_term_may_be_asked_for_twice_and_in_any_form(translating_model: Callable[..., EncoderDecoder]) -> None:
+def test_term_can_be_required_twice_in_any_form(translating_model: Callable[..., EncoderDecoder]) -> None:
     forms = ((11, 12), (13,))
-    guide = ConstraintAutomaton([RequiredTerm(forms, forms, forms, times=2)], Anywhere())
-    (best,) = search(translating_model(), [guide], [10], BeamSettings(4))[0]
+    automaton = ConstraintAutomaton([RequiredTerm(forms, forms, forms, times=2)], EveryTokenIsAWord())
+    (best,) = search(translating_model(), [automaton], [10], BeamSettings(4))[0]
     assert sum(count(best.tokens, form) for form in forms) == 2
 
 
 @pytest.mark.parametrize("beam_size", [4, MAX_K + 4])
-def test_unguided_rows_do_not_notice_guided_ones(
+def test_unconstrained_rows_are_unchanged_by_constrained_ones(
     translating_model: Callable[..., EncoderDecoder], beam_size: int
 ) -> None:
     model = translating_model().double()
     beam, limits = BeamSettings(beam_size, n_best=3), [10, 10, 12]
     plain = search(model, [None, None, None], limits, beam)
-    mixed = search(model, [None, ConstraintAutomaton([word(11, 12)], Anywhere()), None], limits, beam)
+    mixed = search(model, [None, ConstraintAutomaton([exact_term(11, 12)], EveryTokenIsAWord()), None], limits, beam)
     for one, other in ((plain[0], mixed[0]), (plain[2], mixed[2])):
         assert [h.tokens for h in one] == [h.tokens for h in other]
     assert plain[1] != mixed[1]
 
 
-def test_a_guided_row_is_the_same_alone_and_among_others(translating_model: Callable[..., EncoderDecoder]) -> None:
+def test_constrained_row_is_the_same_alone_and_in_a_batch(translating_model: Callable[..., EncoderDecoder]) -> None:
     model = translating_model().double()
-    guides = [ConstraintAutomaton([word(11, 12), word(20 + n)], Anywhere()) for n in range(3)]
+    guides = [ConstraintAutomaton([exact_term(11, 12), exact_term(20 + n)], EveryTokenIsAWord()) for n in range(3)]
     together = search(model, guides, [10, 12, 11], BeamSettings(5))
     alone = search(model, guides[:1], [10], BeamSettings(5))
     assert [h.tokens for h in together[0]] == [h.tokens for h in alone[0]]
 
 
-def test_log_probabilities_are_the_models_own_and_sum_up(translating_model: Callable[..., EncoderDecoder]) -> None:
+def test_log_probabilities_are_those_of_the_model_and_add_up(translating_model: Callable[..., EncoderDecoder]) -> None:
     model = translating_model()
     (best,) = search(
-        model, [ConstraintAutomaton([word(11, 12), word(14, bias=3.0)], Anywhere())], [10], BeamSettings(4)
+        model,
+        [ConstraintAutomaton([exact_term(11, 12), exact_term(14, bias=3.0)], EveryTokenIsAWord())],
+        [10],
+        BeamSettings(4),
     )[0]
     ended = [END] if best.finish == "end" else []
     source, target = torch.tensor([SOURCES[0]]), torch.tensor([[START, *best.tokens, *ended]])
@@ -178,33 +181,35 @@ def test_log_probabilities_are_the_models_own_and_sum_up(translating_model: Call
     assert best.log_prob == pytest.approx(sum(expected), abs=1e-3)
 
 
-def test_a_bias_makes_a_term_likelier_without_forcing_it(translating_model: Callable[..., EncoderDecoder]) -> None:
+def test_bias_makes_a_term_likelier_without_forcing_it(translating_model: Callable[..., EncoderDecoder]) -> None:
     model = translating_model()
 
     def n_written(bias: float) -> int:
-        """Of six tokens, each asked for by itself."""
-        guides = [ConstraintAutomaton([word(token, bias=bias)], Anywhere()) for token in range(10, 16)]
-        found = [search(model, [guide], [8], BeamSettings(4))[0][0].tokens for guide in guides]
+        """Count how many of six tokens occur, each with a bias in its own search."""
+        guides = [ConstraintAutomaton([exact_term(token, bias=bias)], EveryTokenIsAWord()) for token in range(10, 16)]
+        found = [search(model, [automaton], [8], BeamSettings(4))[0][0].tokens for automaton in guides]
         return sum(token in tokens for token, tokens in enumerate(found, start=10))
 
     assert n_written(0.0) < n_written(4.0) <= n_written(50.0) == 6
     assert n_written(0.5) < 6
 
 
-def test_a_target_begins_with_its_prefix(translating_model: Callable[..., EncoderDecoder]) -> None:
+def test_target_starts_with_its_prefix(translating_model: Callable[..., EncoderDecoder]) -> None:
     guides = [
-        ConstraintAutomaton([word(20)], Anywhere(), prefix=(9, 9, 17)),
+        ConstraintAutomaton([exact_term(20)], EveryTokenIsAWord(), prefix=(9, 9, 17)),
         None,
-        ConstraintAutomaton([], Anywhere(), prefix=(5,)),
+        ConstraintAutomaton([], EveryTokenIsAWord(), prefix=(5,)),
     ]
     found = search(translating_model(), guides, [10, 10, 10], BeamSettings(3))
     assert found[0][0].tokens[:3] == (9, 9, 17) and 20 in found[0][0].tokens
     assert found[2][0].tokens[:1] == (5,)
 
 
-def test_a_word_that_must_not_come_does_not(translating_model: Callable[..., EncoderDecoder]) -> None:
+def test_forbidden_word_does_not_occur(translating_model: Callable[..., EncoderDecoder]) -> None:
     model = translating_model()
     (plain,) = search(model, [None], [8], BeamSettings(4))[0]
     unwanted = plain.tokens[0]
-    (found,) = search(model, [ConstraintAutomaton([word(unwanted, times=0)], Anywhere())], [8], BeamSettings(4))[0]
+    (found,) = search(
+        model, [ConstraintAutomaton([exact_term(unwanted, times=0)], EveryTokenIsAWord())], [8], BeamSettings(4)
+    )[0]
     assert unwanted not in found.tokens

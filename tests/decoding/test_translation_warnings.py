@@ -1,4 +1,4 @@
-"""Warnings that come where something is wrong, and nowhere else."""
+"""Warnings about faulty translations, and none for good ones."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from penwright.translation.results import repeated, symptoms
         ("", ""),
     ],
 )
-def test_loops_are_found(text: str, loop: str) -> None:
+def test_repeated_finds_loops(text: str, loop: str) -> None:
     assert repeated(text.split()) == loop
 
 
@@ -38,12 +38,14 @@ def test_loops_are_found(text: str, loop: str) -> None:
         ("one two three four five six seven eight nine", "eins zwei", 9, 40, "very long: 40 against 9 tokens"),
     ],
 )
-def test_what_is_wrong_is_said(source: str, target: str, n_source: int, n_target: int, warning: str) -> None:
+def test_symptoms_gives_the_expected_warning(
+    source: str, target: str, n_source: int, n_target: int, warning: str
+) -> None:
     found = symptoms(source, target, n_source, n_target)
     assert len(found) == bool(warning) and all(warning in each for each in found)
 
 
-def test_a_loop_is_found_where_no_spaces_part_words() -> None:
+def test_loop_is_found_in_text_without_spaces() -> None:
     assert symptoms("I am very glad.", "我很高兴我很高兴我很高兴。", 5, 13) == [
         'the translation repeats itself: "我很高兴"'
     ]

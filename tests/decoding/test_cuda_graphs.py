@@ -1,7 +1,7 @@
-"""Steps by graphs are the steps themselves, while caches grow, beams change places and rows leave.
+"""CUDA graphs of decoding steps give the same texts while caches grow, beams are reordered and rows leave.
 
-Where there is no GPU, a graph is what torch has recorded of the operators: it reads and writes the same tensors each
-time, as a CUDA graph does, and cannot be recorded where Python looks at a number.
+Without a GPU, a traced graph of the operators replaces the CUDA graph: it reads and writes the same tensors each time,
+and cannot be recorded if Python reads a tensor's value.
 """
 
 import warnings
@@ -22,12 +22,12 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.translation.translator import Translator
 
-Made = Callable[[], list[str]]
+Generate = Callable[[], list[str]]
 Record = Callable[[Callable[[], Tensor], torch.device], tuple[Replay, Tensor]]
 
 
 class Recorder:
-    """Records operators, and counts how often they are done again."""
+    """Records the operators of a step, and counts recordings and replays."""
 
     def __init__(self) -> None:
         self.n_recorded = self.n_replayed = 0
@@ -44,11 +44,11 @@ class Recorder:
         return replay, found
 
 
-def fails(step: Callable[[], Tensor], _: torch.device) -> tuple[Replay, Tensor]:
+def record_fails(step: Callable[[], Tensor], _: torch.device) -> tuple[Replay, Tensor]:
     raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
 
-def errs(step: Callable[[], Tensor], _: torch.device) -> tuple[Replay, Tensor]:
+def replay_is_wrong(step: Callable[[], Tensor], _: torch.device) -> tuple[Replay, Tensor]:
     found = torch.empty_like(step())
 
     def replay() -> None:
@@ -57,13 +57,13 @@ def errs(step: Callable[[], Tensor], _: torch.device) -> tuple[Replay, Tensor]:
     return replay, found
 
 
-def does_nothing(step: Callable[[], Tensor], _: torch.device) -> tuple[Replay, Tensor]:
+def replay_does_nothing(step: Callable[[], Tensor], _: torch.device) -> tuple[Replay, Tensor]:
     return lambda: None, step()
 
 
 @pytest.fixture
-def by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Record], None]:
-    """Has all steps on a CPU taken by graphs of this kind."""
+def use_graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Record], None]:
+    """Return a function that makes all steps on the CPU use graphs recorded by `record`."""
 
     def use(record: Record) -> None:
         monkeypatch.setattr(cuda_graphs, "DEVICES", ("cpu",))
@@ -72,17 +72,17 @@ def by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Record], None]:
     return use
 
 
-@pytest.fixture(params=["writer", "translator, greedily", "translator, three beams"])
-def made(
+@pytest.fixture(params=["generator", "translator, greedy", "translator, three beams"])
+def generate(
     request: pytest.FixtureRequest,
-    writer: Callable[..., DecoderOnly],
+    generating_model: Callable[..., DecoderOnly],
     translating_model: Callable[..., EncoderDecoder],
     characters: Tokenizer,
-) -> Made:
-    """Texts by a new writer or translator, which has to take care of caches that grow and rows that leave."""
+) -> Generate:
+    """Return a function that generates texts long enough for caches to grow and rows to leave."""
     n, n_beams = characters.vocab_size, 3 if "beams" in request.param else 1
-    if request.param == "writer":
-        model, settings = writer(n, context_length=100), DecodingSettings(max_new_tokens=90, temperature=0.8)
+    if request.param == "generator":
+        model, settings = generating_model(n, context_length=100), DecodingSettings(max_new_tokens=90, temperature=0.8)
         return lambda: [
             each.text for _ in range(2) for each in Generator(model, characters, settings).generate(["ab", "c"])
         ]
@@ -93,32 +93,35 @@ def made(
     ]
 
 
-def test_what_is_written_is_the_same_by_graphs(made: Made, by: Callable[[Record], None]) -> None:
-    expected, recorder = made(), Recorder()
-    by(recorder)
-    assert made() == expected
+def test_graphs_generate_the_same_texts(generate: Generate, use_graphs: Callable[[Record], None]) -> None:
+    expected, recorder = generate(), Recorder()
+    use_graphs(recorder)
+    assert generate() == expected
     assert recorder.n_recorded >= 2 and recorder.n_replayed > 2 * recorder.n_recorded
 
 
-@pytest.mark.parametrize("record", [fails, errs, does_nothing])
-def test_graphs_that_do_not_work_are_done_without(made: Made, by: Callable[[Record], None], record: Record) -> None:
-    expected = made()
-    by(record)
+@pytest.mark.parametrize("record", [record_fails, replay_is_wrong, replay_does_nothing])
+def test_faulty_graphs_are_not_used(generate: Generate, use_graphs: Callable[[Record], None], record: Record) -> None:
+    expected = generate()
+    use_graphs(record)
     with pytest.warns(PenwrightWarning, match="CUDA graphs do not work on this GPU"):
-        assert made() == expected
+        assert generate() == expected
 
 
-def test_on_a_cpu_nothing_is_captured(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graphs, "record_cuda_graph", fails)
+def test_no_graphs_are_recorded_on_a_cpu(generate: Generate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graphs, "record_cuda_graph", record_fails)
     with warnings.catch_warnings(action="error"):
-        made()
+        generate()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_writes_the_same_by_graphs(
-    writer: Callable[..., DecoderOnly], characters: Tokenizer, monkeypatch: pytest.MonkeyPatch
+def test_cuda_graphs_generate_the_same_text_on_a_gpu(
+    generating_model: Callable[..., DecoderOnly], characters: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, settings = writer(characters.vocab_size, context_length=100).cuda(), DecodingSettings(max_new_tokens=90)
+    model, settings = (
+        generating_model(characters.vocab_size, context_length=100).cuda(),
+        DecodingSettings(max_new_tokens=90),
+    )
     by_graphs = Generator(model, characters, settings).generate(["ab"])[0].text
     monkeypatch.setattr(cuda_graphs, "DEVICES", ())
     assert Generator(model, characters, settings).generate(["ab"])[0].text == by_graphs

@@ -27,7 +27,7 @@ def search(
 
 @torch.inference_mode()
 def log_prob(model: EncoderDecoder, source: list[int], tokens: Sequence[int]) -> float:
-    """Of the tokens after the start token, in one pass."""
+    """Return the log-probability of the tokens after the start token, from one full pass."""
     read = torch.tensor([source])
     logits = model(read, torch.ones_like(read, dtype=torch.bool), torch.tensor([[START, *tokens]]))[0, :-1]
     return float(logits.double().log_softmax(-1).gather(1, torch.tensor([*tokens])[:, None]).sum())
@@ -45,19 +45,19 @@ def assert_same(some: list[list[Hypothesis]], others: list[list[Hypothesis]]) ->
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_one_beam_is_greedy_search(translating_model: Callable[..., EncoderDecoder], seed: int) -> None:
+def test_beam_size_1_is_greedy_search(translating_model: Callable[..., EncoderDecoder], seed: int) -> None:
     model = translating_model(29, seed)
     beams = search(model, SOURCES, LIMITS, BeamSettings(beam_size=1, banned=(0, START)))
     for source, limit, (best,) in zip(SOURCES, LIMITS, beams, strict=True):
-        tokens = greedily(model, source, limit, banned=(0, START))
+        tokens = greedy_tokens(model, source, limit, banned=(0, START))
         assert whole(best) == tokens
         assert best.finish == ("end" if tokens[-1] == END else "length")
         assert best.log_prob == pytest.approx(log_prob(model, source, tokens), abs=1e-3)
 
 
 @torch.inference_mode()
-def greedily(model: EncoderDecoder, source: list[int], limit: int, banned: tuple[int, ...]) -> list[int]:
-    """The likeliest token at each step, with a pass over the whole target for each."""
+def greedy_tokens(model: EncoderDecoder, source: list[int], limit: int, banned: tuple[int, ...]) -> list[int]:
+    """Return the likeliest token at each step, from a full pass over the target each time."""
     read, tokens = torch.tensor([source]), list[int]()
     while len(tokens) < limit and tokens[-1:] != [END]:
         logits = model(read, torch.ones_like(read, dtype=torch.bool), torch.tensor([[START, *tokens]]))[0, -1]
@@ -68,7 +68,7 @@ def greedily(model: EncoderDecoder, source: list[int], limit: int, banned: tuple
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0, -1.0])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_beam_as_wide_as_the_search_finds_the_best_there_is(
+def test_exhaustive_beam_finds_the_n_best(
     translating_model: Callable[..., EncoderDecoder], length_penalty: float, seed: int
 ) -> None:
     model, source, longest, n_best = translating_model(4, seed), [3, 0, 2], 4, 5
@@ -81,16 +81,16 @@ def test_a_beam_as_wide_as_the_search_finds_the_best_there_is(
     assert [hypothesis.score for hypothesis in found] == pytest.approx([scores[tokens] for tokens in best], abs=1e-4)
 
 
-class Script:
-    """A model that gives token 0 and the end token these probabilities at each step, whatever came before."""
+class FakeModel:
+    """A fake model with given probabilities of token 0 and the end token at each step."""
 
     def __init__(self, *probabilities: tuple[float, float]):
         self.steps = iter(probabilities)
         self.n_rows = 1
 
     def first(self) -> Tensor:
-        go_on, end = next(self.steps)
-        return torch.tensor([[go_on, 1 - go_on - end, end]]).log().expand(self.n_rows, 3).clone()
+        token_0, end = next(self.steps)
+        return torch.tensor([[token_0, 1 - token_0 - end, end]]).log().expand(self.n_rows, 3).clone()
 
     def step(self, tokens: Tensor) -> Tensor:
         return self.first()
@@ -106,34 +106,34 @@ class Script:
 
 
 @pytest.mark.parametrize(
-    ("length_penalty", "script", "best"),
+    ("length_penalty", "steps", "best"),
     [
-        (1.0, [(0.35, 0.6), (0.99, 0.001), (0.99, 0.001), (0.001, 0.99)], (0, 0, 0)),  # length helps in the end
-        (-1.0, [(0.7, 0.2), (0.001, 0.99), *[(0.5, 0.1)] * 6], (0,)),  # being short helps at once
+        (1.0, [(0.35, 0.6), (0.99, 0.001), (0.99, 0.001), (0.001, 0.99)], (0, 0, 0)),  # a longer hypothesis wins
+        (-1.0, [(0.7, 0.2), (0.001, 0.99), *[(0.5, 0.1)] * 6], (0,)),  # a shorter hypothesis wins
     ],
 )
-def test_search_goes_on_while_something_better_can_come(
-    length_penalty: float, script: list[tuple[float, float]], best: tuple[int, ...]
+def test_search_continues_while_a_better_hypothesis_is_possible(
+    length_penalty: float, steps: list[tuple[float, float]], best: tuple[int, ...]
 ) -> None:
     ((found,),) = beam_search(
-        Script(*script), [len(script)], BeamSettings(2, length_penalty=length_penalty), end_id=END
+        FakeModel(*steps), [len(steps)], BeamSettings(2, length_penalty=length_penalty), end_id=END
     )
     assert found.tokens == best
 
 
 @pytest.mark.parametrize(("patience", "n_tokens"), [(0.25, 0), (inf, 107)])
-def test_search_waits_for_much_longer_hypotheses_only_if_asked(patience: float, n_tokens: int) -> None:
-    script = [(0.35, 0.6), *[(0.4, 0.25)] * 7, *[(0.99, 0.001)] * 99, (0.001, 0.99)]
-    ((found,),) = beam_search(Script(*script), [len(script)], BeamSettings(2, beam_patience=patience), end_id=END)
+def test_beam_patience_waits_for_longer_hypotheses(patience: float, n_tokens: int) -> None:
+    steps = [(0.35, 0.6), *[(0.4, 0.25)] * 7, *[(0.99, 0.001)] * 99, (0.001, 0.99)]
+    ((found,),) = beam_search(FakeModel(*steps), [len(steps)], BeamSettings(2, beam_patience=patience), end_id=END)
     assert found.tokens == (0,) * n_tokens
 
 
-def test_search_stops_when_nothing_better_can_come() -> None:
-    ((found,),) = beam_search(Script((0.1, 0.8)), [4], BeamSettings(2, length_penalty=0.0), end_id=END)
-    assert found.tokens == ()  # the script has no second step
+def test_search_stops_when_no_better_hypothesis_is_possible() -> None:
+    ((found,),) = beam_search(FakeModel((0.1, 0.8)), [4], BeamSettings(2, length_penalty=0.0), end_id=END)
+    assert found.tokens == ()  # the fake model has no second step
 
 
-def test_a_source_that_nobody_waits_for_leaves_at_the_next_step_and_disturbs_no_other(
+def test_cancelled_source_leaves_the_batch_and_changes_no_other(
     translating_model: Callable[..., EncoderDecoder],
 ) -> None:
     model = translating_model(29, 0).double()
@@ -149,14 +149,14 @@ def test_a_source_that_nobody_waits_for_leaves_at_the_next_step_and_disturbs_no_
 
     translating.step = step  # type: ignore[method-assign]
     found = beam_search(translating, [10] * 4, settings, end_id=END, wanted=lambda number: number != 2 or steps < 4)
-    assert rows == [4, *[12] * 3, *[9] * 6]  # the start tokens; three steps of all four; the others' remaining steps
+    assert rows == [4, *[12] * 3, *[9] * 6]  # start tokens; 3 steps of all sources; 6 of the others
     others = [number for number in range(4) if number != 2]
     alone = search(model, [SOURCES[number] for number in others], [10] * 3, settings)
     assert_same([found[number] for number in others], alone)
     assert len(found[2][0].tokens) == 4
 
 
-def test_a_source_is_translated_alone_as_in_any_batch(
+def test_source_is_translated_alone_as_in_any_batch(
     translating_model: Callable[..., EncoderDecoder], variant: Table
 ) -> None:
     model = translating_model(**variant).double()  # so that rounding decides no near-tie
@@ -166,7 +166,7 @@ def test_a_source_is_translated_alone_as_in_any_batch(
     assert_same(together, [search(model, [SOURCES[n]], [LIMITS[n]], settings)[0] for n in order])
 
 
-def test_hypotheses_are_distinct_sorted_and_scored_as_the_model_scores_them(
+def test_hypotheses_are_distinct_sorted_and_scored_by_the_model(
     translating_model: Callable[..., EncoderDecoder],
 ) -> None:
     model = translating_model()
@@ -182,7 +182,7 @@ def test_hypotheses_are_distinct_sorted_and_scored_as_the_model_scores_them(
             assert hypothesis.score == pytest.approx(hypothesis.log_prob / len(tokens) ** 0.7)
 
 
-def test_a_hypothesis_that_never_ends_is_marked(translating_model: Callable[..., EncoderDecoder]) -> None:
+def test_unfinished_hypothesis_is_marked(translating_model: Callable[..., EncoderDecoder]) -> None:
     model = translating_model(output_bias=True)
     with torch.no_grad():
         model.output.bias[END] = -1000.0
@@ -191,12 +191,12 @@ def test_a_hypothesis_that_never_ends_is_marked(translating_model: Callable[...,
     assert [len(best[0].tokens) for best in found] == LIMITS
 
 
-def test_a_small_vocabulary_limits_the_number_of_hypotheses(translating_model: Callable[..., EncoderDecoder]) -> None:
+def test_small_vocabulary_limits_the_number_of_hypotheses(translating_model: Callable[..., EncoderDecoder]) -> None:
     (found,) = search(translating_model(3), [[0, 2]], [1], BeamSettings(beam_size=8, n_best=8))
     assert {hypothesis.tokens for hypothesis in found} == {(), (0,), (1,)}
 
 
-def test_a_model_that_diverged_is_reported(translating_model: Callable[..., EncoderDecoder]) -> None:
+def test_diverged_model_is_reported(translating_model: Callable[..., EncoderDecoder]) -> None:
     model = translating_model()
     torch.nn.init.constant_(model.output.weight, float("nan"))
     with pytest.raises(PenwrightError, match="diverged"):

@@ -1,4 +1,4 @@
-"""What a beam search tried."""
+"""The tree of hypotheses that a beam search explored."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ def text_to(node: Node, nodes: list[Node]) -> str:
 
 
 @pytest.mark.parametrize("source", ["abc", "a bad cab", "j"])
-def test_the_tree_holds_what_was_found_with_its_log_probability(translator: Translator, source: str) -> None:
+def test_tree_holds_the_best_translation_with_its_log_probability(translator: Translator, source: str) -> None:
     tree = BeamTree()
     (translation,) = translator.translate([source], n_best=BEAMS, watch=tree)
     nodes = tree.nodes(translator.tokenizer)
@@ -38,7 +38,7 @@ def test_the_tree_holds_what_was_found_with_its_log_probability(translator: Tran
     assert {sum(other.step == node.step for other in nodes) for node in nodes} <= set(range(1, BEAMS + 1))
 
 
-def test_what_led_nowhere_has_no_child_and_what_was_kept_has_one_or_ended(translator: Translator) -> None:
+def test_kept_nodes_are_those_with_children_or_final(translator: Translator) -> None:
     tree = BeamTree()
     translator.translate(["a bad cab"], watch=tree)
     nodes = tree.nodes(translator.tokenizer)
@@ -47,16 +47,16 @@ def test_what_led_nowhere_has_no_child_and_what_was_kept_has_one_or_ended(transl
     assert any(not node.kept for node in nodes)
 
 
-def test_of_a_draft_and_the_search_with_the_words_it_missed_the_second_is_kept(translator: Translator) -> None:
+def test_tree_shows_the_constrained_search_after_the_draft(translator: Translator) -> None:
     tree = BeamTree()
-    demands = Constraints(Glossary((Entry("cab", ("Beg",)),)))
-    (translation,) = translator.translate(["a bad cab"], constraints=demands, watch=tree)
+    constraints = Constraints(Glossary((Entry("cab", ("Beg",)),)))
+    (translation,) = translator.translate(["a bad cab"], constraints=constraints, watch=tree)
     assert translation.candidates[0].outcomes[0].state == "forced"
     nodes = tree.nodes(translator.tokenizer)
     assert any("beg" in text_to(node, nodes).lower() for node in nodes)
 
 
-def test_who_watches_can_end_the_search(translator: Translator) -> None:
+def test_exception_of_the_watcher_ends_the_search(translator: Translator) -> None:
     class Enough(Exception):
         pass
 

@@ -1,4 +1,4 @@
-"""Other translations than the best."""
+"""Alternatives, samples and diverse translations."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ def translator(translating_model: Callable[..., EncoderDecoder]) -> Translator:
     return Translator(model, tokenizer, DecodingSettings(beam_size=3))
 
 
-def test_alternatives_are_other_next_words_after_the_same_beginning(translator: Translator) -> None:
+def test_alternatives_are_distinct_next_words_after_the_prefix(translator: Translator) -> None:
     prefix = "a house "
     found = translator.alternatives("the dog", prefix, n=4)
     assert 1 < len(found) <= 4 and len({each.word for each in found}) == len(found)
@@ -35,7 +35,7 @@ def test_alternatives_are_other_next_words_after_the_same_beginning(translator: 
 
 
 @pytest.mark.parametrize("limit", [None, 2, 3, 4, 5])
-def test_no_character_breaks_off_however_a_translation_is_found(translator: Translator, limit: int | None) -> None:
+def test_characters_are_complete_in_every_search_mode(translator: Translator, limit: int | None) -> None:
     texts = ["the dog", "a cat runs away"]
     found = translator.translate(texts, n_best=3, max_new_tokens=limit)
     found += translator.translate(texts, beam_size=1, max_new_tokens=limit)
@@ -46,28 +46,28 @@ def test_no_character_breaks_off_however_a_translation_is_found(translator: Tran
     written = "".join(candidate.text for each in found for candidate in each.candidates)
     written += "".join(each.text + each.word for each in translator.alternatives("the dog", "a house ", n=9))
     assert "\N{REPLACEMENT CHARACTER}" not in written and len(written.encode()) > len(written)
-    assert not {*map(chr, range(0x20))} & set(written) - {"\t"}  # nor does a control character come
+    assert not {*map(chr, range(0x20))} & set(written) - {"\t"}  # no control characters either
 
 
-def test_the_likeliest_alternative_to_nothing_begins_a_greedy_translation(translator: Translator) -> None:
+def test_best_alternative_to_an_empty_prefix_is_the_greedy_start(translator: Translator) -> None:
     first = translator.alternatives("the dog", "", n=3)[0]
     (greedy,) = translator.translate(["the dog"], beam_size=1)
     assert first.log_prob == pytest.approx(greedy.candidates[0].pieces[0].log_prob, abs=1e-4)
 
 
-def test_a_model_that_diverged_is_reported(translator: Translator) -> None:
+def test_diverged_model_is_reported(translator: Translator) -> None:
     torch.nn.init.constant_(translator.model.output.weight, float("nan"))
     with pytest.raises(PenwrightError, match="diverged"):
         translator.diverse(["the dog"], 3)
 
 
 @pytest.mark.parametrize("source", ["", "a\nb", "the dog runs " * 40])
-def test_alternatives_are_for_one_sentence(translator: Translator, source: str) -> None:
+def test_alternatives_require_a_single_sentence(translator: Translator, source: str) -> None:
     with pytest.raises(UsageError, match="single sentence"):
         translator.alternatives(source, "")
 
 
-def test_samples_are_the_same_for_the_same_seed_alone_and_among_others(translator: Translator) -> None:
+def test_samples_depend_only_on_text_and_seed(translator: Translator) -> None:
     settings = DecodingSettings(temperature=1.5, seed=3)
     several = translator.sample(["the dog", "a cat runs", ""], 3, settings)
     (alone,) = translator.sample(["a cat runs"], 3, settings)
@@ -77,12 +77,12 @@ def test_samples_are_the_same_for_the_same_seed_alone_and_among_others(translato
     assert other.text != alone.text
 
 
-def test_a_sample_without_chance_is_greedy(translator: Translator) -> None:
+def test_sample_at_temperature_zero_is_greedy(translator: Translator) -> None:
     (sample,) = translator.sample(["the dog"], 1, DecodingSettings(temperature=0.0))
     assert sample.text == translator.translate(["the dog"], beam_size=1)[0].text
 
 
-def test_diverse_translations_begin_with_the_best_and_differ_more_than_the_n_best(translator: Translator) -> None:
+def test_diverse_translations_start_with_the_best_and_vary_at_least_as_much(translator: Translator) -> None:
     texts = ["the dog", "a cat runs away"]
     best = translator.translate(texts, n_best=3)
     for usual, found in zip(best, translator.diverse(texts, 3, strength=5.0), strict=True):

@@ -1,4 +1,4 @@
-"""What stays as it is, letter by letter."""
+"""Protected spans, which a translation copies exactly."""
 
 import pytest
 
@@ -23,25 +23,25 @@ from penwright.translation.constraints.protection import Protection
         ("", []),
     ],
 )
-def test_spans_that_stay(text: str, kept: list[str]) -> None:
+def test_protected_spans_are_found(text: str, kept: list[str]) -> None:
     assert [text[span.start : span.end] for span in Protection().spans(text)] == kept
 
 
-def test_a_pattern_of_ones_own_goes_first() -> None:
+def test_user_pattern_takes_precedence() -> None:
     text = "Order AB-12 of 5 kg"
     assert [text[s.start : s.end] for s in Protection([r"[A-Z]+-\d+ of 5"]).spans(text)] == ["AB-12 of 5"]
 
 
-def test_a_pattern_that_is_none_is_refused() -> None:
+def test_invalid_pattern_is_refused() -> None:
     with pytest.raises(UsageError, match=r"'\(' is not a regular expression"):
         Protection(["("])
 
 
-def test_a_pattern_that_matches_nothing_keeps_nothing() -> None:
+def test_empty_matches_protect_nothing() -> None:
     assert Protection(["x*"]).spans("abc") == []
 
 
 @pytest.mark.parametrize("text", ["1\u00a0" * 100_000, "a" * 200_000, "a@" * 100_000, "%s" * 100_000])
-def test_a_long_text_of_what_looks_like_a_span_does_not_take_for_ever(text: str) -> None:
+def test_long_repetitive_text_is_searched_in_linear_time(text: str) -> None:
     spans = Protection().spans(text)
     assert len(spans) == (100_000 if text.startswith("%") else 0) and spans == sorted(spans)

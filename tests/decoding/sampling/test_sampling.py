@@ -65,38 +65,36 @@ def history_of(tokens: list[int], prompt: tuple[int, ...] = ()) -> History:
     return history
 
 
-def test_every_filter_is_in_the_contract() -> None:
+def test_every_filter_has_test_values() -> None:
     assert set(FILTER_VALUES) == set(FILTERS)
 
 
 @pytest.mark.parametrize("name", FILTERS)
-@given(data=st.data(), values=scores, never=banned)
+@given(data=st.data(), values=scores, banned_ids=banned)
 @quick
-def test_every_filter_leaves_a_distribution_of_possible_tokens(
-    name: str, data: st.DataObject, values: list[float], never: tuple[int, ...]
+def test_every_filter_leaves_a_distribution_without_banned_tokens(
+    name: str, data: st.DataObject, values: list[float], banned_ids: tuple[int, ...]
 ) -> None:
-    logits = ban(row(values), never)
+    logits = ban(row(values), banned_ids)
     filtered = FILTERS[name](logits, data.draw(FILTER_VALUES[name]))
     assert filtered.softmax(-1).sum() == pytest.approx(1)
     assert torch.equal(filtered[kept(filtered)], logits[kept(filtered)])  # what stays keeps its score
-    assert not kept(filtered)[0, list(never)].any()
+    assert not kept(filtered)[0, list(banned_ids)].any()
 
 
 @given(scores, mixtures, banned, pasts)
 @quick
-def test_any_mixture_is_a_distribution_that_never_goes_to_banned_tokens(
-    values: list[float], mixture: DecodingSettings, never: tuple[int, ...], past: list[int]
+def test_any_mix_of_samplers_is_a_distribution_without_banned_tokens(
+    values: list[float], mixture: DecodingSettings, banned_ids: tuple[int, ...], past: list[int]
 ) -> None:
-    reshaped = Sampling(never, mixture).reshape(row(values), history_of(past))
+    reshaped = Sampling(banned_ids, mixture).reshape(row(values), history_of(past))
     assert reshaped.softmax(-1).sum() == pytest.approx(1)
-    assert not kept(reshaped)[0, list(never)].any()
+    assert not kept(reshaped)[0, list(banned_ids)].any()
 
 
 @given(scores, mixtures, pasts)
 @quick
-def test_a_row_is_reshaped_alone_as_among_others(
-    values: list[float], mixture: DecodingSettings, past: list[int]
-) -> None:
+def test_row_is_reshaped_alone_as_in_a_batch(values: list[float], mixture: DecodingSettings, past: list[int]) -> None:
     sampling, others = Sampling((), mixture), torch.randn(2, VOCABULARY)
     history = History([past, [3, 3, 3, 3], []], torch.zeros(3, VOCABULARY))
     together = sampling.reshape(torch.cat([row(values), others]), history)[:1]
@@ -106,7 +104,7 @@ def test_a_row_is_reshaped_alone_as_among_others(
 
 @given(scores, st.sampled_from(sorted(set(FILTERS) - {"typical_p"})), st.data())
 @quick
-def test_a_best_token_is_always_kept_but_by_typical_sampling(
+def test_likeliest_token_survives_every_filter_but_typical_p(
     values: list[float], name: str, data: st.DataObject
 ) -> None:
     logits = row(values)
@@ -116,12 +114,12 @@ def test_a_best_token_is_always_kept_but_by_typical_sampling(
 
 @given(st.permutations(range(VOCABULARY)), st.integers(1, 20))
 @quick
-def test_top_k_keeps_the_k_best(values: list[int], k: int) -> None:
+def test_top_k_keeps_the_k_largest_logits(values: list[int], k: int) -> None:
     survivors = torch.tensor(values)[kept(keep_top_k(row([float(v) for v in values]), k))[0]]
     assert sorted(survivors.tolist()) == list(range(VOCABULARY))[-k:]
 
 
-def test_top_k_keeps_no_more_than_k_of_equal_tokens() -> None:
+def test_top_k_keeps_exactly_k_of_equal_logits() -> None:
     assert kept(keep_top_k(torch.zeros(1, 9), 4)).sum() == 4
 
 
@@ -138,7 +136,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p(values: list[float], p: flo
 
 @given(scores, st.floats(0.001, 1))
 @quick
-def test_min_p_keeps_what_has_that_share_of_the_best(values: list[float], share: float) -> None:
+def test_min_p_keeps_tokens_with_that_share_of_the_top_probability(values: list[float], share: float) -> None:
     logits = row(values)
     probabilities = logits.double().softmax(-1)[0]
     inside = kept(keep_min_p(logits, share))[0]
@@ -151,27 +149,27 @@ def distribution(*probabilities: float) -> Tensor:
     return torch.tensor([probabilities]).log()
 
 
-def test_typical_sampling_passes_over_a_token_that_tells_too_little() -> None:
+def test_typical_p_excludes_a_token_with_too_little_information() -> None:
     logits = distribution(0.4, *[0.06] * 10)  # entropy 2.05 nats: 0.06 is 2.81 nats, 0.4 only 0.92
     assert kept(keep_typical_p(logits, 0.29))[0].tolist() == [False] + [True] * 5 + [False] * 5
 
 
-def test_epsilon_keeps_what_is_likely_enough_and_always_the_best() -> None:
+def test_epsilon_cutoff_keeps_likely_tokens_and_always_the_best() -> None:
     assert kept(keep_epsilon(distribution(0.5, 0.3, 0.15, 0.05), 0.1)).tolist() == [[True, True, True, False]]
     assert kept(keep_epsilon(distribution(0.4, 0.35, 0.25), 0.9)).tolist() == [[True, False, False]]
 
 
-def test_eta_is_less_strict_than_epsilon_where_much_is_possible() -> None:
+def test_eta_cutoff_is_looser_than_epsilon_at_high_entropy() -> None:
     flat = distribution(0.02, *[0.01] * 98)
     assert kept(keep_epsilon(flat, 0.015)).sum() == 1
     assert kept(keep_eta(flat, 0.015)).all()  # the threshold is sqrt(0.015) * exp(-4.58)
-    sure = distribution(0.97, 0.01, 0.02)
-    assert torch.equal(keep_eta(sure, 0.015), keep_epsilon(sure, 0.015))
+    confident = distribution(0.97, 0.01, 0.02)
+    assert torch.equal(keep_eta(confident, 0.015), keep_epsilon(confident, 0.015))
 
 
 @given(scores, st.floats(0.1, 3), st.floats(0.2, 5))
 @quick
-def test_top_n_sigma_keeps_the_same_at_any_temperature(values: list[float], n: float, temperature: float) -> None:
+def test_top_n_sigma_does_not_depend_on_temperature(values: list[float], n: float, temperature: float) -> None:
     logits = torch.tensor([values], dtype=torch.float64)
     edge = logits.max() - n * logits.std(correction=0)
     clear = (logits - edge).abs() > 1e-6
@@ -180,39 +178,39 @@ def test_top_n_sigma_keeps_the_same_at_any_temperature(values: list[float], n: f
 
 
 @pytest.mark.parametrize("rows", [[True, False], [False, True]])
-def test_xtc_leaves_the_least_likely_of_the_likely_and_all_unlikely_ones(rows: list[bool]) -> None:
+def test_xtc_keeps_the_least_likely_top_choice_and_all_unlikely_tokens(rows: list[bool]) -> None:
     logits = distribution(0.3, 0.4, 0.05, 0.25).expand(2, -1)
     here = kept(exclude_top_choices(logits, 0.2, torch.tensor(rows)))
     assert here[rows.index(True)].tolist() == [False, False, True, True]
     assert here[rows.index(False)].all()
 
 
-def test_xtc_does_nothing_where_only_one_token_is_likely() -> None:
+def test_xtc_does_nothing_with_a_single_top_choice() -> None:
     assert kept(exclude_top_choices(distribution(0.9, 0.06, 0.04), 0.1, torch.tensor([True]))).all()
 
 
 @given(st.permutations(range(VOCABULARY)), st.sampled_from([1e-2, 1e-30, 1e-300]))
 @quick
-def test_a_temperature_close_to_zero_is_greedy(values: list[int], temperature: float) -> None:
+def test_temperature_near_zero_is_greedy(values: list[int], temperature: float) -> None:
     logits = row([float(value) for value in values])
     chances = torch.tensor([1e-6, 0.5, 0.999999], dtype=torch.float64)
     drawn = draw(Sampling((), DecodingSettings(temperature=temperature)).reshape(logits).expand(3, -1), chances)
     assert drawn.tolist() == [logits.argmax().item()] * 3
 
 
-def test_temperature_divides_differences_of_scores() -> None:
+def test_temperature_divides_logit_differences() -> None:
     assert with_temperature(row([0.0, 3.0, 1.0]), 2.0).tolist() == [[-1.5, 0.0, -1.0]]
 
 
 @given(scores, st.floats(0, 1, exclude_max=True))
 @quick
-def test_a_draw_never_takes_a_token_without_probability(values: list[float], chance: float) -> None:
+def test_draw_never_returns_a_token_of_zero_probability(values: list[float], chance: float) -> None:
     logits = keep_top_k(row(values), 3)
     token = draw(logits, torch.tensor([chance], dtype=torch.float64))
     assert kept(logits)[0, token]
 
 
-def test_the_last_possible_chance_still_draws_a_possible_token() -> None:
+def test_largest_random_number_still_draws_a_possible_token() -> None:
     logits = torch.log(torch.tensor([[0.1, 0.2, 0.7, 0.0]]))
     assert draw(logits, torch.tensor([1 - 2**-53], dtype=torch.float64)).tolist() == [2]
 
@@ -224,13 +222,13 @@ def test_draws_follow_the_probabilities() -> None:
     assert torch.bincount(drawn).tolist() == [500, 200, 300]
 
 
-def test_a_row_draws_the_same_alone_and_among_others() -> None:
+def test_row_draws_the_same_alone_and_in_a_batch() -> None:
     together, alone = RowRng(7, [3, 0, 5]), RowRng(7, [5])
     drawn = [(together.next()[2].item(), alone.next().item()) for _ in range(150)]
     assert all(a == b for a, b in drawn)
 
 
-def test_a_row_draws_on_undisturbed_when_others_leave() -> None:
+def test_row_draws_the_same_after_other_rows_leave() -> None:
     all_rows, fewer = RowRng(7, [0, 1, 2]), RowRng(7, [0, 1, 2])
     whole = [all_rows.next()[2].item() for _ in range(100)]
     before = [fewer.next()[2].item() for _ in range(10)]
@@ -239,11 +237,11 @@ def test_a_row_draws_on_undisturbed_when_others_leave() -> None:
 
 
 @pytest.mark.parametrize("other", [(8, 0), (7, 1), (0, 7)])
-def test_other_seeds_and_rows_draw_otherwise(other: tuple[int, int]) -> None:
+def test_other_seeds_and_rows_give_other_draws(other: tuple[int, int]) -> None:
     assert RowRng(7, [0]).next() != RowRng(other[0], [other[1]]).next()
 
 
-def test_xtc_is_drawn_for_as_often_as_asked() -> None:
+def test_xtc_applies_with_its_probability() -> None:
     sampling = Sampling((), DecodingSettings(temperature=1.0, xtc_probability=0.3, xtc_threshold=0.1))
     logits = distribution(0.4999, 0.5, 1e-4).expand(2000, -1)
     chosen = sampling.choose(logits, None, RowRng(0, range(2000)))

@@ -1,4 +1,4 @@
-"""The best few of many scores."""
+"""Top-k of many scores."""
 
 import numpy as np
 import pytest
@@ -11,14 +11,14 @@ from penwright.decoding.sampling.utf8 import Utf8Rules
 @pytest.mark.parametrize("columns", [8000, 8003, 64 * 40, 130])
 @pytest.mark.parametrize("n", [1, 5, 12])
 @pytest.mark.parametrize("rows", [1, 3, 40])
-def test_they_are_those_of_topk_wherever_they_stand(rows: int, n: int, columns: int) -> None:
+def test_largest_agrees_with_torch_topk(rows: int, n: int, columns: int) -> None:
     scores = torch.stack([torch.randperm(columns) for _ in range(rows)]).float()
     found, expected = largest(scores, n), scores.topk(n)
     assert torch.equal(found.values, expected.values)
     assert torch.equal(found.places, expected.indices)
 
 
-def test_impossible_scores_come_last_and_several_of_one_block_are_found() -> None:
+def test_minus_infinity_comes_last_and_one_block_can_hold_several_of_the_top_k() -> None:
     scores = torch.full((8, 8000), -torch.inf)
     scores[:, [70, 71, 72, 7999]] = torch.tensor([3.0, 2.0, 4.0, 1.0])
     assert scores.numel() > WORTH_IT
@@ -27,9 +27,9 @@ def test_impossible_scores_come_last_and_several_of_one_block_are_found() -> Non
 
 
 @pytest.mark.parametrize("vocab_size", [29, 64, 130])
-def test_the_likeliest_may_come_and_their_normalisers_count_all_tokens(vocab_size: int) -> None:
+def test_likeliest_obeys_utf8_and_bans_and_normalises_over_all_tokens(vocab_size: int) -> None:
     logits, banned = torch.randn(6, vocab_size), (3, 7, vocab_size - 1)
-    pieces = [b"a"] * 10 + [b"\x80"] * (vocab_size - 10)  # what may come alone, or ends a character
+    pieces = [b"a"] * 10 + [b"\x80"] * (vocab_size - 10)  # ASCII letters, and bytes that end a character
     spelling, states = Utf8Rules(pieces, banned), np.array([0, 1, 0, 1, 1, 0], dtype=np.uint8)
     situations = spelling.situations(states, np.array([9]))
     expected = logits.log_softmax(-1)

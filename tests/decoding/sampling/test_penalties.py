@@ -21,11 +21,11 @@ from penwright.decoding.sampling.penalties import (
 VOCABULARY = 6
 texts = st.lists(st.integers(0, VOCABULARY - 1), max_size=80)
 quick = settings(max_examples=60)
-EVEN = torch.zeros(1, VOCABULARY)
+ZERO_LOGITS = torch.zeros(1, VOCABULARY)
 
 
 def history_of(written: list[int], prompt: list[int] | None = None) -> History:
-    history = History([prompt or []], EVEN)
+    history = History([prompt or []], ZERO_LOGITS)
     for token in written:
         history.push(torch.tensor([token]))
     return history
@@ -37,7 +37,7 @@ def changed(logits: Tensor) -> dict[int, float]:
 
 @given(texts)
 @quick
-def test_overlaps_are_how_far_each_place_agrees_with_the_end(text: list[int]) -> None:
+def test_repetitions_give_how_far_each_position_matches_the_end(text: list[int]) -> None:
     following, overlaps = RowHistory(text).repetitions()
     assert following.tolist() == text[1:]
     for place, overlap in enumerate(overlaps.tolist()):
@@ -46,7 +46,7 @@ def test_overlaps_are_how_far_each_place_agrees_with_the_end(text: list[int]) ->
         assert overlap == len(before) or before[-overlap - 1] != text[-overlap - 1]
 
 
-def test_the_repetition_penalty_lowers_seen_tokens_whatever_their_sign() -> None:
+def test_repetition_penalty_lowers_seen_tokens_of_either_sign() -> None:
     history = history_of([1], prompt=[0])
     scores = torch.tensor([[2.0, -2.0, 2.0, -2.0, 0.0, 0.0]])
     assert penalise_repetition(scores, history, 2.0).tolist() == [[1.0, -4.0, 2.0, -2.0, 0.0, 0.0]]
@@ -54,12 +54,12 @@ def test_the_repetition_penalty_lowers_seen_tokens_whatever_their_sign() -> None
 
 def test_presence_counts_once_frequency_each_time_and_the_prompt_never() -> None:
     history = history_of([1, 1, 2], prompt=[0, 0])
-    assert changed(penalise_presence(EVEN, history, 0.5)) == {1: -0.5, 2: -0.5}
-    assert changed(penalise_frequency(EVEN, history, 0.5)) == {1: -1.0, 2: -0.5}
+    assert changed(penalise_presence(ZERO_LOGITS, history, 0.5)) == {1: -0.5, 2: -0.5}
+    assert changed(penalise_frequency(ZERO_LOGITS, history, 0.5)) == {1: -1.0, 2: -0.5}
 
 
 def expected_dry(text: list[int], strength: float, base: float, allowed: int, breakers: set[int]) -> dict[int, float]:
-    """As the pull request that brought it has it, in words of one place after the other."""
+    """Compute DRY as in the pull request that introduced it, position by position."""
     longest = Counter[int]()
     for place in range(len(text) - 1):
         length = 0
@@ -72,19 +72,19 @@ def expected_dry(text: list[int], strength: float, base: float, allowed: int, br
 
 @given(texts, st.sampled_from([1, 2, 3]), st.sampled_from([set(), {0}, {1, 4}]))
 @quick
-def test_dry_is_as_its_author_defines_it(text: list[int], allowed: int, breakers: set[int]) -> None:
-    penalised = dont_repeat_yourself(EVEN, history_of([], text), 0.5, 1.2, allowed, sorted(breakers))
+def test_dry_matches_its_published_definition(text: list[int], allowed: int, breakers: set[int]) -> None:
+    penalised = dont_repeat_yourself(ZERO_LOGITS, history_of([], text), 0.5, 1.2, allowed, sorted(breakers))
     assert changed(penalised) == pytest.approx(expected_dry(text, 0.5, 1.2, allowed, breakers), rel=1e-4)
 
 
-def test_dry_of_an_endless_repetition_stays_a_number() -> None:
-    assert torch.isfinite(dont_repeat_yourself(EVEN, history_of([], [3] * 3000), 1.0, 2.0, 2, ())).all()
+def test_dry_penalty_of_an_endless_repetition_is_finite() -> None:
+    assert torch.isfinite(dont_repeat_yourself(ZERO_LOGITS, history_of([], [3] * 3000), 1.0, 2.0, 2, ())).all()
 
 
 @given(texts, st.integers(1, 4))
 @quick
-def test_no_n_gram_comes_twice(text: list[int], n: int) -> None:
-    scores = forbid_repeated(EVEN, history_of([], text), n)
+def test_no_repeat_ngram_forbids_every_repeated_ngram(text: list[int], n: int) -> None:
+    scores = forbid_repeated(ZERO_LOGITS, history_of([], text), n)
     ngrams = {tuple(text[place : place + n]) for place in range(len(text) - n + 1)}
     end = text[len(text) - n + 1 :] if n > 1 else []
     complete = len(text) >= n - 1
@@ -93,16 +93,16 @@ def test_no_n_gram_comes_twice(text: list[int], n: int) -> None:
     assert forbidden == (again if len(again) < VOCABULARY else set())
 
 
-def test_a_bias_is_shared_by_the_tokens_of_its_text() -> None:
+def test_bias_of_a_text_is_divided_among_its_tokens() -> None:
     bias = Bias([[2, 3, 3]], 6.0)
-    assert changed(add_biases(EVEN, history_of([1]), [bias])) == {2: 2.0}
-    assert changed(add_biases(EVEN, history_of([1, 2]), [bias])) == {2: 2.0, 3: 2.0}
-    assert changed(add_biases(EVEN, history_of([1, 2, 3]), [bias])) == {2: 2.0, 3: 2.0}
-    assert changed(add_biases(EVEN, history_of([2, 3, 3]), [bias])) == {2: 2.0}
+    assert changed(add_biases(ZERO_LOGITS, history_of([1]), [bias])) == {2: 2.0}
+    assert changed(add_biases(ZERO_LOGITS, history_of([1, 2]), [bias])) == {2: 2.0, 3: 2.0}
+    assert changed(add_biases(ZERO_LOGITS, history_of([1, 2, 3]), [bias])) == {2: 2.0, 3: 2.0}
+    assert changed(add_biases(ZERO_LOGITS, history_of([2, 3, 3]), [bias])) == {2: 2.0}
 
 
-def test_rows_that_stay_keep_their_history() -> None:
-    history = History([[0], [1, 2], [3]], EVEN.expand(3, -1))
+def test_selected_rows_keep_their_history() -> None:
+    history = History([[0], [1, 2], [3]], ZERO_LOGITS.expand(3, -1))
     history.push(torch.tensor([4, 4, 5]))
     history.select([2, 1])
     assert [past.tokens.tolist() for past in history.pasts] == [[3, 5], [1, 2, 4]]
@@ -112,12 +112,12 @@ def test_rows_that_stay_keep_their_history() -> None:
 
 @given(texts, texts)
 @quick
-def test_a_prompt_is_remembered_as_if_it_had_come_token_by_token(prompt: list[int], rest: list[int]) -> None:
-    at_once, by_and_by = RowHistory([*prompt]), RowHistory([])
+def test_prompt_given_at_once_equals_prompt_token_by_token(prompt: list[int], rest: list[int]) -> None:
+    whole, stepwise = RowHistory([*prompt]), RowHistory([])
     for token in prompt:
-        by_and_by.push(token)
+        stepwise.push(token)
     for token in rest:
-        at_once.push(token)
-        by_and_by.push(token)
-    for one, other in zip(at_once.repetitions(), by_and_by.repetitions(), strict=True):
+        whole.push(token)
+        stepwise.push(token)
+    for one, other in zip(whole.repetitions(), stepwise.repetitions(), strict=True):
         assert one.tolist() == other.tolist()
