@@ -20,14 +20,14 @@ def column(rows: list[list[int]]) -> Column:
 
 
 def numbered_rows(seed: int, n_rows: int, longest: int) -> list[list[int]]:
-    """Rows of random lengths in which no number occurs twice."""
+    """Return rows of random lengths in which no number occurs twice."""
     lengths = np.random.default_rng(seed).integers(1, longest, n_rows)
     ends = np.cumsum(lengths)
     return [list(range(end - length, end)) for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
 
 
 def test_every_token_is_a_target_once_an_epoch() -> None:
-    text = column([list(range(318))])  # with its two markers a multiple of the length
+    text = column([list(range(318))])  # a multiple of the window length, with its two markers
     batches = TextBatches(text, 8, 32, MARKERS)
     seen = Counter(int(t) for n in range(int(batches.per_epoch)) for t in batches.batch(n).targets.flatten())
     assert {seen[token] for token in range(318)} == {1}

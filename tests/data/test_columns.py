@@ -51,7 +51,7 @@ def table(folder: Path, columns: Mapping[str, Cell], name: str = "a.jsonl", n: i
 
 
 def chosen(path: Path) -> dict[str, list[str]]:
-    """The task's columns by role."""
+    """Return the columns of the detected task by role."""
     task, _ = detect_task([path])
     openers = {"generate": open_text, "chat": open_conversations, "translate": open_pairs, "classify": open_labelled}
     corpus = openers[task]([path])
@@ -86,7 +86,7 @@ def chosen(path: Path) -> dict[str, list[str]]:
         ("ACGTACGTAC", TEXT),
     ],
 )
-def test_kind_of_value(value: str, kind: str) -> None:
+def test_kind_of_recognises_values(value: str, kind: str) -> None:
     assert kind_of(value) == kind
 
 

@@ -97,7 +97,7 @@ def test_texts_of_the_validation_file_are_left_out_of_training(tmp_path):
     assert corpus.n_training == 59
 
 
-def test_label_only_in_validation_is_refused(tmp_path):
+def test_label_that_occurs_only_in_validation_is_refused(tmp_path):
     valid = write_rows(tmp_path, [("a text", "positive"), ("b text", "negative")], "valid.tsv")
     with pytest.raises(PenwrightError, match="negative, positive; training labels are: 0, 1"):
         open_labelled([write_rows(tmp_path, ROWS)], ReadingOptions(Columns(text=1, label=2), validation=[valid]))
@@ -130,7 +130,7 @@ def test_texts_with_conflicting_labels_are_noted(tmp_path):
     assert "1 text with more than one label" in corpus.report.notes
 
 
-def test_five_texts_suffice_and_one_does_not(tmp_path):
+def test_five_texts_are_enough_and_one_is_refused(tmp_path):
     corpus = open_labelled([write_rows(tmp_path, ROWS[:5])])
     assert (corpus.n_training, corpus.n_held_out) == (4, 1)
     with pytest.raises(PenwrightError, match="1 labelled text but no class with two different texts"):

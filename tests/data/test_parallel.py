@@ -211,7 +211,7 @@ def test_only_newlines_end_lines(tmp_path):
     assert set(map(Pair._make, odd)) <= all_pairs(open_pairs(write_aligned(tmp_path, PAIRS + odd)))
 
 
-def test_five_pairs_suffice(tmp_path):
+def test_five_pairs_are_enough(tmp_path):
     corpus = open_pairs(write_aligned(tmp_path, PAIRS[:5]))
     assert (corpus.n_training, corpus.n_held_out) == (4, 1)
 

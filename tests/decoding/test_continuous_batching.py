@@ -131,7 +131,7 @@ def test_shared_prompt_prefix_is_not_read_again(generator: Generator, monkeypatc
     for prompt in ("abcdefij", "abcdef,", "bcdefgh"):
         pool.join(generator.requests(prompt)[0])
     pool.step()
-    assert sorted(shapes[1:]) == [(1, 8), (2, 2), (3, 1)]  # one prompt whole, two after six letters; the next step
+    assert sorted(shapes[1:]) == [(1, 8), (2, 2), (3, 1)]  # one whole prompt; two after six letters; the other rows
     drain(pool)
     pool.join(generator.requests("abcdefghij")[0])
     shapes.clear()

@@ -167,7 +167,7 @@ def test_continuations_of_a_shared_prompt_equal_those_alone(generator: Generator
     assert [c.tokens for c in shared if c.prompt == "ab"] == [c.tokens for c in generator.generate(["ab"] * 3)]
 
 
-def test_each_yields_the_same_completions_as_generate(generator: Generator) -> None:
+def test_each_agrees_with_generate(generator: Generator) -> None:
     prompts = [letters * n for n in (9, 1, 5) for letters in "abcdefghij, A"] * 9  # more than a window
     short = SETTINGS.model_copy(update={"max_new_tokens": 2})
     assert list(generator.each(prompts, short)) == generator.generate(prompts, short)

@@ -50,7 +50,9 @@ def test_cancelled_texts_end_early_and_others_are_unchanged(translator: Translat
 
     with translator.watched(count, wanted):
         found = translator.translate(TEXTS, constraints=constraints, max_new_tokens=20)
-    assert [found[n].candidates for n in (0, 1, 5)] == [expected[n].candidates for n in (0, 1, 5)]  # 0 is 5's text too
+    assert [found[n].candidates for n in (0, 1, 5)] == [
+        expected[n].candidates for n in (0, 1, 5)
+    ]  # texts 0 and 5 are equal
     assert all(len(found[n].candidates[0].pieces) <= 4 for n in (2, 4, 6))
 
 

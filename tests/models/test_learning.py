@@ -13,7 +13,7 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.encoder_only import EncoderOnly
 
 LETTERS, LENGTH, START, COUNTED = 8, 6, 0, 1
-Task = Callable[[int], tuple[Tensor, Tensor]]  # a number of examples to their logits and targets
+Task = Callable[[int], tuple[Tensor, Tensor]]  # maps a number of examples to logits and targets
 
 
 def settings_of(changes: Table) -> ModelSettings:

@@ -14,7 +14,7 @@ import torch
 import torch._dynamo
 import torch.distributed.fsdp
 import torch.distributed.nn
-import torch.distributed.tensor  # the ranks would import these, one after the other
+import torch.distributed.tensor  # imported here once: otherwise every rank would import these
 from safetensors.torch import save_file
 
 from penwright.config import Recipe, Table, merge, validate
@@ -68,7 +68,7 @@ def make_trainer(ranks: Ranks, changes: Table) -> Trainer:
 
 
 def take_steps(ranks: Ranks, changes: Table, out: Path) -> None:
-    """Save the weights and the reports of all steps."""
+    """Train all steps, and save the weights, losses and gradient norms."""
     trainer = make_trainer(ranks, changes)
     reports = list(trainer.steps())
     weights = trainer.weights()
@@ -78,7 +78,7 @@ def take_steps(ranks: Ranks, changes: Table, out: Path) -> None:
 
 
 def save_run(ranks: Ranks, changes: Table, out: Path) -> None:
-    """Train half of the steps, and save a checkpoint in a run folder. Under FSDP2, go on training meanwhile."""
+    """Train half of the steps, and save a checkpoint in a run folder. With FSDP2, continue training meanwhile."""
     trainer, run = make_trainer(ranks, changes), Run(out)
     if trainer.whole is not None:
         trainer.saver = ShardedSaver(ranks, out / CHECKPOINTS, ".tmp-1")

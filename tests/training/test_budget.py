@@ -9,13 +9,13 @@ from penwright.training.budget import Clock, count_steps
 
 
 @pytest.mark.parametrize("schedule", [Cosine(), InverseSquareRoot(), WarmupStableDecay(cooldown_fraction=0.5)])
-def test_clock_settles_the_steps_that_fit_into_the_minutes(schedule: Cosine) -> None:
+def test_minutes_are_converted_to_the_number_of_steps_that_fit(schedule: Cosine) -> None:
     clock = Clock.of(2.0, schedule)
     settled = next(steps for step in range(1, 10_000) if (steps := clock.settle(step, 20 + step * 0.1)) is not None)
     assert settled == pytest.approx((120 - 20) / 0.1, rel=0.02)  # 20 seconds went into starting up
 
 
-def test_clock_settles_when_the_cooldown_begins() -> None:
+def test_number_of_steps_is_fixed_when_the_cooldown_begins() -> None:
     clock = Clock.of(1.0, WarmupStableDecay(cooldown_fraction=0.5))
     assert clock.settle(290, 29.0) is None
     settled = clock.settle(300, 30.0)
@@ -28,7 +28,7 @@ def test_budget_shorter_than_a_step_ends_after_one_step() -> None:
     assert Clock.of(0.1, WarmupStableDecay()).settle(1, 60.0) == 1
 
 
-def test_clock_reserves_time_for_the_last_evaluation() -> None:
+def test_time_for_the_last_evaluation_is_reserved() -> None:
     clock = Clock.of(1.0, WarmupStableDecay(cooldown_fraction=0.5))
     clock.settle(100, 10.0)
     assert clock.settle(300, 30.0, reserved=10.0) == 500

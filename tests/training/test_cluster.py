@@ -20,7 +20,7 @@ class Published(NamedTuple):
     n_gpus: int
     vocab_size: int
     model: Table
-    tokens: int  # of a step
+    tokens: int  # per step
     tokens_per_second: float
 
 

@@ -52,7 +52,7 @@ linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="ranks a
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the weights of every variant and number of ranks."""
+    """Return a folder with the weights of every variant and number of ranks."""
     folder = tmp_path_factory.mktemp("trained")
     script = Path(__file__).with_name("rank_training.py")
     done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, check=False, timeout=300)

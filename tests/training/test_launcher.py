@@ -120,7 +120,7 @@ def test_repeated_hang_up_counts_as_one_stop_request() -> None:
 
 
 @posix
-def test_second_stop_signal_takes_its_previous_effect() -> None:
+def test_second_stop_signal_runs_the_previous_handler() -> None:
     again = []
     before = signal.signal(signal.SIGTERM, lambda number, _: again.append(number))
     try:

@@ -41,7 +41,7 @@ def test_samples_are_shown_at_start_middle_and_end(
 
 def test_second_trainer_is_shown_with_its_own_figures(make_trainer: Callable[..., Trainer]) -> None:
     lines = LineProgress()
-    for first_loss, seconds, targets in ((9.0, 100.0, 5_000), (3.0, 2.0, 40)):  # the second run began anew
+    for first_loss, seconds, targets in ((9.0, 100.0, 5_000), (3.0, 2.0, 40)):  # the second run starts from scratch
         trainer = make_trainer(training={"steps": 9})
         for step in (1, 2):
             trainer.state.seconds, trainer.state.targets = seconds + step, targets + 10 * step

@@ -78,7 +78,7 @@ def test_every_filter_leaves_a_distribution_without_banned_tokens(
     logits = ban(row(values), banned_ids)
     filtered = FILTERS[name](logits, data.draw(FILTER_VALUES[name]))
     assert filtered.softmax(-1).sum() == pytest.approx(1)
-    assert torch.equal(filtered[kept(filtered)], logits[kept(filtered)])  # what stays keeps its score
+    assert torch.equal(filtered[kept(filtered)], logits[kept(filtered)])  # kept tokens keep their logits
     assert not kept(filtered)[0, list(banned_ids)].any()
 
 
