@@ -396,7 +396,7 @@ def test_checkpoints_are_saved_between_evaluations(run: Run, make_trainer: MakeT
     assert [each.step for each in run.checkpoints()] == [3, 6, 9, 12]
 
 
-def test_save_interval_is_a_tenth_of_a_short_budget_or_more_for_large_models() -> None:
+def test_save_interval_grows_with_the_budget_and_the_model_size() -> None:
     small, large = [torch.empty(1000, device="meta")], [torch.empty(30_000_000, device="meta")]
     for weight in (*small, *large):
         weight.requires_grad_()
