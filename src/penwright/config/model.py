@@ -35,7 +35,7 @@ class RotaryScaling(Settings):
         1.0  # RoPE frequencies with fewer rotations than this in the original context count as low
     )
     high_freq_factor: PositiveFloat = (
-        4.0  # high RoPE frequencies, with more rotations than this, are not scaled; middle ones are scaled gradually
+        4.0  # high RoPE frequencies, with more rotations than this, are not scaled; those between are scaled gradually
     )
     original_context: PositiveInt | None = (
         None  # context length before scaling, in tokens; None: all frequencies count as low (linear scaling)
@@ -119,7 +119,7 @@ class ModelSettings(Settings):
     n_layers: PositiveInt = 4  # number of layers; in an encoder-decoder, number of encoder layers
     n_decoder_layers: PositiveInt | None = None  # decoder layers of an encoder-decoder; None: n_layers
     n_heads: PositiveInt = 4  # attention heads per layer
-    n_kv_heads: PositiveInt  # key and value heads per layer; default: n_heads; fewer: grouped-query attention
+    n_kv_heads: PositiveInt  # key and value heads per layer; default: n_heads; fewer than that: grouped-query attention
     d_head: PositiveInt  # width of an attention head; default: d_model / n_heads
     d_ff: PositiveInt  # feed-forward width; default: 4 d_model; with a gate, 8/3 d_model rounded up to a multiple of 32
     context_length: PositiveInt = 256  # longest sequence, in tokens
@@ -130,7 +130,7 @@ class ModelSettings(Settings):
     feed_forward: FeedForwardKind = "swiglu"  # activation; swiglu and geglu add a gate
     bias: bool = False  # biases in linear layers and LayerNorm
     qkv_bias: bool | None = None  # biases of queries, keys and values (Qwen2: true); None: same as bias
-    output_bias: bool = False  # bias on the logits (Marian)
+    output_bias: bool = False  # bias added to the logits (Marian)
     qk_norm: bool = False  # norm on the queries and keys of self-attention, per head (Qwen3)
     tie_embeddings: Literal["all", "output", "none"] = (
         "all"  # which embedding matrices are shared; output: the target embedding is also the output layer

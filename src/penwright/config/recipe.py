@@ -45,8 +45,8 @@ class DataSettings(Settings):
     """Source of the examples, columns of tables, filters, and held-out data."""
 
     train: Annotated[Paths, Field(min_length=1)]  # training data: files, folders, hub:NAME or hub:NAME/CONFIG
-    validation: Paths = ()  # your own held-out files; empty: hold out a part of train
-    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None  # share of train to hold out; None: chosen by size
+    validation: Paths = ()  # your own held-out files; empty: hold out a part of the training data
+    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None  # share to hold out; None: chosen by the data's size
     seed: NonNegativeInt | None = None  # seed for choosing held-out examples; None: the recipe's seed
     source: Column | None = None  # column of the source sentences
     target: Column | None = None  # column of the target sentences
@@ -163,9 +163,9 @@ class DecodingSettings(Settings):
     frequency_penalty: float = 0.0  # subtract this from the logit of a token for each time it was generated
     no_repeat_ngram: CountOrOff = None  # never repeat a sequence of N tokens; 0 turns this off
     dry_multiplier: NonNegativeFloat = 0.0  # DRY: above 0, penalize repetitions, more strongly the longer they are
-    dry_base: Annotated[float, Field(ge=1)] = 1.75  # DRY: growth of the penalty per repeated token
+    dry_base: Annotated[float, Field(ge=1)] = 1.75  # DRY: factor by which the penalty grows with each repeated token
     dry_allowed_length: Count = 2  # DRY: longest repetition without penalty, in tokens
-    dry_breakers: Texts = ("\n", ":", '"', "*")  # DRY: repetitions end at tokens that contain this text
+    dry_breakers: Texts = ("\n", ":", '"', "*")  # DRY: no repetition extends across a token that contains this text
     logit_bias: dict[str, float] = Field(default_factory=dict)  # raise the log-probability of a text by a score in nats
     banned_words: Texts = ()  # ban a word, ignoring case; beg* bans all words that begin with beg
     required_words: Texts = ()  # require a word in the completion

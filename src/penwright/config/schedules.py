@@ -18,7 +18,7 @@ class EndShift(NamedTuple):
     """
 
     step: int = 0
-    progress: float = 0.0  # progress of the schedule at that step
+    progress: float = 0.0  # progress at this step, from 0 to 1
 
 
 NO_SHIFT = EndShift()
@@ -31,7 +31,7 @@ class _Warmup(Settings):
     warmup_steps: NonNegativeInt = 0  # steps of linear warm-up
 
     def factor(self, step: int, total_steps: int | None, turn: EndShift = NO_SHIFT) -> float:
-        """Return the factor (0 to 1) for a step, counted from 0. `total_steps` is None while the total is unknown."""
+        """Return the learning rate at a step (from 0), relative to the peak; `total_steps` is None while unknown."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         return self._after_warmup(self.progress(step, total_steps, turn), step)
@@ -44,7 +44,7 @@ class _Warmup(Settings):
 
     @abstractmethod
     def _after_warmup(self, progress: float, step: int) -> float:
-        """Return the factor after the warm-up, given the progress."""
+        """Return the learning rate after the warm-up, relative to the peak. The progress is from 0 to 1."""
 
 
 class InverseSquareRoot(_Warmup):

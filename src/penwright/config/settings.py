@@ -22,7 +22,7 @@ RENAMED = {  # old full names of settings (still accepted), and their new keys
 
 
 class Settings(BaseModel):
-    """The base class of all settings: immutable, without unknown keys."""
+    """The base class of all settings: immutable objects that reject unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, serialize_by_alias=True)
 

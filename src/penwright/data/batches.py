@@ -90,7 +90,7 @@ class MaskedBatch(_Batch):
 
     tokens: Int[Tensor, "batch length"]
     padding: Bool[Tensor, "batch length"]  # True for tokens, False for padding
-    targets: Int[Tensor, "batch length"]  # IGNORED at tokens that are not hidden
+    targets: Int[Tensor, "batch length"]  # the hidden tokens; IGNORED at all other positions
 
 
 Batch = TextBatch | PairBatch | LabelledBatch | MaskedBatch

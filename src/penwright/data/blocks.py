@@ -1,4 +1,4 @@
-"""A reader of files in blocks, as bytes or text. Unpacks .gz and .zst, copies pipes to disk, and counts repairs."""
+"""A reader of files in blocks, as bytes or text. Unpacks .gz and .zst, copies pipes to disk, and counts corrections."""
 
 import atexit
 import codecs
@@ -153,11 +153,11 @@ def _folder() -> Path:
 
 
 class Mark(NamedTuple):
-    """A place between two blocks of a file at which reading can start."""
+    """A position between two blocks of a file at which reading can start."""
 
     offset: int  # offset in the unpacked bytes
-    characters: int  # number of characters before this place
-    utf8_bytes: int  # number of UTF-8 bytes before this place
+    characters: int  # number of characters before this position
+    utf8_bytes: int  # number of UTF-8 bytes before this position
 
 
 @dataclass
@@ -175,7 +175,7 @@ class TextCounts:
     blank: bool = True
     ends_in_line: bool = False
     text: "hashlib._Hash" = field(default_factory=hashlib.sha256)  # hash of the text in UTF-8
-    is_between: bool = False  # whether the last block ended between two characters, and not inside a CRLF
+    is_between: bool = False  # whether the last block ended neither inside a character nor inside a CRLF
     marks: list[Mark] = field(default_factory=list)
 
     @property
@@ -198,7 +198,7 @@ class TextCounts:
 
 
 def count_text(blocks: Iterable[bytes], encoding: str, old_mac: bool = False) -> TextCounts:
-    """Return the counts of a whole file."""
+    """Return the counts of characters, line endings and corrections in a whole file."""
     tally = TextCounts()
     for text in decoded(blocks, encoding, tally, old_mac):
         tally.add(text)

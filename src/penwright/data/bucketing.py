@@ -89,7 +89,7 @@ class Bucketed(Batches[AnyBatch]):
     def _epoch(self, epoch: int) -> tuple[Indices, Indices]:
         """Return the order of batches and the order of examples in this epoch."""
         random = np.random.default_rng((self.seed, epoch))
-        mixed = np.lexsort((random.random(len(self.order)), self.cells))  # shuffles only examples of equal length
+        mixed = np.lexsort((random.random(len(self.order)), self.cells))  # only examples of equal length change places
         return random.permutation(len(self.borders) - 1), self.order[mixed]
 
     @abstractmethod

@@ -34,7 +34,7 @@ class ColumnChoice(NamedTuple):
     profiles: Sequence[Profile]
 
     def roles(self, table: Table) -> Roles:
-        """Return the choice as a run stores it: the name and the number (counted from 1) of each column."""
+        """Return the name and the number (counted from 1) of each chosen column, for storage in a run."""
         return {
             key: tuple((table.columns[place], place + 1) for place in places) for key, places in self.places.items()
         }
@@ -149,7 +149,7 @@ def _score_column(table: str, profiles: Sequence[Profile]) -> Guess:
 
 
 def text_columns(table: Table, columns: Columns) -> ColumnChoice:
-    """Choose the columns of running text."""
+    """Choose the columns that hold running text."""
     if not table.columns:
         raise PenwrightError(f"{table.name} has no rows")
     texts, reasons, profiles = _known(table, columns, "text"), [], profiles_of(table)

@@ -21,7 +21,7 @@ from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate
 BETWEEN_LABELS = "\x1f"  # the "unit separator" of ASCII, which no label contains
 FORMAT_VERSION = 1  # increase this when a code change alters how files are read
 UNKNOWN = "broken"
-Roles = Mapping[str, Sequence[tuple[str, int]]]  # the columns of each role (like "text"): name and number from 1
+Roles = Mapping[str, Sequence[tuple[str, int]]]  # names and numbers (from 1) of each role's columns
 Row = tuple[str, ...]  # the cells of a row of a table
 Item = TypeVar("Item")
 Example = TypeVar("Example")
@@ -93,7 +93,7 @@ class ReadingOptions:
 
     columns: Columns = ALL_COLUMNS
     validation: Sequence[str | Path] = ()  # files with the held-out examples
-    held_out: float | None = None  # share to hold out if `validation` is empty; None: chosen by size
+    held_out: float | None = None  # share to hold out if `validation` is empty; None: chosen by the data's size
     seed: int = 0
     encoding: str | None = None  # encoding of text files; None: detect it
     cleaning: Cleaning = STANDARD
@@ -206,7 +206,7 @@ class Source(Generic[Item]):
     files: tuple[SourceFile, ...]
     read: Callable[[], Iterator[Item | Broken | None]]  # yields None if an item is unreadable for an unknown reason
     place: Callable[[int], str]  # describes the location of an item
-    choice: str = ""  # description of the chosen columns; part of the fingerprint
+    choice: str = ""  # description of the chosen columns; part of the corpus fingerprint
     names: tuple[str, ...] = ()  # names of the two sides: columns or languages
     remark: str = ""  # remark on parts that were not read
     roles: Roles = field(default_factory=dict)  # the chosen columns of each role

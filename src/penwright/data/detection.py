@@ -70,7 +70,7 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
 
 
 def _single_files(paths: list[str]) -> list[str]:
-    """Replace each archive with the files in it, unless these are too many to be one table or a pair of files."""
+    """Replace each archive with the files in it, unless there are too many for one table or a pair of files."""
     files = expand_archives(paths)
     return files if len(files) <= max(2, len(paths)) else paths
 

@@ -27,8 +27,8 @@ from penwright.data.splits import BEGINNING, Cut, Hashes, Mask
 from penwright.errors import PenwrightError
 from penwright.storage import cache_folder, write_bytes_atomically
 
-Measures = NDArray[Any]  # for each document: length in characters (as in Documents), UTF-8 bytes, hash
-MANY_ROWS = 10_000  # the measures of tables with at least this many rows are cached
+Measures = NDArray[Any]  # of each document: length (as in Documents.characters), size in UTF-8 bytes, hash
+MANY_ROWS = 10_000  # for a table with at least this many rows, lengths and hashes are cached
 MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np.uint64)])
 
 
@@ -36,10 +36,10 @@ MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np
 class Documents(Sources[Document]):
     """All documents of some paths, with their sizes and hashes."""
 
-    characters: NDArray[np.int64]  # length in characters; 0: blank; -n: broken for reason number n
+    characters: NDArray[np.int64]  # length in characters; 0: blank; -n: broken, with reason n
     n_bytes: NDArray[np.int64]  # sizes in UTF-8 bytes
     hashes: Hashes
-    reasons: Mapping[str, int]  # reasons why documents are broken, and their numbers
+    reasons: Mapping[str, int]  # number of each reason why a document can be broken
 
     def part(self, chosen: Mask) -> CorpusPart[Document]:
         """Return the chosen documents as a part of a corpus."""
@@ -153,7 +153,7 @@ def _examined(path: Path, encoding: str | None) -> SourceFile:
 
 
 def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Source[Document], Measures]:
-    """Return a source with one document per file, and the measures of the files."""
+    """Return a source with one document per file, and the lengths, sizes and hashes of the documents."""
 
     def documents() -> Iterator[Document]:
         return (Document(file.path, TextSlice(file.chunks, file=file)) for file in files)
@@ -166,7 +166,7 @@ def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Sourc
 
 
 def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Source[Document], Measures]:
-    """Return a source with one document per row of a table, and the measures of the rows."""
+    """Return a source with one document per row of a table, and the lengths, sizes and hashes of the rows."""
     chosen = text_columns(table, columns)
     places = chosen.places["text"]
 

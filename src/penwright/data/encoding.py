@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8",
-    codecs.BOM_UTF32_LE: "utf-32-le",  # UTF-32 comes first, because its mark begins with the mark of UTF-16
+    codecs.BOM_UTF32_LE: "utf-32-le",  # UTF-32 comes first, because its byte-order mark begins with that of UTF-16
     codecs.BOM_UTF32_BE: "utf-32-be",
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
@@ -49,7 +49,7 @@ SIGNATURES = {
 }
 CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
 MIXED = "utf-8|"  # marks a mixed file; the rest of the name is the encoding of the lines that are not UTF-8
-FEWEST_MIXED = 0.05  # minimum share of non-ASCII lines in each encoding of a mixed file
+FEWEST_MIXED = 0.05  # a file is mixed if each of two encodings has at least this share of its non-ASCII lines
 LONGEST_LINE = 1 << 24  # maximum number of bytes decoded together; longer lines are cut
 MAX_CONTROLS = 0.05  # maximum share of control characters (NUL included) in the bytes of a text
 CANDIDATES = [
@@ -186,7 +186,7 @@ def kind_of_line(line: bytes) -> Literal["ascii", "utf-8", "damaged", "foreign"]
 
 
 def sample_lines(blocks: Iterable[bytes]) -> tuple[Counter[str], bytes]:
-    """Count the ASCII, UTF-8, damaged and foreign lines, and return the counts with a sample of the non-ASCII lines.
+    """Count the lines of each kind, as in kind_of_line(). Return the counts, and a sample of the non-ASCII lines.
 
     If the file mixes UTF-8 with another encoding, the sample contains only the lines in the other encoding.
     """

@@ -46,8 +46,8 @@ from penwright.storage import identity_of, remember
 
 BLOCK = 1 << 20  # bytes read at a time; also the approximate maximum length of a piece of text
 HEAD = 4 * BLOCK  # number of characters that first_lines() searches for lines
-LARGE = 1 << 20  # facts about files of at least this size are cached; in bytes
-PARQUET = "parquet"  # used in place of the encoding of a Parquet table
+LARGE = 1 << 20  # minimum size, in bytes, of a file whose facts are cached
+PARQUET = "parquet"  # marks a Parquet table in SourceFile.encoding
 MOST_MARKUP = 256 << 20  # maximum length in characters of a web page or RTF document, which is read into memory whole
 FROM_BYTES: dict[str, Callable[[BufferedIOBase, str], Iterator[str]]] = {
     "docx": docx_lines,
@@ -138,7 +138,7 @@ class SourceFile:
         return lines[:n]
 
     def _line_lists(self) -> Iterator[list[str]]:
-        """Yield the lines of the text, one list for each block."""
+        """Yield the lines of each block of text as a list."""
         parts: list[str] = []  # the pieces of a line that spans several blocks
         for block in self.blocks():
             first, *others = block.split("\n")
@@ -165,7 +165,7 @@ def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
 
 
 def remember_file(key: Sequence[object], make: Callable[[], SourceFile]) -> SourceFile:
-    """Return the facts about a file with this key, from the cache if possible. Otherwise, `make` finds them."""
+    """Return the facts about a file, from the cache if they are stored under this key, otherwise from `make`."""
     parts = [field.name for field in fields(SourceFile)]
     known = remember([*parts, *key], lambda: asdict(make()))
     return SourceFile(**{**known, "marks": tuple(Mark(*mark) for mark in known["marks"])})

@@ -46,7 +46,7 @@ def setting(key: str, *columns: Profile) -> str:
 
 
 def _toml(value: str | list[str]) -> str:
-    """Return a value in TOML; a text is quoted only if TOML would read it as something else."""
+    """Return a value in TOML. Quote a string only if TOML would otherwise read it as another type."""
     if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)
     try:
@@ -203,7 +203,7 @@ def named_pair(profiles: Profiles) -> tuple[Profile, Profile] | None:
     by_name = {column.key: column for column in profiles if column.has_words}
     by_name = {name: column for name, column in by_name.items() if not (column.is_constant and column.n_rows > 2)}
     kinds = [(SOURCE_NAMES, TARGET_NAMES), (PROMPT_NAMES, ANSWER_NAMES)]
-    if any(name in by_name for name in INSTRUCTION_NAMES):  # with an instruction, `input` is part of the prompt
+    if any(name in by_name for name in INSTRUCTION_NAMES):  # `input` is then a part of the prompt
         kinds.reverse()
     for sources, targets in kinds:
         source = next((by_name[name] for name in sources if name in by_name), None)

@@ -40,7 +40,7 @@ class MaskedBatches(Batches[MaskedBatch]):
         self.n_cut = texts.n_cut
 
     def batch(self, number: int) -> MaskedBatch:
-        """Return the batch with this number, with random hidden tokens."""
+        """Return the batch with this number, and hide a random selection of its tokens."""
         return self._masked(self.texts.batch(number), np.random.default_rng((self.texts.seed, number, 2)))
 
     def in_order(self, one_in: int = 1) -> Iterator[MaskedBatch]:

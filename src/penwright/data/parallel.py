@@ -30,7 +30,7 @@ from penwright.languages import languages_between, side_name, side_names
 
 Opener = Callable[[Columns], RowSource]  # function that opens a source with the given columns or languages
 MOST_HELD_OUT = 1000  # maximum number of held-out pairs, unless the settings give a share
-CONVINCING = 0.6  # a gap counts only if skipping it multiplies the mismatch of line lengths by less than this factor
+CONVINCING = 0.6  # a gap counts only if it reduces the mismatch of line lengths to less than this share
 SAMPLE = 2000  # number of lines compared to see whether two files are translations
 FEWEST = 20  # minimum number of line pairs for a comparison
 ALIKE = 0.4  # minimum correlation between the line lengths of a text and of its translation

@@ -51,7 +51,7 @@ def existing_file(path: str | Path) -> Path:
 
 
 def text_files(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the named files, the text files in folders, and the matches of patterns (code/**/*.py), each once."""
+    """Return the files among the paths, in their folders, and matching their patterns (code/**/*.py); no duplicates."""
     return list(dict.fromkeys(file for path in paths for file in _files_of(path)))
 
 
@@ -219,7 +219,7 @@ def _stem(file: Path) -> Path:
 
 
 def _rank(file: Path) -> int:
-    """Return 0 for plain text and more for documents, in the order of DOCUMENT_SUFFIXES. Lower is better."""
+    """Return the rank of a file among copies in several formats: plain text is 0, and lower ranks are preferred."""
     suffix = suffix_of(file)
     return DOCUMENT_SUFFIXES.index(suffix) + 1 if suffix in DOCUMENT_SUFFIXES else 0
 

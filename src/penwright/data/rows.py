@@ -44,7 +44,7 @@ BATCH = 8192  # number of rows measured at a time
 class Rows(Sources[TwoSides]):
     """The lengths and hashes of all rows of some sources: 33 bytes per row, however long the text."""
 
-    reasons: Mapping[str, int]  # reasons why rows are broken, and their numbers
+    reasons: Mapping[str, int]  # number of each reason why a row can be broken
     first_hashes: Hashes
     second_hashes: Hashes
     first_sizes: Sizes  # lengths in characters
@@ -149,7 +149,7 @@ class RowKind(Generic[Example]):
 
 
 def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Corpus[Example]:
-    """Open rows for training. Hold out `reading.validation`, or else a part chosen by hashes and seed."""
+    """Open rows for training. Hold out `reading.validation` or, if it is empty, rows chosen by hashes and seed."""
     rows = _read(kind, paths, reading)
     keep, dropped = clean(rows, kind.rules(rows, reading.cleaning))
     notes = kind.check(rows, keep, reading)

@@ -100,7 +100,7 @@ class _Saved:
 
     def __init__(self, folder: Path, key: str) -> None:
         self.path, self.key = folder / PROGRESS, key
-        self.n_rows = self.n_chunks = 0  # number of complete rows, and of chunks of the next row
+        self.n_rows = self.n_chunks = 0  # number of complete rows; number of chunks written of the next row
         self.sizes: dict[str, int] = {}  # size of each file
         self.counts: dict[str, tuple[int, int]] = {}  # numbers of tokens and UTF-8 bytes in each column
         self.synchronize: Callable[[], object] = lambda: None  # writes buffered data; updates `sizes` and `counts`
@@ -119,7 +119,7 @@ class _Saved:
             self._count(len(chunk))
 
     def end_row(self, row: Sequence[Cell]) -> None:
-        """Count a written row."""
+        """Record that a row has been written."""
         self.n_rows, self.n_chunks = self.n_rows + 1, 0
         self._count(1 + sum(len(cell) for cell in row if isinstance(cell, str)))
 
@@ -174,7 +174,8 @@ class _TextColumn:
         self._n_waiting = self._n_batches = 0
         self._n_processes = n_processes
         self._processes: EncodingProcesses | None = None
-        self._encoding: deque[tuple[list[int], int, Future[Ragged]]] = deque()  # ends of rows, number of bytes, tokens
+        # Batches in progress: number of chunks up to the end of each row, number of UTF-8 bytes, tokens.
+        self._encoding: deque[tuple[list[int], int, Future[Ragged]]] = deque()
 
     def add(self, cell: Cell) -> None:
         assert not isinstance(cell, int), "expected a text, not a label"

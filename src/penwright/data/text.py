@@ -42,7 +42,7 @@ Parts = tuple[CorpusPart[Document], CorpusPart[Document]]
 
 
 def open_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Document]:
-    """Open documents for training. Hold out `reading.validation`, or else a part chosen by size and seed."""
+    """Open documents for training. Hold out `reading.validation` or, if it is empty, a part of the text."""
     training = open_documents(paths, reading.encoding, reading.columns)
     alike = with_training_columns(reading, training.roles).columns
     own = open_documents(reading.validation, reading.encoding, alike) if reading.validation else None
@@ -101,7 +101,7 @@ def _kept_documents(documents: Documents, held_out: Documents | None, cleaning: 
 
 
 def _also_in(documents: Documents, held_out: Documents | None) -> Mask:
-    """Return a mask of the documents that are also held out."""
+    """Return a mask of the documents that are also in the held-out part."""
     return np.isin(documents.hashes, np.zeros(0, dtype=np.uint64) if held_out is None else held_out.hashes)
 
 

@@ -122,7 +122,7 @@ def refit_linear(linear: LinearClassifier, context: RunContext, until: float = i
 
     Return None for a large corpus, to which the held-out texts add little, or if it cannot be done by the time `until`
     (as counted by `monotonic`). Use the classifier only for texts outside the corpus: its scores for the held-out texts
-    are too good.
+    are too optimistic.
     """
     corpus = context.corpus
     if len(corpus.training) + len(corpus.held_out) > MOST_REFITTED:
@@ -170,9 +170,9 @@ def predictions(context: RunContext) -> Iterator[Predictions]:
 def quick_predictions(
     context: RunContext, fit_mixture: Callable[[Outputs, Outputs, Tensor], Tensor]
 ) -> tuple[Outputs, Targets]:
-    """Return the outputs for a fixed random sample of held-out texts, and the truth.
+    """Return the outputs for a fixed random sample of held-out texts, and the true targets.
 
-    The mixture with the linear classifier is fitted on this sample.
+    The weights that combine the encoder with the linear classifier are fitted on this sample.
     """
     classifier, column, truth = classifier_of(context), context.held_out.column("text"), true_targets(context)
     rows = np.random.default_rng(0).permutation(len(truth))[: most_at_once(context)]
@@ -187,7 +187,7 @@ def quick_predictions(
 
 
 def linear_predictions(context: RunContext) -> Iterator[tuple[Outputs, Targets]]:
-    """Yield the outputs of the linear classifier for all held-out texts, with the truth.
+    """Yield the outputs of the linear classifier for all held-out texts, with the true targets.
 
     Yields nothing if the run has no linear classifier.
     """

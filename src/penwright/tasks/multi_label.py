@@ -38,7 +38,7 @@ FEWEST_POSITIVES = 10  # minimum number of held-out texts with a label for tunin
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score a fixed random sample of held-out texts. Fit the mixture and the thresholds on this sample."""
+    """Score a fixed random sample of held-out texts. Fit the mixture weights and thresholds on it."""
     outputs, truth = quick_predictions(context, fit_mixture_of_sets)
     thresholds = classifier_model(context).thresholds
     thresholds.copy_(fit_thresholds(outputs, truth))
@@ -57,7 +57,7 @@ def fit_thresholds(outputs: Outputs, truth: Targets) -> Float[Tensor, " n_labels
 
 
 def evaluate(context: RunContext) -> Sequence[Score]:
-    """Score all held-out texts. The first score has a report on all labels."""
+    """Score all held-out texts. The first score comes with a report on all labels."""
     labels, thresholds = context.card.labels, classifier_model(context).thresholds.cpu()
     results, nats, mistakes = list[SetCounts](), 0.0, list[Mistake]()
     for outputs, truth, texts in predictions(context):

@@ -24,7 +24,7 @@ N_SAMPLES = 3
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score a fixed random sample of held-out texts. Fit the mixture with the linear model on this sample."""
+    """Score a fixed random sample of held-out texts. Fit the mixture weights on this sample."""
     return _scores(context, [quick_predictions(context, fit_mixture_of_scores)])
 
 

@@ -42,7 +42,7 @@ class Turn(NamedTuple):
     """An answer by the assistant, and the text between the previous answer and this one."""
 
     prompt: tuple[str, ...]  # pieces of text: Markup from the template, or the contents of messages
-    answer: Answer  # includes the spaces that the template writes around it, since a tokenizer joins them to words
+    answer: Answer  # with the spaces that the template writes around it, since a tokenizer may join spaces to words
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class ChatTemplate:
             is_after_answer = messages[piece].role == ASSISTANT
             if is_after_answer:
                 before = pieces.pop() if pieces and isinstance(pieces[-1], Markup) else Markup()
-                pieces.append(Markup(before.rstrip(" ")))  # the model writes the spaces before its answer
+                pieces.append(Markup(before.rstrip(" ")))  # spaces before an answer belong to the answer
                 turns.append(Turn(tuple(pieces), Answer(before[len(pieces[-1]) :] + content, pieces[-1])))
                 pieces = []
             else:
@@ -152,8 +152,8 @@ def template_of(settings: ChatSettings | None) -> ChatTemplate:
 def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[str]) -> list[int]:
     """Return the tokens of a text in pieces. Special tokens are recognized in Markup, the text of a chat template.
 
-    The text between two special tokens is encoded as a whole, because a tokenizer may join a space to a word. An Answer
-    must be the only piece.
+    The text between two special tokens is encoded as a whole, because a tokenizer may join a space to a word. A text
+    with an Answer must have no other pieces.
     """
     ids = tokenizer.special_ids
     names = _any_of(tuple(ids))

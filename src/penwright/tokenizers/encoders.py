@@ -49,10 +49,10 @@ _WHITE[[*b"\t\n\v\f\r ", 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2
 
 _COLUMNS = 3  # integers per key; each packs four UTF-16 code units, so words have at most 12 units
 _UNITS = 4 * _COLUMNS
-_MASKS = np.array([(1 << 16 * n) - 1 for n in range(5)], dtype=np.uint64)  # masks that keep the first n of four units
+_MASKS = np.array([(1 << 16 * n) - 1 for n in range(5)], dtype=np.uint64)  # the nth mask keeps the first n of 4 units
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # multiplier of Fibonacci hashing (Knuth 1973)
 _SLOT_BITS = 19
-_CHUNK = 1 << 15  # number of words per chunk; later chunks find words that earlier ones added
+_CHUNK = 1 << 15  # words per chunk; the words of one chunk are cached before the next is looked up
 
 Numbers = Int64[np.ndarray, " words"]
 Keys = UInt64[np.ndarray, "columns words"]
@@ -107,7 +107,7 @@ class WordTable:
         self._adding = Lock()
 
     def ids(self, words: Words, encode: Callable[[list[str]], Ragged]) -> Ragged:
-        """Return the ids of each word; encode unknown words, and cache those whose slot is free."""
+        """Return the ids of each word; encode words that are not cached, and cache those whose slot is free."""
         keys, begins = words.keys(), range(0, max(1, len(words.starts)), _CHUNK)
         return _concatenated([self._ids_of_chunk(words, keys, begin, encode) for begin in begins])
 
@@ -117,7 +117,7 @@ class WordTable:
         hits = self._lengths[slots] == lengths
         for column, key in zip(self._keys, keys, strict=True):
             hits &= column[slots] == key
-        numbers, known = self._numbers[slots], self._ids  # read after the lengths, which _add() writes last
+        numbers, known = self._numbers[slots], self._ids  # must come after the lengths: _add() writes those last
         others = np.flatnonzero(~hits)
         encoded = encode(words.spelled(begin + others))
         numbers[others] = len(known.lengths) + np.arange(len(others))

@@ -44,7 +44,7 @@ class ForeignTokenizer(Tokenizer):
     """
 
     def __init__(self, file: Table) -> None:
-        """Read the content of a tokenizer.json; the key "penwright" holds the conventions."""
+        """Read the content of a tokenizer.json; the key "penwright" says how the model uses it."""
         self._file = file
         self._plain = {name: part for name, part in file.items() if name != FOREIGN}
         check_foreign_file(self._plain)

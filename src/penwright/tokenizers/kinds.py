@@ -23,7 +23,7 @@ _N_CODE_POINTS = 0x110000
 _MIN_VOCAB_SIZE = len(SPELLING) + len(SPECIALS)
 _DEFAULT_VOCAB_SIZE = 8_000
 _SAMPLE = 1_000_000  # number of characters at the start of the texts to search for combining marks
-_MANY_MARKS = 0.01  # if combining marks exceed this share, MARKED_WORDS splits the text into words
+_MANY_MARKS = 0.01  # MARKED_WORDS is used if more than this share of the characters are combining marks
 MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 # GPT-2's pattern, except that a combining mark (an accent, or a vowel sign of Hebrew, Arabic, Hindi or Thai) does not
 # end a word.
@@ -41,7 +41,7 @@ class Answer(str):
     before: Markup
 
     def __new__(cls, text: str, before: str = "") -> "Answer":
-        """Return this text as the continuation of `before`."""
+        """Return an answer whose text follows `before`, a text of the template."""
         answer = super().__new__(cls, text)
         answer.before = Markup(before)
         return answer
@@ -137,7 +137,7 @@ def _count_characters(texts: Iterable[str]) -> NDArray[np.int64]:
 
 
 def _has_many_marks(texts: Iterable[str]) -> tuple[bool, Iterator[str]]:
-    """Check whether these texts begin with many combining marks. Return the answer, and an iterator over all texts."""
+    """Return whether the first texts have many combining marks, and an iterator over all texts."""
     texts, seen, n_seen = iter(texts), [], 0
     for text in texts:
         seen.append(text)

@@ -102,7 +102,7 @@ class Tokenizer:
 
     @property
     def begins(self) -> bool:
-        """Whether each text begins with the start token. Some imported writers do not use a start token."""
+        """Whether each text begins with the start token. Some imported models do not use a start token."""
         return True
 
     @property
@@ -197,7 +197,7 @@ class Tokenizer:
 
     @classmethod
     def of_content(cls, content: bytes) -> "Tokenizer":
-        """Return the tokenizer with this file content. Raise an error of any type if it is not valid."""
+        """Return the tokenizer with this file content. Invalid content may raise any exception."""
         file = parse_json(content)
         if FOREIGN in file:
             from penwright.tokenizers.foreign import ForeignTokenizer  # noqa: PLC0415 - a subclass of this one

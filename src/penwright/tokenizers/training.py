@@ -66,8 +66,8 @@ def _pieces(text: str) -> Iterator[str]:
 def _sample(pieces: Iterable[str], max_bytes: int) -> list[str]:
     """Draw a random sample in one pass and in bounded memory.
 
-    Each piece draws a number, and stays while this number is below a threshold. The threshold is halved whenever the
-    sample is too large. Taking every n-th line instead could miss a language if lines alternate between two.
+    Each piece gets a random number, and stays in the sample while this number is below a threshold. The threshold is
+    halved whenever the sample is too large. Taking every nth line instead could miss one of two alternating languages.
     """
     rng = random.Random(0)
     sample: list[tuple[float, str]] = []

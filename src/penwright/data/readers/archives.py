@@ -19,7 +19,7 @@ BLOCK = 1 << 20
 MOST_MEMBERS = 200_000
 MOST_UNPACKED = 8 << 30  # maximum size of all members together, in bytes
 MOST_RATIO = 250  # maximum ratio of unpacked to packed size; DEFLATE reaches 1,032, but only on pure repetition
-LARGE = 64 << 20  # unpacked size in bytes; the ratio of smaller archives is not checked
+LARGE = 64 << 20  # unpacked size, in bytes, from which MOST_RATIO applies
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError, UnicodeError)
 # Files whose names begin with one of these words hold no data.
 NON_DATA_PREFIXES = ("readme", "license", "licence", "copying", "changelog", "manifest")
@@ -30,7 +30,8 @@ OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 COMPATIBILITY = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 WORD_PARTS = ("word/document.xml", "word/footnotes.xml", "word/endnotes.xml")
 WORD_SIGNS = {f"{W}tab": "\t", f"{W}br": "\n", f"{W}cr": "\n", f"{W}noBreakHyphen": "-"}
-WORD_SKIPPED = {f"{W}moveFrom", f"{W}rt", f"{W}tabs", f"{COMPATIBILITY}Fallback"}  # rt: ruby annotations
+# Elements whose text is left out, for example ruby annotations (rt).
+WORD_SKIPPED = {f"{W}moveFrom", f"{W}rt", f"{W}tabs", f"{COMPATIBILITY}Fallback"}
 ODT_SIGNS = {f"{T}tab": "\t", f"{T}line-break": "\n", f"{T}s": " "}
 ODT_SKIPPED = {
     f"{OFFICE}annotation",
@@ -148,8 +149,8 @@ class _Paragraphs:
         self.paragraphs, self.signs, self.skipped, self.text_in = paragraphs, signs, skipped, text_in
         self.lines: list[str] = []  # finished lines that have not been fetched yet
         self.open: list[list[str]] = []  # the open paragraphs, innermost last
-        self.inside: list[list[str]] = []  # the outermost open paragraph and those inside it, in order of their start
-        self.n_skipped = 0  # depth of nested elements that are left out
+        self.inside: list[list[str]] = []  # the outermost open paragraph, then those inside it, in reading order
+        self.n_skipped = 0  # number of open elements whose text is left out
         self.is_text = text_in is None
 
     def doctype(self, name: str, public: str | None, system: str | None) -> None:

@@ -208,7 +208,7 @@ class LabelledLines:
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """A tuple with the file."""
+        """The files of the table: only one."""
         return (self.file,)
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:

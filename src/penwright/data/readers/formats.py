@@ -27,7 +27,7 @@ class Format:
 
     @property
     def is_decoded(self) -> bool:
-        """Whether the file is plain text, decoded with its encoding."""
+        """Whether the file is read as plain text, for which the encoding must be known."""
         return self.kind in ("plain", "pairs")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 ROWS = 1000  # number of rows per batch
-MANY = 100_000  # the measures of data sets with at least this many rows are cached
+MANY = 100_000  # for a data set with at least this many rows, size and hash are cached
 
 
 def is_hub(path: str | Path) -> bool:

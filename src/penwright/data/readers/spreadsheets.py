@@ -84,7 +84,7 @@ def _shown(value: Any) -> str:
 
 
 def _trimmed(cells: Cells) -> Cells:
-    """Return the cells without empty ones at the end."""
+    """Return a row without the empty cells at its end."""
     last = max((place for place, cell in enumerate(cells, 1) if cell.strip()), default=0)
     return cells[:last]
 

@@ -95,7 +95,7 @@ def has_text_column(table: Table) -> bool:
 
 
 def select(table: Table, first: Sequence[int], second: int) -> Iterator[tuple[str, str] | Broken]:
-    """Yield the two sides of every row, without spaces around them. The `first` columns are joined by a space."""
+    """Yield the two sides of every row, without spaces around them. The columns in `first` are joined by a space."""
     for row in table.rows([*first, second]):
         if isinstance(row, Broken):
             yield row
@@ -125,7 +125,7 @@ class Grid:
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """A tuple with the file."""
+        """The files of the table: only one."""
         return (self.file,)
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
@@ -201,7 +201,8 @@ def _layout(
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None, int, int]:
     """Return the column names, the header, the number of rows before it, and the minimum width of a complete row.
 
-    With `strays`, a few wider rows mean that the table has more columns. Otherwise, they contain stray delimiters.
+    With `strays`, the table is as wide as the widest common row. Otherwise, it is as wide as most rows, because wider
+    rows contain stray delimiters.
     """
     widths = Counter(len(row) for row in sample if any(map(str.strip, row)))
     if not widths:
