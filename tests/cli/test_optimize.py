@@ -14,7 +14,7 @@ from penwright.generation.generator import Generator
 from penwright.model.quantised import Int8Linear
 from penwright.run.folder import Run
 from penwright.translation.translator import Translator
-from penwright.workflows import api, background, optimize
+from penwright.workflows import api, background, optimize, train
 from penwright.workflows.load import open_run
 
 from .conftest import QUICK, Command
@@ -145,6 +145,20 @@ def test_compilation_note_while_a_shape_is_compiled(
     monkeypatch.setattr(background.engine, "are_steps_kept", lambda _: True)
     assert background.compilation_note(model) == "decoding uses compiled steps"
     assert background.compilation_note(open_run(runs / "classifier").model()) == ""
+
+
+def test_training_compiles_for_the_threads_of_later_processes(
+    corpora: Path, tmp_path: Path, background_commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "WORTH_COMPILING", 0.0)
+    training = {"minutes": 0.01, "threads": 2, "device": "cpu"}
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
+    torch.set_num_threads(1)
+    prepared = api.prepare({"data": {"train": [str(corpora / "novel.txt")]}, "model": sizes, "training": training})
+    assert torch.get_num_threads() == 2
+    api.train(prepared, tmp_path / "run")
+    assert torch.get_num_threads() == 1
+    assert background_commands and {command[-1] for command in background_commands} == {"1"}
 
 
 def test_background_compilation_leaves_the_rng_state_unchanged(

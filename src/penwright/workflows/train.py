@@ -17,6 +17,7 @@ from penwright.classification.linear import LinearClassifier
 from penwright.config import Recipe
 from penwright.data.corpus import Labelled
 from penwright.data.report import count
+from penwright.decoding.ahead_of_time import with_threads
 from penwright.devices import advise_on_out_of_memory, give_back_memory
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Score
@@ -254,8 +255,10 @@ def fit(
             to_beat = [*to_beat, score._replace(note=note)]
             notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({note})")
     is_long = (context.recipe.training.minutes or 0) >= WORTH_COMPILING and context.recipe.task != "classify"
-    if is_long and compile_in_background(run, expected_precision(context.model, context.device)):
-        notify(observers, "said", "compiling the decoding steps in the background")
+    n_threads = trainer.machine.decoding_threads or torch.get_num_threads()
+    with with_threads(n_threads):  # compiled code depends on the number of threads
+        if is_long and compile_in_background(run, expected_precision(context.model, context.device)):
+            notify(observers, "said", "compiling the decoding steps in the background")
     with advise_on_out_of_memory():
         session.fit()
     if context.recipe.lora:  # free the memory of the base, which is large and is loaded again below
@@ -273,6 +276,7 @@ def fit(
         notify(observers, "said", f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). {advice}")
     if note := choose_precision(run, context):
         notify(observers, "said", note)
+    torch.set_num_threads(n_threads)
     with catch_warnings():
         simplefilter("ignore")  # loading the run would repeat earlier warnings
         trained = load(run.folder, str(context.device))  # reload: a model compiled for training would decode slowly

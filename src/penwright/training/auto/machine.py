@@ -33,11 +33,12 @@ class Machine(NamedTuple):
     precision: torch.dtype  # number format of matrix products; weights stay in float32
     reasons: tuple[str, ...]
     ranks: Ranks = ALONE
+    decoding_threads: int | None = None  # torch's number of threads before training, with which later processes decode
 
 
 def choose_machine(settings: TrainingSettings) -> Machine:
     """Choose the fastest safe device and precision, unless the settings name others, and set the number of threads."""
-    ranks = joined()
+    ranks, decoding_threads = joined(), torch.get_num_threads()
     torch.set_num_threads(settings.threads or max(1, _n_processors() // (n_here() if ranks.size > 1 else 1)))
     device, device_reason = _device(settings.device)
     if ranks.size > 1:
@@ -47,7 +48,8 @@ def choose_machine(settings: TrainingSettings) -> Machine:
     disable_cudnn_attention()
     precision, precision_reason = _precision(settings.precision, device)
     together = (f"{ranks.size} processes: each computes its share of every batch",) if ranks.size > 1 else ()
-    return Machine(device, precision, (device_reason, precision_reason, *together, *_other_load()), ranks)
+    reasons = (device_reason, precision_reason, *together, *_other_load())
+    return Machine(device, precision, reasons, ranks, decoding_threads)
 
 
 def _n_processors() -> int:
