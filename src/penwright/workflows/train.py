@@ -79,15 +79,15 @@ class _PaceWatch(Observer):
         if replan is None or minutes is None or report.step <= FIRST_STEPS:
             return
         targets, seconds = state.targets - self._start[0], state.seconds - self._start[1]
-        is_last = state.seconds >= WATCHED * 60 * minutes
+        left, is_last = minutes - state.seconds / 60, state.seconds >= WATCHED * 60 * minutes
         if seconds < CHECK_EVERY and not is_last:
             return
-        is_fast = targets > FASTER * seconds * self._prepared.plan.tokens / (60 * minutes)
+        is_fast = left > 0 and targets > FASTER * seconds * self._prepared.plan.tokens / (60 * minutes)
         self._start = (state.targets, state.seconds)
         if is_fast or is_last:
             self._prepared = replace(self._prepared, replan=None)
         if is_fast:
-            plan = replan(minutes - state.seconds / 60)
+            plan = replan(left)
             if plan.size.parameters > self._prepared.plan.size.parameters:
                 raise _LargerModelFits(plan)
 
