@@ -160,7 +160,7 @@ class TokenDropout:
         keys[:, self._never_hidden] = -1.0
         width = min(whole, -(-int(numbers.max()) // LENGTH_STEP) * LENGTH_STEP)
         drawn = keys.argsort(1)[:, :width]
-        # The index one past the end, `whole`, stands for padding.
+        # Padding has the index `whole`, one past the last token.
         places = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)
         padding = torch.from_numpy(places < whole)
         positions = torch.from_numpy(np.minimum(places, whole - 1))

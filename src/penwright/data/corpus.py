@@ -268,7 +268,7 @@ class Sources(Generic[Item]):
         raise IndexError(number)
 
 
-Rule = tuple[str, Callable[[Mask], Mask]]  # reason; function from a mask of kept items to a mask of items to drop
+Rule = tuple[str, Callable[[Mask], Mask]]  # a reason, and a function that returns which of the kept items to drop
 
 
 def number_reason(item: object, reasons: dict[str, int]) -> int:

@@ -26,8 +26,8 @@ from penwright.errors import Option, PenwrightError, Undecided
 from penwright.languages import LANGUAGE_NAMES
 
 FEW = 20  # maximum number of different identifiers (class1, class2, ...) that may be labels
-CLEARLY_FEWER = 5  # a column with this many times fewer values than any other is the label
-CLEARLY_LONGER = 2  # a column with this many times more characters than any other is the text
+CLEARLY_FEWER = 5  # the label column if every other candidate has at least this many times as many different values
+CLEARLY_LONGER = 2  # the text column if it has at least this many times as many characters as any other
 ENOUGH_TO_TELL = 20  # minimum number of rows needed to judge the values of a column
 MOST_OPTIONS = 8  # maximum number of columns or choices in a message
 Profiles = Sequence[Profile]

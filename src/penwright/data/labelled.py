@@ -56,7 +56,7 @@ from penwright.errors import PenwrightError
 
 MOST_HELD_OUT = 2000  # maximum number of held-out rows, unless the settings give a share
 MOST_LABELS = 1000  # maximum number of different labels
-MOST_LABELS_PER_TEXT = 0.5  # maximum ratio of labels to texts in a large corpus whose label column is set
+MOST_LABELS_PER_TEXT = 0.5  # if the settings name the label column: maximum number of labels per text
 FEWEST_LINES = 2  # minimum number of lines in a file of labelled lines
 
 

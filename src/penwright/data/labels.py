@@ -18,7 +18,7 @@ SEPARATORS = "|;,"
 CLEAR_SEPARATORS = "|;"  # characters that hardly ever occur within a label
 SEVERAL = 0.1  # labels may be combinations if at least this share contains a separator
 NO_NUMBER = Broken("the label is not a number")
-FEW_NUMBERS = 10  # up to this many different numbers are probably class names
+FEW_NUMBERS = 10  # more different numbers than this are probably a scale, not class names
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 

@@ -36,7 +36,7 @@ from penwright.errors import PenwrightError
 TwoSides = tuple[str, str]
 RowSource = Source[TwoSides]
 Sizes = NDArray[np.uint32]
-SHORT = 30  # length in characters; the ratio of lengths is checked only if a side is longer
+SHORT = 30  # the ratio of lengths is checked only if a side has more characters than this
 BATCH = 8192  # number of rows measured at a time
 
 

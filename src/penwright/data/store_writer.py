@@ -91,7 +91,7 @@ def write_store(
 
 
 def _n_processes() -> int:
-    """Return the number of processes for tokenizing: one per thread of each training process on this machine."""
+    """Return the number of processes for tokenizing: the threads of all training processes on this machine."""
     return min(MOST_PROCESSES, torch.get_num_threads() * int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
@@ -133,7 +133,7 @@ class _Saved:
 
 
 class _File:
-    """A file that is hashed while it is written. If `progress` has a size for it, writing resumes there."""
+    """A file that is hashed while it is written. If `progress` has a size for it, writing resumes at that size."""
 
     def __init__(self, path: Path, files: ExitStack, progress: _Saved | None = None) -> None:
         self.path, self.hash = path, hashlib.sha256()

@@ -60,7 +60,7 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
     tokens, unknown = context.held_out.column("text").tokens, context.tokenizer.unknown_id
     windows = batches(context, context.held_out).in_order(one_in)
     total = negative_log_likelihood(context.model, windows, context.device, ignored=context.tokenizer.end_id)
-    if one_in > 1 or not context.tokenizer.begins:  # without a start token, the first token of a text has no prediction
+    if one_in > 1 or not context.tokenizer.begins:  # without a start token, the first token of a text is not scored
         total = NegativeLogLikelihood(total.mean * len(tokens), len(tokens))
     n_unknown = 0 if unknown is None else int((tokens[:] == unknown).sum())
     return text_scores(total, context.corpus.held_out_bytes, n_unknown)

@@ -105,7 +105,7 @@ def target_table(context: RunContext, corpus: AnyCorpus) -> Float[Tensor, "value
 
 
 def classifier_model(context: RunContext) -> EncoderOnly:
-    """Return the model of a classifier."""
+    """Return the context's model, which must be a classifier's."""
     assert isinstance(context.model, EncoderOnly)
     return context.model
 
@@ -199,7 +199,7 @@ def linear_predictions(context: RunContext) -> Iterator[tuple[Outputs, Targets]]
 
 
 def classifier_of(context: RunContext) -> Classifier:
-    """Return the classifier of a context."""
+    """Return the context's application, which must be a classifier."""
     classifier = context.application
     assert isinstance(classifier, Classifier)
     return classifier

@@ -222,7 +222,7 @@ class WordEncoder:
         return known.__getitem__
 
     def _clear(self) -> None:
-        """Replace the tables instead of emptying them: another thread may still be reading the old ones."""
+        """Clear the cache by replacing its tables, as another thread may still be reading the old ones."""
         self._known: dict[str, bytes] = {}
         self._table = WordTable(self._dtype)
         self._n_characters = 0

@@ -83,7 +83,7 @@ class Tokenizer:
 
     def sizes(self, text: str) -> list[int]:
         """Return the number of UTF-8 bytes of the text that each token covers."""
-        if self.kind == "characters":  # <unk> lacks the bytes of the unknown character
+        if self.kind == "characters":  # the bytes of <unk> are not those of the character
             return [len(character.encode()) for character in well_formed(text)]
         sizes = [len(self._bytes[token_id]) for token_id in self.encode(text)]
         return [sizes[0] - 1, *sizes[1:]] if self.prefix_space and sizes else sizes

@@ -88,7 +88,7 @@ def _download(name: str) -> "DatasetDict":
     except datasets.exceptions.DatasetNotFoundError:
         if not parts:
             raise
-        return datasets.load_dataset(parts[0], last)  # name/config, not user/name
+        return datasets.load_dataset(parts[0], last)  # the name has the form name/config, not user/name
 
 
 @contextmanager

@@ -15,7 +15,7 @@ TABBED = 0.95  # minimum share of lines with the same number of tabs, if nothing
 MANY_FIT = 0.6  # minimum share of rows of the usual width, if there is no header
 LONGEST_KNOWN = 30  # maximum length of a common name, in characters
 LONGEST_NAME = 100  # maximum length of a column name, in characters; surveys use whole questions
-MOST_BEFORE = 20  # maximum number of rows before a header: titles and comments
+MOST_BEFORE = 20  # maximum number of rows before a header, such as titles and comments
 ENOUGH = 3  # minimum number of values needed to judge the length of a column's texts
 LONG = 20  # minimum length of nearly all values in a text column, in characters
 REPEATS = 0.05  # maximum share of rows that may repeat the header
@@ -67,7 +67,7 @@ class Fit:
     first: Cells
 
     def rank(self, text: str) -> tuple[float, float, bool, int, float, int]:
-        """Return a sort key for comparing the fits of several delimiters. The best fit sorts last."""
+        """Return a sort key for comparing the results of several delimiters. The best result sorts last."""
         mark = self.dialect.delimiter
         # Delimiters that are followed by a space may be punctuation.
         n_prose = text.count(f"{mark} ") / text.count(mark)
@@ -112,7 +112,7 @@ def is_tabbed(lines: Sequence[str]) -> bool:
 
 
 def _best_quoting(lines: Sequence[str], delimiter: str, is_cut: bool) -> Fit | None:
-    """Return the best fit with this delimiter; None if there are no rows.
+    """Split the lines with this delimiter and the best-fitting quote marks; return None if there are no rows.
 
     Quote marks in TSV files, and single quotes in all files, are text unless clearly written by a CSV writer.
     """
