@@ -49,7 +49,7 @@ class TaskParts:
     labels: tuple[str, ...]  # label columns of the token store
     rows: Callable[
         [AnyPart, Sequence[str]], Iterator[Sequence[Cell]]
-    ]  # yields a part's rows to store; needs all labels
+    ]  # yields the rows of a part, using all labels
     texts: Callable[[AnyCorpus], Iterator[str]]  # training texts for the tokenizer
     batches: Callable[[RunContext, TokenStore], AnyBatches]
     quick_evaluate: Callable[[RunContext], Sequence[Score]]  # scores during training; the first score ranks checkpoints
