@@ -56,7 +56,7 @@ class TrainingSettings(Settings):
     tokens: PositiveInt | None = None  # budget in target tokens
     minutes: PositiveFloat | None = None  # budget in minutes on this machine, evaluation included
     batch_tokens: PositiveInt = 4096  # tokens per batch, padding included; an average for labelled texts
-    accumulate: PositiveInt = 1  # batches per step (gradient accumulation)
+    accumulate: PositiveInt = 1  # number of batches per optimizer step (gradient accumulation)
     max_grad_norm: PositiveFloat | None = 1.0  # maximum gradient norm (clipping); None: off
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0  # label smoothing: probability spread over all classes
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0  # decay of the moving average of the weights (EMA); 0: off
@@ -71,7 +71,7 @@ class TrainingSettings(Settings):
     compile: Literal["auto", "on", "off"] = "auto"  # use torch.compile
     threads: NonNegativeInt = 0  # number of CPU threads; 0: all cores
     parallelism: Literal["auto", "ddp", "fsdp"] = "auto"  # fsdp: each process keeps only a part of the model
-    activation_checkpointing: bool = False  # recompute activations instead of storing them: slower, less memory
+    activation_checkpointing: bool = False  # recompute activations instead of storing them: slower, but saves memory
 
     @model_validator(mode="after")
     def _one_budget(self) -> "TrainingSettings":

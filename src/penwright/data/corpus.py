@@ -135,7 +135,7 @@ class Corpus(Generic[Example]):
     files: tuple[SourceFile, ...]
     fingerprint: str
     report: Report
-    label_counts: Mapping[str, int] = field(default_factory=dict)  # counts in the training part, in label order
+    label_counts: Mapping[str, int] = field(default_factory=dict)  # number of training texts with each label, in order
     names: tuple[str, ...] = ()  # names of the two sides, if all files agree
     roles: Roles = field(default_factory=dict)  # the columns that were chosen, if all files agree
     label_kind: LabelKind | None = None  # the kind of labels; None unless the corpus is labelled

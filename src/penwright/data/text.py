@@ -174,7 +174,7 @@ def _slice(document: Document, begin: int, end: int | None = None) -> Document:
 
 
 def _wanted(total: int, fraction: float | None) -> int:
-    """Return the number of characters to hold out: the given share; by default a tenth, at most MOST_HELD_OUT."""
+    """Return the number of characters to hold out: the given share or, by default, a tenth up to MOST_HELD_OUT."""
     return int(total * fraction) if fraction is not None else min(int(total * DEFAULT_FRACTION), MOST_HELD_OUT)
 
 
