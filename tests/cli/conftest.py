@@ -83,7 +83,7 @@ def penwright() -> Command:
 
 @pytest.fixture(scope="session")
 def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """novel.txt, pairs.tsv and labels.csv."""
+    """A folder with novel.txt, pairs.tsv and labels.csv."""
     folder = tmp_path_factory.mktemp("corpora")
     lines = [f"It was day {number}, and the rain fell on house {number * 7 % 31}.\n" for number in range(400)]
     (folder / "novel.txt").write_text("".join(lines), encoding="utf-8")

@@ -19,7 +19,7 @@ from .conftest import Command
 
 HOSTILE = "\x1b[31m\x07\x1b]0;title\x07\x9b5n\u202egnp.\r"  # colours, a bell, a title, a C1 command, a reversal
 
-# Runs each command line of standard input in a fork, with these streams closed or a terminal in their place.
+# Runs each command line of standard input in a fork, with some streams closed or connected to a terminal.
 FORKS = """
 import json, os, pty, sys
 import penwright.cli.main as cli, penwright.workflows.api, penwright.cli.progress, penwright.cli.questions

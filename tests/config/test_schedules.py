@@ -1,4 +1,4 @@
-"""Schedules: whatever the numbers, the factor is finite and within [0, 1]."""
+"""Learning rate schedules: warm-up, decay, and factors within [0, 1]."""
 
 from math import isfinite, sqrt
 

@@ -55,7 +55,7 @@ def test_kneser_ney_probabilities_sum_to_one_in_any_context(context: list[int]) 
 
 
 def test_kneser_ney_equals_a_hand_computed_example() -> None:
-    """Of the bigrams in a b a c, b a and a c have a context, and a b has none. Each token follows one other token."""
+    """In "a b a c", the bigrams "b a" and "a c" follow a token, and "a b" does not. Each token has one predecessor."""
     training, held_out = np.array([0, 1, 0, 2]), np.array([0, 1])
     unigram = (1 - 0.6) / 3 + 0.6 / 3  # three tokens with count 1: the discount is 1 - 2 * 3 / (3 + 2) / 3
     bigram = 0.5 * unigram  # two pairs with count 1, so the discount is 1 - 2 * 2 / (2 + 2) / 2

@@ -269,7 +269,7 @@ def test_similarity_of_positions_equals_the_formula(make_inspector: MakeInspecto
     np.testing.assert_allclose(np.diag(found.similarity), 1)
     distances = abs(np.subtract.outer(np.arange(24), np.arange(24)))
     width = inspector.model.settings.d_head if kind == "rotary" else inspector.model.settings.d_model
-    if kind != "learned":  # sine and cosine: the cosine between two places is the mean of cos(frequency * distance)
+    if kind != "learned":  # sine and cosine: the cosine between two positions is the mean of cos(frequency * distance)
         frequencies = 10_000 ** -(np.arange(0, width, 2) / width)
         np.testing.assert_allclose(found.frequencies, frequencies, rtol=1e-6)
         angles = distances[..., None] * frequencies

@@ -11,6 +11,7 @@ import pytest
 from penwright.config import DecodingSettings
 from penwright.decoding.constraints import constraints
 from penwright.decoding.constraints.constraints import CompletionConstraint
+from penwright.errors import PenwrightError
 from penwright.serving.batching import ClientsDisconnected
 
 from .conftest import ApiCall, RunningServer, StartServer, eventually
@@ -43,7 +44,7 @@ def test_building_a_pattern_can_be_cancelled(name: str, server: RunningServer) -
 
     tokenizer = server.registry.get("writer").generator.tokenizer
     settings = DecodingSettings(pattern=PATTERNS[name])
-    with pytest.raises(Exception) as finished:
+    with pytest.raises(PenwrightError) as finished:
         CompletionConstraint(settings, tokenizer, ["a"], 100, check)
     assert finished.type is ClientsDisconnected or calls < 3
 
