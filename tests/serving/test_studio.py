@@ -93,7 +93,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
     opened = Client(tmp_path, max_upload_bytes=1_000_000, max_text_bytes=2_000_000)
     yield opened
     opened.close()
-    opened.end_training()
+    opened.kill_training()
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -220,8 +220,8 @@ def test_training_outlives_the_server_and_resumes_after_a_stop(tmp_path: Path) -
         assert eventually(lambda: second.state("days") == "stopped", 60)
     finally:
         second.close()
-        first.end_training()
-        second.end_training()
+        first.kill_training()
+        second.kill_training()
 
 
 def test_unsuitable_texts_are_explained(client: Client) -> None:
