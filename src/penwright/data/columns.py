@@ -56,7 +56,7 @@ def requested_columns(columns: Columns, key: str) -> tuple[str | int, ...]:
 def find_column(table: Table, requested: str | int) -> int:
     """Return the index (from 0) of a column, given its name or its number (from 1).
 
-    Raises PenwrightError with the nearest name if the table has no such column.
+    Raises PenwrightError, suggesting the closest name, if the table has no such column.
     """
     if requested in table.columns:
         return table.columns.index(str(requested))

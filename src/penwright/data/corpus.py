@@ -57,7 +57,7 @@ class LabelKind(NamedTuple):
     """The kind of labels in a column."""
 
     problem_type: ProblemType = "single_label_classification"
-    separator: str | None = None  # what separates several labels in a cell; None: only lists hold several labels
+    separator: str | None = None  # separator of labels in a cell; None: only lists hold several labels
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Columns:
 class Cleaning:
     """Rules for dropping examples. Only `deduplicate` applies to documents."""
 
-    max_characters: int = 5000  # maximum characters in a side of a pair, or in a labelled text
+    max_characters: int = 5000  # maximum number of characters in a side of a pair, or in a labelled text
     max_ratio: float | None = 9.0  # largest ratio of the lengths of the sides; checked if a side exceeds 30 characters
     deduplicate: bool = True
 
@@ -116,8 +116,8 @@ class CorpusPart(Generic[Example]):
 
     read: Callable[[], Iterator[Example]]
     n_examples: int
-    n_characters: int  # characters in all documents, labelled texts, or targets of pairs
-    n_bytes: int  # UTF-8 bytes in all documents, labelled texts, or targets of pairs
+    n_characters: int  # number of characters in all documents, labelled texts, or targets of pairs
+    n_bytes: int  # number of UTF-8 bytes in all documents, labelled texts, or targets of pairs
 
     def __iter__(self) -> Iterator[Example]:
         return self.read()

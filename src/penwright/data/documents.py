@@ -34,7 +34,7 @@ MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np
 
 @dataclass(frozen=True)
 class Documents(Sources[Document]):
-    """All documents of some paths, with their sizes and hashes."""
+    """All documents at some paths, with their sizes and hashes."""
 
     characters: NDArray[np.int64]  # length in characters; 0: blank; -n: broken, with reason n
     n_bytes: NDArray[np.int64]  # sizes in UTF-8 bytes

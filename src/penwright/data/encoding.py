@@ -68,7 +68,7 @@ STRAY_BYTES = 3  # a file with more invalid sequences than this may have another
 
 
 def check_encoding(name: str) -> str:
-    """Return Python's name for an encoding. Raises PenwrightError with the nearest name if it is unknown."""
+    """Return Python's name for an encoding. Raises PenwrightError, suggesting the closest name, if it is unknown."""
     try:
         codec = codecs.lookup(name)
         "".encode(name)  # raises LookupError for codecs that are not text encodings, such as "hex"

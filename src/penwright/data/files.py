@@ -106,7 +106,7 @@ class SourceFile:
         return cut_at_lines(self.blocks())
 
     def chunks_from(self, position: int) -> tuple[Cut, Iterator[str]]:
-        """Return the start of the first piece, and the pieces of `chunks` from about this position to the end.
+        """Return the position of the first piece, and the pieces of `chunks` from about the given position to the end.
 
         Text far before the position is not read. The first piece may start well before the position.
         """

@@ -43,7 +43,7 @@ def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str
 
 
 def number_label(cell: str) -> str | Broken:
-    """Return the number in a cell in the notation of Python, "" for a blank cell, or NO_NUMBER for any other cell."""
+    """Return the number in a cell, in Python's notation; "" for a blank cell, or NO_NUMBER for any other cell."""
     if not cell:
         return ""
     try:
@@ -88,7 +88,7 @@ def kind_of_labels(table: str, labels: Collection[str], *, is_named: bool) -> La
 
 
 def find_separator(labels: Collection[str]) -> str | None:
-    """Return the separator of labels such as `action|comedy` whose parts recur, or None."""
+    """Return the separator in labels such as `action|comedy` if the parts occur in several labels, or else None."""
     for separator in SEPARATORS:
         joined = [label for label in labels if separator in label.strip(separator)]
         parts = {part.strip() for label in joined for part in label.split(separator)}

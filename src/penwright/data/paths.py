@@ -96,7 +96,7 @@ def is_collection(path: str | Path) -> bool:
 
 
 def expand_archives(paths: Sequence[str]) -> list[str]:
-    """Replace .zip archives with the files in them, without README and similar files, and folders with their tables."""
+    """Replace .zip archives with their data files (not README and the like), and folders with their tables."""
     found = [data_members(path) if is_archive(path) else tables_in(path) for path in paths]
     return [file for files, path in zip(found, paths, strict=True) for file in map(str, files or (Path(path),))]
 

@@ -206,13 +206,13 @@ def open_evaluation_rows(
 
 
 def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Rows:
-    """Read and measure the rows of some paths."""
+    """Read and measure the rows of all files at these paths."""
     if not paths:
         raise PenwrightError("no files given; pass at least one file, folder or Hub data set")
     return measure(kind.sources(list(dict.fromkeys(map(str, paths))), reading))
 
 
 def _read_all(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> tuple[Rows, Mask]:
-    """Read and measure the rows of some paths for evaluation; return them with a mask of the usable rows."""
+    """Read and measure the rows of all files at these paths for evaluation; return them with a mask of usable rows."""
     rows = _read(kind, paths, reading)
     return rows, clean(rows, kind.rules(rows, KEEP_ALL))[0]

@@ -13,7 +13,7 @@ Mask = NDArray[np.bool_]
 
 DEFAULT_FRACTION = 0.1
 TOO_MANY = 2  # if a selection is more than this many times as large as requested, select groups one by one
-ENOUGH_FOR_ONE = 0.3  # hold out a row of a class if its size times the held-out share is at least this (3 rows at 10 %)
+ENOUGH_FOR_ONE = 0.3  # hold out a row of a class if class size times held-out share is at least this (3 rows at 10 %)
 
 
 def shuffled(hashes: Hashes, seed: int) -> Hashes:

@@ -42,7 +42,7 @@ Cell = str | Iterable[str] | int
 _BATCH_CHARACTERS = 1 << 20
 MOST_PROCESSES = 16  # more processes would wait for the one that reads the rows
 FEW = 8  # number of batches of a column that this process tokenizes before it starts other processes
-SAVE_EVERY = 128 << 20  # characters between two saves of the progress
+SAVE_EVERY = 128 << 20  # number of characters between two saves of the progress
 PROGRESS, UNFINISHED = "progress.json", ".part"  # name of the progress file, and suffix of an unfinished folder
 WEEK = 7 * 86_400.0
 

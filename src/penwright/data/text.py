@@ -35,7 +35,7 @@ from penwright.data.splits import (
 )
 from penwright.errors import PenwrightError
 
-MANY = 20  # with fewer different documents than this, the end of each one is held out
+MANY = 20  # the end of each document is held out if there are fewer different documents than this
 ENOUGH = 0.5  # whole documents are held out only if they make up at least this share of the requested characters
 MOST_HELD_OUT = 500_000  # maximum number of held-out characters, unless the settings give a share
 Parts = tuple[CorpusPart[Document], CorpusPart[Document]]

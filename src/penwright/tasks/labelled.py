@@ -105,7 +105,7 @@ def target_table(context: RunContext, corpus: AnyCorpus) -> Float[Tensor, "value
 
 
 def classifier_model(context: RunContext) -> EncoderOnly:
-    """Return the context's model, which must be a classifier's."""
+    """Return the context's model, which must be the model of a classifier."""
     assert isinstance(context.model, EncoderOnly)
     return context.model
 

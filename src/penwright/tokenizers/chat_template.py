@@ -23,7 +23,7 @@ PLAIN = (
     "{% for message in messages %}{{ '\\n' if not loop.first }}{{ message.role | capitalize }}:\n{{ message.content }}"
     "{% endfor %}{{ '\\nAssistant:\\n' if add_generation_prompt }}"
 )
-OPEN, CLOSE = "\ue000", "\ue001"  # delimiters around a message's number, which stands for its content
+OPEN, CLOSE = "\ue000", "\ue001"  # delimiters of a placeholder, the number of a message in place of its content
 PLACE = re.compile(f"{OPEN}(\\d+){CLOSE}")
 ASSISTANT = "assistant"
 MOST_SECONDS = 10

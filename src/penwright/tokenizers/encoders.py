@@ -47,12 +47,12 @@ WORD = re.compile(r"[^\S\x1c-\x1f]*[\S\x1c-\x1f]+|\s+")
 _WHITE = np.zeros(1 << 16, dtype=bool)
 _WHITE[[*b"\t\n\v\f\r ", 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]] = True
 
-_COLUMNS = 3  # integers per key; each packs four UTF-16 code units, so words have at most 12 units
+_COLUMNS = 3  # number of integers per key; each packs four UTF-16 code units, so words have at most 12 units
 _UNITS = 4 * _COLUMNS
-_MASKS = np.array([(1 << 16 * n) - 1 for n in range(5)], dtype=np.uint64)  # the nth mask keeps the first n of 4 units
+_MASKS = np.array([(1 << 16 * n) - 1 for n in range(5)], dtype=np.uint64)  # mask n keeps the first n UTF-16 code units
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # multiplier of Fibonacci hashing (Knuth 1973)
 _SLOT_BITS = 19
-_CHUNK = 1 << 15  # words per chunk; the words of one chunk are cached before the next is looked up
+_CHUNK = 1 << 15  # number of words per chunk; the words of one chunk are cached before the next is looked up
 
 Numbers = Int64[np.ndarray, " words"]
 Keys = UInt64[np.ndarray, "columns words"]
@@ -117,7 +117,7 @@ class WordTable:
         hits = self._lengths[slots] == lengths
         for column, key in zip(self._keys, keys, strict=True):
             hits &= column[slots] == key
-        numbers, known = self._numbers[slots], self._ids  # must come after the lengths: _add() writes those last
+        numbers, known = self._numbers[slots], self._ids  # must be read after the lengths, which _add() writes last
         others = np.flatnonzero(~hits)
         encoded = encode(words.spelled(begin + others))
         numbers[others] = len(known.lengths) + np.arange(len(others))

@@ -41,7 +41,7 @@ class Tokenizer:
         """Wrap a tokenizer of the tokenizers library; `notes` lists requests that training could not satisfy."""
         library.encode_special_tokens = True
         self.kind: str = kind_of(library)
-        # whether combining marks extend words
+        # whether a combining mark continues a word instead of ending it
         self.joins_marks = isinstance(library.pre_tokenizer, pre_tokenizers.Sequence)
         # whether a space is added before each text
         self.prefix_space = isinstance(library.normalizer, normalizers.Prepend)

@@ -41,7 +41,7 @@ DETAIL_NAMES = frozenset(
     split_words("lang language source domain split country licence license subset license_id locale")
 )
 INSTRUCTION_NAMES = split_words("instruction prompt")
-PROMPT_NAMES = (*INSTRUCTION_NAMES, *split_words("question query"))  # column names for texts that a model answers
+PROMPT_NAMES = (*INSTRUCTION_NAMES, *split_words("question query"))  # column names for prompts
 ANSWER_NAMES = split_words("response completion answer output")
 INPUT_NAMES = split_words("input context")  # column names for the text that an instruction is about (Alpaca, Dolly)
 PAIRS_OF_TEXTS = (
