@@ -88,7 +88,7 @@ class Generator:
         return list(self.each([prompt for prompt in prompts for _ in range(n)], settings, **options))
 
     def each(self, prompts: Sequence[str], settings: GivenSettings = None, **options: Any) -> Iterator[Completion]:
-        """Yield the completion of each prompt, in order, as soon as it is finished; options as in `generate`.
+        """Yield the completion of each prompt, in order, once it is finished. The options are those of `generate`.
 
         Raises UsageError before generation starts if no completion of a prompt can satisfy the settings.
         """
@@ -104,7 +104,7 @@ class Generator:
             yield self._completion(request)
 
     def stream(self, prompt: str, settings: GivenSettings = None, **options: Any) -> Stream[str, None, Completion]:
-        """Yield the text as it is generated, in whole characters; options as in `generate`.
+        """Yield the text as it is generated, in whole characters. The options are those of `generate`.
 
         Returns the completion (`done = yield from ...`).
         """
@@ -131,7 +131,7 @@ class Generator:
         return _from_first_word(self._stream(Request(prompt, tokens, plan_of(self.tokenizer, settings, [prompt]))))
 
     def answer(self, messages: Sequence[Message], settings: GivenSettings = None, **options: Any) -> Completion:
-        """Return the answer to a conversation; options as in `generate`."""
+        """Return the answer to a conversation. The options are those of `generate`."""
         pieces = self.stream_answer(messages, settings, **options)
         while True:
             try:

@@ -63,24 +63,24 @@ class CheckpointFolder:
         return self._read_first(_newest_first, _identity)
 
     def best(self) -> tuple[Checkpoint, list[str]]:
-        """Return the best undamaged checkpoint (the newest if none has a score), with warnings as in newest()."""
+        """Return the best undamaged checkpoint (the newest if none has a score), and a warning for each skipped one."""
         return self.read_best(_identity)
 
     def read_best(self, read: Callable[[Checkpoint], T], *names: str) -> tuple[T, list[str]]:
-        """Call `read` with the best checkpoint, even during training. Return the result and warnings as in newest().
+        """Call `read` with the best undamaged checkpoint. Return its result, and a warning for each skipped checkpoint.
 
-        Only the named files of a checkpoint (default: all) are verified.
+        Training may save and delete checkpoints meanwhile. Only the named files (default: all) are verified.
         """
         return self._read_first(self._best_first, read, *names)
 
     def _best_first(self, listed: Sequence[Checkpoint]) -> list[Checkpoint]:
         newest_first = _newest_first(listed)
-        # If the newest checkpoint is damaged, an older one still records which is best.
+        # Each checkpoint names the best one. If the newest is damaged, an older one is used for this.
         bests = map(self._best_known_to, newest_first)
         return list(dict.fromkeys([*bests, *newest_first]))
 
     def _best_known_to(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the best checkpoint that `checkpoint` records, or `checkpoint` if it is damaged or records none."""
+        """Return the checkpoint that this one names as the best; this one if it names none or is damaged."""
         with suppress(DamagedCheckpoint):
             step = checkpoint.counters().best_step
             return checkpoint if step is None else self._checkpoint(step)

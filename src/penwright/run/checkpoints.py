@@ -38,7 +38,7 @@ Record = dict[str, Any]  # a JSON object
 WEIGHTS, TRAINING, STATE, MANIFEST = "model.safetensors", "training.safetensors", "state.json", "manifest.json"
 SHARD = re.compile(r"training-(\d{5})-of-(\d{5})\.safetensors", re.ASCII)
 FIRST = "first"  # folder of the first checkpoint, which has weights only
-EARLY = "early-"  # start of the folder names of early checkpoints, which have weights only
+EARLY = "early-"  # prefix of the folder names of early checkpoints, which have weights only
 NAME = re.compile(r"step-(\d{8,15})", re.ASCII)
 MOST_IN_HEADER = 100_000_000  # maximum size of a header in bytes (the limit of safetensors)
 
@@ -207,7 +207,7 @@ def save_checkpoint(checkpoint: Checkpoint, weights: Tensors, training: Tensors 
 def complete_checkpoint(checkpoint: Checkpoint, folder: Path, parts: Record, weights: Tensors, state: Record) -> None:
     """Complete a checkpoint after all ranks have saved their parts in a temporary folder, and rename the folder.
 
-    `parts` has the manifest entries of the parts. Raises PenwrightError on failure; earlier checkpoints stay intact.
+    `parts` holds their manifest entries. Raises PenwrightError on failure; earlier checkpoints stay intact.
     """
     try:
         save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})

@@ -1,13 +1,13 @@
 """The run folder: recipe, tokenizer, checkpoints, metrics and samples.
 
 recipe.toml  tokenizer.json  corpus.json  steps.jsonl  metrics.jsonl  samples.jsonl
-stop (asks training to stop)  stopped (training was interrupted, everything is saved)  lock (held during training)
+stop (asks training to stop)  stopped (training was interrupted and has saved everything)  lock (held during training)
 checkpoints/step-00001200/ (see run/checkpoints.py)
 ngrams.safetensors (linear classifier on n-grams, only in runs of classifiers)  baselines.json (scores of the baselines)
 checkpoints/first/ (the weights at the first evaluation, kept for comparison)
 checkpoints/early-00000012/ (the weights after 1, 10, 100 ... seconds, if `training.early` asks for them)
 job.json (the last torchrun job that trained the run)
-quickened.json  alignment.json  calibration.json (findings about the best model)  tensorboard/
+quickened.json  alignment.json  calibration.json (results measured on the best model)  tensorboard/
 """
 
 import hashlib
@@ -45,8 +45,8 @@ from penwright.storage import (
 RECIPE, TENSORBOARD = "recipe.toml", "tensorboard"
 STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
-LINEAR = "ngrams.safetensors"  # the linear classifier on n-grams, in the runs of classifiers
-# Names that can exist in a run folder whose training has not begun.
+LINEAR = "ngrams.safetensors"  # file with the linear classifier on n-grams, only in runs of classifiers
+# Names that can exist in a run folder before training begins.
 BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK, LINEAR}
 # The files and folders, besides .json files, that Penwright writes in a run folder.
 OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}
@@ -87,7 +87,7 @@ class Run(CheckpointFolder):
 
     @property
     def real_folder(self) -> Path:
-        """The folder with links resolved. Relative paths that begin with `../` start from it."""
+        """The path of the folder, with symbolic links resolved. Relative paths like `../text.txt` start from it."""
         real = self.folder.resolve()
         return self.folder if real == self.folder.absolute() else real
 
@@ -98,7 +98,7 @@ class Run(CheckpointFolder):
         return validate(Recipe, with_present_names(parse_toml(self._recipe_bytes(), path), warns=False), str(path))
 
     def warn_of_edits(self) -> None:
-        """Warn if recipe.toml has changed since Penwright wrote it, because damage can leave it valid TOML."""
+        """Warn if recipe.toml has changed since Penwright wrote it. A damaged file may still be valid TOML."""
         first, _, rest = self._recipe_bytes().partition(b"\n")
         match = re.fullmatch(re.escape(CHECKSUM.strip()).replace(r"\{\}", "([0-9a-f]{64})"), first.decode("latin-1"))
         if match and match[1] != hashlib.sha256(rest).hexdigest():
@@ -134,14 +134,14 @@ class Run(CheckpointFolder):
             raise PenwrightError(f"{self.folder / name} cannot be read: {error}") from None
 
     def save_finding(self, name: str, record: Record) -> None:
-        """Save a finding about the best model, for example the calibration."""
+        """Save a result that was measured on the best model, for example the calibration."""
         kept = {**record, "best_step": self.best_step()}
         self.write_json(name, {**kept, "sha256": _digest(kept)})
 
     def finding(self, name: str, kind: type[BaseModel] | None = None) -> Record | None:
-        """Load a finding about the best model. Return None if there is none, or if the best model has changed.
+        """Load a result that was measured on the best model. Return None if it is missing or outdated.
 
-        A damaged record, or one that is not valid as a `kind`, is ignored with a warning.
+        A file that is damaged, or does not validate as `kind`, is ignored with a warning.
         """
         path = self.folder / name
         if not os.path.lexists(path):

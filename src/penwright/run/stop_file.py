@@ -27,12 +27,12 @@ def is_stop_requested(run: Run) -> bool:
 
 
 def was_stopped(run: Run) -> bool:
-    """Return whether training was interrupted with everything saved, and has not been resumed since."""
+    """Return whether training was interrupted, has saved everything, and has not been resumed since."""
     return (run.folder / STOPPED).exists()
 
 
 def mark_stopped(run: Run) -> None:
-    """Record that training was interrupted with everything saved. On a full disk, only this record is lost."""
+    """Record that training was interrupted and has saved everything. On a full disk, only this record is lost."""
     with suppress(OSError):
         os.close(open_plain(run.folder / STOPPED, os.O_WRONLY | os.O_CREAT))
         _delete(run, STOP)

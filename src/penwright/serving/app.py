@@ -66,7 +66,7 @@ def create_app(registry: ModelRegistry, settings: ServingSettings, studio: "Stud
     add_error_handlers(app)
     app.add_api_route("/views/style.css", _style, include_in_schema=False)
     app.mount("/views", _Files(directory=MODULES))
-    app.router.default = _Files(directory=PAGE, html=True)  # the files of the page, for every path that has no route
+    app.router.default = _Files(directory=PAGE, html=True)  # serves the page's files at all other paths
     return app
 
 

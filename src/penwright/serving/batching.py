@@ -30,16 +30,16 @@ class CompletionWorker:
 
     def __init__(self, pool: ContinuousBatch, worker: Executor):
         self.pool, self._worker = pool, worker
-        self._is_stepping = False  # whether the pool is taking a step; used on the worker's thread only
-        self._queues: dict[Request, UpdateQueue] = {}  # updates for each request; used on the server's thread only
+        self._is_stepping = False  # whether a step of the batch is queued or running; used on the worker's thread only
+        self._queues: dict[Request, UpdateQueue] = {}  # new tokens of each request; used on the server's thread only
         self.n_tokens = 0  # number of tokens generated so far
-        self.n_abandoned = 0  # number of completions abandoned before their end
+        self.n_abandoned = 0  # number of completions left unfinished because their clients disconnected
 
     async def write(self, requests: Sequence[Request], until: float) -> AsyncGenerator[tuple[int, TokenUpdate], None]:
         """Yield each new token with the index of its request, until all requests have finished.
 
         Closing the generator, or cancelling its consumer, stops the work at the next step. Raises TimeoutError when the
-        event loop's clock passes `until`, and any error of the pool.
+        event loop's clock passes `until`, and any error of a step.
         """
         loop, queue = asyncio.get_running_loop(), UpdateQueue()
         numbers = {request: number for number, request in enumerate(requests)}
@@ -80,7 +80,7 @@ class CompletionWorker:
         except Exception as error:  # every waiting client must get the error
             updates = [(request, error) for request in self.pool.clear()]
         self._is_stepping = self.pool.busy
-        with suppress(RuntimeError):  # raised if the event loop is closed, when no client is left
+        with suppress(RuntimeError):  # a closed event loop raises it, but then no client is left
             loop.call_soon_threadsafe(self._deliver, updates)
             if self._is_stepping:
                 self._worker.submit(self._step, loop)
@@ -142,15 +142,15 @@ class DynamicBatcher(Generic[BatchKey, Result]):
         worker: Executor,
         wait_seconds: float = 0.004,
     ):
-        """Store `work`, which runs on the worker's thread and receives the pending answers as its last argument."""
+        """Store `work`, the function that processes a batch on the worker's thread."""
         self._work, self._worker, self._wait = work, worker, wait_seconds
         self._requests: list[_Request[BatchKey, Result]] = []
         self._task: asyncio.Task[None] | None = None
         self.n_texts = 0  # number of texts processed so far
-        self.n_abandoned = 0  # number of texts abandoned by their clients
+        self.n_abandoned = 0  # number of texts left unprocessed because their clients disconnected
 
     async def ask(self, key: BatchKey, texts: Sequence[str]) -> list[Result]:
-        """Return the result of each text. Only texts with equal keys share a batch. Cancelling abandons the texts."""
+        """Return the result of each text. Only texts with equal keys share a batch. If cancelled, drop the texts."""
         if not texts:
             return []
         request: _Request[BatchKey, Result] = _Request(key, texts, asyncio.get_running_loop().create_future())

@@ -38,7 +38,7 @@ async def chat_completions(body: ChatRequest, registry: Registry, limits: Limits
     await work.prepare()
     pieces = work.stream()
     if body.stream:
-        first = await anext(pieces)  # an error before the first piece becomes an ordinary error response
+        first = await anext(pieces)  # an error before the first event gets an ordinary error response
         return StreamingResponse(events(_chunks(work, body, first, pieces)), media_type="text/event-stream")
     async with aclosing(pieces):
         async for _ in pieces:
@@ -90,7 +90,7 @@ def _answer(work: CompletionJob) -> ChatAnswer:
 async def _chunks(
     work: CompletionJob, body: ChatRequest, first: CompletionChoice, rest: AsyncGenerator[CompletionChoice, None]
 ) -> AsyncIterator[str]:
-    """Yield the events of a stream: the pieces of the answers (the first of each has the role), then the usage."""
+    """Yield the events of a stream: the answers in pieces, then the token counts if they were requested."""
     begun, has_text = set[int](), set[int]()
 
     def chunk(*pieces: CompletionChoice, with_usage: bool = False) -> str:
@@ -99,7 +99,7 @@ async def _chunks(
         for each in pieces:
             role = None if each.index in begun else "assistant"
             begun.add(each.index)
-            content = each.text if each.index in has_text else each.text.lstrip(" ")  # strip spaces before the answer
+            content = each.text if each.index in has_text else each.text.lstrip(" ")  # strip leading spaces
             if content:
                 has_text.add(each.index)
             delta = AnswerMessage.model_validate({"role": role, "content": content})

@@ -42,11 +42,14 @@ class ChatMessage(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """A request for answers to a conversation. Unknown fields, e.g. `user`, are ignored."""
+    """A request for answers to a conversation. Unknown fields, e.g. `user`, are ignored.
+
+    `top_k`, `min_p` and `repetition_penalty` are not part of OpenAI's API.
+    """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    model: Name | None = None  # name of a model; None for the first one that can answer
+    model: Name | None = None  # name of a model; None for the first that was trained to answer
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
     max_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = (
         None  # maximum number of new tokens; None for the run's setting
@@ -56,7 +59,7 @@ class ChatRequest(BaseModel):
     top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
     n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of answers
     stream: bool | None = False  # whether to send the text in events while it is generated
-    stream_options: StreamOptions | None = None  # options that apply to streams
+    stream_options: StreamOptions | None = None  # options for a streamed response
     logprobs: bool | None = False  # whether to return the log-probability of each token
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # number of alternatives per token
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
@@ -65,12 +68,12 @@ class ChatRequest(BaseModel):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     logit_bias: Biases | None = None  # values to add to logits, by token id
     tools: list[Any] | None = None  # not supported
-    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # top-k sampling, not in OpenAI's API; 0 or -1: off
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # top-k sampling; 0 or -1 disables it
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
 
     def as_completion(self, tokens: list[int], max_tokens: int) -> CompletionRequest:
-        """Return the request for a completion of these tokens."""
+        """Return a request to complete these tokens, with the same options."""
         same = self.model_dump(
             include=set(CompletionRequest.model_fields) - {"max_tokens", "logprobs", "stream_options"}
         )

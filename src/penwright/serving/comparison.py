@@ -1,4 +1,4 @@
-"""The route that compares two texts on one model, or two models on one text."""
+"""The route that compares one model's computations on two texts, or two models' computations on one text."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class ComparisonRequest(ModelRequest):
 
     model: Name | None = None
     text: Text = ""
-    target: Text | None = None  # a translation of the text; None for the model's own translation
+    target: Text | None = None  # a translation of `text`; None for the model's own translation
     other_model: Name | None = None
     other_text: Text = ""
     other_target: Text | None = None
@@ -38,7 +38,7 @@ class _Side(NamedTuple):
     target: str | None
 
     async def find(self, question: Callable[[Inspector, str, str | None], T]) -> tuple[T, tuple[str, ...]]:
-        """Return the answer to `question`, and warnings about the parts of the text that the answer ignores."""
+        """Call `question` with the inspector and the text. Return its result, and warnings about omitted text."""
 
         def answer() -> tuple[T, tuple[str, ...]]:
             insp = self.served.inspector

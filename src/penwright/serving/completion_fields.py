@@ -27,17 +27,20 @@ Biases = Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], BeforeVa
 
 
 class StreamOptions(BaseModel):
-    """The options of a stream."""
+    """Options for a streamed response."""
 
     include_usage: bool = False  # whether to end with an event that contains the token counts
 
 
 class CompletionRequest(BaseModel):
-    """A request for completions. Unknown fields, e.g. `user`, are ignored."""
+    """A request for completions. Unknown fields, e.g. `user`, are ignored.
+
+    `top_k`, `min_p` and `repetition_penalty` are not part of OpenAI's API.
+    """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    model: Name | None = None  # name of a model; None for the first writer
+    model: Name | None = None  # name of a model; None for the first that continues texts
     prompt: (  # one or more prompts, as texts or as token ids
         Text
         | Annotated[list[Text], Field(max_length=MAX_ENTRIES, fail_fast=True)]
@@ -50,7 +53,7 @@ class CompletionRequest(BaseModel):
     n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of completions per prompt
     best_of: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # must equal n; other values are not supported
     stream: bool | None = False  # whether to send the text in events while it is generated
-    stream_options: StreamOptions | None = None  # options that apply to streams
+    stream_options: StreamOptions | None = None  # options for a streamed response
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # number of alternatives per token
     echo: bool | None = False  # whether to return the prompt before the completion
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
@@ -59,7 +62,7 @@ class CompletionRequest(BaseModel):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     logit_bias: Biases | None = None  # values to add to logits, by token id
     suffix: Text | None = None  # not supported
-    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # top-k sampling, not in OpenAI's API; 0 or -1: off
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # top-k sampling; 0 or -1 disables it
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
 

@@ -1,4 +1,4 @@
-"""Completion requests in progress: prompts are tokenized, and new tokens are added to choices."""
+"""Completion requests in progress: their prompts are tokenized, and new tokens are added to their choices."""
 
 import asyncio
 import secrets
@@ -45,7 +45,7 @@ class CompletionJob:
         self._settings = _settings(body)
         self._requests, self._echoes, self._n_read = list[Request](), list[str](), 0
         self.choices: list[_ChoiceBuilder] = []
-        _ = served.generator  # raises UsageError unless the model is a writer
+        _ = served.generator  # raises UsageError unless the model continues texts
 
     async def prepare(self) -> None:
         """Check the request and tokenize its prompts, on a thread because long prompts take time.
@@ -207,12 +207,12 @@ def _prompt(given: object, tokenizer: Tokenizer) -> tuple[str, list[int]]:
 
 def _check_prompts(prompts: Sequence[tuple[str, list[int]]], limits: ServingSettings) -> None:
     check_texts([text for text, _ in prompts], limits)
-    # counted in tokens, since some tokens have no text
+    # the length is also limited in tokens, since some tokens have no text
     longest = max((len(tokens) for _, tokens in prompts), default=0)
     if longest > limits.max_characters:
         raise RequestTooLarge(
             f"a prompt has {longest:,} tokens, but this server accepts at most {limits.max_characters:,} "
-            "(max_characters). Shorten it"
+            "(max_characters, which limits tokens, too). Shorten it"
         )
 
 

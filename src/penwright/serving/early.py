@@ -1,4 +1,4 @@
-"""The early weights of a run, and the route that compares their answers with those of the served weights."""
+"""Weights from early in training, and the route that compares their answers with those of the served weights."""
 
 import asyncio
 import warnings
@@ -23,7 +23,7 @@ from penwright.workflows.load import load
 router = APIRouter(prefix="/early", responses=ERROR_RESPONSES)
 T = TypeVar("T")
 MAX_TOKENS = 200
-_loading = asyncio.Lock()  # ensures that at most one early model is in memory
+_loading = asyncio.Lock()  # ensures that only one run's early weights are in memory at a time
 
 
 class EarlyRequest(ModelRequest):
@@ -38,7 +38,7 @@ class EarlyAnswer(BaseModel):
     """An answer from the weights at one moment of training, or from the served weights."""
 
     step: int | None
-    seconds: float | None  # seconds of training; None if unknown, as for the served weights
+    seconds: float | None  # seconds from the start of training; None if unknown, or for the served weights
     text: str
     is_served: bool = False
 
@@ -88,7 +88,7 @@ async def _early_answer(served: ModelWorker, checkpoint: Checkpoint, body: Early
 
 
 def _answer(application: Application, body: EarlyRequest) -> str:
-    """Return the most likely answer. Without sampling, the answers differ only if the weights do."""
+    """Return the answer without sampling, so that answers differ only because of the weights."""
     match application:
         case Generator():
             (text,) = application.generate(body.text, temperature=0, max_new_tokens=body.max_new_tokens)

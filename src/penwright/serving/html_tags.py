@@ -29,7 +29,7 @@ class Piece(NamedTuple):
 def pieces(html: str) -> list[Piece]:
     """Split a page into pieces, in linear time. `with_texts` joins the pieces again."""
     found: list[Piece] = []
-    kept: list[str] = []  # open elements: the outermost untranslated element, and all open elements inside it
+    kept: list[str] = []  # names of open elements: one whose text is not translated, and those inside it
     for part, is_text in _parts(html):
         found.append(_piece(part) if is_text and not kept else Piece(part))
         name = None if is_text else _NAME.match(part)
@@ -77,7 +77,7 @@ def _space_before(part: str, place: int) -> int:
 
 
 def _track(kept: list[str], name: str, tag: str) -> None:
-    """Update the open untranslated elements for a start or end tag."""
+    """Update `kept`, the list of open elements whose text is not translated, at a start tag or an end tag."""
     if tag.startswith("</"):
         if name in kept:
             del kept[len(kept) - 1 - kept[::-1].index(name) :]

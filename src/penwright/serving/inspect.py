@@ -58,7 +58,7 @@ class InspectRequest(ModelRequest):
     target: Text | None = None  # a translation or a label; None for the model's own output
     head: Annotated[Text, Field(max_length=40)] = "0.0"  # LAYER.HEAD or PART.LAYER.HEAD, for example "cross.3.2"
     heads: Annotated[list[Name], Field(max_length=4096, fail_fast=True, default_factory=list)]  # heads to ablate
-    part: PartName | None = None  # part of the model for rollout and patching; None for the last part
+    part: PartName | None = None  # encoder, decoder or cross-attention, for rollout and patching; None: the last
     position: Annotated[int, Field(ge=0, le=2**31)] | None = (
         None  # position to show; for attribution, the position before the token to explain
     )
@@ -69,7 +69,7 @@ class InspectRequest(ModelRequest):
     kind: PatchKind = "residual"  # kind of activations to patch
     method: Method = "integrated_gradients"
     word: Text = ""  # word whose nearest neighbours are returned
-    side: Side | None = None  # whether to use a translator's source or target embeddings; None for source
+    side: Side | None = None  # side of a translator whose embeddings are used; None for the source
     k: Annotated[int, Field(ge=1, le=100)] = 10
 
 
@@ -137,7 +137,7 @@ def _require_few(insp: Inspector, body: InspectRequest, most: int) -> None:
         )
 
 
-# The functions that make the pictures, by name in the URL.
+# The functions that make the pictures, keyed by the name in the URL.
 PICTURES: Mapping[str, Callable[[Inspector, InspectRequest], View]] = {
     "tokens": _tokens,
     "next": lambda insp, body: view(insp.token_scores(body.text, body.target, body.k).next),

@@ -49,7 +49,7 @@ class Detected(BaseModel):
 
 
 class Translated(BaseModel):
-    """The translations: a text for a request with one text, a list for a request with a list."""
+    """The translations: one text if the request has a single text, or a list if it has a list."""
 
     translatedText: str | list[str]
     alternatives: list[str] | list[list[str]] | None = None
@@ -113,7 +113,7 @@ async def _ranked_translations(served: ModelWorker, texts: Sequence[str], n: int
 
 
 def _ranks(page: Sequence[Piece], ranked: Mapping[str, Sequence[str]]) -> range:
-    """Return the ranks 1 to n, where n is the largest number of translations that a text of the page has."""
+    """Return the ranks 1 to n, where n is the largest number of translations of any text on the page."""
     return range(1, 1 + max((len(ranked[text]) for text in texts_of(page)), default=1))
 
 
@@ -138,7 +138,7 @@ async def languages(registry: Registry) -> list[Language]:
 
 @router.get("/frontend/settings")
 async def frontend_settings(registry: Registry, limits: Limits) -> dict[str, Any]:
-    """Return the settings that web pages for LibreTranslate request first."""
+    """Return the settings that LibreTranslate's web page requests when it opens."""
     first = next(iter(_languages(registry)), None)
     source = {"code": first.code, "name": first.name} if first else None
     target = {"code": first.targets[0], "name": name_of(first.targets[0])} if first else None

@@ -21,20 +21,20 @@ from penwright.serving.settings import ServingSettings
 
 WATCH_SECONDS = 1.0  # seconds between two checks of the run folders
 MAX_SHARE = 0.05  # maximum fraction of time spent loading checkpoints, because loading slows down training
-IDLE_SECONDS = 30.0  # seconds after which a replaced model that answers no requests is closed
+IDLE_SECONDS = 30.0  # seconds after which a replaced model is closed, if it answers no requests
 
 
 class LiveModels:
     """A watcher that replaces served models when their runs have newer checkpoints.
 
-    If the registry is open, it also adds and removes models.
+    If the registry has a `home` folder, it also adds and removes models.
     """
 
     def __init__(self, registry: ModelRegistry, settings: ServingSettings):
         self._registry, self._settings = registry, settings
         self._retired: list[tuple[ModelWorker, float]] = []
         self._failed: dict[Path, int | None] = {}  # steps that could not be loaded, by run folder
-        self._resting_until = 0.0  # until this time, no weights of runs in training are loaded
+        self._resting_until = 0.0  # time before which no weights of runs in training are loaded
 
     async def watch(self) -> None:
         """Check the run folders at regular intervals until cancelled."""
@@ -45,7 +45,7 @@ class LiveModels:
             await asyncio.sleep(WATCH_SECONDS)
 
     def update(self) -> None:
-        """Load newer checkpoints of the served runs. If the registry is open, also add and remove runs."""
+        """Load newer checkpoints of the served runs. In a `home` folder, also add and remove models."""
         for served in self._registry:
             if served.opened.checkpoint is not None and not served.is_live:
                 continue  # the user chose this checkpoint, so it is not replaced
@@ -75,7 +75,7 @@ class LiveModels:
                     self._load(run, wanted, name)
 
     def _may_load(self, run: Run, step: int, is_learning: bool) -> bool:
-        """Return whether to load a step now. Failed steps are skipped; a run in training pauses between two loads."""
+        """Return whether to load a step now. Skip steps that failed to load; pause between loads during training."""
         is_resting = is_learning and monotonic() < self._resting_until
         return self._failed.get(run.folder) != step and not is_resting
 

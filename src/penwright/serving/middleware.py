@@ -33,7 +33,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-LINGER_SECONDS, LINGER_BODIES = 2.0, 16  # limits on draining a refused body: seconds, and multiples of max_body_bytes
+# A refused body is drained for at most LINGER_SECONDS, and up to LINGER_BODIES times max_body_bytes.
+LINGER_SECONDS, LINGER_BODIES = 2.0, 16
 
 
 class _Rejected(Exception):
@@ -54,7 +55,7 @@ class _Body:
         self._receive, self.is_whole = receive, False
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """Yield the unread parts. Raises _Disconnected if the client disconnects before the end of the body."""
+        """Yield the rest of the body. Raises _Disconnected if the client disconnects before the end."""
         while not self.is_whole:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -157,7 +158,7 @@ class Middleware:
 
 
 class _Answer:
-    """A sender that adds the security headers to a response and records its status."""
+    """A wrapper of ASGI's `send` that adds the security headers to a response and records its status."""
 
     def __init__(self, send: Send):
         self._send, self.status = send, 499  # 499: the client disconnected before the response

@@ -14,7 +14,8 @@ class UnknownModel(PenwrightError):
 class ModelRegistry:
     """The served models by name. The first is the default.
 
-    With a `home` folder, the registry is open: it may be empty, and the runs in that folder come and go (see live.py).
+    With a `home` folder, the registry may be empty: models are added and removed as runs appear in that folder and
+    disappear from it (see live.py).
     """
 
     def __init__(self, served: Sequence[ModelWorker], home: Path | None = None):

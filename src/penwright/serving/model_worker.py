@@ -33,7 +33,7 @@ from penwright.workflows.optimize import kept_alignment
 Kind = Literal["writer", "translator", "classifier"]
 T = TypeVar("T")
 Check = Callable[[], None]  # function that raises an error if the work should stop
-WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # while a pattern is compiled, periods of work and of rest alternate
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # while a pattern is compiled, a pause follows each period of work
 # The errors that reading a damaged run may raise.
 DAMAGE = (PenwrightError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)
 
@@ -65,12 +65,12 @@ class ModelWorker:
         self._builder = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-build-{name}")
         self._read_folder()
         self.n_inside = 0  # number of queued and running texts
-        # whether the server is shutting down; whether the run is being trained
+        # is_stopping: whether the server is shutting down; is_learning: whether the run is being trained
         self.is_stopping = self.is_learning = False
         self.is_live = False  # whether a newer checkpoint may replace the model
 
     def _read_folder(self) -> None:
-        """Read the facts about the model early: the run folder may be changed or deleted while the model is served."""
+        """Read what is needed from the run folder now, since the folder may be changed or deleted during serving."""
         run = self.opened.run
         self.created = int(time.time())
         self.step: int | None = None  # training step of the weights
@@ -92,31 +92,31 @@ class ModelWorker:
         device, precision = (limits.device, limits.precision) if limits else ("cpu", None)
         served = cls(name or folder.resolve().name, open_run(folder), load(folder, device, precision), limits)
         if served.kind == "writer":
-            _ = served.completion_worker  # made in advance: the first request would have to wait a second for it
+            _ = served.completion_worker  # created now, since it would delay the first request by a second
         return served
 
     @property
     def kind(self) -> Kind:
-        """Whether the model is a writer, a translator or a classifier."""
+        """The kind of the model: writer, translator or classifier."""
         return self.application.kind
 
     @property
     def generator(self) -> Generator:
-        """The writer. Raises UsageError for other kinds of models."""
+        """The model as a Generator. Raises UsageError unless it is a writer, a model that continues texts."""
         if not isinstance(self.application, Generator):
             raise self._wrong_kind("writer")
         return self.application
 
     @property
     def translator(self) -> Translator:
-        """The translator. Raises UsageError for other kinds of models."""
+        """The model as a Translator. Raises UsageError for other kinds of models."""
         if not isinstance(self.application, Translator):
             raise self._wrong_kind("translator")
         return self.application
 
     @property
     def classifier(self) -> Classifier:
-        """The classifier. Raises UsageError for other kinds of models."""
+        """The model as a Classifier. Raises UsageError for other kinds of models."""
         if not isinstance(self.application, Classifier):
             raise self._wrong_kind("classifier")
         return self.application
@@ -133,7 +133,7 @@ class ModelWorker:
 
     @cached_property
     def completion_worker(self) -> CompletionWorker:
-        """The worker that generates a writer's completions together."""
+        """The worker that generates completions for several requests together."""
         return CompletionWorker(self.generator.pool(self.limits.max_rows), self._worker)
 
     @cached_property
@@ -143,7 +143,7 @@ class ModelWorker:
         DynamicBatcher[TranslationChoices | None, Translation]
         | DynamicBatcher[TranslationChoices | None, Classification]
     ):
-        """The batcher that translates or classifies concurrent texts together."""
+        """The batcher that translates or classifies the texts of several requests together."""
         if self.kind == "translator":
             return DynamicBatcher(self._translate, self._worker)
         return DynamicBatcher(self._classify, self._worker)
@@ -155,9 +155,9 @@ class ModelWorker:
                 return await asyncio.wrap_future(self._worker.submit(function))
 
     async def run_in_steps(self, begin: Callable[[], Steps[None, None, T]]) -> T:
-        """Run long work on the model's thread. Other requests can run whenever the generator yields.
+        """Run long work, in the form of a generator, on the model's thread. Other requests run whenever it yields.
 
-        `begin` runs on the model's thread, too, and returns the generator. If the client disconnects, the work stops.
+        `begin` returns the generator, and runs on the model's thread, too. If the client disconnects, the work stops.
         """
         with self._slots(1):
             async with asyncio.timeout(self.limits.deadline_seconds):
@@ -167,10 +167,10 @@ class ModelWorker:
                 return result[0]
 
     async def build(self, function: Callable[[Check], T]) -> T:
-        """Run a slow function that does not use the model, e.g. to compile a pattern, and return its result.
+        """Run a slow function that does not use the model, e.g. one that compiles a pattern, and return its result.
 
-        The function runs on its own thread. It must often call its argument, a check that stops the function when the
-        client has disconnected, or after `build_seconds`. The check also yields the GIL to the model's thread.
+        The function runs on its own thread. Its argument is a check that it must call frequently. The check ends it
+        if the client has disconnected or `build_seconds` have passed, and lets the model's thread run.
         """
         disconnected, seconds = Event(), self.limits.build_seconds
         with self._slots(1):
@@ -279,9 +279,9 @@ def _advance(steps: Steps[None, None, T]) -> tuple[T] | None:
 
 
 def _build_check(disconnected: Event, until: float) -> Check:
-    """Return a check that raises ClientsDisconnected once `disconnected` is set, and UsageError after `until`.
+    """Return a check that raises ClientsDisconnected once `disconnected` is set, and UsageError after time `until`.
 
-    The check sleeps now and then, so that the model's thread can use the GIL most of the time.
+    The check sleeps now and then, so that the model's thread has the GIL most of the time.
     """
     began = monotonic()
 

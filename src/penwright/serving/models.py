@@ -39,7 +39,7 @@ class ModelFacts(BaseModel):
     languages: list[str]  # the two language codes of a translator; see languages.py
     decoding: dict[str, Any]  # default decoding settings of the model
     examples: list[str]  # sample prompts from the training of the model
-    sample: str  # text to inspect; for a writer, a prompt with the beginning of a completion
+    sample: str  # text to inspect; for a model that continues texts, a prompt and the start of its completion
 
 
 class Models(BaseModel):
@@ -70,13 +70,13 @@ def models(registry: Registry) -> Models:
 
 @router.get("/models/steps")
 def steps(registry: Registry) -> Steps:
-    """Return the training step of each model. The page polls this route to show which weights answer."""
+    """Return the training step of each model. The page polls this route to notice newer weights."""
     known = {each.name: ModelStep(step=each.step, is_learning=each.is_learning) for each in registry}
     return Steps(models=known)
 
 
 def facts(served: ModelWorker) -> ModelFacts:
-    """Return the facts about a model. They come from the weights, and from the files that the run folder still has."""
+    """Describe a model, from its weights and from the run folder, whose samples may have been deleted."""
     opened, model = served.opened, served.application.model
     settings, samples = opened.recipe.model, read_records(opened.run.folder / SAMPLES).lines
     examples = list(dict.fromkeys(record["prompt"] for record in samples if record["prompt"].strip()))

@@ -53,7 +53,7 @@ async def completions(body: CompletionRequest, registry: Registry, limits: Limit
     await work.prepare()
     pieces = work.stream()
     if body.stream:
-        first = await anext(pieces)  # an error before the first piece becomes an ordinary error response
+        first = await anext(pieces)  # an error before the first event gets an ordinary error response
         return StreamingResponse(events(_pieces(work, first, pieces)), media_type="text/event-stream")
     async with aclosing(pieces):
         async for _ in pieces:

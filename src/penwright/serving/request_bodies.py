@@ -12,7 +12,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 FORM, PARTS = "application/x-www-form-urlencoded", "multipart/form-data"
 MAX_FIELDS = 1000  # maximum number of fields of a form
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # escape of a surrogate: half of a pair that encodes one character
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # JSON escape of a surrogate, which is half of a character
 
 
 def kind_of(content_type: str, body: bytes) -> str:

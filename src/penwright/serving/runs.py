@@ -49,7 +49,7 @@ class RunFacts(BaseModel):
     model: str | None  # name of the served model, if the run is served
     model_step: int | None = None  # training step of the served model
     changed: float  # time of the last change, in seconds since 1970
-    problem: str = ""  # description of what could not be read
+    problem: str = ""  # description of damage to the run folder; "" if there is none
 
 
 class Runs(BaseModel):
@@ -69,11 +69,13 @@ class AlertFacts(BaseModel):
 class Figures(BaseModel):
     """Curves as columns. Numbers that are not finite are null."""
 
-    steps: dict[str, Column]  # columns: step, seconds, targets, loss, gradient norm, learning rate, skipped, speed
-    evaluations: dict[str, Column]  # columns: step, seconds, targets and the scores
+    steps: dict[
+        str, Column
+    ]  # columns: step, seconds, target tokens, loss, gradient norm, learning rate, skipped, speed
+    evaluations: dict[str, Column]  # columns: step, seconds, target tokens and the scores
     alerts: list[AlertFacts]
     state: str
-    problem: str = ""  # description of what could not be read
+    problem: str = ""  # description of damage to the run folder; "" if there is none
 
 
 class SampleFacts(BaseModel):
@@ -174,7 +176,10 @@ def readable(folder: Path) -> str:
 
 
 def downsample(records: Sequence[Record], most: int) -> Sequence[Record]:
-    """Return at most `most` records: those with the lowest and the highest loss in each of many equal intervals."""
+    """Return at most `most` records: those with the lowest and the highest loss of each interval.
+
+    The intervals have about equal numbers of records.
+    """
     if len(records) <= most:
         return records
     kept = []
@@ -258,7 +263,10 @@ def _changed(run: Run) -> float:
 
 
 def _with_speed(steps: Sequence[Record]) -> list[Record]:
-    """Add `speed` to the records: the targets per second since the previous record, or None after a resume."""
+    """Add `speed` to the records: the target tokens per second since the previous record.
+
+    `speed` is None if the clock did not advance, as after a resume.
+    """
     before: Record = {"seconds": 0.0, "targets": 0}
     found = []
     for each in steps:

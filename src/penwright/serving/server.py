@@ -56,7 +56,7 @@ class Server:
             log_level="warning",
             lifespan="off",
             server_header=False,
-            use_colors=False,  # colours need control sequences, which are escaped on standard error
+            use_colors=False,  # no colours: their control sequences would be escaped on standard error
             timeout_graceful_shutdown=int(self._settings.drain_seconds) + 1,
         )
         for name in ("uvicorn.error", "asyncio"):

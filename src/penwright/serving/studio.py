@@ -53,7 +53,7 @@ class Studio:
     async def watch(self) -> None:
         """Start the waiting runs one after another, until cancelled."""
         while True:
-            with suppress(PenwrightError, OSError):  # e.g. a full disk; the page reports it when a user starts a run
+            with suppress(PenwrightError, OSError):  # an error, e.g. a full disk, is reported when a user starts a run
                 await asyncio.to_thread(self.queue.advance)
             await asyncio.sleep(ADVANCE_SECONDS)
 
@@ -89,7 +89,7 @@ class MachineFacts(BaseModel):
 
 
 class StudioFacts(BaseModel):
-    """The texts, the queue and the machine of a studio."""
+    """The uploaded texts, the training queue, and the load of the machine."""
 
     folder: str
     texts: list[TextFile]
@@ -129,7 +129,7 @@ class PlanRequest(ModelRequest):
 
 
 class TrainRequest(PlanRequest):
-    """A plan to train, and the name of the run."""
+    """The texts, the training budget and the other settings of a run, and its name."""
 
     name: Name
 

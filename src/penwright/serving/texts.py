@@ -21,7 +21,7 @@ from penwright.run.folder import LOCK, STOP, STOPPED, TENSORBOARD, Run
 from penwright.serving.settings import ServingSettings
 from penwright.storage import open_plain, require_plain
 
-FORBIDDEN = set('<>:"|?*[]/\\')  # characters that are special in HTML, patterns or paths, or on Windows
+FORBIDDEN = set('<>:"|?*[]/\\')  # characters with a special meaning in HTML, glob patterns, paths or on Windows
 MAX_NAME = 120  # maximum length of a name, in bytes of UTF-8
 PART = ".part"  # suffix of an unfinished upload
 PACKED = b"\x1f\x8b"  # first bytes of a gzip file
@@ -54,7 +54,7 @@ class TextFolder:
 
     def __init__(self, folder: Path, limits: ServingSettings):
         self.folder, self._limits = folder, limits
-        for path in folder.glob(f".*{PART}"):  # uploads that a closed page or server has left unfinished
+        for path in folder.glob(f".*{PART}"):  # uploads that were interrupted when the page or the server was closed
             path.unlink()
 
     def listed(self) -> list[TextFile]:

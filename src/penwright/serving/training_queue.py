@@ -41,7 +41,7 @@ class Job(BaseModel):
 
     name: str
     arguments: list[str]  # arguments of the penwright command
-    minutes: float | None  # training budget, to show the progress
+    minutes: float | None  # training budget, which the page needs to show the progress
     created: float
     started: float | None = None  # time when the training process was started; None while the job waits
     pid: int | None = None
@@ -61,8 +61,8 @@ class TrainingQueue:
 
     def __init__(self, folder: Path):
         self.home, self.folder = folder, folder / "queue"
-        self._processes: list[subprocess.Popen[bytes]] = []  # running training processes, kept until they end
-        self._mutex = RLock()  # held while a lock is tested, since a test takes the lock for a moment
+        self._processes: list[subprocess.Popen[bytes]] = []  # training processes, polled until they end
+        self._mutex = RLock()  # held during a test of a run's lock file, which locks it for a moment
         self._own: BinaryIO | None = None
 
     def open(self) -> None:
@@ -76,7 +76,7 @@ class TrainingQueue:
             ) from None
 
     def close(self) -> None:
-        """Release the queue. Training continues."""
+        """Release the lock of the queue. Runs that are being trained are not stopped."""
         if self._own is not None:
             self._own.close()
 

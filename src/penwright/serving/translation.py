@@ -115,7 +115,9 @@ async def links(body: LinksRequest, registry: Registry, limits: Limits) -> Respo
     def answer() -> Links:
         places = np.argwhere(weights >= MIN_WEIGHT).tolist()
         strong = [Link(target, source, round(float(weights[target, source]), 4)) for target, source in places]
-        by = "the mean of all heads" if head is None else f"head cross.{head.layer}.{head.head}, which aligns best"
+        by = (
+            "the mean of all heads" if head is None else f"head cross.{head.layer}.{head.head}, which aligns words best"
+        )
         return Links(links=strong, aligned_by=by)
 
     return await as_json(answer)

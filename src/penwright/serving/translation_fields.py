@@ -24,7 +24,7 @@ class TermResult(BaseModel):
     target: str
     state: Literal["found", "forced", "inserted", "missed"]
     protected: bool
-    source_words: list[int]  # indices of words of the source
+    source_words: list[int]  # indices of the words of `source` in the sentence
     target_words: list[int]
 
 

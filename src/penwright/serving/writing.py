@@ -41,7 +41,7 @@ class TokenChoice(BaseModel):
 
     id: int
     text: str  # text of the token alone
-    shown: str | None = None  # text that the token adds, if not its own text; "" for part of a character
+    shown: str | None = None  # text that the token adds, if not the same as `text`; "" for part of a character
     probability: float  # the model's probability, without the decoding settings
     chance: float | None = None  # probability with the decoding settings; None if no setting applies
 
@@ -59,7 +59,7 @@ class WrittenToken(BaseModel):
 
     id: int
     text: str
-    shown: str  # text that this token completes
+    shown: str  # text that the token adds to the output; "" while a character is incomplete
     log_prob: float  # the model's log-probability in nats, without the decoding settings
     rank: int
     entropy: float
@@ -147,7 +147,7 @@ async def write(body: PromptRequest, registry: Registry, limits: Limits) -> Stre
 
     is_quick = not is_constrained(settings)
     updates = served.write(await (asyncio.to_thread(prepare, never_end) if is_quick else served.build(prepare)))
-    first = await anext(updates, None)  # an error before the first token becomes an ordinary error response
+    first = await anext(updates, None)  # an error before the first token gets an ordinary error response
     return StreamingResponse(_events(served, first, updates), media_type="text/event-stream")
 
 

@@ -1,1 +1,1 @@
-"""Translation: source text in, translation out."""
+"""Translation of texts and documents, with constraints, alternatives and word alignment."""

@@ -33,7 +33,7 @@ class AlignmentHead(NamedTuple):
 
     layer: int
     head: int
-    shift: int  # 0: the step that outputs a token; 1: the next step, which reads the token
+    shift: int  # which step: 0 for the step that outputs a token, 1 for the next step, which reads it
 
 
 class Agreement(NamedTuple):
@@ -78,7 +78,7 @@ class Aligner:
 
 
 def choose_head(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Agreement]:
-    """Rank all heads by their agreement with the lexical links of the pairs, best first."""
+    """Rank all heads by the agreement of their links with those of a lexical model of the pairs, best first."""
     heads = [
         AlignmentHead(layer, head, shift)
         for layer in range(model.n_decoder_layers)
@@ -145,7 +145,7 @@ def links_of(weights: Weights) -> Links:
 
 
 def word_numbers(text: str, tokenizer: Tokenizer, cut: Cut = word_spans) -> list[int]:
-    """Return the index of the word in which each token ends. A token that ends between words gets the preceding one."""
+    """Return the index of the word in which each token ends (of the preceding word if it ends between words)."""
     text = well_formed(text)
     return span_indices(text, cut(text), tokenizer.sizes(text))
 
@@ -179,7 +179,7 @@ def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
 
 
 class _Places(NamedTuple):
-    """The co-occurrences of source and target words in sentence pairs: target-word indices and priors."""
+    """For each pair of a source and a target word of the same sentence pair: the target word's index, and a prior."""
 
     target: NDArray[np.int64]
     prior: NDArray[np.float64]

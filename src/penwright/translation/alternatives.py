@@ -1,4 +1,4 @@
-"""Alternative translations: with a different next word, as different as possible, or sampled."""
+"""Alternative translations: with other next words, with penalties for tokens of earlier ones, or sampled."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -122,7 +122,7 @@ class AlternativeSearch:
         return found
 
     def _draw(self, rows: TargetBatch, sampling: Sampling, chances: RowRng, limits: Sequence[int]) -> list[Hypothesis]:
-        """Draw a translation for each row, by a search with a single beam and random tokens."""
+        """Sample a translation for each row, by a search with a single beam whose tokens are drawn at random."""
         sampler = TokenSampler(sampling, chances)
         choosing = TokenSelector(self._spelling(sampling.banned), sampler.choose, sampler.select)
         found = beam_search(rows, limits, BeamSettings(1), end_id=self._tokenizer.end_id, choosing=choosing)

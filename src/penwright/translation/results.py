@@ -18,7 +18,7 @@ from penwright.translation.constraints.search import WantedJob
 from penwright.translation.constraints.segments import Segment, SegmentResult
 
 LONGEST_LOOP = 6  # maximum number of words in a repeated phrase
-MIN_REPEATS = 4  # minimum number of repetitions in a row that make a word a loop; for a phrase, one fewer
+MIN_REPEATS = 4  # occurrences in a row that make a word count as repeated; for a phrase, one less
 STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters, at least six times in a row
 FEW_TOKENS = 8  # sources with fewer tokens than this get no warning about the length of the translation
 SHORTEST, LONGEST = 0.3, 3.0  # usual range of the number of target tokens per source token
@@ -61,7 +61,7 @@ def repeated(said: Sequence[str]) -> str:
 
 
 def _copied(source: Sequence[str], target: Sequence[str]) -> bool:
-    """Return whether the target has at least four words, nearly all of them from the source."""
+    """Return whether the target has at least four words, nearly all of which also occur in the source."""
     shared = Counter(map(str.casefold, source)) & Counter(map(str.casefold, target))
     return len(target) >= 4 and shared.total() >= 0.8 * len(target)
 
@@ -113,7 +113,7 @@ class Alternative(NamedTuple):
 
     word: str
     log_prob: float  # log-probability of the first token, in nats
-    text: str  # the best translation with this word
+    text: str  # the best translation that continues with this word
     score: float
 
 
@@ -176,7 +176,7 @@ def _candidate(
     found: Mapping[Segment, Sequence[SegmentResult]],
     rank: int,
 ) -> Candidate:
-    """Join the translations of rank `rank` of all parts. A part with fewer translations contributes its last one."""
+    """Join one translation of each part: the one of this rank or, if there are fewer, the last one."""
     text, used, results = "", [], []
     for number, line in enumerate(lines):
         text += "\n" if number else ""

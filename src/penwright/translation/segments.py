@@ -35,7 +35,7 @@ def sentences(text: str, language: str | None) -> list[str]:
 
 
 def keep_spans_whole(spans: Sequence[tuple[int, int]], parts: Sequence[str]) -> list[str]:
-    """Move the cuts between parts out of these spans. A span that was cut becomes a part of its own.
+    """Split the text again, so that no part ends within a span. A span that was cut becomes a part of its own.
 
     The spans must not overlap.
     """

@@ -87,8 +87,9 @@ class Translator:
     def watched(self, watch: Callable[[], None], wanted: Wanted | None = None) -> Iterator[None]:
         """Call `watch` before each search step inside the `with` block; an exception in `watch` ends the search.
 
-        `wanted` takes the index of a text in translate() and returns whether the text is still needed. The search
-        drops texts that are no longer needed; their results are incomplete. Other texts are not affected.
+        `wanted` takes the index of a text among those passed to `translate`, and returns whether the text is still
+        needed. The search drops texts that are no longer needed; their results are incomplete. Other texts are not
+        affected.
         """
         self._wanted = wanted
         try:
@@ -164,7 +165,7 @@ class Translator:
         demands: Constraints | None = None,
         **options: Any,
     ) -> list[Translation]:
-        """Return up to `n` different translations of each text; options as in `translate`.
+        """Return up to `n` different translations of each text. The options are those of `translate`.
 
         A token costs `strength` nats for each earlier translation that has the token at the same step.
         """
@@ -211,7 +212,7 @@ class Translator:
         demands: Constraints | None = None,
         **options: Any,
     ) -> str:
-        """Translate a document sentence by sentence; options as in `translate`.
+        """Translate a document sentence by sentence. The options are those of `translate`.
 
         Blank lines, indentation and bullets are kept. Wrapped paragraphs are wrapped to the same width.
         """

@@ -21,7 +21,7 @@ class WordSpan(NamedTuple):
 
 
 def word_spans(text: str) -> list[WordSpan]:
-    """Return the spans of the words of a text, split as by `text.words`."""
+    """Return the spans of the words of a text, as `text.words` splits it."""
     return [WordSpan(*match.span()) for match in WORD.finditer(text)]
 
 
@@ -49,7 +49,7 @@ def joined(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[W
 
 
 def span_indices(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[int]:
-    """Return the index of the span in which each token ends. A token that ends between spans gets the preceding one.
+    """Return the index of the span in which each token ends (of the preceding span if it ends between spans).
 
     `sizes` holds the size of each token in bytes.
     """

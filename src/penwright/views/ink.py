@@ -25,8 +25,8 @@ NOTE = "No font on this machine has {missing}. Save as .svg instead, which uses 
 def choose_fonts(figure: "Figure", stays_text: bool) -> None:
     """Choose fonts that together cover all characters in the figure's texts.
 
-    If some characters are in no font, and text is drawn as pixels (not `stays_text`), add a note to the picture and
-    warn.
+    If text is drawn as pixels (`stays_text` is false) and some characters are in no font, warn and add a note to the
+    picture.
     """
     from matplotlib.text import Text  # noqa: PLC0415 (an extra)
 

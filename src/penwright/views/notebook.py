@@ -1,4 +1,4 @@
-"""Views in notebooks: sandboxed frames that grow with their content, small enough to save with the notebook."""
+"""Views in notebooks: sandboxed frames that grow with their content. Large views are reduced to limit the file size."""
 
 from collections.abc import Iterator, Mapping
 from html import escape
@@ -54,7 +54,7 @@ def cell(page: str) -> str:
 def smaller(name: str, data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, str]]]:
     """Yield the complete data, then smaller and smaller versions, each with options that say what is missing.
 
-    For a `model`, the last pieces are left out. For `attention`, all heads keep their thumbnails, but only the first
+    A view named `model` loses its last pieces. In `attention`, all heads keep their thumbnails, but only the first
     32, 16, ... 0 heads of each part keep their weights. Heads are ordered by layer and number, except that the
     [layer, head] pairs in `data["first"]` come first.
     """

@@ -18,7 +18,7 @@ ALIGNMENT = 8
 
 
 def to_root_bytes(probabilities: Float[ndarray, "*shape"]) -> UInt8[ndarray, "*shape"]:
-    """Return probabilities as bytes: 255 times the square root. The error of (q / 255)² is at most 0.004."""
+    """Return probabilities as bytes: 255 times the square root. Each is restored with an error of at most 0.004."""
     return np.sqrt(probabilities.clip(0, 1)).__imul__(255).round().astype(np.uint8)
 
 

@@ -166,7 +166,7 @@ def _confusion(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 
 def _lens(figure: "Figure", data: Mapping[str, Any]) -> None:
-    probability = np.asarray(data["top_probabilities"])[:, :24, 0][::-1]  # draws the last layer at the top
+    probability = np.asarray(data["top_probabilities"])[:, :24, 0][::-1]  # the last layer is at the top
     texts = [[label(position[0], 9) for position in layer[:24]] for layer in data["top_tokens"]][::-1]
     n_layers, positions = probability.shape
     figure.set_size_inches(1.2 + 0.62 * positions, 0.9 + 0.28 * n_layers)

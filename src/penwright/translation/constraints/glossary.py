@@ -100,7 +100,7 @@ class Glossary:
 
     @cached_property
     def _by_first_word(self) -> dict[str, dict[int, dict[tuple[str, ...], list[Entry]]]]:
-        """The entries, indexed by the first word, the number of words and all words of the term."""
+        """The entries as nested dictionaries: by first word of the term, then by number of words, then by all words."""
         index: dict[str, dict[int, dict[tuple[str, ...], list[Entry]]]] = {}
         for entry in sorted(self.entries, key=lambda entry: entry.case != "exact"):
             words = tuple(_WORD.findall(entry.source.casefold()))

@@ -15,6 +15,6 @@ def with_hints(text: str, hints: Iterable[tuple[int, str]]) -> str:
 
 
 def inflected(form: str) -> str:
-    """Return a regular expression for the inflected forms of a word: its stem, and an ending of a few letters."""
+    """Return a regular expression for the inflected forms of a word: its stem, followed by a few letters."""
     stem = form[: max(4, len(form) - 2)]
     return rf"(?<!\w){re.escape(stem)}\w{{0,{LONGEST_ENDING}}}(?!\w)"

@@ -17,7 +17,7 @@ from penwright.translation.constraints.placement import TargetWord
 from penwright.translation.constraints.protection import Protection
 
 NO_TERMS, USUAL_PROTECTION = Glossary(), Protection()
-UNLIKELY = log(0.01)  # words with a lower log-probability count as forced by constraints
+UNLIKELY = log(0.01)  # in nats; words with a lower log-probability count as forced by a constraint
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class Constraints:
     glossary: Glossary = NO_TERMS
     bias: float = inf  # nats to add to the log-probability of each token of a glossary word; inf: required
     protection: Protection = USUAL_PROTECTION
-    hints: bool = False  # whether to write glossary words into the source, for a model trained with hints
+    hints: bool = False  # whether to write required translations into the source; only for models trained with hints
 
     @property
     def is_hard(self) -> bool:
@@ -57,7 +57,7 @@ class DraftReport(NamedTuple):
     spots: Sequence[tuple[Constraint, TargetWord]]  # each required word, and the draft's word that it should replace
     unwanted: Sequence[str]  # words of the draft that the search must avoid, because required words replace them
     missed: frozenset[tuple[str, ...]]  # the forms of the missing required words
-    n_tokens: int | None = None  # length of the draft, with the end token
+    n_tokens: int | None = None  # length of the draft in tokens, end token included
 
 
 NO_DRAFT: DraftReport = DraftReport((), (), frozenset())
@@ -70,7 +70,7 @@ class ConstraintResult(NamedTuple):
     start: int  # character offset of the span in the source
     end: int
     protected: bool  # whether the words are a protected span, not a glossary term
-    # found: generated freely; forced: by the search; inserted: after the search; missed: not in the translation
+    # found: generated freely; forced: generated because required; inserted: added after the search; missed: absent
     state: Literal["found", "forced", "inserted", "missed"]
     target: str = ""
     target_start: int = -1  # character offset in the translation, or -1 if the words are missing
@@ -185,12 +185,12 @@ def constraint_results(
 
 
 def _separator(letter: str, space: str) -> str:
-    """Return `space` if it must separate an insertion from this adjacent letter, otherwise ""."""
+    """Return `space` if it must separate inserted words from this adjacent letter, otherwise ""."""
     return space if letter and not CHINESE_OR_JAPANESE.match(letter) else ""
 
 
 def _is_unlikely(hypothesis: Hypothesis, tokenizer: Tokenizer, place: tuple[int, int]) -> bool:
-    """Return whether the text in this range is too unlikely for the model to have generated it unforced."""
+    """Return whether the text in this range is too unlikely for the model to have generated it freely."""
     ends = [len(tokenizer.decode(hypothesis.tokens[:n])) for n in range(len(hypothesis.tokens) + 1)]
     inside = [n for n, (start, end) in enumerate(pairwise(ends)) if place[0] < end and start < place[1]]
     return fsum(hypothesis.log_probs[n] for n in inside) < UNLIKELY

@@ -90,7 +90,7 @@ def _draft(
 ) -> DraftReport:
     """Return the report on one draft.
 
-    The search must not avoid words that occur twice in the draft, or are required themselves.
+    Words of the draft that are replaced must be avoided, unless they occur more than once or are themselves required.
     """
     found = {wish: word for wish, word in standing_for.items() if word is not None}
     wished = {form.casefold() for wish in written.constraints for form in wish.forms}
@@ -105,7 +105,7 @@ def _draft(
 
 
 def with_swapped(led: Sequence[SegmentResult], swapped: Sequence[SegmentResult]) -> list[SegmentResult]:
-    """Return the results, led by the draft with swapped words if it is likelier than the best constrained hypothesis.
+    """Return the results. The draft with swapped-in words comes first if it is likelier than all constrained results.
 
     Log-probabilities are compared without a length penalty, since the hypotheses of a poor search tend to be too long.
     """

@@ -1,4 +1,4 @@
-"""Search for the translations of segments, in batches of similar length, each segment under its constraints."""
+"""Beam search for translations of segments that meet constraints. A batch holds segments of similar length."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,13 +29,13 @@ from penwright.translation.constraints.revision import Revision, with_swapped
 from penwright.translation.constraints.segments import ConstrainedSegment, Segment, SegmentResult, source_tokens
 from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
 
-MAX_LOSS = 2.0  # maximum loss of log-probability, in nats, for accepting a draft with swapped words
+MAX_LOSS = 2.0  # maximum loss of log-probability, in nats, when required words are swapped into a draft
 BATCH_TOKENS = 4096  # maximum of beam_size x source tokens in a batch, padding included
 WantedJob = Callable[[Segment], bool]  # a function that returns whether a segment is still needed
 
 
 class Searcher:
-    """A search for the n best translations of segments that fit the model."""
+    """A search for the n best translations of each segment. The segments must fit the model."""
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
         self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
@@ -55,8 +55,8 @@ class Searcher:
         found, and the words are swapped in. If n_best is 1 and the draft becomes hardly less likely, it is the result.
         Otherwise, the search runs again with all constraints.
 
-        `watch` is called during both searches. Each search numbers its segments anew. Segments that are no longer
-        `wanted` keep the results found so far.
+        `watch` is called during both searches; its indices count the segments of the current search. Segments that are
+        no longer `wanted` keep the results found so far.
         """
         kept = {job: _untranslated(job) for job in jobs if _is_protected(job)}
         others = [job for job in jobs if job not in kept]
@@ -172,7 +172,7 @@ class Searcher:
         return sorted(scored, key=lambda hypothesis: (hypothesis.finish != "end", -hypothesis.score))
 
     def rows(self, sources: Sequence[Sequence[int]], max_new_tokens: int) -> TargetBatch:
-        """Encode a batch of sources, and return the rows of their targets for decoding."""
+        """Encode a batch of sources, and return the batch of targets to decode."""
         return TargetBatch(
             self._model,
             sources,
@@ -194,7 +194,7 @@ class Searcher:
     def _limit(self, n_source: int, asked: ConstrainedSegment, asked_for: int | None) -> int:
         """Return the maximum length of a target, close to the length of the draft if there is a draft.
 
-        Constrained hypotheses drift to greater lengths, because a longer hypothesis dilutes the cost of a constraint.
+        Without this limit, the search favours long hypotheses, which spread the cost of a constraint over more tokens.
         """
         longest = self.limit(n_source, asked.guide, asked_for)
         if asked.draft.n_tokens is None or asked.guide is None:
@@ -233,7 +233,7 @@ def _by_number(asked: Sequence[ConstrainedSegment], wanted: WantedJob | None) ->
 
 
 def _is_as_good(swapped: SegmentResult, draft: SegmentResult) -> bool:
-    """Return whether the swapped draft has all required words and is nearly as likely as the original draft.
+    """Return whether the draft with swapped-in words has all required words and is nearly as likely as before.
 
     In that case, another search would not find a much better translation.
     """

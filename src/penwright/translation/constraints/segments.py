@@ -41,7 +41,7 @@ class SegmentResult(NamedTuple):
 
 
 class ConstrainedSegment(NamedTuple):
-    """A segment, its constraints, and an automaton that enforces some of them."""
+    """A segment with all its constraints, and an automaton of those that its search enforces or favours."""
 
     segment: Segment
     constraints: Sequence[Constraint]
