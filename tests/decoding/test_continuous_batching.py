@@ -144,7 +144,9 @@ def test_token_look_lists_the_candidates_and_the_rank_of_the_token(generator: Ge
     (request,) = generator.requests("abc", settings, n_likely=99)  # more than the vocabulary
     pool = generator.pool()
     pool.join(request)
-    for update in drain(pool)[request]:
+    updates = drain(pool)[request]
+    assert len(updates) > 1
+    for update in updates:
         assert update.look is not None
         likely = update.look.likely
         assert [each.log_prob for each in likely] == sorted((each.log_prob for each in likely), reverse=True)
@@ -176,7 +178,8 @@ def test_biases_apply_to_single_tokens(generator: Generator) -> None:
     (request,) = generator.requests("a", SAMPLERS[1], biases={free.tokens[0]: -100.0})
     pool = generator.pool()
     pool.join(request)
-    assert all(update.token != free.tokens[0] for update in drain(pool)[request])
+    updates = drain(pool)[request]
+    assert updates and all(update.token != free.tokens[0] for update in updates)
 
 
 def entry(tokens: Sequence[int]) -> tuple[np.ndarray, list[KeysValues]]:

@@ -51,7 +51,7 @@ def test_evaluation_runs_uncompiled() -> None:
     assert compiled(torch.zeros(1)) == 1 and ran
 
 
-@pytest.mark.parametrize("chosen", ["by nobody", "by torch", "by the user"])
+@pytest.mark.parametrize("chosen", ["by default", "by torch", "by the user"])
 def test_inductor_cache_is_ours_unless_torch_or_the_user_chose_one(
     chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
