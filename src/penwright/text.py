@@ -36,6 +36,9 @@ _UNIT = re.compile(  # a part of a line that is never broken
 )
 
 
+BETWEEN_TEXTS = "\x1e"  # the "record separator" of ASCII: stands between the two texts of a pair
+
+
 def words(text: str) -> list[str]:
     """Split a text into words at white space. In scripts without spaces, each character with its marks is a word."""
     return WORD.findall(text)

@@ -211,3 +211,22 @@ def test_final_linear_part_is_fitted_on_held_out_texts_too(
     assert made.returncode == 0, made.stderr
     path = tmp_path / "own" / LINEAR
     assert len({LinearClassifier.load(path, 2, whole=each).vectorizer.idf.sum() for each in (False, True)}) == 1
+
+
+def test_pairs_of_texts_are_learned_and_classified(penwright: Command, tmp_path: Path) -> None:
+    path, run = tmp_path / "pairs.csv", tmp_path / "run"
+    letters = "abcdefgh"
+    pairs = [(letters[i % 8], letters[(i + j * (1 + i // 8)) % 8], i) for i in range(56) for j in range(2)]
+    rows = [f"{a} x{i},{b} y{i},{'same' if a == b else 'other'}" for a, b, i in pairs]
+    path.write_text("\n".join(["left,right,label", *rows]) + "\n", encoding="utf-8")
+    options = ["--columns", "left,right", "--steps", 2, "--run", run, *QUICK, "--set", "model.ngrams=true"]
+    made = penwright("train", path, *options)
+    assert made.returncode == 0, made.stderr
+    assert "left | right" in made.stderr
+    done = penwright("classify", run, stdin="c x1\tc y1\nc x1\te y2\n")
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["same", "other"]
+    table = penwright("classify", run, "--csv", "-", stdin="right,left,note\nb y3,b x3,x\n,b,y\n")
+    assert [row[3] for row in rows_of(table.stdout)[1:]] == ["same", ""]
+    scores = penwright("evaluate", run, path, "--json")
+    assert scores.returncode == 0 and "accuracy" in scores.stdout
+    assert "one tab between the two texts" in penwright("classify", run, "a text").stderr

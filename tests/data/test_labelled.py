@@ -46,7 +46,7 @@ def test_text_and_label_columns_are_found_in_every_layout(tmp_path, name, text):
 
 def test_text_columns_are_joined_with_a_space(tmp_path):
     path = write(tmp_path, "a.csv", "".join(f'"{i % 3}","Title {i}","And a description."\n' for i in range(30)))
-    corpus = open_labelled([path], ReadingOptions(Columns(text=(2, 3), label=1)))
+    corpus = open_labelled([path], ReadingOptions(Columns(text=(2, 3), label=1, text_pairs=False)))
     assert Labelled("Title 7 And a description.", "1") in all_examples(corpus)
 
 

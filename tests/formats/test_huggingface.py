@@ -209,6 +209,20 @@ def test_a_classifier_gives_the_logits_of_transformers_on_padded_texts(name, n_l
         torch.testing.assert_close(ours(tokens, padding), expected, atol=1e-4, rtol=1e-4)
 
 
+def test_a_pair_of_texts_gives_the_logits_of_bert_with_token_types(tmp_path: Path) -> None:
+    theirs = randomised(CLASSIFIERS["bert"](3))
+    theirs.save_pretrained(tmp_path)
+    ours = load_huggingface(tmp_path)
+    assert isinstance(ours, EncoderOnly) and ours.settings.token_types == 2
+    ours.settings = ours.settings.model_copy(update={"text_pairs": True})
+    tokens = torch.tensor([[5, 8, 9, 2, 7, 8, 2], [5, 9, 2, 7, 2, 1, 1]])  # 2 ends each text, 1 is padding
+    padding, types = tokens != 1, torch.tensor([[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0]])
+    with torch.no_grad():
+        expected = theirs(tokens, attention_mask=padding.long(), token_type_ids=types).logits
+        torch.testing.assert_close(ours(tokens, padding), expected, atol=1e-4, rtol=1e-4)
+        assert (theirs(tokens, attention_mask=padding.long()).logits - expected).abs().max() > 1e-2
+
+
 @pytest.mark.parametrize("name", ENCODERS)
 def test_an_encoder_gives_the_hidden_states_of_transformers(name: str, tmp_path: Path) -> None:
     theirs = randomised(ENCODERS[name]())

@@ -3,21 +3,25 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+from warnings import warn
 
 import numpy as np
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from penwright.classification.linear import LinearClassifier
 from penwright.classification.mixture import mixed
 from penwright.config import ProblemType
 from penwright.decoding.batches import Padded, diverged
 from penwright.decoding.brief import described, noted
-from penwright.decoding.windows import n_windows, read_windows, split, unit_vectors
-from penwright.errors import PenwrightError, UsageError
+from penwright.decoding.windows import n_windows, read_windows, split
+from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 from penwright.model.encoder_only import EncoderOnly
+from penwright.text import BETWEEN_TEXTS
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.pairs import cut_pair, encode_text
 from penwright.tokenizers.tokenizer import unknown_warnings
 
 SHOWN = 10  # maximum number of labels in a repr
@@ -50,8 +54,8 @@ NOTHING = Classification(None, {}, ("the text is empty, so it has no label",))
 
 
 def is_blank(text: str) -> bool:
-    """Return whether a text has no visible characters."""
-    return all(character.isspace() or not character.isprintable() for character in text)
+    """Return whether a text, or one of the texts of a pair, has no visible characters."""
+    return any(all(c.isspace() or not c.isprintable() for c in part) for part in text.split(BETWEEN_TEXTS))
 
 
 class Classifier:
@@ -77,26 +81,43 @@ class Classifier:
         labels = f"labels {', '.join(self.labels[:SHOWN])}" if self.labels else "no labels"
         return described("Classifier", self.model, self.tokenizer, f", {labels}")
 
-    def classify(self, texts: str | Sequence[str]) -> list[Classification]:
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether the model reads pairs of texts, such as premise and hypothesis."""
+        return self.model.settings.text_pairs
+
+    def classify(self, texts: str | Sequence[str | tuple[str, str]]) -> list[Classification]:
         """Classify each text, and return the classifications in order. For a single text, the list has one item.
 
-        A blank text gets no label.
+        If the model reads pairs, each text is a tuple of two texts, or one with a tab between them. A blank text, or a
+        pair with one, gets no label.
         """
         if not self.labels:
             raise UsageError(
                 "this encoder has no labels, so it cannot classify. Use embed(), or train it to classify with: "
                 "penwright train --from RUN YOUR_LABELLED_TEXTS"
             )
-        texts = [texts] if isinstance(texts, str) else texts
-        written = {place: self._tokens(text) for place, text in enumerate(texts) if not is_blank(text)}
-        linear = self.linear_outputs([texts[place] for place in written])
+        joined = [self._joined(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        written = {place: self._tokens(text) for place, text in enumerate(joined) if not is_blank(text)}
+        linear = self.linear_outputs([joined[place] for place in written])
         outputs = self.combine(self.outputs(list(written.values())), linear)
         if outputs.isnan().any():
             raise diverged()
-        found = [NOTHING] * len(texts)
+        found = [NOTHING] * len(joined)
         for (place, tokens), each in zip(written.items(), outputs, strict=True):
-            found[place] = self._classification(texts[place], n_windows(len(tokens), self._room), each)
+            found[place] = self._classification(joined[place], len(tokens), each)
         return found
+
+    def _joined(self, text: str | tuple[str, str]) -> str:
+        """Return a text; of a pair, both texts joined. Raise UsageError unless the model reads such texts."""
+        if isinstance(text, str) and (not self.reads_pairs or BETWEEN_TEXTS in text):
+            return text
+        parts = text.split("\t") if isinstance(text, str) else text
+        if not self.reads_pairs:
+            raise UsageError("this model reads single texts, not pairs. Train it on a table with two text columns")
+        if len(parts) != 2:
+            raise UsageError(f"this model reads pairs of texts. Put one tab between the two texts: {text!r}")
+        return BETWEEN_TEXTS.join(parts)
 
     def embed(self, texts: str | Sequence[str]) -> Float[Tensor, "texts d_model"]:
         """Return a unit vector for each text. The dot product of two vectors is their cosine similarity.
@@ -104,11 +125,17 @@ class Classifier:
         A text longer than the context is read in windows, and the vectors of the windows are averaged.
         """
         texts = [texts] if isinstance(texts, str) else texts
-        windows = [self._windows(self._tokens(text)) for text in texts]
-        return unit_vectors(read_windows(self.model, windows, self._pooled), self.model.settings.d_model)
+        return normalize(self.pooled([self._tokens(text) for text in texts]), dim=-1)
+
+    def pooled(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts d_model"]:
+        """Return the vector that the head reads, for tokenized texts of any length: the mean over their windows."""
+        windows = read_windows(self.model, [self._windows(tokens) for tokens in texts], self._pooled)
+        if not windows:
+            return torch.zeros(0, self.model.settings.d_model)
+        return torch.stack([each.mean(0) for each in windows])
 
     def _tokens(self, text: str) -> Tokens:
-        return np.array(self.tokenizer.encode(text), dtype=np.int64)
+        return np.array(encode_text(text, self.tokenizer), dtype=np.int64)
 
     @property
     def problem(self) -> ProblemType:
@@ -143,8 +170,22 @@ class Classifier:
         """Return the outputs of the linear classifier, or None if there is no linear classifier."""
         return None if self.linear is None else self.linear.outputs(texts)
 
+    def log_probabilities(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:
+        """Call `outputs`. Deprecated alias, kept for older scripts."""
+        warn("Classifier.log_probabilities is deprecated: use Classifier.outputs", PenwrightWarning, stacklevel=2)
+        return self.outputs(texts)
+
+    def linear_log_probabilities(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"] | None:
+        """Call `linear_outputs`. Deprecated alias, kept for older scripts."""
+        use = "use Classifier.linear_outputs"
+        warn(f"Classifier.linear_log_probabilities is deprecated: {use}", PenwrightWarning, stacklevel=2)
+        return self.linear_outputs(texts)
+
     def _windows(self, tokens: Tokens) -> list[list[int]]:
-        return [[self.tokenizer.start_id, *part, self.tokenizer.end_id] for part in split(tokens.tolist(), self._room)]
+        start, end = self.tokenizer.start_id, self.tokenizer.end_id
+        if self.reads_pairs:
+            return [[start, *cut_pair(tokens.tolist(), end, self._room), end]]
+        return [[start, *part, end] for part in split(tokens.tolist(), self._room)]
 
     def _outputs(self, batch: Padded) -> Float[Tensor, "windows n_labels"]:
         logits: Tensor = self.model(*batch).float()
@@ -153,9 +194,14 @@ class Classifier:
     def _pooled(self, batch: Padded) -> Float[Tensor, "windows d_model"]:
         return self.model.pool(self.model.hidden(*batch), batch.padding)
 
-    def _classification(self, text: str, n_parts: int, outputs: Float[Tensor, " n_labels"]) -> Classification:
-        found = unknown_warnings(self.tokenizer, text)
-        if n_parts > 1:
+    def _classification(self, text: str, n_tokens: int, outputs: Float[Tensor, " n_labels"]) -> Classification:
+        found, n_parts = (
+            unknown_warnings(self.tokenizer, text.replace(BETWEEN_TEXTS, " ")),
+            n_windows(n_tokens, self._room),
+        )
+        if n_parts > 1 and self.reads_pairs:
+            found.append("the pair is longer than the model's context, so the end of the longer text was not read")
+        elif n_parts > 1:
             found.append(f"the text is longer than the model's context, so it was read in {n_parts} windows")
         warnings, problem = tuple(found), self.problem
         if problem == "regression":

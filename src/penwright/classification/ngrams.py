@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from penwright.classification.sparse import SparseRows, stacked
+from penwright.text import BETWEEN_TEXTS
 
 Hashes = NDArray[np.uint64]
 Indices = NDArray[np.int64]
@@ -37,15 +38,35 @@ class Counts(NamedTuple):
 
 
 def count_ngrams(texts: Sequence[str]) -> Counts:
-    """Count the n-grams of at most CHUNK_TEXTS texts."""
-    whole = [" " + " ".join(text[:MOST_CHARACTERS].lower().split()) + " " for text in texts]
-    rows = np.repeat(np.arange(len(texts)), [len(text) for text in whole])
+    """Count the n-grams of at most CHUNK_TEXTS texts.
+
+    Equal n-grams in the first text of a pair, in the second one, and in their common words count separately.
+    """
+    views = [(row, view, part) for row, text in enumerate(texts) for view, part in enumerate(_views(text))]
+    row_of, view_of = (np.array([each[place] for each in views], np.int64) for place in range(2))
+    whole = [f" {part} " for _, _, part in views]
+    places = np.repeat(np.arange(len(whole)), [len(part) for part in whole])
     joined = "".join(whole)
     spans = _Spans(joined)
-    parts = [*_character_ngrams(spans, rows), *_word_ngrams(spans, rows, joined)]
-    packed = np.concatenate([(row << HASH_BITS) | key.astype(np.int64) for row, key in parts])
+    parts = [*_character_ngrams(spans, places), *_word_ngrams(spans, places, joined)]
+    packed = np.concatenate([(row_of[place] << HASH_BITS) | _of_view(key, view_of[place]) for place, key in parts])
     packed, counts = np.unique(packed, return_counts=True)
     return Counts(packed >> HASH_BITS, packed & HASH_MASK, counts, len(texts))
+
+
+def _views(text: str) -> list[str]:
+    """Return the text in lower case and with single spaces; of a pair, both texts and their common words."""
+    texts = [" ".join(part.split()) for part in text[:MOST_CHARACTERS].lower().split(BETWEEN_TEXTS)]
+    if len(texts) == 1:
+        return texts
+    known = set(TOKEN.findall(texts[0]))
+    return [*texts, " ".join(word for word in TOKEN.findall(texts[-1]) if word in known)]
+
+
+def _of_view(keys: Hashes, views: Indices) -> Indices:
+    """Return different keys for the same n-grams in different views of a pair."""
+    others = (_scramble(keys + views.astype(np.uint64)) & np.uint64(WORD_BIT - 1)) | (keys & np.uint64(WORD_BIT))
+    return np.where(views == 0, keys, others).astype(np.int64)
 
 
 class _Spans:

@@ -59,7 +59,7 @@ def command(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Classify texts, lines of standard input, or table rows.
+    """Classify texts, lines of standard input, or table rows. If the model reads pairs, put a tab between two texts.
 
     Prints one line per text: label, probability and text, separated by tabs. Blank texts get no label. If a text can
     have several labels, the labels and the probabilities are separated by |. A regression model prints only a number
@@ -145,7 +145,8 @@ def _classify_table(run: Path, path: str, names: Sequence[str], choice: "_Choice
 
     classifier, table = load_classifier(run, device), UserTable.read(path)
     choice.check(classifier.labels, classifier.problem)
-    sources = table.texts(names, corpus_record(Run.open(run)).columns.get("text", ()))
+    between = "\t" if classifier.reads_pairs else " "
+    sources = table.texts(names, corpus_record(Run.open(run)).columns.get("text", ()), between)
     top, results = choice.top, [choice.limited(each) for each in classifier.classify(sources)]
     if n_warned := sum(bool(result.warnings) for result in results):
         first = next(result.warnings[0] for result in results if result.warnings)

@@ -62,6 +62,14 @@ Dictionary = Annotated[
         help="Translators: dictionary file to learn from, with a term, a tab and its translation on each line."
     ),
 ]
+TextColumns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        help="Text columns of a table, by name or number, such as premise,hypothesis. Classifiers read two as a pair.",
+        metavar="NAME,...",
+    ),
+]
 Validation = Annotated[
     list[str] | None,
     typer.Option(help="Held-out data: a file, folder or pattern. Repeatable. Default: a part of the training data."),
@@ -130,20 +138,29 @@ def counted(number: int | str, noun: str) -> str:
 
 
 def training_flags(
-    data: list[str] | None,
-    validation: list[str] | None,
+    data: dict[str, object],
+    columns: str | None,
     task: str | None,
     size: str | None,
     tokenizer: str | None = None,
-    dictionary: str | None = None,
-    group: str | None = None,
     *,
     balance: bool = False,
     **budget: int | float | None,
 ) -> "Table":
-    """Return the options that `train` and `plan` share, as settings. `budget` is minutes, steps or epochs."""
+    """Return the options that `train` and `plan` share, as settings.
+
+    Args:
+        data: Settings of the table `data`, where None means that the option was not given.
+        columns: Names or numbers of text columns, with commas between them.
+        task: The task, or None to detect it.
+        size: The name of a model size.
+        tokenizer: The source of an existing tokenizer.
+        balance: Whether to treat all labels as equally frequent.
+        **budget: Minutes, steps or epochs.
+    """
+    names = [name.strip() for name in columns.split(",")] if columns else None
     return {
-        "data": without_none({"train": data, "validation": validation, "dictionary": dictionary, "group": group}),
+        "data": without_none({**data, "text": names}),
         "training": without_none({**budget}),
         "model": without_none({"size": size, "balanced": balance or None}),
         "tokenizer": without_none({"from": tokenizer}),

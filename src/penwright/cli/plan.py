@@ -17,6 +17,7 @@ from penwright.cli.options import (
     SizeName,
     Steps,
     TaskName,
+    TextColumns,
     TokenizerSource,
     Validation,
     counted,
@@ -54,6 +55,7 @@ def command(
     tokenizer: TokenizerSource = None,
     validation: Validation = None,
     dictionary: Dictionary = None,
+    columns: TextColumns = None,
     set_: AnySetting = None,
     gpus: NGpus = None,
     gpu: GpuName = "h100",
@@ -70,7 +72,14 @@ def command(
     if gpu not in GPUS:
         raise UsageError(f"--gpu: there is no data sheet for '{gpu}'. Choose one of {', '.join(GPUS)}")
     flags = training_flags(
-        data, validation, task, size, tokenizer, dictionary, minutes=minutes, steps=steps, epochs=epochs
+        {"train": data, "validation": validation, "dictionary": dictionary},
+        columns,
+        task,
+        size,
+        tokenizer,
+        minutes=minutes,
+        steps=steps,
+        epochs=epochs,
     )
     try:
         _, prepared = prepare_by_asking(settings_of(recipe, flags, set_ or []))
@@ -239,10 +248,11 @@ def _problems(prepared: "Prepared") -> "Iterator[str]":
         yield "too large: the model does not fit in the memory of this machine. Choose a smaller --size"
     corpus = prepared.corpus
     if prepared.plan.recipe.task == "classify":
-        if corpus.n_training < FEW_EXAMPLES:
+        starts = prepared.plan.recipe.finetuning
+        if corpus.n_training < FEW_EXAMPLES and not (starts and starts.contrastive):
             yield (
-                f"too few texts: a model can only memorise {counted(corpus.n_training, 'labelled text')}. "
-                "To classify new texts, it needs dozens for each label"
+                f"too few texts: a model can only memorise {counted(corpus.n_training, 'labelled text')}. To classify "
+                "new texts, it needs dozens for each label, or an imported encoder to start from (--from)"
             )
     elif corpus.training_bytes < FEW_BYTES:
         yield (

@@ -18,6 +18,7 @@ from penwright.cli.options import (
     SizeName,
     Steps,
     TaskName,
+    TextColumns,
     TokenizerSource,
     Validation,
     prepare_by_asking,
@@ -100,6 +101,7 @@ def command(
     dictionary: Dictionary = None,
     balance: Balance = False,
     group: Group = None,
+    columns: TextColumns = None,
     seed: Seed = None,
     set_: AnySetting = None,
     ensemble: NMembers = None,
@@ -123,7 +125,15 @@ def command(
     """
     budget = {"minutes": minutes, "steps": steps, "epochs": epochs}
     flags = {
-        **training_flags(data, validation, task, size, tokenizer, dictionary, group, balance=balance, **budget),
+        **training_flags(
+            {"train": data, "validation": validation, "dictionary": dictionary, "group": group},
+            columns,
+            task,
+            size,
+            tokenizer,
+            balance=balance,
+            **budget,
+        ),
         **without_none({"seed": seed, "lora": lora and {"rank": lora}}),
         "finetuning": _finetuning_flags(from_, keep_old, trim_vocabulary, add_tokens),
     }

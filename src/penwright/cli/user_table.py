@@ -42,8 +42,11 @@ class UserTable(NamedTuple):
                 )
         return cls(path, header, [row + [""] * (len(header) - len(row)) for row in rows], delimiter)
 
-    def texts(self, names: Sequence[str], trained: Sequence[tuple[str, int]]) -> list[str]:
-        """Return the text of each row. Without column names, the columns that the run was trained on are used."""
+    def texts(self, names: Sequence[str], trained: Sequence[tuple[str, int]], between: str = " ") -> list[str]:
+        """Return the text of each row, with `between` between the cells of several columns.
+
+        Without column names, the columns that the run was trained on are used.
+        """
         columns = [self._column(name) for name in names]
         if not columns and all(name in self.header for name, _ in trained):
             columns = [self.header.index(name) for name, _ in trained]
@@ -53,7 +56,7 @@ class UserTable(NamedTuple):
             raise UsageError(
                 f"which column of {self.path} is the text? Name it with --text. Columns: {', '.join(self.header)}"
             )
-        return [" ".join(row[column] for column in columns) for row in self.rows]
+        return [between.join(row[column].replace(between, " ") for column in columns) for row in self.rows]
 
     def _column(self, name: str) -> int:
         """Return the index of a column, given its name or its number from 1."""

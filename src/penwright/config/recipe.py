@@ -103,6 +103,7 @@ class FineTuningSettings(Settings):
     keep_old: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of batches from the base model's training text
     trim_vocabulary: bool = False  # drop tokens of the base model that are not in the training text
     add_tokens: PositiveInt | str | None = None  # number of new tokens to learn from the text, or a file of words
+    contrastive: bool = False  # for few labels: contrastive fine-tuning and a new head, instead of ordinary training
 
 
 class ChatSettings(Settings):

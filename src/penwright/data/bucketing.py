@@ -27,6 +27,7 @@ from penwright.data.batches import (
 )
 from penwright.data.store import Column
 from penwright.errors import PenwrightError
+from penwright.tokenizers.pairs import cut_pair
 
 Labels = NDArray[np.int32]
 _LONGEST_BATCH = 4  # maximum size of a batch of long labelled texts, as a multiple of `batch_tokens`
@@ -139,6 +140,7 @@ class TokenDropout:
 
     mean: float  # average share of hidden tokens, from 0 to 1
     keeps_start: bool = False  # keep the start token, for classifiers that read only this token
+    kept: int | None = None  # id of a token that is never hidden and occurs twice: the end token of pairs of texts
 
     @property
     def _never_hidden(self) -> slice:
@@ -149,15 +151,17 @@ class TokenDropout:
         """Draw the number of tokens to keep in each text. `lengths` includes the start and end tokens."""
         spread = min(self.mean, max(0.0, MOST_HIDDEN - self.mean))
         shares = random.uniform(self.mean - spread, self.mean + spread, len(lengths))
-        always = self._never_hidden.stop - self._never_hidden.start
-        return always + random.binomial(lengths - always, 1 - shares)
+        always = self._never_hidden.stop - self._never_hidden.start + (0 if self.kept is None else 2)
+        return always + random.binomial(np.maximum(lengths - always, 0), 1 - shares)
 
     def shown(self, batch: LabelledBatch, numbers: NDArray[np.int64], random: Generator) -> LabelledBatch:
         """Return the batch with only `numbers[i]` random tokens of text i, in order and with their positions."""
         whole = batch.tokens.shape[1]
         # In each row, the tokens with the smallest random keys are kept.
         keys = np.where(batch.padding.numpy(), random.random(batch.tokens.shape), 2.0)
-        keys[:, self._never_hidden] = -1.0
+        if self.kept is not None:
+            keys[(batch.tokens == self.kept).numpy()] = -1.0
+        keys[:, self._never_hidden] = -2.0
         width = min(whole, -(-int(numbers.max()) // LENGTH_STEP) * LENGTH_STEP)
         drawn = keys.argsort(1)[:, :width]
         # Padding has the index `whole`, one past the last token.
@@ -194,6 +198,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         """
         self.text, self.labels, self.markers = text, labels, markers
         self.token_dropout, self.targets = token_dropout, targets
+        self.are_pairs = False  # whether each text is a pair; a long pair is cut in the same way in each epoch
         self.cut = max(1, context_length - 2)
         self.beyond = np.maximum(text.lengths - self.cut, 0)  # number of tokens beyond the context, for each text
         self.n_cut = int((self.beyond > 0).sum())
@@ -224,12 +229,18 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         beyond = self.beyond[rows]
         begins = random.integers(beyond + 1) if random is not None and beyond.any() else np.zeros_like(beyond)
         places = zip(rows.tolist(), begins.tolist(), strict=True)
-        texts = [self.text[row][begin : begin + self.cut] for row, begin in places]
+        texts = [self._part(row, begin) for row, begin in places]
         start, end = (self.markers.start,), (self.markers.end,)
         tokens, lengths = _padded(texts, self.markers.pad, before=start, after=end, most=self.longest)
         labels = torch.from_numpy(self.labels[rows].astype(np.int64))
         targets = labels if self.targets is None else self.targets[labels]
         return LabelledBatch(len(rows), tokens, torch.arange(tokens.shape[1]) < lengths[:, None], targets)
+
+    def _part(self, row: int, begin: int) -> NDArray[np.integer]:
+        """Return at most `cut` tokens of a text: those from `begin` on or, of a pair, the first ones of each text."""
+        if self.are_pairs and self.beyond[row]:
+            return np.array(cut_pair(self.text[row].tolist(), self.markers.end, self.cut))
+        return self.text[row][begin : begin + self.cut]
 
 
 AnyBatches = Batches[TextBatch] | Batches[PairBatch] | Batches[LabelledBatch] | Batches[MaskedBatch]

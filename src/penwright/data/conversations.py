@@ -9,13 +9,21 @@ from typing import NamedTuple
 import numpy as np
 
 from penwright.data.columns import find_column, names_in
-from penwright.data.corpus import DEFAULT_READING, Broken, Cleaning, Columns, Corpus, CorpusPart, ReadingOptions, Rule
+from penwright.data.corpus import (
+    DEFAULT_READING,
+    Broken,
+    Cleaning,
+    Columns,
+    Corpus,
+    CorpusPart,
+    ReadingOptions,
+)
 from penwright.data.files import examine_text
 from penwright.data.paths import expand_archives
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.layout import ANSWER_NAMES, PROMPT_NAMES
 from penwright.data.readers.tables import Table, find_table
-from penwright.data.report import count
+from penwright.data.report import Rule, count
 from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules, open_evaluation_rows, open_rows
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
 from penwright.errors import PenwrightError

@@ -6,14 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Generic, NamedTuple, TypeVar
 
 from penwright.config import ProblemType
 from penwright.data.files import SourceFile
-from penwright.data.report import Dropped, Report, count
+from penwright.data.report import Report, count
 from penwright.data.splits import Mask
 from penwright.errors import PenwrightError
 from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate
@@ -42,7 +39,10 @@ class Pair(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """A text and its label: a class, several classes joined by BETWEEN_LABELS, or a number."""
+    """A text and its label: a class, several classes joined by BETWEEN_LABELS, or a number.
+
+    The two texts of a pair are joined by BETWEEN_TEXTS.
+    """
 
     text: str
     label: str
@@ -66,7 +66,8 @@ class Columns:
 
     source: str | int | None = None
     target: str | int | None = None
-    text: tuple[str | int, ...] | str | int | None = None  # text columns; several are joined by a space
+    text: tuple[str | int, ...] | str | int | None = None  # text columns; more than two are joined by a space
+    text_pairs: bool | None = None  # read two text columns as a pair, instead of joining them; None: if there are two
     label: str | int | None = None
     label_kind: LabelKind | None = None  # the kind of labels; None: detect it
     group: str | int | None = None  # column; rows with the same value in it are held out together
@@ -139,6 +140,7 @@ class Corpus(Generic[Example]):
     names: tuple[str, ...] = ()  # names of the two sides, if all files agree
     roles: Roles = field(default_factory=dict)  # the columns that were chosen, if all files agree
     label_kind: LabelKind | None = None  # the kind of labels; None unless the corpus is labelled
+    text_pairs: bool = False  # whether each text is a pair of texts
     label_values: tuple[str, ...] = ()  # distinct values of `Labelled.label`; empty if each text has one class
 
     @property
@@ -211,6 +213,7 @@ class Source(Generic[Item]):
     remark: str = ""  # remark on parts that were not read
     roles: Roles = field(default_factory=dict)  # the chosen columns of each role
     label_kind: LabelKind | None = None  # the kind of labels; None unless the items are labelled texts
+    text_pairs: bool = False  # whether each text is a pair of texts
     groups: Callable[[], Iterator[str]] | None = None  # yields the group of each item; None: items have no groups
 
 
@@ -249,6 +252,17 @@ class Sources(Generic[Item]):
         return next(iter(kinds))
 
     @property
+    def text_pairs(self) -> bool:
+        """Whether each text is a pair of texts. Raises PenwrightError if only some sources have pairs."""
+        places = {source.text_pairs: source.files[0].path for source in self.each}
+        if len(places) > 1:
+            raise PenwrightError(
+                f"{places[True]} has pairs of texts, but {places[False]} has single texts. Name the text columns for "
+                "all files: --columns"
+            )
+        return True in places
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Remarks on the columns chosen in each file, and on parts that were not read."""
         chosen = [f"{source.files[0].path}: {source.choice}" for source in self.each if source.choice]
@@ -268,31 +282,8 @@ class Sources(Generic[Item]):
         raise IndexError(number)
 
 
-Rule = tuple[str, Callable[[Mask], Mask]]  # a reason, and a function that returns which of the kept items to drop
-
-
 def number_reason(item: object, reasons: dict[str, int]) -> int:
     """Return the number of the reason why an item is broken; 0 if it is readable. Add a new reason to `reasons`."""
     if item is not None and not isinstance(item, Broken):
         return 0
     return reasons.setdefault(UNKNOWN if item is None else item.reason, len(reasons) + 1)
-
-
-def broken_rules(numbers: NDArray[np.integer[Any]], reasons: Mapping[str, int]) -> list[Rule]:
-    """Return one rule for each reason. The rule drops the items that are broken for this reason."""
-
-    def rule(number: int) -> Callable[[Mask], Mask]:
-        return lambda _: numbers == number
-
-    return [(reason, rule(number)) for reason, number in reasons.items()]
-
-
-def leave_out(rules: Sequence[Rule], keep: Mask, place: Callable[[int], str]) -> list[Dropped]:
-    """Apply the rules in order, removing items from `keep`. Return the number of items that each rule drops."""
-    dropped = []
-    for reason, rule in rules:
-        fails = rule(keep) & keep
-        if fails.any():
-            dropped.append(Dropped(reason, int(fails.sum()), place(int(np.argmax(fails)))))
-            keep &= ~fails
-    return dropped

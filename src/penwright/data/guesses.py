@@ -288,7 +288,8 @@ def advice_for_more_texts(profiles: Profiles, texts: Collection[int], used: Coll
     """Describe how to join unused text columns to the text; return "" if there are none."""
     more = [column for column in texts_of(profiles) if column.place not in used]
     every = [column for column in profiles if column.place in texts or column in more]
-    return f"to read all text columns, joined by a space: --set {quote(setting('text', *every))}" if more else ""
+    how = "both text columns, as a pair" if len(every) == 2 else "all text columns, joined by a space"
+    return f"to read {how}: --set {quote(setting('text', *every))}" if more else ""
 
 
 def _options(key: str, columns: Profiles) -> list[Option]:
@@ -297,4 +298,7 @@ def _options(key: str, columns: Profiles) -> list[Option]:
 
 def _undecided(table: str, what: str, key: str, columns: Profiles) -> Undecided:
     others = [column for column in columns if column.kind != LISTS]
-    return Undecided(f"{table}: {what.rstrip('?')}?", _options(key, others or columns))
+    options = _options(key, others or columns)
+    if key == "text" and len(others) == 2:
+        options.append(Option((setting(key, *others),), "both, as a pair of texts"))
+    return Undecided(f"{table}: {what.rstrip('?')}?", options)

@@ -21,7 +21,6 @@ from penwright.data.corpus import (
     LabelKind,
     Labelled,
     ReadingOptions,
-    Rule,
 )
 from penwright.data.files import examine_text
 from penwright.data.labels import (
@@ -29,10 +28,8 @@ from penwright.data.labels import (
     find_separator,
     kind_of_labels,
     label_cleaning_remark,
-    label_set,
     notes_on_labels,
-    number_label,
-    single_label,
+    with_tidy_labels,
 )
 from penwright.data.paths import expand_archives, is_folder
 from penwright.data.readers.bilingual import holds_pairs
@@ -40,12 +37,11 @@ from penwright.data.readers.delimited import PREFIX, LabelledLines, labelled_lin
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table_file, open_table, select
-from penwright.data.report import count
+from penwright.data.report import Rule, count
 from penwright.data.rows import (
     RowKind,
     Rows,
     RowSource,
-    TwoSides,
     common_rules,
     group_hashes,
     open_evaluation_rows,
@@ -135,14 +131,19 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
     """Return the rows of a table as labelled texts."""
     chosen = labelled_columns(table, columns)
     texts, (label,) = chosen.places["text"], chosen.places["label"]
-    names = " + ".join(table.columns[text] for text in texts)
+    are_pairs = len(texts) == 2 and columns.text_pairs is not False
+    if columns.text_pairs and not are_pairs:
+        raise PenwrightError(
+            f"{table.name}: this model reads pairs of texts. Name their columns: --columns FIRST,SECOND"
+        )
+    names = (" | " if are_pairs else " + ").join(table.columns[text] for text in texts)
     choice = f"text = column {names}, label = column {table.columns[label]}"
     if columns.label_names:
         choice += f" ({', '.join(f'{old} is {new}' for old, new in columns.label_names.items())})"
     values, kind = chosen.profiles[label].values, _kind(table, chosen, label, columns)
     choice += {"multi_label_classification": ", several labels", "regression": ", a number"}.get(kind.problem_type, "")
     choice += f" separated by {kind.separator}" if kind.separator else ""
-    read = partial(_with_tidy_labels, table, texts, label, replace(columns, label_kind=kind))
+    read = partial(with_tidy_labels, table, texts, label, replace(columns, label_kind=kind, text_pairs=are_pairs))
     why = f"{table.name}: {table.form}" if isinstance(table, LabelledLines) else chosen.remark
     remark = "\n".join(filter(None, [why, label_cleaning_remark(table.name, values)]))
     groups = None
@@ -150,7 +151,15 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
         choice += f", group = column {table.columns[place[0]]}"
         groups = partial(_groups, table, place[0])
     return RowSource(
-        table.files, read, table.place, choice, remark=remark, roles=chosen.roles(table), label_kind=kind, groups=groups
+        table.files,
+        read,
+        table.place,
+        choice,
+        remark=remark,
+        roles=chosen.roles(table),
+        label_kind=kind,
+        text_pairs=are_pairs,
+        groups=groups,
     )
 
 
@@ -167,28 +176,6 @@ def _kind(table: Table, chosen: ColumnChoice, label: int, columns: Columns) -> L
 def _groups(table: Table, column: int) -> Iterator[str]:
     """Yield the group of every row, or "" for a row without one."""
     return ("" if isinstance(row, Broken) else row[0] for row in select(table, (column,), column))
-
-
-def _with_tidy_labels(table: Table, texts: Sequence[int], label: int, columns: Columns) -> Iterator[TwoSides | Broken]:
-    """Yield the text and the label of every row. Labels are tidied, and renamed as specified in the settings."""
-    tidy: dict[str, str | Broken] = {}
-    names, (problem_type, separator) = columns.label_names, columns.label_kind or LabelKind()
-    for number, row in enumerate(select(table, texts, label)):
-        if isinstance(row, Broken):
-            yield row
-            continue
-        text, found = row
-        if found in tidy:
-            pass
-        elif problem_type == "multi_label_classification":
-            tidy[found] = label_set(found, separator, names)
-        elif problem_type == "regression":
-            tidy[found] = number_label(found)
-        else:
-            single = single_label(found, table.place(number))
-            tidy[found] = names.get(found) or names.get(single, single)
-        target = tidy[found]
-        yield target if isinstance(target, Broken) else (text, target)
 
 
 def _check_rows(rows: Rows, keep: Mask, reading: ReadingOptions) -> list[str]:

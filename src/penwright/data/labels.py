@@ -4,19 +4,23 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from math import isfinite, nan
 from shlex import quote
 from unicodedata import category, normalize
 
-from penwright.data.corpus import BETWEEN_LABELS, Broken, Corpus, LabelKind, Labelled
+from penwright.data.corpus import BETWEEN_LABELS, Broken, Columns, Corpus, LabelKind, Labelled
+from penwright.data.readers.tables import Table, select
 from penwright.data.report import count
+from penwright.data.rows import TwoSides
 from penwright.errors import PenwrightError
+from penwright.text import BETWEEN_TEXTS
 
 JOINERS = "\u200c\u200d"  # invisible characters that are needed to write some languages and emoji
 SEPARATORS = "|;,"
 CLEAR_SEPARATORS = "|;"  # characters that hardly ever occur within a label
 SEVERAL = 0.1  # labels may be combinations if at least this share contains a separator
+BLANK_IN_PAIR = Broken("one text of the pair is blank")
 NO_NUMBER = Broken("the label is not a number")
 FEW_NUMBERS = 10  # more different numbers than this are probably a scale, not class names
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
@@ -31,6 +35,32 @@ def single_label(label: str, place: str) -> str:
             "learn any number of labels for each text: --set model.problem_type=multi_label_classification"
         )
     return tidy_label(label if items is None else "".join(items))
+
+
+def with_tidy_labels(table: Table, texts: Sequence[int], label: int, columns: Columns) -> Iterator[TwoSides | Broken]:
+    """Yield the text and the label of every row. Labels are tidied, and renamed as specified in the settings."""
+    tidy: dict[str, str | Broken] = {}
+    names, (problem_type, separator) = columns.label_names, columns.label_kind or LabelKind()
+    for number, row in enumerate(select(table, texts, label, BETWEEN_TEXTS if columns.text_pairs else " ")):
+        if isinstance(row, Broken):
+            yield row
+            continue
+        text, found = row
+        if columns.text_pairs and text.count(BETWEEN_TEXTS) != 1 and text:
+            yield BLANK_IN_PAIR
+            continue
+        text = text.replace("\t", " ") if columns.text_pairs else text  # users put a tab between the texts of a pair
+        if found in tidy:
+            pass
+        elif problem_type == "multi_label_classification":
+            tidy[found] = label_set(found, separator, names)
+        elif problem_type == "regression":
+            tidy[found] = number_label(found)
+        else:
+            single = single_label(found, table.place(number))
+            tidy[found] = names.get(found) or names.get(single, single)
+        target = tidy[found]
+        yield target if isinstance(target, Broken) else (text, target)
 
 
 def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str:

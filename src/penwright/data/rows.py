@@ -19,17 +19,14 @@ from penwright.data.corpus import (
     CorpusPart,
     Example,
     ReadingOptions,
-    Rule,
     Source,
     Sources,
-    broken_rules,
     fingerprint_of,
-    leave_out,
     number_reason,
     only_held_out,
     with_training_columns,
 )
-from penwright.data.report import Dropped, Report, count, reasons
+from penwright.data.report import Dropped, Report, Rule, broken_rules, count, leave_out, reasons
 from penwright.data.splits import Hashes, Mask, repeats
 from penwright.errors import PenwrightError
 
@@ -191,6 +188,7 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
         names=names.pop() if len(names) == 1 else (),
         roles=rows.roles,
         label_kind=rows.label_kind,
+        text_pairs=rows.text_pairs,
     )
 
 
@@ -202,7 +200,9 @@ def open_evaluation_rows(
     corpus = only_held_out(kind.part(rows, chosen), rows.files, kind.unit, rows.choices, rows.notes)
     names = {source.names for source in rows.each}
     names_of_sides = names.pop() if len(names) == 1 else ()
-    return replace(corpus, names=names_of_sides, roles=rows.roles, label_kind=rows.label_kind)
+    return replace(
+        corpus, names=names_of_sides, roles=rows.roles, label_kind=rows.label_kind, text_pairs=rows.text_pairs
+    )
 
 
 def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Rows:

@@ -15,15 +15,12 @@ from penwright.data.corpus import (
     CorpusPart,
     Document,
     ReadingOptions,
-    Rule,
-    broken_rules,
     fingerprint_of,
-    leave_out,
     only_held_out,
     with_training_columns,
 )
 from penwright.data.documents import Documents, TextSlice, open_documents
-from penwright.data.report import Dropped, Report, count, reasons
+from penwright.data.report import Dropped, Report, Rule, broken_rules, count, leave_out, reasons
 from penwright.data.splits import (
     DEFAULT_FRACTION,
     Cut,

@@ -9,6 +9,8 @@ from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from penwright.text import BETWEEN_TEXTS
+
 N_MISTAKES = 20
 LONGEST_TEXT = 300  # maximum number of characters of a text to store
 
@@ -114,7 +116,7 @@ def worst_mistakes(
             float(best.values[row].exp()),
             labels[int(best.indices[row])],
             labels[int(truth[row])],
-            texts[row][:LONGEST_TEXT],
+            texts[row].replace(BETWEEN_TEXTS, " | ")[:LONGEST_TEXT],
             first_row + row,
         )
         for row in worst

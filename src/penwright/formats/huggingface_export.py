@@ -112,6 +112,8 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
         wanted["tie_embeddings"] = "output"  # a writer has one embedding, so "all" and "output" have the same effect
     if wanted["qkv_bias"] == wanted["bias"]:
         wanted["qkv_bias"] = None
+    if wanted["token_types"] == 2:
+        wanted["text_pairs"] = False  # nothing is lost: tokenizers of transformers mark the second text of a pair
     if task == "translate":
         wanted["n_decoder_layers"] = wanted["n_decoder_layers"] or wanted["n_layers"]
     config: dict[str, object] = {key: values[0] for key, values in architecture.supported.items()}

@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from penwright.config import ModelSettings
@@ -20,16 +20,22 @@ class Embedding(nn.Module):
         self.tokens = tokens if tokens is not None else nn.Embedding(vocab_size, settings.d_model)
         self.scale = sqrt(settings.d_model) if settings.scale_embeddings else 1.0
         self.positions = added_positions(settings)
+        self.second = nn.Embedding(1, settings.d_model) if settings.token_types == 2 else None
         norm = make_norm(settings.d_model, settings.norm, bias=settings.bias)
         self.norm = norm if settings.embedding_norm else nn.Identity()
         self.dropout = Dropout(settings.dropout)
 
     def forward(
-        self, tokens: Int[Tensor, "batch length"], positions: Int[Tensor, "rows length"]
+        self,
+        tokens: Int[Tensor, "batch length"],
+        positions: Int[Tensor, "rows length"],
+        in_second: Bool[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the vectors of these tokens at these positions."""
+        """Return the vectors of these tokens at these positions. `in_second` is True in the second text of a pair."""
         x = self.tokens(tokens) * self.scale
         x = x if self.positions is None else x + self.positions(positions).to(x.dtype)
+        if self.second is not None and in_second is not None:
+            x = x + in_second[..., None] * self.second.weight[0].to(x.dtype)
         return self.dropout(self.norm(x))
 
 

@@ -59,7 +59,16 @@ class EncoderOnly(nn.Module):
         """Return the hidden state of each token."""
         positions = positions_of(tokens, None, self.settings) if positions is None else positions
         mask = Mask(window=self.settings.window, padding=padding)
-        return self.encoder(self.embedding(tokens, positions), positions, mask)
+        in_second = self._in_second_text(tokens, padding) if self.settings.text_pairs else None
+        return self.encoder(self.embedding(tokens, positions, in_second), positions, mask)
+
+    @staticmethod
+    def _in_second_text(
+        tokens: Int[Tensor, "batch length"], padding: Bool[Tensor, "batch length"]
+    ) -> Bool[Tensor, "batch length"]:
+        """Return which tokens come after the first end token. The last token of every row is an end token."""
+        ends = tokens == tokens.gather(1, padding.sum(1, keepdim=True) - 1)
+        return ends.cumsum(1) > ends.long()
 
     def label_logits(
         self, hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]

@@ -27,6 +27,7 @@ from penwright.tasks import chat, classification, encoding, generation, labelled
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext, make_card, reading_of
 from penwright.tasks.dictionary import open_pairs_with_dictionary
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.pairs import text_in_pieces
 
 __all__ = [
     "TASKS",
@@ -66,7 +67,10 @@ class TaskParts:
         )
 
         def build(folder: Path) -> None:
-            write_store(folder, self.columns, self.rows(part, values), tokenizer, key, self.labels)
+            rows = self.rows(part, values)
+            if corpus.text_pairs:
+                rows = ((text_in_pieces(str(text), tokenizer), *labels) for text, *labels in rows)
+            write_store(folder, self.columns, rows, tokenizer, key, self.labels)
 
         return cached_store(cache_folder("tokens"), key, build)
 

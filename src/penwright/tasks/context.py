@@ -50,6 +50,7 @@ class RunContext:
     linear_outputs: Tensor | None = None  # outputs of `linear` for the texts of quick evaluations
     dictionary: Mapping[str, str] | None = None  # word translations for the baseline; None: learned from the corpus
     has_new_head: bool = False  # whether a fine-tuned model has a new, untrained head
+    is_trained: bool = False  # whether contrastive fine-tuning replaces ordinary training
 
     @property
     def markers(self) -> Markers:
@@ -79,6 +80,7 @@ def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
             source=data.source,
             target=data.target,
             text=data.text,
+            text_pairs=recipe.model.text_pairs,
             label=data.label,
             label_kind=LabelKind(recipe.model.problem_type, data.label_separator),
             group=data.group,

@@ -21,6 +21,7 @@ from penwright.data.store_writer import Cell
 from penwright.errors import PenwrightError
 from penwright.model.encoder_only import EncoderOnly
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
+from penwright.text import BETWEEN_TEXTS
 
 SHOWN = 10  # maximum number of labels in an error message
 MOST_EVALUATED = 10_000  # maximum number of texts in a quick evaluation
@@ -65,22 +66,30 @@ def texts(corpus: AnyCorpus) -> Iterator[str]:
     """Yield the training texts."""
     for example in corpus.training:
         assert isinstance(example, Labelled)
-        yield example.text
+        yield example.text.replace(BETWEEN_TEXTS, " ")
 
 
 def batches(context: RunContext, store: TokenStore) -> LabelledBatches:
     """Return the batches of a token store."""
     recipe, model = context.recipe, context.recipe.model
-    return LabelledBatches(
+    batches = LabelledBatches(
         store.column("text"),
         store.labels["label"],
         model.context_length,
         recipe.training.batch_tokens,
         context.markers,
         recipe.seed,
-        TokenDropout(model.token_dropout, model.pooling == "first") if model.token_dropout else None,
+        _token_dropout(context),
         target_table(context, context.corpus),
     )
+    batches.are_pairs = model.text_pairs
+    return batches
+
+
+def _token_dropout(context: RunContext) -> TokenDropout | None:
+    model = context.recipe.model
+    kept = context.markers.end if model.text_pairs else None
+    return TokenDropout(model.token_dropout, model.pooling == "first", kept) if model.token_dropout else None
 
 
 def target_table(context: RunContext, corpus: AnyCorpus) -> Float[Tensor, "values n_labels"] | None:
@@ -207,7 +216,12 @@ def classifier_of(context: RunContext) -> Classifier:
 
 def true_targets(context: RunContext) -> Targets:
     """Return the targets of the held-out texts."""
-    numbers = torch.from_numpy(context.held_out.labels["label"].astype(np.int64))
+    return targets_of(context, context.held_out)
+
+
+def targets_of(context: RunContext, store: TokenStore) -> Targets:
+    """Return the targets of the texts in a token store."""
+    numbers = torch.from_numpy(store.labels["label"].astype(np.int64))
     table = target_table(context, context.corpus)
     return numbers if table is None else table[numbers]
 
@@ -225,5 +239,6 @@ def most_at_once(context: RunContext) -> int:
 
 
 def held_out_examples(context: RunContext, n: int) -> list[Labelled]:
-    """Return the first held-out texts with their labels."""
-    return [example for example in islice(context.corpus.held_out, n) if isinstance(example, Labelled)]
+    """Return the first held-out texts with their labels. A tab stands between the texts of a pair."""
+    found = [example for example in islice(context.corpus.held_out, n) if isinstance(example, Labelled)]
+    return [example._replace(text=example.text.replace(BETWEEN_TEXTS, "\t")) for example in found]

@@ -40,7 +40,7 @@ def with_base(given: Table) -> Table:
     if given.get("lora") and given["finetuning"].get("add_tokens"):
         raise UsageError("--add-tokens cannot be combined with --lora: adapters do not train the vectors of tokens")
     weights_for(given["task"], base.recipe.task, {})  # raises PenwrightError if the weights do not fit the task
-    chosen = {"ngrams", "balanced", "problem_type"}
+    chosen = {"ngrams", "balanced", "problem_type", "text_pairs"}
     if not base.recipe.tokenizer.is_pretrained:
         chosen |= {"dropout"}  # a pretrained model keeps its own dropout, which is 0 for most writers
     if given["task"] != base.recipe.task:

@@ -16,6 +16,7 @@ from penwright.formats.tokenizer_source import read_tokenizer_source
 from penwright.run.folder import Run
 from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, AnyCorpus, reading_of
+from penwright.text import BETWEEN_TEXTS
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.training.auto.capacity import Facts
@@ -90,7 +91,7 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     given = with_base(_with_teacher_tokenizer(given))
     first = validate(Recipe, _without_open_choices(merge(given, {"task": task})), "the settings")
     corpus = TASKS[first.task].open_corpus(first.data.train, _reading(first, given))
-    given = merge(given, _kind_of_labels(corpus))
+    given = merge(given, _found_in(corpus))
     if tokenizer is None and (tokenizer := changed_tokenizer(first, corpus, say)):
         given = merge(given, {"tokenizer": {"vocab_size": tokenizer.vocab_size}})
     require_suitable(first, corpus, tokenizer, say)
@@ -114,21 +115,23 @@ def without_score_task(given: Table) -> Table:
 
 
 def _reading(recipe: Recipe, given: Table) -> ReadingOptions:
-    """Return the options for reading files. The kind of labels is detected unless `given` sets it."""
-    reading, separator = reading_of(recipe), recipe.data.label_separator
-    if "problem_type" in given.get("model", {}):
-        return reading
-    kind = LabelKind("multi_label_classification", separator) if separator else None
-    return replace(reading, columns=replace(reading.columns, label_kind=kind))
+    """Return the options for reading files. What `given` does not set is detected: kind of labels, pairs of texts."""
+    reading, separator, model = reading_of(recipe), recipe.data.label_separator, given.get("model", {})
+    columns = reading.columns
+    if "problem_type" not in model:
+        kind = LabelKind("multi_label_classification", separator) if separator else None
+        columns = replace(columns, label_kind=kind)
+    return replace(reading, columns=columns if "text_pairs" in model else replace(columns, text_pairs=None))
 
 
-def _kind_of_labels(corpus: AnyCorpus) -> Table:
-    """Return the settings for the kind of labels in a corpus; {} if each text has at most one label."""
+def _found_in(corpus: AnyCorpus) -> Table:
+    """Return the settings for the labels and texts in a corpus; {} for single texts with at most one label each."""
+    pairs: Table = {"model": {"text_pairs": True}} if corpus.text_pairs else {}
     if corpus.label_kind in (None, LabelKind()):
-        return {}
+        return pairs
     problem_type, separator = corpus.label_kind
-    data = {"data": {"label_separator": separator}} if separator else {}
-    return {"model": {"problem_type": problem_type}, **data}
+    data: Table = {"data": {"label_separator": separator}} if separator else {}
+    return merge(pairs, {"model": {"problem_type": problem_type}}, data)
 
 
 def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
@@ -172,7 +175,7 @@ def first_examples(corpus: AnyCorpus) -> list[dict[str, str]]:
     for example in islice(corpus.training, N_EXAMPLES):
         match example:
             case Pair() | Labelled():
-                collected.append(example._asdict())
+                collected.append({name: side.replace(BETWEEN_TEXTS, " | ") for name, side in example._asdict().items()})
             case Conversation(messages=(*_, prompt, answer)):
                 collected.append({"prompt": prompt.content, "answer": answer.content})
             case Document():

@@ -50,6 +50,9 @@ PAIRS_OF_TEXTS = (
     ("question", "passage"),
     ("question", "sentence"),
     ("query", "document"),
+    ("question", "answer"),
+    ("claim", "evidence"),
+    ("context", "response"),
 )
 OTHER_NAMES = split_words("id idx index title description name date rating stars score pos")
 TELLING_NAMES = frozenset((*SOURCE_NAMES, *TARGET_NAMES, *TEXT_NAMES, *LABEL_NAMES))

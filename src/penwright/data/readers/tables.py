@@ -94,15 +94,15 @@ def has_text_column(table: Table) -> bool:
     return any(name.lower() in TEXT_NAMES for name in table.columns)
 
 
-def select(table: Table, first: Sequence[int], second: int) -> Iterator[tuple[str, str] | Broken]:
-    """Yield the two sides of every row, without spaces around them. The columns in `first` are joined by a space."""
+def select(table: Table, first: Sequence[int], second: int, between: str = " ") -> Iterator[tuple[str, str] | Broken]:
+    """Yield the two sides of every row, without spaces around them. Blank cells of the `first` columns are left out."""
     for row in table.rows([*first, second]):
         if isinstance(row, Broken):
             yield row
         elif len(row) == 2:
             yield row[0].strip(), row[1].strip()
         else:
-            yield " ".join(filter(None, map(str.strip, row[:-1]))), row[-1].strip()
+            yield between.join(filter(None, map(str.strip, row[:-1]))), row[-1].strip()
 
 
 @dataclass(frozen=True)

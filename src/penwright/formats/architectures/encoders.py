@@ -35,8 +35,14 @@ _KEYS = (
     ("layer_norm_eps", "norm.eps"),
     ("hidden_dropout_prob", "dropout"),
     ("attention_probs_dropout_prob", "attention_dropout"),
+    ("type_vocab_size", "token_types"),
 )
-_DEFAULTS: Config = {"layer_norm_eps": 1e-12, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+_DEFAULTS: Config = {
+    "layer_norm_eps": 1e-12,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "type_vocab_size": 2,
+}
 _LAYER = (
     rename("attention.self.query", "attention.query"),
     rename("attention.self.key", "attention.key"),
@@ -63,6 +69,7 @@ def _modules(prefix: str, layers: str, layer: tuple[Rename, ...], head: tuple[Re
     return (
         rename(f"{prefix}embeddings.word_embeddings", "embedding.tokens"),
         rename(f"{prefix}embeddings.position_embeddings", "embedding.positions"),
+        rename(f"{prefix}embeddings.token_type_embeddings", "embedding.second"),
         rename(f"{prefix}embeddings.LayerNorm", "embedding.norm"),
         *layer_modules(f"{prefix}{layers}.{{i}}", "encoder.blocks.{i}", *layer),
         *head,
@@ -72,8 +79,8 @@ def _modules(prefix: str, layers: str, layer: tuple[Rename, ...], head: tuple[Re
 def _reading(prefix: str, offset: int = 0, *, types: bool = True) -> Callable[[Tensors], Tensors]:
     """Return a `prepare` function that adds the vector of token type 0 to every position, and drops unused positions.
 
-    All tokens of a text have type 0 (only pairs of texts have two types), so our model needs no token types. RoBERTa
-    numbers positions from 2.
+    Only the second text of a pair has type 1. Its vector becomes the difference from type 0. RoBERTa numbers positions
+    from 2, and has a single type.
     """
 
     def prepare(tensors: Tensors) -> Tensors:
@@ -85,20 +92,25 @@ def _reading(prefix: str, offset: int = 0, *, types: bool = True) -> Callable[[T
                 raise PenwrightError(f"the tensor {name} is missing")
         positions = tensors[names[0]][offset:].float()
         if types:
-            positions = positions + tensors.pop(names[1])[0].float()
+            first, *second = tensors.pop(names[1]).float()
+            positions = positions + first
+            if second:
+                tensors[names[1]] = (second[0] - first)[None]
         return {**tensors, names[0]: positions}
 
     return prepare
 
 
 def _writing(prefix: str, offset: int = 0) -> Callable[[Tensors], Tensors]:
-    """Return a `restore` function that adds zero token type embeddings, since the positions include type 0."""
+    """Return a `restore` function that adds zeros for token type 0, whose vector is part of the positions."""
 
     def restore(tensors: Tensors) -> Tensors:
         name, types = (f"{prefix}embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type"))
         positions = tensors[name]
         unused = positions.new_zeros(offset, positions.shape[1])
-        return {**tensors, name: torch.cat([unused, positions]), types: torch.zeros_like(positions[:2])}
+        second = [tensors[types]] if types in tensors else []
+        vectors = torch.cat([torch.zeros_like(positions[:1]), *second])
+        return {**tensors, name: torch.cat([unused, positions]), types: vectors}
 
     return restore
 

@@ -22,6 +22,7 @@ PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3
 # Batch size in tokens and learning rate for pretrained models that become classifiers: BERT's values, and a higher
 # rate for models that are narrower than BERT (measured with MiniLM, whose width is 384).
 FINE_BATCH, FINE_RATE, NARROW_RATE, WIDTH_OF_BERT = 768, 5e-5, 2e-4, 768
+FEW_LABELS = 64  # texts per label up to which a pretrained encoder is tuned contrastively
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
 
 
@@ -169,6 +170,12 @@ class _Planner:
             if self.facts.task == "classify":  # choose token dropout before the size, since dropped tokens cost no time
                 if not self._is_pretrained:
                     self._suggest("model.token_dropout", *self._token_dropout())
+                if self.choices.section("model").get("text_pairs"):
+                    self._suggest("model.token_types", 2, "tells the two texts of a pair apart")
+                if self._has_few_labels:
+                    few = f"at most {FEW_LABELS} texts for each label"
+                    self._suggest("finetuning.contrastive", True, f"{few}: needs fewer texts than ordinary training")
+                    self._suggest("model.ngrams", False, f"{few}: n-grams need more")
                 self._suggest("model.ngrams", True, "adds a linear classifier, which learns fast (measured)")
         if size is None and self.facts.task == "classify":
             self._suggest("model.n_layers", 2, "labels carry little information; more layers overfit (measured)")
@@ -207,6 +214,13 @@ class _Planner:
         tokenizer = self.choices.section("tokenizer")
         is_imported = tokenizer.get("type") == "imported" and not tokenizer.get("from")
         return is_imported and bool(self.choices.section("finetuning"))
+
+    @property
+    def _has_few_labels(self) -> bool:
+        """Whether a classifier has few texts for each label, but a pretrained base and a budget in minutes."""
+        facts, problem = self.facts, self.choices.section("model").get("problem_type", "single_label_classification")
+        is_few = facts.n_examples <= FEW_LABELS * facts.n_labels and problem == "single_label_classification"
+        return is_few and self._is_pretrained and "minutes" in self.choices.section("training")
 
     @property
     def _is_taught(self) -> bool:

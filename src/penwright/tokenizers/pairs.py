@@ -1,0 +1,31 @@
+"""The tokens of pairs of texts: an end token stands between the two texts, as in BERT."""
+
+from collections.abc import Sequence
+
+from penwright.text import BETWEEN_TEXTS
+from penwright.tokenizers.kinds import Markup
+from penwright.tokenizers.tokenizer import Tokenizer
+
+
+def text_in_pieces(text: str, tokenizer: Tokenizer) -> tuple[str, ...]:
+    """Return a text in pieces for a token store. The name of the end token stands between the texts of a pair."""
+    between = Markup(next(name for name, number in tokenizer.special_ids.items() if number == tokenizer.end_id))
+    first, *others = text.split(BETWEEN_TEXTS)
+    return (first, *(piece for other in others for piece in (between, other)), Markup(""))
+
+
+def encode_text(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens of a text, or of a pair of texts, without the start token and the last end token."""
+    first, *others = (tokenizer.encode(each) for each in text.split(BETWEEN_TEXTS))
+    return [*first, *(token for tokens in others for token in (tokenizer.end_id, *tokens))]
+
+
+def cut_pair(tokens: Sequence[int], end: int, room: int) -> list[int]:
+    """Return the first `room` tokens of a pair at most. The longer text is cut first, at its end."""
+    tokens = list(tokens)
+    if len(tokens) <= room or end not in tokens:
+        return tokens[:room]
+    border, left = tokens.index(end), room - 1
+    n_second = len(tokens) - border - 1
+    n_first = min(border, max(left // 2, left - n_second))
+    return [*tokens[:n_first], end, *tokens[border + 1 :][: left - n_first]]
