@@ -164,11 +164,26 @@ def test_writer_is_fine_tuned_to_a_classifier_with_a_new_head(
         "train", corpora / "labels.csv", "--from", runs / "writer", "--steps", 3, "--run", run, *settings()
     )
     assert made.returncode == 0, made.stderr
-    assert "before fine-tuning" not in made.stderr  # a new head has no score worth reporting
+    assert "right in cross-validation" in made.stderr  # the head is fitted before the first step
+    assert next(record["step"] for record in Run(run).records("metrics.jsonl")) == 0
     base = open_run(runs / "writer")
     assert open_run(run).recipe.task == "classify"
     assert open_run(run).tokenizer.fingerprint == base.tokenizer.fingerprint
     assert penwright_package.load(run).classify("a fine film")[0].label in ("good", "bad")
+
+
+def test_few_labels_are_learned_contrastively_and_without_steps(
+    penwright: Command, runs: Path, corpora: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    options = ["--from", runs / "writer", "--minutes", 0.5, "--set", "finetuning.contrastive=true", *settings()]
+    made = penwright("train", corpora / "labels.csv", "--run", run, *options)
+    assert made.returncode == 0, made.stderr
+    assert "contrastive fine-tuning:" in made.stderr and "before fine-tuning" not in made.stderr
+    assert [record["step"] for record in Run(run).records("metrics.jsonl")] == [0]
+    assert penwright_package.load(run).classify("a fine film")[0].label == "good"
+    more = penwright("train", "--resume", run)
+    assert more.returncode == 1 and "To train longer, add a budget" in more.stderr
 
 
 def test_classifier_is_fine_tuned_keeping_its_head(

@@ -30,6 +30,7 @@ STRENGTHS_OF_SCORES: Sequence[float] = (
     10.0,
     30.0,
 )  # inverse regularization strengths to try for scores (regression)
+N_FOLDS, FEW_TEXTS = 5, 1000  # all folds are checked if there are at most this many texts
 MANY_LABELS = 1000  # with at least this many labels, only one regularization strength is tried, to save time
 MOST_WORK = 1e11  # maximum number of multiplications per fit; limits the number of iterations
 MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
@@ -53,6 +54,14 @@ class Coefficients(NamedTuple):
         return rows.dot(self.weights) + self.bias
 
 
+class ChosenStrength(NamedTuple):
+    """A regularization strength, chosen by cross-validation."""
+
+    strength: float
+    coefficients: Coefficients  # fitted without the texts of the fold that was checked last
+    logits: Float[Tensor, "texts n_labels"]  # of each text that was checked, by a fit without the text; 0 for others
+
+
 def choose_strength(
     rows: SparseRows,
     labels: Targets,
@@ -61,25 +70,40 @@ def choose_strength(
     folds: NDArray[np.int64],
     until: float = inf,
     problem: ProblemType = SINGLE,
-) -> tuple[float, Coefficients]:
-    """Return the regularization strength with the lowest loss on the first fold, and the coefficients fitted with it.
+) -> ChosenStrength:
+    """Choose the regularization strength with the lowest loss on texts that were left out of the fit.
 
-    The coefficients are fitted on the other folds.
+    One fold is left out. If there are at most FEW_TEXTS texts, each fold is left out once, because one fold is too
+    small to choose by.
     """
-    others, own = np.flatnonzero(folds != 0), np.flatnonzero(folds == 0)
-    train, check = rows.take(others), rows.take(own)
-    found: list[tuple[float, float, Coefficients]] = []  # results as (loss, strength, coefficients)
+    n_checked = int(folds.max(initial=0)) + 1 if rows.n_rows <= FEW_TEXTS else 1
+    parts = [(np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)) for fold in range(n_checked)]
+    train, check = ([rows.take(part) for part in side] for side in zip(*parts, strict=True))
+    found: list[tuple[float, ChosenStrength]] = []
     strengths = STRENGTHS_OF_SCORES if problem == "regression" else STRENGTHS
     strengths = strengths if n_labels < MANY_LABELS else strengths[1:2]
+    starts: list[Coefficients | None] = [None] * n_checked
     for number, strength in enumerate(strengths):
-        start, own_end = found[-1][2] if found else None, share_of_time(until, 1 / (len(strengths) - number))
-        fitted = fit_coefficients(train, labels[others], n_labels, n_ngrams, strength, start, own_end, problem)
-        loss, _ = _loss_and_errors(fitted.logits(check), labels[own], problem)
-        found.append((loss, strength, fitted))
+        end, logits, loss = share_of_time(until, 1 / (len(strengths) - number)), torch.zeros(rows.n_rows, n_labels), 0.0
+        for fold, (others, own) in enumerate(parts):
+            own_end, start = share_of_time(end, 1 / (n_checked - fold)), starts[fold]
+            fitted = fit_coefficients(
+                train[fold], labels[others], n_labels, n_ngrams, strength, start, own_end, problem
+            )
+            starts[fold], logits[own] = fitted, fitted.logits(check[fold])
+            loss += len(own) * loss_and_errors(logits[own], labels[own], problem)[0] if len(own) else 0.0
+        found.append((loss, ChosenStrength(strength, fitted, logits)))
         if loss > min(each[0] for each in found):
             break
-    _, strength, coefficients = min(found, key=lambda each: each[0])
-    return strength, coefficients
+    return min(found, key=lambda each: each[0])[1]
+
+
+def stratified_folds(labels: Targets, seed: int, n_folds: int = N_FOLDS) -> NDArray[np.int64]:
+    """Assign each text to a fold at random. If each text has one label, each fold has the same share of each label."""
+    classes = labels.numpy() if labels.ndim == 1 else np.zeros(len(labels))
+    folds = np.empty(len(labels), np.int64)
+    folds[np.lexsort((np.random.default_rng(seed).random(len(labels)), classes))] = np.arange(len(labels)) % n_folds
+    return folds
 
 
 def fit_coefficients(
@@ -107,7 +131,7 @@ def fit_coefficients(
     )
 
     def loss_and_gradient() -> float:
-        loss, errors = _loss_and_errors(rows.dot(weights) + bias, labels, problem)
+        loss, errors = loss_and_errors(rows.dot(weights) + bias, labels, problem)
         errors /= n
         weights.grad = transposed.dot(errors).add_(weights, alpha=1 / (strength * n))
         bias.grad = errors.sum(0)
@@ -122,7 +146,7 @@ def fit_coefficients(
     return Coefficients(weights, bias, is_complete)
 
 
-def _loss_and_errors(
+def loss_and_errors(
     logits: Float[Tensor, "texts n_labels"], targets: Targets, problem: ProblemType
 ) -> tuple[float, Float[Tensor, "texts n_labels"]]:
     """Return the mean loss of the texts, and the derivative of each text's loss with respect to its logits."""

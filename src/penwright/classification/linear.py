@@ -9,13 +9,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from penwright.classification.fitting import (
+    FEW_TEXTS,
     FEWEST_ITERATIONS,
+    N_FOLDS,
     SINGLE,
     STRENGTHS,
     Coefficients,
@@ -23,6 +24,7 @@ from penwright.classification.fitting import (
     choose_strength,
     fit_coefficients,
     share_of_time,
+    stratified_folds,
 )
 from penwright.classification.ngrams import NgramVectorizer
 from penwright.classification.sparse import SparseRows
@@ -31,8 +33,7 @@ from penwright.errors import PenwrightError
 from penwright.storage import let_others_read, require_plain
 
 MOST_WEIGHTS = 1 << 22  # maximum number of weights (n-grams x labels)
-FEW_TEXTS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
-N_FOLDS = 5
+SMALL_CORPUS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
 PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated, in characters
 ENOUGH_EVALUATIONS = 60  # number of loss evaluations for a useful fit; if they take too long, texts are left out
 SEARCH_SHARE = 0.6  # share of the time left after vectorizing that may be spent on tuning the regularization
@@ -64,7 +65,7 @@ class LinearClassifier(NamedTuple):
         until: float = inf,
         problem: ProblemType = SINGLE,
     ) -> "LinearClassifier":
-        """Fit the classifier. The regularization strength is tuned on a fifth of the texts.
+        """Fit the classifier. The regularization strength is tuned by cross-validation.
 
         If necessary, use fewer texts or iterations to finish by the time `until` (on the clock of `monotonic`).
         """
@@ -75,9 +76,9 @@ class LinearClassifier(NamedTuple):
             chosen = np.sort(np.random.default_rng(seed).permutation(len(texts))[:n])
             texts, labels = [texts[place] for place in chosen.tolist()], labels[chosen]
         vectorizer, rows = _vectorize(texts, n_labels)
-        n_ngrams, folds = len(vectorizer.keys), _folds(len(texts), seed)
+        n_ngrams, folds = len(vectorizer.keys), stratified_folds(labels, seed)
         end_of_search = share_of_time(until, SEARCH_SHARE)
-        strength, start = choose_strength(rows, labels, n_labels, n_ngrams, folds, end_of_search, problem)
+        strength, start, _ = choose_strength(rows, labels, n_labels, n_ngrams, folds, end_of_search, problem)
         found = fit_coefficients(rows, labels, n_labels, n_ngrams, strength, start, until, problem)
         if not found.is_complete:
             notes.append("stopped early, before convergence, to save time")
@@ -158,20 +159,19 @@ class LinearClassifier(NamedTuple):
 def out_of_fold(texts: Sequence[str], labels: Targets, n_labels: int, seed: int = 0) -> Float[Tensor, "texts n_labels"]:
     """Return the log-probabilities of each text from a linear classifier that was fitted without the text's fold."""
     vectorizer, rows = _vectorize(texts, n_labels)
-    folds, n_ngrams = _folds(len(texts), seed), len(vectorizer.keys)
-    strength, coefficients = choose_strength(rows, labels, n_labels, n_ngrams, folds)
-    found = torch.zeros(len(texts), n_labels)
-    for fold in range(N_FOLDS):
+    folds, n_ngrams = stratified_folds(labels, seed), len(vectorizer.keys)
+    strength, _, logits = choose_strength(rows, labels, n_labels, n_ngrams, folds)
+    for fold in range(1, N_FOLDS) if len(texts) > FEW_TEXTS else ():  # with few texts, this has been done already
         others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-        if fold:
-            coefficients = fit_coefficients(rows.take(others), labels[others], n_labels, n_ngrams, strength)
-        found[own] = coefficients.logits(rows.take(own)).log_softmax(-1)
-    return found
+        logits[own] = fit_coefficients(rows.take(others), labels[others], n_labels, n_ngrams, strength).logits(
+            rows.take(own)
+        )
+    return logits.log_softmax(-1)
 
 
 def _vectorize(texts: Sequence[str], n_labels: int) -> tuple[NgramVectorizer, SparseRows]:
     """Fit a TF-IDF vectorizer on these texts. Return it with their feature rows."""
-    fewest = 1 if len(texts) <= FEW_TEXTS else 2
+    fewest = 1 if len(texts) <= SMALL_CORPUS else 2
     vectorizer = NgramVectorizer.fit(texts, fewest, max(1, MOST_WEIGHTS // n_labels))
     return vectorizer, vectorizer.rows(texts)
 
@@ -192,8 +192,3 @@ def _affordable(
     seconds = (vectorized - begin) + ENOUGH_EVALUATIONS / FEWEST_ITERATIONS * (evaluated - vectorized)
     share = (until - evaluated) / seconds * float(sizes[len(sample) - 1] / sizes[-1])
     return min(len(texts), max(len(sample), int(share * len(texts))))
-
-
-def _folds(n_texts: int, seed: int) -> NDArray[np.int64]:
-    """Assign each text to one of N_FOLDS folds at random."""
-    return np.random.default_rng(seed).permutation(n_texts) % N_FOLDS

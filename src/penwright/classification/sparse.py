@@ -18,6 +18,13 @@ class SparseRows(NamedTuple):
     values: Float32[Tensor, " entries"]
     offsets: Int32[Tensor, " rows_and_one"]
 
+    @classmethod
+    def of_dense(cls, matrix: Float[Tensor, "rows width"]) -> "SparseRows":
+        """Return a dense matrix in this form, all entries included."""
+        n, width = matrix.shape
+        offsets = torch.arange(0, n * width + 1, width, dtype=torch.int32)
+        return cls(torch.arange(width, dtype=torch.int32).repeat(n), matrix.float().flatten(), offsets)
+
     @property
     def n_rows(self) -> int:
         """The number of rows."""

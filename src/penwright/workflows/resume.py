@@ -30,6 +30,7 @@ from penwright.training.trainer import Trainer
 from penwright.workflows.consistency import require_made_with, require_shapes
 from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
 from penwright.workflows.load import corpus_record
+from penwright.workflows.new_head import fit_head
 from penwright.workflows.plan import apply_changes
 from penwright.workflows.train import add_linear, fit, is_over_fitted, make_context
 from penwright.workflows.trainers import has_extended, make_trainer
@@ -74,7 +75,8 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
         trainer.budget.extend()
     if changes:
         run.save_recipe(recipe)
-    _require_steps_left(run, trainer)
+    if newest:
+        _require_steps_left(run, trainer)
     notify(observers, "said", f"resuming from step {trainer.state.step:,}")
     if is_extended and "compile" not in changes.get("training", {}):
         _suggest_compiling(recipe, machine, observers)
@@ -111,6 +113,8 @@ def _reopen(
     context = _reopen_text(run, recipe, machine, checkpoint, is_new=checkpoint is None)
     if recipe.task == "classify" and recipe.model.ngrams:
         add_linear(context, run, observers)
+    if checkpoint is None and context.has_new_head:
+        fit_head(context, observers)
     return context
 
 

@@ -38,6 +38,7 @@ from penwright.workflows.background import compilation_note, compile_in_backgrou
 from penwright.workflows.consistency import made_with
 from penwright.workflows.finetune import origin_of_base, start_from_base
 from penwright.workflows.load import CORPUS, load, open_base
+from penwright.workflows.new_head import fit_head
 from penwright.workflows.optimize import choose_precision, expected_precision
 from penwright.workflows.plan import Prepared
 from penwright.workflows.trainers import evaluates_first, make_trainer
@@ -124,6 +125,8 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
     if context.recipe.task == "classify":
         notify(observers, "said", "fitting a linear classifier on n-grams as a baseline")
         add_linear(context, run, observers, is_new=True)
+    if context.has_new_head:
+        fit_head(context, observers)
     trainer = make_trainer(context, prepared.machine, run, observers)
     for note in _skipped_text(trainer, context.recipe):
         notify(observers, "said", note)
@@ -234,7 +237,9 @@ def _skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
     batches, reach = trainer.batches, recipe.model.context_length
     if n := batches.n_left_out:
         yield f"left out: {count(n, 'pair')} longer than {reach} tokens, the limit of the model's learned positions"
-    if n := batches.n_cut if recipe.task == "chat" else 0:
+    if n := batches.n_cut if recipe.model.text_pairs else 0:
+        yield f"{count(n, 'pair')} longer than the context of {reach} tokens: the end of the longer text is not read"
+    elif n := batches.n_cut if recipe.task == "chat" else 0:
         yield f"{count(n, 'conversation')} longer than the context of {reach} tokens: only the end is read"
     elif n := batches.n_cut:
         yield f"{count(n, 'text')} longer than the context of {reach} tokens: each epoch learns from a different part"
@@ -251,7 +256,8 @@ def fit(
     if context.recipe.finetuning and evaluates_first(context, resumes=bool(run.checkpoints())):
         start = session.evaluate_now()  # saves the checkpoint of step 0, which is the best so far
         note = f"{context.recipe.finetuning.base}, before fine-tuning"
-        for score in dict.fromkeys([start[0], start[-1]]):  # the score that ranks checkpoints, and the nats per token
+        # the score that ranks checkpoints, and the nats per token
+        for score in dict.fromkeys([start[0], start[-1]]) if not context.is_trained else ():
             to_beat = [*to_beat, score._replace(note=note)]
             notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({note})")
     is_long = (context.recipe.training.minutes or 0) >= WORTH_COMPILING and context.recipe.task != "classify"

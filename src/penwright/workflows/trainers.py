@@ -53,6 +53,8 @@ def make_trainer(
     ranks.gather_at_start(work)
     batches = with_old_text(context, TASKS[recipe.task].batches(context, context.training))
     trainer = Trainer(context.model, batches, recipe, machine, _teachers(context))
+    if context.is_trained:
+        trainer.state.total_steps = 0
     if shared is not None:
         trainer.saver = _make_saver(ranks, Path(shared), observers)
     return trainer

@@ -1,0 +1,189 @@
+"""The new head of a classifier that starts from another run, and contrastive fine-tuning for few labels.
+
+Both come before ordinary training; with few labels, they replace it.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from math import inf, sqrt
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.lr_scheduler import LambdaLR
+
+from penwright.classification.classifier import Classifier
+from penwright.classification.fitting import (
+    N_FOLDS,
+    SINGLE,
+    STRENGTHS,
+    STRENGTHS_OF_SCORES,
+    Coefficients,
+    Targets,
+    fit_coefficients,
+    loss_and_errors,
+    stratified_folds,
+)
+from penwright.classification.sparse import SparseRows
+from penwright.config import ProblemType
+from penwright.data.bucketing import LabelledBatches
+from penwright.data.report import count
+from penwright.model.encoder_only import EncoderOnly
+from penwright.tasks import RunContext
+from penwright.tasks.labelled import batches, classifier_model, classifier_of, targets_of
+from penwright.training.observers import Observer, notify
+
+MOST_TEXTS = 1000  # maximum number of texts to embed for the head
+SHARE = 0.1  # maximum share of a budget in minutes for embedding texts
+CHUNK = 64  # number of texts to embed between two looks at the clock
+WEAK = (0.3, 1.0)  # regularization strengths to try before STRENGTHS: few texts need strong regularization
+# Contrastive fine-tuning: folds of its cross-validation, texts per step, steps, and learning rate. The rate is SetFit's
+# (Tunstall et al. 2022), but all texts of a batch are compared, so that fewer steps suffice (measured).
+FOLDS, BATCH, STEPS, FEWEST_STEPS, RATE, WEIGHT_DECAY = 2, 32, 20, 5, 2e-5, 0.01
+TUNING_SHARE, STEP_COST = 0.7, 6.0  # maximum share of a budget; duration of a step, relative to embedding its texts
+
+Vectors = Float[Tensor, "texts width"]
+
+
+class Validated(NamedTuple):
+    """A regularization strength, chosen by cross-validation, and the logits of the texts that were left out."""
+
+    strength: float
+    logits: Float[Tensor, "texts n_labels"]
+
+
+@torch.no_grad()
+def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
+    """Fit the head on the embeddings of the training texts, or of a random sample if there are many.
+
+    It is a logistic regression, or a ridge regression for scores. Ordinary training starts from it (Kumar et al. 2022).
+    With `finetuning.contrastive`, there is no ordinary training, but contrastive fine-tuning of the encoder, unless
+    cross-validation shows that the frozen embeddings are better.
+    """
+    assert context.training is not None
+    recipe, classifier, output = context.recipe, classifier_of(context), classifier_model(context).output
+    assert recipe.finetuning is not None and isinstance(output, nn.Linear)
+    problem, n_labels, begin = recipe.model.problem_type, output.out_features, monotonic()
+    seconds = 60 * (recipe.training.minutes or inf)
+    column, vectors = context.training.column("text"), list[Tensor]()
+    rows = np.random.default_rng(recipe.seed).permutation(len(column))[:MOST_TEXTS]
+    for start in range(0, len(rows), CHUNK):
+        vectors.append(classifier.pooled([column[row] for row in rows[start : start + CHUNK].tolist()]))
+        if monotonic() - begin > SHARE * seconds:
+            break
+    embedded = torch.cat(vectors)
+    rows = rows[: len(embedded)]
+    targets, is_few = targets_of(context, context.training)[rows], recipe.finetuning.contrastive and problem == SINGLE
+    folds = stratified_folds(targets, recipe.seed, FOLDS if is_few else N_FOLDS)
+    found = cross_validate([embedded] * N_FOLDS, targets, n_labels, folds, problem)
+    shown = f", {_accuracy(found, targets)} in cross-validation" if problem == SINGLE else ""
+    notify(observers, "said", f"head: fitted on the frozen embeddings of {count(len(rows), 'text')}{shown}")
+    if is_few:
+        step = STEP_COST * (monotonic() - begin) * BATCH / len(rows)
+        n_steps = int(min(STEPS, TUNING_SHARE * seconds / step / (FOLDS + 1)))
+        found = _tune(context, rows, targets, folds, found, n_steps, observers) or found
+        embedded = classifier.pooled([column[row] for row in rows.tolist()])
+    scale = embedded.norm(dim=-1).mean()
+    weights, bias, _ = _fit(embedded / scale, targets, n_labels, found.strength, problem)
+    output.weight.copy_(weights.T / scale)
+    output.bias.copy_(bias)
+    context.has_new_head, context.is_trained = False, is_few
+
+
+def cross_validate(
+    vectors: Sequence[Vectors], targets: Targets, n_labels: int, folds: NDArray[np.int64], problem: ProblemType = SINGLE
+) -> Validated:
+    """Choose the regularization strength with the lowest loss on texts that were left out of the fit.
+
+    `vectors[fold]` are the embeddings of all texts for the fit without this fold.
+    """
+    results: list[tuple[float, Validated]] = []
+    for strength in STRENGTHS_OF_SCORES if problem == "regression" else (*WEAK, *STRENGTHS):
+        logits = torch.zeros(len(targets), n_labels)
+        for fold in range(int(folds.max()) + 1):
+            others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+            features = vectors[fold] / vectors[fold].norm(dim=-1).mean()
+            weights, bias, _ = _fit(features[others], targets[others], n_labels, strength, problem)
+            logits[own] = features[own] @ weights + bias
+        results.append((loss_and_errors(logits, targets, problem)[0], Validated(strength, logits)))
+        if results[-1][0] > min(loss for loss, _ in results):
+            break
+    return min(results, key=lambda each: each[0])[1]
+
+
+def _fit(features: Vectors, targets: Targets, n_labels: int, strength: float, problem: ProblemType) -> Coefficients:
+    rows, (_, width) = SparseRows.of_dense(features), features.shape
+    return fit_coefficients(rows, targets, n_labels, width, strength, problem=problem)
+
+
+def _accuracy(found: Validated, targets: Targets) -> str:
+    return f"{100 * float((found.logits.argmax(-1) == targets).float().mean()):.1f} % right"
+
+
+def _tune(
+    context: RunContext,
+    rows: NDArray[np.int64],
+    targets: Targets,
+    folds: NDArray[np.int64],
+    frozen: Validated,
+    n_steps: int,
+    observers: Sequence[Observer],
+) -> Validated | None:
+    """Tune the encoder to separate the labels. Return the cross-validation, or None if frozen embeddings are better.
+
+    They count as better only if they are right on more texts by more than chance explains, because there are few texts.
+    """
+    assert context.training is not None
+    if n_steps < FEWEST_STEPS:
+        notify(observers, "said", "no time for contrastive fine-tuning: give more --minutes")
+        return None
+    texts, vectors, n_labels = batches(context, context.training), list[Tensor](), len(context.card.labels)
+    tokens, seed = [context.training.column("text")[row] for row in rows.tolist()], context.recipe.seed
+    for fold in range(FOLDS):
+        trial = deepcopy(classifier_model(context))
+        contrast(trial, texts, rows[folds != fold], n_steps, seed)
+        vectors.append(Classifier(trial, context.tokenizer, context.card.labels).pooled(tokens))
+    found = cross_validate(vectors, targets, n_labels, folds)
+    right, before = (each.logits.argmax(-1) == targets for each in (found, frozen))
+    better, worse = int((right & ~before).sum()), int((before & ~right).sum())
+    is_taken = worse - better <= sqrt(worse + better)
+    result = "taken" if is_taken else "not taken, because the frozen embeddings are better"
+    said = f"contrastive fine-tuning: {_accuracy(found, targets)} in cross-validation, {result}"
+    notify(observers, "said", said)
+    if not is_taken:
+        return None
+    contrast(classifier_model(context), texts, rows, n_steps, seed)
+    return found
+
+
+def contrast(model: EncoderOnly, texts: LabelledBatches, rows: NDArray[np.int64], n_steps: int, seed: int = 0) -> None:
+    """Train the encoder so that texts with the same label get similar vectors, and texts with other labels do not.
+
+    The loss is the mean squared error of the cosine similarities of all pairs in a batch, where 1 and 0 are the
+    targets. Pairs with the same label weigh as much as all others.
+    """
+    random, device = np.random.default_rng(seed), next(model.parameters()).device
+    weights = [p for name, p in model.named_parameters() if p.requires_grad and not name.startswith("output.")]
+    optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=WEIGHT_DECAY)
+    warmup = max(1, n_steps // 10)
+    schedule = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup) * (1 - step / n_steps))
+    model.train()
+    for _ in range(n_steps):
+        batch = texts.examples(random.permutation(rows)[:BATCH]).to(device)
+        with torch.enable_grad():
+            vectors = F.normalize(model.pool(model.hidden(batch.tokens, batch.padding), batch.padding), dim=-1)
+            same = (batch.targets[:, None] == batch.targets).float()
+            errors, others = (vectors @ vectors.T - same).square(), 1 - same
+            loss = (errors * same).sum() / same.sum() + (errors * others).sum() / others.sum().clamp(min=1)
+            loss.backward()
+        clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+    model.eval()
