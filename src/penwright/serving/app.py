@@ -54,7 +54,7 @@ PAGE = Path(__file__).parent / "page"
 
 
 def create_app(registry: ModelRegistry, settings: ServingSettings, studio: "Studio | None" = None) -> FastAPI:
-    """Return the application that serves these models and, with a studio, trains new ones."""
+    """Return the application that serves these models and, if there is a studio, trains new ones."""
     app = FastAPI(title="Penwright", version=version("penwright"), docs_url=None, redoc_url=None)
     app.state.registry, app.state.settings, app.state.metrics = registry, settings, Metrics(registry)
     app.add_middleware(Middleware, settings=settings, metrics=app.state.metrics)

@@ -33,7 +33,7 @@ router = APIRouter(prefix="/v1", responses=ERROR_RESPONSES)
 
 @router.post("/chat/completions", response_model=ChatAnswer)
 async def chat_completions(body: ChatRequest, registry: Registry, limits: Limits) -> Response:
-    """Answer a conversation n times. With `stream`, send events; the last one is [DONE]."""
+    """Answer a conversation n times. If `stream` is true, send events, with [DONE] as the last."""
     work = await asyncio.to_thread(_job, body, _model(body, registry), limits)
     await work.prepare()
     pieces = work.stream()
@@ -47,7 +47,7 @@ async def chat_completions(body: ChatRequest, registry: Registry, limits: Limits
 
 
 def _model(body: ChatRequest, registry: ModelRegistry) -> ModelWorker:
-    """Return the requested model or, without a name, the first model that can answer."""
+    """Return the requested model or, if none is named, the first model that was trained to answer."""
     if body.model is not None:
         return registry.get(body.model)
     answering = (each for each in registry if isinstance(each.application, Generator) and each.application.template)

@@ -68,7 +68,7 @@ class CompletionRequest(BaseModel):
 
 
 class LogProbs(BaseModel):
-    """The log-probabilities of tokens. Offsets are in characters of the choice's text."""
+    """The log-probabilities of tokens. Offsets count the characters of the choice's text."""
 
     tokens: list[str]
     token_logprobs: list[float | None]

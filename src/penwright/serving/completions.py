@@ -74,7 +74,7 @@ class CompletionJob:
         self.choices = [_ChoiceBuilder(place, tokenizer, k, keeps=keeps) for place in range(len(self._requests))]
 
     async def stream(self) -> AsyncGenerator[CompletionChoice, None]:
-        """Yield pieces of the choices as they are generated. `choices` collects the pieces."""
+        """Yield pieces of the choices as they are generated; `choices` collects the pieces unless they are streamed."""
         if self.body.echo:
             n_start = int(self._served.generator.tokenizer.begins)
             for builder, request, text in zip(self.choices, self._requests, self._echoes, strict=True):
@@ -110,13 +110,13 @@ class CompletionJob:
 
 
 class _ChoiceBuilder:
-    """A builder that assembles a choice from pieces. With `keeps`, it stores the pieces for `whole`."""
+    """A builder that assembles a choice from pieces. If `keeps` is true, it also stores the pieces."""
 
     def __init__(self, index: int, tokenizer: Tokenizer, n_likely: int | None, *, keeps: bool):
         self._index, self._tokenizer, self.n_likely, self._keeps = index, tokenizer, n_likely, keeps
         self._stream = TextStream(tokenizer)
         self._n_shown = 0  # number of characters returned so far
-        self._n_characters = 0  # number of characters of all tokens, returned or not
+        self._n_characters = 0  # number of characters of all tokens, including those not returned yet
         self.n_tokens = 0
         self._is_cut = False  # whether a stop string ended the choice; the tokens of that string are left out
         self._pieces: list[CompletionChoice] = []

@@ -1,4 +1,4 @@
-"""The route of OpenAI's embeddings API, for its existing clients."""
+"""The route of OpenAI's embeddings API, for clients that already use it."""
 
 from base64 import b64encode
 from collections.abc import Generator, Sequence

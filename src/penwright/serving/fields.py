@@ -44,7 +44,7 @@ class ModelRequest(BaseModel):
 
 
 async def as_json(make: Callable[[], BaseModel]) -> Response:
-    """Build an answer on a thread, and return it as JSON. Without the thread, large answers would block the server."""
+    """Build an answer on a thread, and return it as JSON. On the main thread, a large answer would block the server."""
     content = await asyncio.to_thread(lambda: make().model_dump_json().encode())
     return Response(content, media_type="application/json")
 

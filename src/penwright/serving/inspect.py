@@ -217,7 +217,7 @@ def for_page(found: View) -> dict[str, Any]:
 
 
 def _count(data: object) -> int:
-    """Return the total size of the arrays of a picture."""
+    """Return the total number of array elements in a picture."""
     match data:
         case np.ndarray():
             return data.size

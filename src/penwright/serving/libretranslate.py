@@ -1,4 +1,4 @@
-"""The routes of LibreTranslate's API, for its existing clients."""
+"""The routes of LibreTranslate's API, for clients that already use it."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

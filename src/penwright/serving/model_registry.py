@@ -63,7 +63,7 @@ class ModelRegistry:
 
     @property
     def is_stopping(self) -> bool:
-        """True once any of the models refuses new requests."""
+        """Whether any of the models refuses new requests."""
         return any(each.is_stopping for each in self)
 
     def close(self) -> None:

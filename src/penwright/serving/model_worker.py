@@ -92,7 +92,9 @@ class ModelWorker:
         device, precision = (limits.device, limits.precision) if limits else ("cpu", None)
         served = cls(name or folder.resolve().name, open_run(folder), load(folder, device, precision), limits)
         if served.kind == "writer":
-            _ = served.completion_worker  # created now, since it would delay the first request by a second
+            _ = (
+                served.completion_worker
+            )  # created now, since creating it later would delay the first request by a second
         return served
 
     @property

@@ -1,4 +1,4 @@
-"""The routes of OpenAI's completions API, for its existing clients."""
+"""The routes of OpenAI's completions API, for clients that already use it."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -48,7 +48,7 @@ async def model(name: str, registry: Registry) -> ModelEntry:
 
 @router.post("/completions", response_model=CompletionAnswer)
 async def completions(body: CompletionRequest, registry: Registry, limits: Limits) -> Response:
-    """Complete one or more prompts n times each. With `stream`, send events; the last one is [DONE]."""
+    """Complete one or more prompts n times each. If `stream` is true, send events, with [DONE] as the last."""
     work = CompletionJob(body, registry.get(body.model, "writer"), limits)
     await work.prepare()
     pieces = work.stream()

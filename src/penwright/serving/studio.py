@@ -83,7 +83,7 @@ class MachineFacts(BaseModel):
 
     load: float | None  # mean number of running processes; None on systems without a load average
     processors: int
-    memory: int | None  # bytes of memory; None if unknown
+    memory: int | None  # total memory in bytes; None if unknown
     free_memory: int | None
     free_disk: int
 

@@ -30,7 +30,7 @@ RUNS = "runs"
 JobState = Literal["waiting", "preparing", "training", "stopping", "finished", "stopped", "failed"]
 ACTIVE = ("preparing", "training", "stopping")
 LOG_TAIL = 8000  # number of bytes to read from the end of a log
-SAID = "penwright: "  # start of a line with an error
+SAID = "penwright: "  # start of an error message in a log
 INTERRUPTED = "interrupted"  # error of a process that was stopped before it had anything to save
 
 
@@ -62,7 +62,7 @@ class TrainingQueue:
     def __init__(self, folder: Path):
         self.home, self.folder = folder, folder / "queue"
         self._processes: list[subprocess.Popen[bytes]] = []  # training processes, polled until they end
-        self._mutex = RLock()  # held during a test of a run's lock file, which locks it for a moment
+        self._mutex = RLock()  # held while a run's lock file is tested, since the test locks it for a moment
         self._own: BinaryIO | None = None
 
     def open(self) -> None:
@@ -92,7 +92,7 @@ class TrainingQueue:
                              created=time.time()))  # fmt: skip
 
     def resume(self, name: str, folder: Path, minutes: float | None) -> Job:
-        """Queue a stopped run again. With `minutes`, train it that much longer."""
+        """Queue a stopped run again. If `minutes` is given, train that much longer."""
         if self._is_running(check_name(name)):
             raise UsageError(f"{name} is already being trained")
         place = os.path.relpath(folder, self.home)
@@ -112,7 +112,7 @@ class TrainingQueue:
             (self.folder / f"{name}{suffix}").unlink(missing_ok=True)
 
     def stop(self, name: str) -> None:
-        """Ask the process to save and stop. Terminate a process that is still preparing: it has nothing to save."""
+        """Ask the training process to save and stop. Terminate it if it is still preparing, with nothing to save."""
         job = self._read(check_name(name))
         if job is None or not self._is_running(name):
             raise UsageError(f"{name} is not being trained by this studio")
@@ -156,7 +156,7 @@ class TrainingQueue:
         self._put(job.model_copy(update={"pid": process.pid}))
 
     def _locked(self, name: str) -> BinaryIO:
-        """Open and lock the lock file. Raises BlockingIOError while a process holds it."""
+        """Open and lock a lock file. Raises BlockingIOError while another process holds the lock."""
         file = open(open_plain(self.folder / f"{name}.lock", os.O_RDWR | os.O_CREAT), "rb")  # noqa: SIM115 - returned open
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,7 +22,7 @@ from penwright.translation.segments import sentences
 from penwright.translation.translator import Translator
 from penwright.translation.words import WordSpan, complete_last_word, pieces_of_words, span_indices, word_spans
 
-# limits of a sentence; the cost of search and attention is quadratic in its length
+# limits for a sentence, because the cost of search and attention is quadratic in its length
 MAX_WORDS, MAX_CHARACTERS = 300, 3000
 
 
@@ -41,7 +41,7 @@ def check_sentence(text: str, prefix: str, name: str) -> None:
 
 
 def other_word(found: Alternative, prefix: str) -> OtherWord:
-    """Return a possible next word with the prefix extended by this word."""
+    """Return a possible next word, together with the prefix that ends with this word."""
     end = found.text.find(found.word, len(prefix.strip())) + len(found.word)
     probability = exp(found.log_prob)
     return OtherWord(

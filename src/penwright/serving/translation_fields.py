@@ -140,7 +140,7 @@ class OtherWord(BaseModel):
     word: str
     probability: float  # probability of the word's first token
     text: str
-    prefix: str  # prefix of the translation, extended by this word
+    prefix: str  # prefix of the translation that ends with this word
 
 
 class OtherWords(BaseModel):

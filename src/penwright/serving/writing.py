@@ -88,7 +88,7 @@ class Scores(BaseModel):
 
 
 class PromptRequest(ModelRequest):
-    """A text, and the ids of tokens generated after it. With the ids, the text is continued from the same tokens."""
+    """A text, and the ids of tokens generated after it: a continuation then follows exactly these tokens."""
 
     model: Name | None = None
     text: Text = ""

@@ -21,9 +21,9 @@ from penwright.tokenizers.tokenizer import well_formed
 from penwright.translation.cross_attention import Maps, TokenPair, cross_attention
 from penwright.translation.words import WordSpan, span_indices, word_spans
 
-ITERATIONS = 8  # iterations of EM
+ITERATIONS = 8  # number of EM iterations
 TENSION = 4.0  # penalty in nats for a link that is a whole sentence length away from the diagonal
-Links = frozenset[tuple[int, int]]  # indices of a source word and a target word, as words() splits them
+Links = frozenset[tuple[int, int]]  # pairs of indices: of a source word and of a target word
 Cut = Callable[[str], Sequence[WordSpan]]  # a function that splits a text into words
 Weights = Float[np.ndarray, "target_words source_words"]  # attention of target words to source words
 

@@ -1,4 +1,4 @@
-"""Alternative translations: with other next words, with penalties for tokens of earlier ones, or sampled."""
+"""Alternative translations: other next words, diverse translations (repeated tokens cost more), and samples."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -107,7 +107,7 @@ class AlternativeSearch:
     ) -> dict[Segment, list[SegmentResult]]:
         """Sample `n` translations of each segment.
 
-        The same seed gives the same translations, whether a segment is alone or in a batch.
+        The same seed gives the same translations, whether a segment is translated alone or in a batch.
         """
         tokens = [source_tokens(self._tokenizer, job) for job in jobs]
         found: dict[Segment, list[SegmentResult]] = {}

@@ -18,7 +18,7 @@ from penwright.translation.constraints.search import WantedJob
 from penwright.translation.constraints.segments import Segment, SegmentResult
 
 LONGEST_LOOP = 6  # maximum number of words in a repeated phrase
-MIN_REPEATS = 4  # occurrences in a row that make a word count as repeated; for a phrase, one less
+MIN_REPEATS = 4  # number of occurrences in a row that make a word count as repeated (one less for a phrase)
 STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters, at least six times in a row
 FEW_TOKENS = 8  # sources with fewer tokens than this get no warning about the length of the translation
 SHORTEST, LONGEST = 0.3, 3.0  # usual range of the number of target tokens per source token

@@ -148,7 +148,7 @@ class Translator:
         demands: Constraints | None = None,
         **options: Any,
     ) -> list[Translation]:
-        """Sample `n` translations of each text; options are [decoding] settings like temperature and seed."""
+        """Sample `n` translations of each text. The options are decoding settings, such as temperature and seed."""
         constraints = _with_old_name(constraints, demands)
         settings = decoding_settings(self.defaults, settings, options)
         sampling = Sampling(self._banned, settings)
@@ -259,7 +259,7 @@ class Translator:
         return [SplitText(text, self._lines(text, prefix, constraint)) for text, prefix, constraint in each]
 
     def _lines(self, text: str, prefix: str, constraints: Constraints) -> list[list[TextPart]]:
-        """Split a text into the parts of each line; the first part of the text gets the prefix."""
+        """Split each line of a text into parts. The first part of the text gets the prefix."""
         lines, start = [], 0
         for line in well_formed(text).split("\n"):
             lines.append(self._parts(line, start, constraints))

@@ -113,7 +113,7 @@ def _numbers(
     *,
     shares: bool,
 ) -> None:
-    """Draw a table of numbers on coloured cells: probabilities with `shares`, otherwise signed numbers."""
+    """Draw a table of numbers on coloured cells: probabilities if `shares` is true, otherwise signed numbers."""
     finite = np.where(np.isfinite(numbers), numbers, 0.0)
     if shares:
         shown = axes.imshow(np.sqrt(finite), cmap=colours(WEIGHTS), vmin=0, vmax=1, aspect="auto")

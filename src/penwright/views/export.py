@@ -47,8 +47,8 @@ class View:
     """A view with its data. A notebook displays it, and `save` writes it as HTML, SVG or PNG.
 
     `name` is a file in `modules/` with a function `draw`; the comment above it describes `data` and `options`. In
-    `data`, a dataclass or named tuple can replace a dictionary, and arrays are NumPy arrays. In a notebook, some heads
-    of `attention` are left out if the output would otherwise be too large (see `notebook.smaller`).
+    `data`, a dataclass or named tuple can replace a dictionary, and arrays are NumPy arrays. In a notebook, the
+    `attention` view leaves out some heads if the output would otherwise be too large (see `notebook.smaller`).
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Views as SVG and PNG pictures for papers. Since servers have no browser, matplotlib (extra `pictures`) draws them.
 
-In SVG, text stays text, so the viewer can shape any script. In PNG, text is drawn with the fonts of this machine.
+In SVG, text stays text, so the viewer can display any script. In PNG, text is drawn with the fonts of this machine.
 """
 
 import io
