@@ -1,4 +1,4 @@
-"""Labelled texts as people have them: odd labels, rare labels, very many labels, long and broken cells."""
+"""Messy labelled data: inconsistent, rare and numeric labels, very many labels, long and multi-line cells."""
 
 import csv
 import io
@@ -44,13 +44,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_classifier_is_trained_and_used(penwright: Command, tmp_path: Path, name: str) -> None:  # noqa: F811
-    rows, said = CASES[name]
+def test_classifier_is_trained_and_used_on_messy_data(penwright: Command, tmp_path: Path, name: str) -> None:  # noqa: F811
+    rows, message = CASES[name]
     (tmp_path / "labels.csv").write_text(table(rows), encoding="utf-8")
     options = ["--set", "data.label=label", "--steps", 2, *QUICK]
     done = penwright("train", tmp_path / "labels.csv", "--run", tmp_path / "run", *options)
     assert done.returncode == 0, done.stderr
-    assert said in done.stdout + done.stderr
+    assert message in done.stdout + done.stderr
     (tmp_path / "in.csv").write_text(table([(text, "") for text, _ in rows]), encoding="utf-8")
     done = penwright("classify", tmp_path / "run", "--csv", tmp_path / "in.csv", "--text", "text")
     found = list(csv.reader(io.StringIO(done.stdout, newline="")))
@@ -68,7 +68,7 @@ def test_a_classifier_is_trained_and_used(penwright: Command, tmp_path: Path, na
         (alternating(*(f"{n / 1000:.3f}" for n in range(200)), n=400), "numbers on a scale"),
     ],
 )
-def test_labels_that_cannot_be_learned_are_refused(
+def test_unlearnable_labels_are_refused(
     penwright: Command,  # noqa: F811
     tmp_path: Path,
     rows: list[tuple[str, str]],
@@ -80,7 +80,7 @@ def test_labels_that_cannot_be_learned_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_ten_thousand_labels_do_not_take_much_memory() -> None:
+def test_ten_thousand_labels_need_little_memory() -> None:
     labels = torch.arange(10_000).repeat(2)[:12_000]
     texts = [f"group {label % 100} item {label}" for label in labels.tolist()]
     fitted = LinearClassifier.fit(texts[:500], labels[:500], 10_000)

@@ -1,4 +1,4 @@
-"""Several labels for each text, and scores: reading, fitting, thresholds, and use by command."""
+"""Multi-label classification and regression: reading, fitting, thresholds, metrics, and commands."""
 
 import csv
 import io
@@ -52,7 +52,7 @@ def score_table(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("separator", ["|", ";"])
-def test_a_clear_separator_is_found(tmp_path: Path, separator: str) -> None:
+def test_label_separator_is_inferred(tmp_path: Path, separator: str) -> None:
     corpus = open_labelled([set_table(tmp_path, separator)])
     assert corpus.label_kind == LabelKind("multi_label_classification", separator)
     assert corpus.labels == ("action", "comedy", "war")
@@ -61,7 +61,7 @@ def test_a_clear_separator_is_found(tmp_path: Path, separator: str) -> None:
     assert 0 < len(corpus.held_out) < 40
 
 
-def test_lists_in_json_lines_need_no_setting(tmp_path: Path) -> None:
+def test_label_lists_in_json_lines_are_inferred(tmp_path: Path) -> None:
     path = tmp_path / "films.jsonl"
     lines = [json.dumps({"text": text, "labels": labels}) for text, labels in labelled_texts()]
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -70,13 +70,13 @@ def test_lists_in_json_lines_need_no_setting(tmp_path: Path) -> None:
     assert {example.labels for example in corpus.training} == {tuple(labels) for labels in SETS}
 
 
-def test_cells_are_read_as_sets() -> None:
+def test_cells_are_parsed_as_label_sets() -> None:
     assert label_set(" b ; a;b;", ";", {}) == "a\x1fb"
     assert label_set('["x, y", "z"]', None, {"z": "last"}) == "last\x1fx, y"
     assert label_set("", "|", {}) == ""
 
 
-def test_no_held_out_text_has_a_label_that_training_lacks(tmp_path: Path) -> None:
+def test_held_out_labels_all_occur_in_training(tmp_path: Path) -> None:
     rows = [[text, ";".join(labels)] for text, labels in labelled_texts(60)]
     rows += [[f"odd {k}", f"action;rare{k % 8}"] for k in range(9)]
     corpus = open_labelled([write(tmp_path / "films.csv", ["text", "label"], rows)])
@@ -84,7 +84,7 @@ def test_no_held_out_text_has_a_label_that_training_lacks(tmp_path: Path) -> Non
     assert known == set(corpus.labels) and {each for text in corpus.held_out for each in text.labels} <= known
 
 
-def test_a_score_must_be_a_finite_number(tmp_path: Path) -> None:
+def test_scores_that_are_not_finite_numbers_are_dropped(tmp_path: Path) -> None:
     rows = [*scored_texts(40), ("no number", "good"), ("not finite", "inf"), ("nothing", "")]
     path = write(tmp_path / "stars.csv", ["text", "score"], [list(row) for row in rows])
     corpus = open_labelled([path], ReadingOptions(Columns(label_kind=LabelKind("regression"))))
@@ -95,7 +95,7 @@ def test_a_score_must_be_a_finite_number(tmp_path: Path) -> None:
     assert dropped["the label is not a number"] == 2 and sum(dropped.values()) == 3
 
 
-def test_several_labels_are_independent_logistic_regressions() -> None:
+def test_multi_label_fit_equals_independent_logistic_regressions() -> None:
     texts = [text for text, _ in labelled_texts(60)]
     targets = torch.tensor([[float(name in labels) for name in WORDS] for _, labels in labelled_texts(60)])
     vectorizer = NgramVectorizer.fit(texts, 1, 10_000)
@@ -109,7 +109,7 @@ def test_several_labels_are_independent_logistic_regressions() -> None:
         )
 
 
-def test_scores_are_fitted_by_ridge_regression() -> None:
+def test_regression_fit_equals_ridge_regression() -> None:
     texts, numbers = zip(*scored_texts(60), strict=True)
     targets = torch.tensor(numbers)[:, None] - 2.5
     vectorizer = NgramVectorizer.fit(texts, 1, 10_000)
@@ -122,7 +122,7 @@ def test_scores_are_fitted_by_ridge_regression() -> None:
     torch.testing.assert_close(found, matrix @ weights, atol=1e-2, rtol=0)
 
 
-def test_mixtures_lower_the_loss() -> None:
+def test_mixtures_have_a_lower_loss_than_their_parts() -> None:
     torch.manual_seed(0)
     truth = (torch.rand(500, 4) < 0.3).float()
     encoder, linear = (2 * (truth - 0.5) + torch.randn(500, 4) for _ in range(2))
@@ -139,7 +139,7 @@ def test_mixtures_lower_the_loss() -> None:
     assert weights.tolist() == pytest.approx([1 / 3, 1 / 3], abs=0.08)
 
 
-def test_thresholds_are_tuned_for_labels_with_enough_texts() -> None:
+def test_thresholds_are_tuned_only_for_labels_with_enough_texts() -> None:
     truth = torch.zeros(100, 2)
     truth[:30, 0] = 1
     truth[: FEWEST_POSITIVES - 1, 1] = 1
@@ -148,7 +148,7 @@ def test_thresholds_are_tuned_for_labels_with_enough_texts() -> None:
     assert 0.05 < first < 0.27 and second == 0.5
 
 
-def test_scores_of_sets() -> None:
+def test_multi_label_metrics() -> None:
     truth = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
     predicted = torch.tensor([[True, False], [True, False], [False, True]])
     counts = count_sets(predicted, truth)
@@ -162,7 +162,7 @@ def test_scores_of_sets() -> None:
     assert [(each.predicted, each.label, each.text) for each in worst] == [("a", "a, b", "y"), ("b", "", "z")]
 
 
-def test_scores_of_numbers() -> None:
+def test_regression_metrics() -> None:
     truth = np.array([1.0, 2.0, 2.0, 4.0])
     assert ranks(truth).tolist() == [1.0, 2.5, 2.5, 4.0]
     assert correlation(truth, 3 - 2 * truth) == pytest.approx(-1)
@@ -172,7 +172,7 @@ def test_scores_of_numbers() -> None:
     assert nats.value > regression_scores(truth, truth, 1.0)[-1].value
 
 
-def test_several_labels_by_command(penwright: Command, tmp_path: Path) -> None:  # noqa: F811
+def test_multi_label_classification_by_command(penwright: Command, tmp_path: Path) -> None:  # noqa: F811
     path, run = set_table(tmp_path, ","), tmp_path / "run"
     refused = penwright("train", path, "--run", run, "--steps", 2, *QUICK)
     assert refused.returncode == 1 and "--set data.label_separator=," in refused.stderr
@@ -198,7 +198,7 @@ def test_several_labels_by_command(penwright: Command, tmp_path: Path) -> None: 
     assert penwright("evaluate", run, "--check-labels").returncode == 2
 
 
-def test_scores_by_command(penwright: Command, tmp_path: Path) -> None:  # noqa: F811
+def test_regression_by_command(penwright: Command, tmp_path: Path) -> None:  # noqa: F811
     path, run = score_table(tmp_path), tmp_path / "run"
     done = penwright("train", path, "--run", run, "--steps", 4, "--task", "score", *QUICK)
     assert done.returncode == 0, done.stderr

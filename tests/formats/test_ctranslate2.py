@@ -1,4 +1,4 @@
-"""CTranslate2 computes from our export what we do."""
+"""CTranslate2 computes the same from an export as our own models."""
 
 from pathlib import Path
 
@@ -61,21 +61,21 @@ def exported_translator(model: EncoderDecoder, tokenizer: Tokenizer, folder: Pat
     return ctranslate2.Translator(str(folder), intra_threads=1)
 
 
-def spelled(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+def pieces_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     return [tokenizer.pieces[token] for token in ids]
 
 
-def test_a_writer_has_the_same_logits(random_model, bpe, variant, tmp_path):
+def test_writer_has_the_same_logits(random_model, bpe, variant, tmp_path):
     model = random_model("generate", bpe, **variant)
     engine = exported_generator(model, bpe, tmp_path)
     tokens = torch.randint(bpe.vocab_size - 3, (3, 20))
-    theirs = np.array(engine.forward_batch([spelled(bpe, row) for row in tokens.tolist()]))
+    theirs = np.array(engine.forward_batch([pieces_of(bpe, row) for row in tokens.tolist()]))
     with torch.no_grad():
         np.testing.assert_allclose(theirs, model(tokens).numpy(), atol=2e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("prompt", ["", "The cat", "nul \0 \u2028"])
-def test_a_writer_writes_the_same(prompt, random_model, tokenizer, tmp_path):
+def test_writer_generates_the_same(prompt, random_model, tokenizer, tmp_path):
     model = random_model("generate", tokenizer)
     engine = exported_generator(model, tokenizer, tmp_path)
     ids = [tokenizer.start_id, *tokenizer.encode(prompt)]
@@ -87,7 +87,7 @@ def test_a_writer_writes_the_same(prompt, random_model, tokenizer, tmp_path):
             tokens, score = [*tokens, int(best.indices)], score + float(best.values)
             logits = batch.step(best.indices)
     (result,) = engine.generate_batch(
-        [spelled(tokenizer, ids)],
+        [pieces_of(tokenizer, ids)],
         max_length=12,
         include_prompt_in_result=False,
         return_scores=True,
@@ -98,13 +98,13 @@ def test_a_writer_writes_the_same(prompt, random_model, tokenizer, tmp_path):
     assert result.scores[0] == pytest.approx(score, abs=1e-3)
 
 
-def test_a_translator_scores_the_same_whatever_the_padding(random_model, bpe, variant, tmp_path):
+def test_translator_scores_the_same_with_any_padding(random_model, bpe, variant, tmp_path):
     model = random_model("translate", bpe, n_decoder_layers=1, **variant)
     engine = exported_translator(model, bpe, tmp_path)
     sources = [torch.randint(bpe.vocab_size - 3, (n,)).tolist() for n in (7, 1, 20)]
     targets = [torch.randint(bpe.vocab_size - 3, (n,)).tolist() for n in (5, 11, 3)]
     theirs = engine.score_batch(
-        [spelled(bpe, source) for source in sources], [spelled(bpe, target) for target in targets]
+        [pieces_of(bpe, source) for source in sources], [pieces_of(bpe, target) for target in targets]
     )
     for source, target, result in zip(sources, targets, theirs, strict=True):
         read = torch.tensor([[*source, bpe.end_id]])
@@ -115,8 +115,8 @@ def test_a_translator_scores_the_same_whatever_the_padding(random_model, bpe, va
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_a_translator_translates_the_same(beam_size, random_model, tokenizer, awkward, tmp_path):
-    """Of one length, since engines differ in when a beam search may end."""
+def test_translator_translates_the_same(beam_size, random_model, tokenizer, awkward, tmp_path):
+    """Force a fixed length, since the engines' stopping rules for beam search differ."""
     model = random_model("translate", tokenizer, output_bias=True)
     with torch.no_grad():
         model.output.bias[tokenizer.end_id] = -50.0
@@ -126,23 +126,23 @@ def test_a_translator_translates_the_same(beam_size, random_model, tokenizer, aw
     writing = TargetBatch(model, read, start_id=tokenizer.start_id, max_new_tokens=15)
     ours = beam_search(writing, [15] * len(sources), BeamSettings(beam_size), end_id=tokenizer.end_id)
     theirs = engine.translate_batch(
-        [spelled(tokenizer, ids) for ids in sources], beam_size=beam_size, max_decoding_length=15, return_scores=True
+        [pieces_of(tokenizer, ids) for ids in sources], beam_size=beam_size, max_decoding_length=15, return_scores=True
     )
     for hypotheses, result in zip(ours, theirs, strict=True):
-        assert result.hypotheses[0] == spelled(tokenizer, list(hypotheses[0].tokens))
+        assert result.hypotheses[0] == pieces_of(tokenizer, list(hypotheses[0].tokens))
         assert result.scores[0] == pytest.approx(hypotheses[0].score, abs=1e-3)
 
 
-def test_its_words_are_those_of_the_tokenizer_beside_it(random_model, tokenizer, awkward, tmp_path):
+def test_exported_vocabulary_matches_the_tokenizer_file(random_model, tokenizer, awkward, tmp_path):
     exported_generator(random_model("generate", tokenizer), tokenizer, tmp_path)
-    beside = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert len(set(beside.pieces)) == tokenizer.vocab_size
+    exported_tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert len(set(exported_tokenizer.pieces)) == tokenizer.vocab_size
     for text in awkward:
-        assert beside.encode(text) == tokenizer.encode(text)
+        assert exported_tokenizer.encode(text) == tokenizer.encode(text)
 
 
 @pytest.mark.parametrize("precision", ["int8", "bfloat16"])
-def test_a_smaller_export_is_nearly_the_same_and_leaves_the_model_alone(precision, random_model, bpe, tmp_path):
+def test_quantised_export_is_close_and_leaves_the_model_unchanged(precision, random_model, bpe, tmp_path):
     model = random_model("generate", bpe)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     for name, kind in (("whole", "float32"), ("small", precision)):
@@ -150,10 +150,10 @@ def test_a_smaller_export_is_nearly_the_same_and_leaves_the_model_alone(precisio
         save_ctranslate2(model, bpe, tmp_path / name, kind)
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     assert (tmp_path / "small/model.bin").stat().st_size < 0.6 * (tmp_path / "whole/model.bin").stat().st_size
-    # float32 tells what the file holds: without VNNI the engine's own products in int8 are far off (0.93 for 0.07)
+    # Compute in float32: without VNNI, the engine's int8 products are far off (0.93 instead of 0.07).
     engine = ctranslate2.Generator(str(tmp_path / "small"), intra_threads=1, compute_type="float32")
     tokens = torch.randint(bpe.vocab_size - 3, (1, 20))
-    theirs = torch.from_numpy(np.array(engine.forward_batch([spelled(bpe, tokens[0].tolist())]))).log_softmax(-1)
+    theirs = torch.from_numpy(np.array(engine.forward_batch([pieces_of(bpe, tokens[0].tolist())]))).log_softmax(-1)
     with torch.no_grad():
         ours = model(tokens).log_softmax(-1)
     assert 0 < (theirs - ours).abs().mean() < 0.2
@@ -167,18 +167,18 @@ def test_a_smaller_export_is_nearly_the_same_and_leaves_the_model_alone(precisio
         ({"qk_norm": True, "norm": {"type": "layer"}}, "model.norm.type = 'layer'"),
     ],
 )
-def test_what_it_cannot_hold_is_named(changes, named, random_model, bpe, tmp_path):
+def test_unsupported_settings_are_refused_by_name(changes, named, random_model, bpe, tmp_path):
     with pytest.raises(PenwrightError, match=named):
         save_ctranslate2(random_model("generate", bpe, **changes), bpe, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_classifier_is_refused(random_model, bpe, tmp_path):
+def test_classifier_is_refused(random_model, bpe, tmp_path):
     with pytest.raises(PenwrightError, match="no classifiers"):
         save_ctranslate2(random_model("classify", bpe), bpe, tmp_path)
 
 
-def test_a_missing_package_is_named_with_what_installs_it(random_model, bpe, tmp_path, monkeypatch):
+def test_missing_package_is_named_with_its_install_command(random_model, bpe, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ctranslate2.specs", None)
     with pytest.raises(PenwrightError, match=r"pip install 'penwright\[ctranslate2\]'"):
         save_ctranslate2(random_model("generate", bpe), bpe, tmp_path)

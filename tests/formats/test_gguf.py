@@ -1,4 +1,4 @@
-"""llama.cpp reads our texts and computes our logits from the file we write."""
+"""llama.cpp gets the same tokens and logits from our GGUF files."""
 
 import numpy as np
 import pytest
@@ -34,21 +34,23 @@ VARIANTS: dict[str, Table] = {
 }
 
 
-def ours(model: DecoderOnly, ids: list[int]) -> np.ndarray:
+def our_log_probs(model: DecoderOnly, ids: list[int]) -> np.ndarray:
     with torch.no_grad():
         return model(torch.tensor([ids]))[0, -1].log_softmax(-1).numpy()
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS.values()), ids=list(VARIANTS))
-def test_a_writer_expects_the_same(variant, log_probs, random_model, bpe, tmp_path):
+def test_writer_has_the_same_log_probs_in_llama_cpp(variant, log_probs, random_model, bpe, tmp_path):
     model = random_model("generate", bpe, **variant)
     save_gguf(model, bpe, tmp_path)
     ids = torch.randint(bpe.vocab_size, (20,)).tolist()
-    np.testing.assert_allclose(log_probs(tmp_path / "model.gguf", ids, bpe.vocab_size), ours(model, ids), atol=2e-4)
+    np.testing.assert_allclose(
+        log_probs(tmp_path / "model.gguf", ids, bpe.vocab_size), our_log_probs(model, ids), atol=2e-4
+    )
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS.values()), ids=list(VARIANTS))
-def test_what_is_read_back_is_the_same(variant, random_model, bpe, tmp_path):
+def test_exported_model_round_trips(variant, random_model, bpe, tmp_path):
     model = random_model("generate", bpe, **variant)
     save_gguf(model, bpe, tmp_path)
     again = read_gguf(tmp_path / "model.gguf")
@@ -61,34 +63,34 @@ def test_what_is_read_back_is_the_same(variant, random_model, bpe, tmp_path):
 
 
 @pytest.mark.parametrize(("precision", "close"), [("bfloat16", 0.05), ("int8", 0.3)])
-def test_a_smaller_file_expects_nearly_the_same(precision, close, log_probs, random_model, bpe, tmp_path):
+def test_quantised_file_has_close_log_probs(precision, close, log_probs, random_model, bpe, tmp_path):
     model = random_model("generate", bpe, d_model=64, d_ff=96)
     (tmp_path / "whole").mkdir()
     save_gguf(model, bpe, tmp_path / "whole")
     save_gguf(model, bpe, tmp_path, precision)
     assert (tmp_path / "model.gguf").stat().st_size < 0.7 * (tmp_path / "whole/model.gguf").stat().st_size
     ids = torch.randint(bpe.vocab_size, (20,)).tolist()
-    off = np.abs(log_probs(tmp_path / "model.gguf", ids, bpe.vocab_size) - ours(model, ids)).mean()
-    assert 1e-4 < off < close
+    mean_difference = np.abs(log_probs(tmp_path / "model.gguf", ids, bpe.vocab_size) - our_log_probs(model, ids)).mean()
+    assert 1e-4 < mean_difference < close
 
 
-def test_rows_that_q8_0_cannot_cut_stay_exact(log_probs, random_model, bpe, tmp_path):
+def test_rows_that_q8_0_cannot_divide_stay_exact(log_probs, random_model, bpe, tmp_path):
     model = random_model("generate", bpe, d_model=24, d_ff=40)
     save_gguf(model, bpe, tmp_path, "int8")
     np.testing.assert_allclose(
-        log_probs(tmp_path / "model.gguf", [1, 2, 3], bpe.vocab_size), ours(model, [1, 2, 3]), atol=2e-4
+        log_probs(tmp_path / "model.gguf", [1, 2, 3], bpe.vocab_size), our_log_probs(model, [1, 2, 3]), atol=2e-4
     )
 
 
-def test_it_reads_texts_into_our_tokens(log_probs, random_model, bpe, awkward, tmp_path):
-    """Save that it takes the name of a special token for the token itself."""
+def test_llama_cpp_tokenizes_as_we_do(log_probs, random_model, bpe, awkward, tmp_path):
+    """llama.cpp parses names of special tokens in a text, so these are removed."""
     model = random_model("generate", bpe, context_length=256)
     save_gguf(model, bpe, tmp_path)
     texts = [text.replace("</s><pad><s>", "") for text in awkward]
     for text in [*texts, "", " ", "\n\n", "unseen: ő Ж 🦜", "1234567 3.14 don't we'll I'VE"]:
         ids = [bpe.start_id, *bpe.encode(text)]
         np.testing.assert_allclose(
-            log_probs(tmp_path / "model.gguf", text, bpe.vocab_size), ours(model, ids), atol=2e-4, err_msg=text
+            log_probs(tmp_path / "model.gguf", text, bpe.vocab_size), our_log_probs(model, ids), atol=2e-4, err_msg=text
         )
 
 
@@ -105,25 +107,25 @@ def test_it_reads_texts_into_our_tokens(log_probs, random_model, bpe, awkward, t
         ({"window": 4}, "model.window = 4"),
     ],
 )
-def test_what_it_cannot_hold_is_named(changes, named, random_model, bpe, tmp_path):
+def test_unsupported_settings_are_refused_by_name(changes, named, random_model, bpe, tmp_path):
     with pytest.raises(PenwrightError, match=named):
         save_gguf(random_model("generate", bpe, **changes), bpe, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["characters", "bytes", "unigram"])
-def test_tokenizers_without_an_equal_are_refused(kind, random_model, awkward, tmp_path):
+def test_unsupported_tokenizers_are_refused(kind, random_model, awkward, tmp_path):
     tokenizer = train_tokenizer(kind, awkward, 300 if kind == "unigram" else None)
     with pytest.raises(PenwrightError, match=f"tokenizer of type {kind}"):
         save_gguf(random_model("generate", tokenizer), tokenizer, tmp_path)
 
 
-def test_a_tokenizer_that_joins_marks_is_refused(random_model, tmp_path):
+def test_tokenizer_that_joins_vowel_signs_is_refused(random_model, tmp_path):
     tokenizer = train_tokenizer("bpe", ["ฉันรักน้ำที่นี่ " * 50], 300)
     with pytest.raises(PenwrightError, match="vowel signs"):
         save_gguf(random_model("generate", tokenizer), tokenizer, tmp_path)
 
 
-def test_a_translator_is_refused(random_model, bpe, tmp_path):
+def test_translator_is_refused(random_model, bpe, tmp_path):
     with pytest.raises(PenwrightError, match="ctranslate2"):
         save_gguf(random_model("translate", bpe), bpe, tmp_path)

@@ -1,4 +1,4 @@
-"""Our models compute what transformers' own do, from the files that it saves."""
+"""Models loaded from files of transformers compute the same as transformers."""
 
 import json
 from collections.abc import Iterator
@@ -118,11 +118,11 @@ def _quiet() -> Iterator[None]:
 
 
 def randomised(model: nn.Module) -> nn.Module:
-    """Every number moved a little, so that no bias is zero and no norm is one."""
+    """Perturb all weights, so that no bias is zero and no norm is one."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.requires_grad:  # not the sinusoids
+            if parameter.requires_grad:  # skips the fixed sinusoids
                 parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
         for name, buffer in model.named_buffers():
             if name == "final_logits_bias":
@@ -131,7 +131,7 @@ def randomised(model: nn.Module) -> nn.Module:
 
 
 def tokens_of_length(*lengths: int) -> tuple[Tensor, Tensor]:
-    """Rows of tokens padded on the right with 1, and where they are real."""
+    """Return rows of random tokens, padded on the right with 1, and their padding masks."""
     generator = torch.Generator().manual_seed(3)
     padding = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     tokens = torch.randint(3, VOCABULARY, padding.shape, generator=generator)
@@ -139,7 +139,7 @@ def tokens_of_length(*lengths: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_writer_gives_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
+def test_writer_logits_equal_transformers(name: str, tmp_path: Path) -> None:
     theirs = randomised(WRITERS[name]())
     theirs.save_pretrained(tmp_path)
     ours = load_huggingface(tmp_path)
@@ -150,7 +150,7 @@ def test_a_writer_gives_the_logits_of_transformers(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
-def test_a_cached_writer_gives_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
+def test_cached_writer_logits_equal_transformers(name: str, tmp_path: Path) -> None:
     theirs = randomised(WRITERS[name]())
     theirs.save_pretrained(tmp_path)
     ours = load_huggingface(tmp_path)
@@ -165,7 +165,7 @@ def test_a_cached_writer_gives_the_logits_of_transformers(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize("name", TRANSLATORS)
-def test_a_translator_gives_the_logits_of_transformers_on_padded_sources(name: str, tmp_path: Path) -> None:
+def test_translator_logits_equal_transformers_on_padded_sources(name: str, tmp_path: Path) -> None:
     theirs = randomised(TRANSLATORS[name]())
     theirs.save_pretrained(tmp_path)
     ours = load_huggingface(tmp_path)
@@ -179,7 +179,7 @@ def test_a_translator_gives_the_logits_of_transformers_on_padded_sources(name: s
 
 
 @pytest.mark.parametrize("name", TRANSLATORS)
-def test_a_cached_translator_gives_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
+def test_cached_translator_logits_equal_transformers(name: str, tmp_path: Path) -> None:
     theirs = randomised(TRANSLATORS[name]())
     theirs.save_pretrained(tmp_path)
     ours = load_huggingface(tmp_path)
@@ -198,7 +198,7 @@ def test_a_cached_translator_gives_the_logits_of_transformers(name: str, tmp_pat
 
 @pytest.mark.parametrize("n_labels", [2, 5])
 @pytest.mark.parametrize("name", CLASSIFIERS)
-def test_a_classifier_gives_the_logits_of_transformers_on_padded_texts(name, n_labels: int, tmp_path: Path) -> None:
+def test_classifier_logits_equal_transformers_on_padded_texts(name, n_labels: int, tmp_path: Path) -> None:
     theirs = randomised(CLASSIFIERS[name](n_labels))
     theirs.save_pretrained(tmp_path)
     ours = load_huggingface(tmp_path)
@@ -224,7 +224,7 @@ def test_a_pair_of_texts_gives_the_logits_of_bert_with_token_types(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_an_encoder_gives_the_hidden_states_of_transformers(name: str, tmp_path: Path) -> None:
+def test_encoder_hidden_states_equal_transformers(name: str, tmp_path: Path) -> None:
     theirs = randomised(ENCODERS[name]())
     theirs.save_pretrained(tmp_path)
     ours = load_huggingface(tmp_path)
@@ -239,7 +239,7 @@ def test_an_encoder_gives_the_hidden_states_of_transformers(name: str, tmp_path:
         torch.testing.assert_close(ours(tokens, padding), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_model_in_several_files_is_read_whole(tmp_path: Path) -> None:
+def test_sharded_weights_are_read(tmp_path: Path) -> None:
     theirs = randomised(WRITERS["llama"]())
     theirs.save_pretrained(tmp_path, max_shard_size="20KB")
     assert not (tmp_path / "model.safetensors").exists()
@@ -248,14 +248,14 @@ def test_a_model_in_several_files_is_read_whole(tmp_path: Path) -> None:
         torch.testing.assert_close(load_huggingface(tmp_path)(tokens), theirs(tokens).logits, atol=1e-4, rtol=1e-4)
 
 
-def test_weights_of_half_precision_are_read_in_full_precision(tmp_path: Path) -> None:
+def test_half_precision_weights_are_read_as_float32(tmp_path: Path) -> None:
     theirs = randomised(WRITERS["gpt2"]()).to(torch.bfloat16)
     theirs.save_pretrained(tmp_path)
     ours = load_huggingface(tmp_path)
     assert all(parameter.dtype == torch.float32 for parameter in ours.parameters())
 
 
-def test_the_first_gpt2_without_prefix_and_with_its_mask_is_read(tmp_path: Path) -> None:
+def test_original_gpt2_weights_without_prefix_are_read(tmp_path: Path) -> None:
     theirs = randomised(WRITERS["gpt2"]())
     theirs.save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
@@ -270,12 +270,12 @@ def llama_config(**changes: object) -> dict[str, object]:
     return LLAMA | {"architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "rms_norm_eps": 1e-5} | changes
 
 
-def test_rotary_positions_are_found_where_older_versions_wrote_them() -> None:
+def test_rotary_settings_of_older_configs_are_read() -> None:
     settings = settings_from_huggingface(llama_config(rope_theta=500_000.0, rope_scaling=None)).settings
     assert settings.positions.type == "rotary" and settings.positions.base == 500_000.0
 
 
-def test_heads_that_an_old_config_does_not_mention_have_their_usual_sizes() -> None:
+def test_missing_head_settings_have_their_defaults() -> None:
     config = llama_config()
     del config["num_key_value_heads"]
     settings = settings_from_huggingface(config).settings
@@ -296,32 +296,32 @@ def test_heads_that_an_old_config_does_not_mention_have_their_usual_sizes() -> N
         ({"hidden_size": "wide"}, "d_model"),
     ],
 )
-def test_a_config_that_cannot_be_held_is_refused_by_name(change: dict[str, object], named: str) -> None:
+def test_unsupported_config_is_refused_by_name(change: dict[str, object], named: str) -> None:
     with pytest.raises(PenwrightError, match=named):
         settings_from_huggingface(llama_config(**change))
 
 
-def test_a_config_without_a_needed_key_is_refused_by_name() -> None:
+def test_config_without_a_required_key_is_refused_by_name() -> None:
     config = llama_config()
     del config["hidden_size"]
     with pytest.raises(PenwrightError, match="has no hidden_size"):
         settings_from_huggingface(config)
 
 
-def test_heads_that_differ_between_encoder_and_decoder_are_refused() -> None:
+def test_different_heads_in_encoder_and_decoder_are_refused() -> None:
     config = TRANSLATOR | {"architectures": ["MarianMTModel"], "activation_function": "gelu"}
     with pytest.raises(PenwrightError, match="encoder_attention_heads = 4 and decoder_attention_heads = 2"):
         settings_from_huggingface(config | {"decoder_attention_heads": 2})
 
 
-def test_missing_and_superfluous_tensors_are_named() -> None:
+def test_missing_and_unexpected_tensors_are_named() -> None:
     tensors = WRITERS["llama"]().state_dict()
     tensors["model.layers.0.extra"] = tensors.pop("model.norm.weight")
     with pytest.raises(PenwrightError, match=r"missing .*model\.norm\.weight; superfluous .*layers\.0\.extra"):
         model_from_huggingface(llama_config(), tensors)
 
 
-def test_a_tensor_of_the_wrong_shape_is_named_with_both_shapes() -> None:
+def test_tensor_of_the_wrong_shape_is_refused_with_both_shapes() -> None:
     with pytest.raises(PenwrightError, match=r"down_proj\.weight has shape \(32, 48\), .* \(32, 64\)"):
         model_from_huggingface(llama_config(intermediate_size=64), WRITERS["llama"]().state_dict() | wide_gates())
 
@@ -331,7 +331,7 @@ def wide_gates() -> dict[str, Tensor]:
     return {name: torch.zeros(64, 32) for name in names}
 
 
-def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
+def test_pickled_weights_are_never_opened(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(llama_config()), encoding="utf-8")
     torch.save({}, tmp_path / "pytorch_model.bin")
     with pytest.raises(PenwrightError, match=r"there is no model\.safetensors"):
@@ -339,14 +339,14 @@ def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "{", "[1]", "7"])
-def test_a_folder_without_a_readable_config_is_refused(content: str | None, tmp_path: Path) -> None:
+def test_folder_without_a_readable_config_is_refused(content: str | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content, encoding="utf-8")
     with pytest.raises(PenwrightError, match=r"config\.json cannot be read"):
         load_huggingface(tmp_path)
 
 
-def test_a_damaged_file_of_weights_is_refused(tmp_path: Path) -> None:
+def test_damaged_weights_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(llama_config()), encoding="utf-8")
     (tmp_path / "model.safetensors").write_bytes(b"not a tensor")
     with pytest.raises(PenwrightError, match=r"the weights in model\.safetensors cannot be read"):

@@ -1,4 +1,4 @@
-"""transformers computes from our export what we do, and we read it back."""
+"""transformers computes the same from an export, and exports can be imported again."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def variant(request: pytest.FixtureRequest) -> Table:
     return request.param
 
 
-def test_transformers_has_the_same_logits(variant, random_model, bpe, tmp_path):
+def test_exported_writer_has_the_same_logits(variant, random_model, bpe, tmp_path):
     model = random_model("generate", bpe, **variant)
     save_huggingface(model, bpe, tmp_path)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -43,7 +43,7 @@ def test_transformers_has_the_same_logits(variant, random_model, bpe, tmp_path):
         torch.testing.assert_close(theirs(tokens).logits, model(tokens), atol=1e-4, rtol=1e-4)
 
 
-def test_what_is_read_back_is_the_same(variant, random_model, bpe, tmp_path):
+def test_exported_writer_round_trips(variant, random_model, bpe, tmp_path):
     model = random_model("generate", bpe, **variant)
     save_huggingface(model, bpe, tmp_path)
     again = load_huggingface(tmp_path)
@@ -52,7 +52,7 @@ def test_what_is_read_back_is_the_same(variant, random_model, bpe, tmp_path):
         assert torch.equal(again(tokens), model(tokens))
 
 
-def test_its_tokenizer_begins_a_prompt_as_training_did(random_model, tokenizer, awkward, tmp_path):
+def test_exported_tokenizer_adds_the_start_token(random_model, tokenizer, awkward, tmp_path):
     save_huggingface(random_model("generate", tokenizer), tokenizer, tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for text in [*awkward, "", " "]:
@@ -60,7 +60,7 @@ def test_its_tokenizer_begins_a_prompt_as_training_did(random_model, tokenizer, 
     assert Tokenizer.load(tmp_path / "tokenizer.json").encode(awkward[0]) == tokenizer.encode(awkward[0])
 
 
-def test_bfloat16_is_half_as_large(random_model, bpe, tmp_path):
+def test_bfloat16_export_is_about_half_as_large(random_model, bpe, tmp_path):
     model = random_model("generate", bpe)
     sizes: list[int] = []
     for precision in ("float32", "bfloat16"):
@@ -82,7 +82,7 @@ def test_bfloat16_is_half_as_large(random_model, bpe, tmp_path):
         ({"positions": {"type": "none"}}, "positions"),
     ],
 )
-def test_what_no_class_has_is_named(changes, named, random_model, bpe, tmp_path):
+def test_settings_without_a_class_in_transformers_are_refused(changes, named, random_model, bpe, tmp_path):
     with pytest.raises(PenwrightError, match=named):
         save_huggingface(random_model("generate", bpe, **changes), bpe, tmp_path)
     assert not list(tmp_path.iterdir())
@@ -111,7 +111,7 @@ ENCODER = CLASSIC | {
 
 
 @pytest.mark.parametrize("name", TRANSLATORS)
-def test_transformers_has_the_same_logits_of_a_translator(name, random_model, padded_first, tmp_path):
+def test_exported_translator_has_the_same_logits(name, random_model, padded_first, tmp_path):
     model = random_model("translate", padded_first, **TRANSLATORS[name])
     save_huggingface(model, padded_first, tmp_path)
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
@@ -126,7 +126,7 @@ def test_transformers_has_the_same_logits_of_a_translator(name, random_model, pa
 
 @pytest.mark.parametrize("labels", [("yes", "no"), ()])
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_transformers_has_the_same_logits_of_an_encoder(activation, labels, random_model, bpe, tmp_path):
+def test_exported_encoder_has_the_same_outputs(activation, labels, random_model, bpe, tmp_path):
     model = random_model("classify", bpe, len(labels), **ENCODER, pooler_activation=activation)
     save_huggingface(model, bpe, tmp_path, metadata=ModelMetadata(labels))
     auto = transformers.AutoModelForSequenceClassification if labels else transformers.AutoModel
@@ -144,11 +144,11 @@ def test_transformers_has_the_same_logits_of_an_encoder(activation, labels, rand
     assert not labels or list(theirs.config.id2label.values()) == list(labels)
 
 
-def test_a_translator_that_no_class_has_is_refused(random_model, bpe, tmp_path):
+def test_translator_without_a_class_in_transformers_is_refused(random_model, bpe, tmp_path):
     with pytest.raises(PenwrightError, match="ctranslate2"):
         save_huggingface(random_model("translate", bpe), bpe, tmp_path)
 
 
-def test_int8_is_refused(random_model, bpe, tmp_path):
+def test_int8_export_is_refused(random_model, bpe, tmp_path):
     with pytest.raises(PenwrightError, match="int8"):
         save_huggingface(random_model("generate", bpe), bpe, tmp_path, "int8")

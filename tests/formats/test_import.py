@@ -1,4 +1,4 @@
-"""Folders of the hub become runs, with tokenizers of every kind; bad ones are refused and leave nothing behind."""
+"""Hub folders are imported as runs, with tokenizers of every kind. Invalid ones are refused and leave no files."""
 
 import json
 import struct
@@ -90,7 +90,7 @@ def edit(path: Path, **changes: object) -> None:
     write(path, json.loads(path.read_text(encoding="utf-8")) | changes)
 
 
-def test_a_writer_reads_a_prompt_as_transformers_does(llama: Path, tmp_path: Path) -> None:
+def test_imported_writer_equals_transformers(llama: Path, tmp_path: Path) -> None:
     ours = penwright.import_model(llama, tmp_path / "run")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(llama)
     tokenizer = transformers.AutoTokenizer.from_pretrained(llama)
@@ -104,7 +104,7 @@ def test_a_writer_reads_a_prompt_as_transformers_does(llama: Path, tmp_path: Pat
     assert origin.source == str(llama)
 
 
-def test_an_imported_run_says_what_it_lacks(llama: Path, tmp_path: Path) -> None:
+def test_imported_run_refuses_evaluation_without_text_and_resuming(llama: Path, tmp_path: Path) -> None:
     penwright.import_model(llama, tmp_path / "run")
     with pytest.raises(UsageError, match="was imported, so it has no held-out text"):
         penwright.evaluate(tmp_path / "run")
@@ -130,7 +130,7 @@ def test_unused_embeddings_are_removed(llama: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("extra", [-5, 200])
-def test_a_tokenizer_of_another_model_is_refused(extra: int, llama: Path, tmp_path: Path) -> None:
+def test_tokenizer_of_another_model_is_refused(extra: int, llama: Path, tmp_path: Path) -> None:
     path = llama / "model.safetensors"
     tensors = load_file(path)
     n = len(tensors["lm_head.weight"]) + extra
@@ -138,19 +138,19 @@ def test_a_tokenizer_of_another_model_is_refused(extra: int, llama: Path, tmp_pa
         tensors[name] = torch.cat([tensors[name], torch.ones(200, 32)])[:n].contiguous()
     save_file(tensors, path)
     edit(llama / "config.json", vocab_size=n)
-    refused(llama, tmp_path, f"the tokenizer has 300 tokens, and the model has {n} embeddings")
+    assert_import_is_refused(llama, tmp_path, f"the tokenizer has 300 tokens, and the model has {n} embeddings")
 
 
-def refused(source: Path, tmp_path: Path, message: str) -> None:
+def assert_import_is_refused(source: Path, tmp_path: Path, message: str) -> None:
     with pytest.raises(PenwrightError, match=message):
         penwright.import_model(source, tmp_path / "runs" / "run")
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
 
 
-def test_a_pickle_is_refused_unopened(llama: Path, tmp_path: Path) -> None:
+def test_pickled_weights_are_refused_unopened(llama: Path, tmp_path: Path) -> None:
     (llama / "model.safetensors").unlink()
     (llama / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch executed'\ntR.")
-    refused(llama, tmp_path, r"no model\.safetensors\. The folder has only pytorch_model\.bin")
+    assert_import_is_refused(llama, tmp_path, r"no model\.safetensors\. The folder has only pytorch_model\.bin")
     assert not Path("executed").exists()
 
 
@@ -173,39 +173,41 @@ def test_shards_are_read(llama: Path, tmp_path: Path) -> None:
     assert torch.equal(ours.model.embedding.tokens.weight, whole["model.embed_tokens.weight"])
 
 
-def test_a_missing_shard_is_named(llama: Path, tmp_path: Path) -> None:
+def test_missing_shard_is_named(llama: Path, tmp_path: Path) -> None:
     shard(llama)[1].unlink()
-    refused(llama, tmp_path, r"there is no model-2\.safetensors")
+    assert_import_is_refused(llama, tmp_path, r"there is no model-2\.safetensors")
 
 
-def test_a_truncated_shard_is_named(llama: Path, tmp_path: Path) -> None:
+def test_truncated_shard_is_named(llama: Path, tmp_path: Path) -> None:
     path = shard(llama)[0]
     path.write_bytes(path.read_bytes()[:-100])
-    refused(llama, tmp_path, r"model-1\.safetensors.*Download the file again")
+    assert_import_is_refused(llama, tmp_path, r"model-1\.safetensors.*Download the file again")
 
 
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd"])
 def test_shards_outside_the_folder_are_refused(name: str, llama: Path, tmp_path: Path) -> None:
     (llama / "model.safetensors").rename(tmp_path / "outside.safetensors")
     write(llama / "model.safetensors.index.json", {"weight_map": {"lm_head.weight": name}})
-    refused(llama, tmp_path, "points outside the folder")
+    assert_import_is_refused(llama, tmp_path, "points outside the folder")
 
 
-def test_links_out_of_the_folder_are_refused(llama: Path, tmp_path: Path) -> None:
+def test_symlinks_out_of_the_folder_are_refused(llama: Path, tmp_path: Path) -> None:
     (llama / "tokenizer.json").rename(tmp_path / "tokenizer.json")
     (llama / "tokenizer.json").symlink_to(tmp_path / "tokenizer.json")
-    refused(llama, tmp_path, "points outside the folder")
+    assert_import_is_refused(llama, tmp_path, "points outside the folder")
 
 
-def test_a_wrong_shape_is_named(llama: Path, tmp_path: Path) -> None:
+def test_tensor_of_the_wrong_shape_is_named(llama: Path, tmp_path: Path) -> None:
     edit(llama / "config.json", intermediate_size=64)
-    refused(llama, tmp_path, r"mlp\.\w+_proj\.weight has shape")
+    assert_import_is_refused(llama, tmp_path, r"mlp\.\w+_proj\.weight has shape")
 
 
-def test_a_model_that_does_not_fit_in_memory_is_not_read(llama: Path, tmp_path: Path, monkeypatch) -> None:
+def test_model_larger_than_memory_is_not_read(llama: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(pretrained, "memory_bytes", lambda: 10_000)
-    monkeypatch.setattr("penwright.formats.huggingface_files.load_file", lambda path: pytest.fail("it was read"))
-    refused(llama, tmp_path, r"needs .* GiB of memory")
+    monkeypatch.setattr(
+        "penwright.formats.huggingface_files.load_file", lambda path: pytest.fail("the weights were read")
+    )
+    assert_import_is_refused(llama, tmp_path, r"needs .* GiB of memory")
 
 
 @pytest.mark.parametrize(
@@ -217,12 +219,12 @@ def test_a_model_that_does_not_fit_in_memory_is_not_read(llama: Path, tmp_path: 
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(changes, message, llama: Path, tmp_path: Path) -> None:
+def test_invalid_model_settings_are_refused(changes, message, llama: Path, tmp_path: Path) -> None:
     edit(llama / "config.json", **changes)
-    refused(llama, tmp_path, message)
+    assert_import_is_refused(llama, tmp_path, message)
 
 
-def test_a_used_run_folder_is_kept(llama: Path, tmp_path: Path) -> None:
+def test_existing_run_folder_is_not_overwritten(llama: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(PenwrightError, match="not empty"):
@@ -230,7 +232,7 @@ def test_a_used_run_folder_is_kept(llama: Path, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "mine.txt").read_text(encoding="utf-8") == "mine"
 
 
-def test_the_hub_needs_a_network(tmp_path: Path, monkeypatch) -> None:
+def test_hub_download_without_a_network_is_refused(tmp_path: Path, monkeypatch) -> None:
     hub = pytest.importorskip("huggingface_hub")
 
     def offline(*_: object, **__: object) -> None:
@@ -241,11 +243,11 @@ def test_the_hub_needs_a_network(tmp_path: Path, monkeypatch) -> None:
         penwright.import_model("hub:some/model", tmp_path / "run")
 
 
-def test_a_source_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    refused(tmp_path / "nothing", tmp_path, "there is no .*nothing")
+def test_missing_source_is_refused(tmp_path: Path) -> None:
+    assert_import_is_refused(tmp_path / "nothing", tmp_path, "there is no .*nothing")
 
 
-def test_a_vocab_txt_reads_texts_as_transformers_does(tmp_path: Path) -> None:
+def test_vocab_txt_tokenizes_as_transformers(tmp_path: Path) -> None:
     pieces = [
         "[PAD]",
         "[UNK]",
@@ -269,7 +271,7 @@ def test_a_vocab_txt_reads_texts_as_transformers_does(tmp_path: Path) -> None:
         assert [ours.start_id, *ours.encode(text), ours.end_id] == theirs(text)["input_ids"]
 
 
-def test_vocab_json_and_merges_read_texts_as_transformers_does(llama: Path, tmp_path: Path) -> None:
+def test_vocab_json_and_merges_tokenize_as_transformers(llama: Path, tmp_path: Path) -> None:
     model = json.loads((llama / "tokenizer.json").read_text(encoding="utf-8"))["model"]
     write(tmp_path / "vocab.json", model["vocab"])
     merges = "\n".join(" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"])
@@ -298,7 +300,7 @@ AWKWARD = [
 @pytest.mark.parametrize(
     "options", [{}, {"byte_fallback": True, "normalization_rule_name": "identity", "vocab_size": 400}]
 )
-def test_a_sentencepiece_model_gives_the_ids_of_its_library(kind, options, spm, tmp_path: Path) -> None:
+def test_sentencepiece_model_gives_the_ids_of_its_library(kind, options, spm, tmp_path: Path) -> None:
     import sentencepiece
 
     path = spm(kind, **options)
@@ -308,10 +310,10 @@ def test_a_sentencepiece_model_gives_the_ids_of_its_library(kind, options, spm, 
     for text in [*TEXTS, *AWKWARD]:
         assert ours.encode(text) == theirs.encode(text), text
         assert ours.decode(ours.encode(text)) == theirs.decode(theirs.encode(text)).replace(" \u2047 ", "\ufffd")
-    assert Tokenizer.load(saved(ours, tmp_path)).encode(TEXTS[0]) == ours.encode(TEXTS[0])
+    assert Tokenizer.load(save_tokenizer(ours, tmp_path)).encode(TEXTS[0]) == ours.encode(TEXTS[0])
 
 
-def saved(tokenizer: ForeignTokenizer, folder: Path) -> Path:
+def save_tokenizer(tokenizer: ForeignTokenizer, folder: Path) -> Path:
     tokenizer.save(folder / "saved.json")
     return folder / "saved.json"
 
@@ -345,13 +347,13 @@ def marian(spm, tmp_path: Path) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
-def test_marian_translates_as_transformers_does(marian: Path, tmp_path: Path) -> None:
+def test_marian_translates_as_transformers(marian: Path, tmp_path: Path) -> None:
     tokenizer = transformers.MarianTokenizer.from_pretrained(marian)
     ours = penwright.import_model(marian, tmp_path / "run")
     for text in TEXTS[:4]:
         assert ours.tokenizer.source(ours.tokenizer.encode(text)) == tokenizer(text)["input_ids"]
         assert [*ours.tokenizer.target.encode(text), 0] == tokenizer(text_target=text)["input_ids"]
-    same_translations(ours, marian, tokenizer, {})
+    assert_same_translations(ours, marian, tokenizer, {})
     penwright.export(tmp_path / "run", "huggingface", tmp_path / "exported")
     exported = transformers.MarianTokenizer.from_pretrained(tmp_path / "exported")
     for text in [*TEXTS, *AWKWARD]:
@@ -360,14 +362,14 @@ def test_marian_translates_as_transformers_does(marian: Path, tmp_path: Path) ->
     assert exported.decode([5, 6, 7], skip_special_tokens=True) == tokenizer.decode([5, 6, 7], skip_special_tokens=True)
 
 
-def same_translations(ours, folder: Path, tokenizer, options: dict[str, int]) -> None:
+def assert_same_translations(ours, folder: Path, tokenizer, options: dict[str, int]) -> None:
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
     for text in TEXTS[:3]:
         given = tokenizer(text, return_tensors="pt")
         written = theirs.generate(**given, **options, num_beams=1, do_sample=False, max_new_tokens=8)[0].tolist()
         found = ours.translate(text, beam_size=1, max_new_tokens=8)[0]
         expected = tokenizer.decode(written, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        assert found.text[:7] == expected.strip()[:7]  # at the limit, Marian must end
+        assert found.text[:7] == expected.strip()[:7]  # at the limit, Marian forces the end token
 
 
 @pytest.fixture
@@ -395,12 +397,12 @@ def m2m100(spm, tmp_path: Path) -> Path:
     return folder
 
 
-def test_m2m100_translates_between_the_languages_that_are_asked_for(m2m100: Path, tmp_path: Path) -> None:
+def test_m2m100_translates_between_the_given_languages(m2m100: Path, tmp_path: Path) -> None:
     tokenizer = transformers.M2M100Tokenizer.from_pretrained(m2m100, src_lang="en")
     ours = penwright.import_model(m2m100, tmp_path / "run", languages=("en", "de"))
     for text in TEXTS[:4]:
         assert ours.tokenizer.source(ours.tokenizer.encode(text)) == tokenizer(text)["input_ids"]
-    same_translations(ours, m2m100, tokenizer, {"forced_bos_token_id": tokenizer.get_lang_id("de")})
+    assert_same_translations(ours, m2m100, tokenizer, {"forced_bos_token_id": tokenizer.get_lang_id("de")})
     assert ours.translate(TEXTS[0], beam_size=3, coverage_penalty=0.2, max_new_tokens=8)[0].text is not None
     penwright.export(tmp_path / "run", "huggingface", tmp_path / "exported")
     exported = transformers.M2M100Tokenizer.from_pretrained(tmp_path / "exported")
@@ -418,12 +420,12 @@ def test_m2m100_translates_between_the_languages_that_are_asked_for(m2m100: Path
         (("en", "tlh"), "no language tlh. Pass --to"),
     ],
 )
-def test_a_model_of_many_languages_asks_for_two(languages, message, m2m100: Path, tmp_path: Path) -> None:
+def test_multilingual_model_needs_two_languages(languages, message, m2m100: Path, tmp_path: Path) -> None:
     with pytest.raises(PenwrightError, match=message):
         penwright.import_model(m2m100, tmp_path / "run", languages=languages)
 
 
-def test_nllb_begins_with_its_languages(llama: Path, tmp_path: Path) -> None:
+def test_nllb_sequences_begin_with_language_tokens(llama: Path, tmp_path: Path) -> None:
     library = LibraryTokenizer(models.BPE(unk_token="<unk>"))
     library.normalizer = normalizers.NFKC()
     library.pre_tokenizer, library.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
@@ -440,22 +442,22 @@ def test_nllb_begins_with_its_languages(llama: Path, tmp_path: Path) -> None:
     assert ours.decode(ours.encode("The cat sat")) == "The cat sat"
 
 
-def test_a_gguf_model_that_does_not_fit_in_memory_is_not_read(llama: Path, tmp_path: Path, monkeypatch) -> None:
-    path = gguf_of(llama, tmp_path)
+def test_gguf_model_larger_than_memory_is_not_read(llama: Path, tmp_path: Path, monkeypatch) -> None:
+    path = export_gguf(llama, tmp_path)
     monkeypatch.setattr(pretrained, "memory_bytes", lambda: 1000)
     monkeypatch.setattr(GGUFFile, "tensor", lambda *_: pytest.fail("a tensor was read"))
-    refused(path, tmp_path, "GiB of memory")
+    assert_import_is_refused(path, tmp_path, "GiB of memory")
 
 
-def gguf_of(llama: Path, tmp_path: Path) -> Path:
+def export_gguf(llama: Path, tmp_path: Path) -> Path:
     pytest.importorskip("gguf", reason="the extra penwright[gguf] is not installed")
     penwright.import_model(llama, tmp_path / "for-gguf")
     penwright.export(tmp_path / "for-gguf", "gguf", tmp_path / "gguf", precision="bfloat16")
     return tmp_path / "gguf" / "model.gguf"
 
 
-def test_a_gguf_file_is_read_in_its_precision(llama: Path, tmp_path: Path) -> None:
-    path = gguf_of(llama, tmp_path)
+def test_gguf_file_is_read_in_its_precision(llama: Path, tmp_path: Path) -> None:
+    path = export_gguf(llama, tmp_path)
     ours, before = penwright.import_model(path, tmp_path / "run"), penwright.load(tmp_path / "for-gguf")
     expected = before.model.decoder.blocks[1].attention.query.weight.bfloat16().float()
     assert torch.equal(ours.model.decoder.blocks[1].attention.query.weight, expected)
@@ -472,7 +474,7 @@ def test_a_gguf_file_is_read_in_its_precision(llama: Path, tmp_path: Path) -> No
             lambda content: content[:8] + struct.pack("<QQ", 2**60, 2**60) + content[24:],
             "1,152,921,504,606,846,976 keys",
         ),
-        (lambda content: with_type(content, 99), "is of type 99"),
+        (lambda content: with_embedding_type(content, 99), "is of type 99"),
         (lambda content: content.replace(b"general.architecture", b"general.architectura", 1), "general.architecture"),
         (lambda content: content.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0mamba", 1), "'mamba'"),
         (
@@ -481,29 +483,29 @@ def test_a_gguf_file_is_read_in_its_precision(llama: Path, tmp_path: Path) -> No
         ),
     ],
 )
-def test_a_damaged_gguf_file_is_refused(damage, message, llama: Path, tmp_path: Path) -> None:
-    path = gguf_of(llama, tmp_path)
+def test_damaged_gguf_file_is_refused(damage, message, llama: Path, tmp_path: Path) -> None:
+    path = export_gguf(llama, tmp_path)
     path.write_bytes(damage(path.read_bytes()))
-    refused(path, tmp_path, message)
+    assert_import_is_refused(path, tmp_path, message)
 
 
-def with_type(content: bytes, kind: int) -> bytes:
-    """The file with another type of its embeddings, which is stored after name, dimensions and shape."""
+def with_embedding_type(content: bytes, kind: int) -> bytes:
+    """Return the file with another type of its embeddings, stored after name, dimensions and shape."""
     at = content.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 16
     return content[:at] + struct.pack("<I", kind) + content[at + 4 :]
 
 
-def test_the_scaling_of_llama_3_is_found_in_a_gguf_file(llama: Path, tmp_path: Path) -> None:
+def test_llama_3_rope_scaling_is_read_from_a_gguf_file(llama: Path, tmp_path: Path) -> None:
     scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     scaling |= {"original_max_position_embeddings": 8192, "rope_type": "llama3", "rope_theta": 500_000.0}
     edit(llama / "config.json", rope_parameters=scaling)
-    path = gguf_of(llama, tmp_path)
+    path = export_gguf(llama, tmp_path)
     ours, before = penwright.import_model(path, tmp_path / "run"), penwright.load(tmp_path / "for-gguf")
     assert ours.model.settings.positions == before.model.settings.positions
     assert ours.model.settings.positions.scaling.factor == 8.0
 
 
-def test_a_sentencepiece_bpe_is_the_same_in_a_gguf_file(spm, llama: Path, tmp_path: Path) -> None:
+def test_sentencepiece_bpe_round_trips_through_a_gguf_file(spm, llama: Path, tmp_path: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (llama / name).unlink()
     path = spm(
@@ -514,7 +516,7 @@ def test_a_sentencepiece_bpe_is_the_same_in_a_gguf_file(spm, llama: Path, tmp_pa
     save_model(transformers.LlamaForCausalLM(config), llama)
     edit(llama / "config.json", pad_token_id=2)
     write(llama / "tokenizer_config.json", {"add_bos_token": True})
-    ours = penwright.import_model(gguf_of(llama, tmp_path), tmp_path / "run").tokenizer
+    ours = penwright.import_model(export_gguf(llama, tmp_path), tmp_path / "run").tokenizer
     before = Tokenizer.load(tmp_path / "for-gguf" / "tokenizer.json")
     for text in [*TEXTS, *AWKWARD]:
         assert ours.prompt(ours.encode(text)) == before.prompt(before.encode(text))
@@ -525,26 +527,29 @@ CHATML = (
     "{% for message in messages %}{{ '<s>' + message.role + '\\n' + message.content + eos_token + '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ bos_token + 'assistant\\n' }}{% endif %}"
 )
-TALK = [Message("user", "Hello</s>"), Message("assistant", "Hi!"), Message("user", "The cat?")]
+CONVERSATION = [Message("user", "Hello</s>"), Message("assistant", "Hi!"), Message("user", "The cat?")]
 
 
-def test_an_imported_writer_answers_with_its_chat_template(llama: Path, tmp_path: Path) -> None:
+def test_imported_writer_answers_with_its_chat_template(llama: Path, tmp_path: Path) -> None:
     edit(llama / "tokenizer_config.json", chat_template=CHATML, tokenizer_class="PreTrainedTokenizerFast")
     penwright.import_model(llama, tmp_path / "run")
     ours, recipe = penwright.load(tmp_path / "run"), open_run(tmp_path / "run").recipe
     assert recipe.chat is not None
     assert (recipe.chat.template, recipe.chat.bos_token, recipe.chat.eos_token) == (CHATML, "<s>", "</s>")
     theirs = transformers.AutoTokenizer.from_pretrained(llama)
-    spelled = [TALK[0]._replace(content="Hello"), *TALK[1:]]  # transformers takes "</s>" in a message for the token
-    expected = theirs.apply_chat_template([each._asdict() for each in spelled], add_generation_prompt=True)
-    assert ours.chat_tokens(spelled) == expected["input_ids"]
+    conversation = [
+        CONVERSATION[0]._replace(content="Hello"),
+        *CONVERSATION[1:],
+    ]  # transformers parses "</s>" in a message as the token
+    expected = theirs.apply_chat_template([each._asdict() for each in conversation], add_generation_prompt=True)
+    assert ours.chat_tokens(conversation) == expected["input_ids"]
     start, end = ours.tokenizer.start_id, ours.tokenizer.end_id
-    assert ours.chat_tokens(TALK).count(end) == expected["input_ids"].count(end)
-    assert ours.chat_tokens(TALK)[0] == start
-    assert ours.chat_tokens(TALK)[1] != start
-    request = ours.requests(ours.chat_tokens(TALK))[0]  # as the server asks
-    assert list(request.prompt_tokens) == ours.chat_tokens(TALK)
-    assert ours.answer(TALK, max_new_tokens=4).tokens
+    assert ours.chat_tokens(CONVERSATION).count(end) == expected["input_ids"].count(end)
+    assert ours.chat_tokens(CONVERSATION)[0] == start
+    assert ours.chat_tokens(CONVERSATION)[1] != start
+    request = ours.requests(ours.chat_tokens(CONVERSATION))[0]  # as the server does
+    assert list(request.prompt_tokens) == ours.chat_tokens(CONVERSATION)
+    assert ours.answer(CONVERSATION, max_new_tokens=4).tokens
 
 
 TURNS = CHATML.replace("'<s>' + ", "").replace("eos_token", "'<|im_end|>'")
@@ -563,17 +568,17 @@ def base_model(llama: Path) -> Path:
     return llama
 
 
-def test_an_answer_ends_with_the_token_that_ends_a_turn_in_the_template(base_model: Path, tmp_path: Path) -> None:
+def test_answer_ends_with_the_templates_end_of_turn_token(base_model: Path, tmp_path: Path) -> None:
     ours = penwright.import_model(base_model, tmp_path / "run")
     turn_end = ours.tokenizer.special_ids["<|im_end|>"]
     assert ours.template.end_of_turn == "<|im_end|>"
     assert ours.tokenizer.pieces[ours.tokenizer.end_id] == "</s>"  # documents still end with the tokenizer's own token
     theirs = transformers.AutoTokenizer.from_pretrained(base_model)
-    expected = theirs.apply_chat_template([each._asdict() for each in TALK[1:]], add_generation_prompt=True)
-    assert ours.chat_tokens(TALK[1:]) == [ours.tokenizer.start_id, *expected["input_ids"]]
-    free = ours.answer(TALK, max_new_tokens=8)
+    expected = theirs.apply_chat_template([each._asdict() for each in CONVERSATION[1:]], add_generation_prompt=True)
+    assert ours.chat_tokens(CONVERSATION[1:]) == [ours.tokenizer.start_id, *expected["input_ids"]]
+    free = ours.answer(CONVERSATION, max_new_tokens=8)
     for end in (turn_end, ours.tokenizer.end_id):
-        (request,) = ours.requests(ours.chat_tokens(TALK), {"max_new_tokens": 8}, biases={end: 1e9})
+        (request,) = ours.requests(ours.chat_tokens(CONVERSATION), {"max_new_tokens": 8}, biases={end: 1e9})
         pool = ours.pool()
         pool.join(request)
         while not request.is_finished:
@@ -583,7 +588,7 @@ def test_an_answer_ends_with_the_token_that_ends_a_turn_in_the_template(base_mod
     assert "<|im_end|>" not in free.text
 
 
-def test_a_model_is_trained_to_end_its_answers_as_its_template_does(base_model: Path, tmp_path: Path) -> None:
+def test_training_answers_end_with_the_end_of_turn_token(base_model: Path, tmp_path: Path) -> None:
     lines = [{"prompt": f"The cat {n}?", "completion": f"The mat {n}."} for n in range(40)]
     (tmp_path / "chat.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
     penwright.import_model(base_model, tmp_path / "base")
@@ -596,7 +601,7 @@ def test_a_model_is_trained_to_end_its_answers_as_its_template_does(base_model: 
 
 
 @pytest.mark.parametrize("to", ["gguf", "huggingface"])
-def test_a_chat_template_is_exported_and_imported(to: str, llama: Path, tmp_path: Path) -> None:
+def test_chat_template_round_trips_through_an_export(to: str, llama: Path, tmp_path: Path) -> None:
     if to == "gguf":
         pytest.importorskip("gguf", reason="the extra penwright[gguf] is not installed")
     (llama / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
@@ -604,14 +609,14 @@ def test_a_chat_template_is_exported_and_imported(to: str, llama: Path, tmp_path
     penwright.export(tmp_path / "run", to, tmp_path / to)
     again = penwright.import_model(tmp_path / to / ("model.gguf" if to == "gguf" else ""), tmp_path / "again")
     assert again.template == before.template
-    assert again.chat_tokens(TALK) == before.chat_tokens(TALK)
+    assert again.chat_tokens(CONVERSATION) == before.chat_tokens(CONVERSATION)
     if to == "huggingface":
         theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / to)
-        expected = theirs.apply_chat_template([each._asdict() for each in TALK[1:]], add_generation_prompt=True)
-        assert before.chat_tokens(TALK[1:]) == expected["input_ids"]
+        expected = theirs.apply_chat_template([each._asdict() for each in CONVERSATION[1:]], add_generation_prompt=True)
+        assert before.chat_tokens(CONVERSATION[1:]) == expected["input_ids"]
 
 
-def test_of_several_chat_templates_the_default_is_taken(llama: Path, tmp_path: Path) -> None:
+def test_default_of_several_chat_templates_is_used(llama: Path, tmp_path: Path) -> None:
     several = [{"name": "tool_use", "template": "{{ tools }}"}, {"name": "default", "template": CHATML}]
     edit(llama / "tokenizer_config.json", chat_template=several)
     ours = penwright.import_model(llama, tmp_path / "run")
@@ -626,20 +631,22 @@ def test_of_several_chat_templates_the_default_is_taken(llama: Path, tmp_path: P
         ("{{ ''.__class__.__base__.__subclasses__() }}", "unsafe"),
     ],
 )
-def test_a_bad_chat_template_is_left_out(template: object, message: str, llama: Path, tmp_path: Path) -> None:
+def test_invalid_chat_template_is_dropped_with_a_note(
+    template: object, message: str, llama: Path, tmp_path: Path
+) -> None:
     edit(llama / "tokenizer_config.json", chat_template=template)
-    said: list[str] = []
-    ours = import_model(str(llama), tmp_path / "run", say=said.append)
+    messages: list[str] = []
+    ours = import_model(str(llama), tmp_path / "run", say=messages.append)
     assert ours.template is None
-    (note,) = said
+    (note,) = messages
     assert "the model cannot chat" in note
     assert message in note
     with pytest.raises(UsageError, match="not trained to answer"):
-        ours.answer(TALK)
+        ours.answer(CONVERSATION)
 
 
 PAIRS = [(f"The {a} sat on the {b}.", f"Der {a} sitzt auf der {b}.") for a in ("cat", "dog", "mat") for b in "abcdefgh"]
-QUIET = {"training": {"steps": 2, "batch_tokens": 256, "precision": "float32", "compile": "off"}}
+FAST_TRAINING = {"training": {"steps": 2, "batch_tokens": 256, "precision": "float32", "compile": "off"}}
 
 
 def write_pairs(folder: Path) -> Path:
@@ -649,14 +656,14 @@ def write_pairs(folder: Path) -> Path:
 
 
 def training_context(data: Path, base: Path) -> RunContext:
-    given = merge(QUIET, {"data": {"train": [str(data)]}, "finetuning": {"base": str(base)}})
+    given = merge(FAST_TRAINING, {"data": {"train": [str(data)]}, "finetuning": {"base": str(base)}})
     prepared = prepare(given)
     tokenizer = open_run(base).tokenizer
     return make_context(prepared.plan.recipe, prepared.corpus, tokenizer, torch.device("cpu"), is_new=True)
 
 
 @torch.no_grad()
-def test_a_translator_is_trained_on_the_tokens_that_transformers_makes(m2m100: Path, tmp_path: Path) -> None:
+def test_translator_training_loss_equals_transformers(m2m100: Path, tmp_path: Path) -> None:
     penwright.import_model(m2m100, tmp_path / "base", languages=("en", "de"))
     context = training_context(write_pairs(tmp_path), tmp_path / "base")
     assert context.training is not None
@@ -670,17 +677,19 @@ def test_a_translator_is_trained_on_the_tokens_that_transformers_makes(m2m100: P
         given = tokenizer(pair.source, text_target=pair.target, return_tensors="pt")
         log_probs = theirs(**given).logits[0, :, : context.tokenizer.vocab_size].log_softmax(-1)
         labels = given["labels"][0]
-        expected -= float(log_probs[range(1, len(labels)), labels[1:]].sum())  # the first one, the language, is given
+        expected -= float(
+            log_probs[range(1, len(labels)), labels[1:]].sum()
+        )  # the first target, the language token, is not scored
         n_targets += len(labels) - 1
     assert sum(batch.n_targets for batch in batches) == n_targets
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_an_imported_translator_is_trained_further(marian: Path, tmp_path: Path) -> None:
+def test_imported_translator_is_fine_tuned_and_exported(marian: Path, tmp_path: Path) -> None:
     (marian / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n", encoding="utf-8")
     data, base = write_pairs(tmp_path), tmp_path / "base"
     penwright.import_model(marian, base)
-    ours = penwright.train(data, run=tmp_path / "run", base=base, settings=QUIET, quiet=True)
+    ours = penwright.train(data, run=tmp_path / "run", base=base, settings=FAST_TRAINING, quiet=True)
     assert ours.tokenizer.fingerprint == open_run(base).tokenizer.fingerprint
     record = corpus_record(open_run(tmp_path / "run").run)
     assert record.imported == corpus_record(open_run(base).run).imported
@@ -703,7 +712,7 @@ def write_novel(folder: Path) -> Path:
 
 
 @torch.no_grad()
-def test_a_writer_without_a_start_token_is_trained_without_one(llama: Path, tmp_path: Path) -> None:
+def test_writer_without_a_start_token_is_trained_without_one(llama: Path, tmp_path: Path) -> None:
     edit(llama / "tokenizer_config.json", add_bos_token=False)
     penwright.import_model(llama, tmp_path / "base")
     context = training_context(write_novel(tmp_path), tmp_path / "base")
@@ -734,8 +743,8 @@ def test_the_text_of_an_imported_writer_cannot_be_kept(llama: Path, tmp_path: Pa
         )
 
 
-def test_an_adapter_of_an_imported_writer_states_its_origin(llama: Path, tmp_path: Path) -> None:
-    base, settings = tmp_path / "base", merge(QUIET, {"lora": {"rank": 2}})
+def test_adapter_of_an_imported_writer_states_its_origin(llama: Path, tmp_path: Path) -> None:
+    base, settings = tmp_path / "base", merge(FAST_TRAINING, {"lora": {"rank": 2}})
     penwright.import_model(llama, base)
     penwright.train(write_novel(tmp_path), run=tmp_path / "run", base=base, settings=settings, quiet=True)
     penwright.export(tmp_path / "run", "peft", tmp_path / "adapter")
@@ -744,7 +753,7 @@ def test_an_adapter_of_an_imported_writer_states_its_origin(llama: Path, tmp_pat
     assert "LlamaForCausalLM" in card
 
 
-def test_an_imported_writer_is_trained_to_answer_with_its_template(llama: Path, tmp_path: Path) -> None:
+def test_imported_writer_is_trained_with_its_chat_template(llama: Path, tmp_path: Path) -> None:
     edit(llama / "tokenizer_config.json", chat_template=CHATML)
     lines = [{"prompt": f"The cat {n}?", "completion": f"The mat {n}."} for n in range(40)]
     (tmp_path / "chat.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
@@ -753,8 +762,10 @@ def test_an_imported_writer_is_trained_to_answer_with_its_template(llama: Path, 
     assert context.training is not None
     batch = next(TASKS["chat"].batches(context, context.training).in_order())
     theirs = transformers.AutoTokenizer.from_pretrained(llama)
-    talks = [[each._asdict() for each in conversation.messages] for conversation in context.corpus.training]
-    expected = {tuple(theirs.apply_chat_template(talk)["input_ids"][:-1]) for talk in talks}  # without a line break
+    conversations = [[each._asdict() for each in conversation.messages] for conversation in context.corpus.training]
+    expected = {
+        tuple(theirs.apply_chat_template(talk)["input_ids"][:-1]) for talk in conversations
+    }  # without a line break
     end = context.tokenizer.end_id
     assert context.tokenizer.pad_id == end
     assert all((*_without_padding(row, end), end) in expected for row in batch.tokens.tolist())
@@ -766,19 +777,19 @@ def _without_padding(row: list[int], pad: int) -> list[int]:
     return row
 
 
-def test_a_base_that_is_not_a_run_is_imported_first(llama: Path, tmp_path: Path, monkeypatch) -> None:
+def test_base_that_is_not_a_run_is_imported_first(llama: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    data, said = write_novel(tmp_path), list[str]()
+    data, messages = write_novel(tmp_path), list[str]()
     given = {"data": {"train": [str(data)]}, "finetuning": {"base": str(llama)}}
     with pytest.raises(UsageError, match=r"a dry run writes nothing\. Import it first: penwright import .*llama"):
         with_imported_base(given, None, is_dry=True)
     assert not (tmp_path / "runs").exists()
-    again = with_imported_base(given, Path("runs/mine"), said.append)
+    again = with_imported_base(given, Path("runs/mine"), messages.append)
     assert again["finetuning"] == {"base": "runs/llama"}
-    assert said == [f"importing {llama} into the run runs/llama, to start from it"]
-    assert with_imported_base(given, None, said.append, is_dry=True) == again
-    assert said[1:] == [f"{llama} was imported before: starting from runs/llama"]
-    edit(llama / "tokenizer_config.json", add_bos_token=False)  # another model now
+    assert messages == [f"importing {llama} into the run runs/llama, to start from it"]
+    assert with_imported_base(given, None, messages.append, is_dry=True) == again
+    assert messages[1:] == [f"{llama} was imported before: starting from runs/llama"]
+    edit(llama / "tokenizer_config.json", add_bos_token=False)  # now a different model
     assert with_imported_base(given, None)["finetuning"] == {"base": "runs/llama-2"}
     assert with_imported_base(again, None) == again
     assert with_imported_base({}, None) == {}
@@ -787,16 +798,18 @@ def test_a_base_that_is_not_a_run_is_imported_first(llama: Path, tmp_path: Path,
         with_imported_base(given, None)
 
 
-def test_training_from_a_folder_of_the_hub_needs_one_command(llama: Path, tmp_path: Path) -> None:
-    ours = penwright.train(write_novel(tmp_path), run=tmp_path / "run", base=llama, settings=QUIET, quiet=True)
+def test_training_from_a_hub_folder_needs_one_call(llama: Path, tmp_path: Path) -> None:
+    ours = penwright.train(write_novel(tmp_path), run=tmp_path / "run", base=llama, settings=FAST_TRAINING, quiet=True)
     assert ours.kind == "writer"
-    assert open_run(tmp_path / "run").recipe.finetuning.base == str(tmp_path / "llama-2")  # the folder has its name
+    assert open_run(tmp_path / "run").recipe.finetuning.base == str(
+        tmp_path / "llama-2"
+    )  # the folder of the model already has this name
 
 
-def test_a_tiny_llama_3_is_trained_exported_and_imported(tmp_path: Path) -> None:
+def test_tiny_llama_3_is_trained_exported_and_imported(tmp_path: Path) -> None:
     tiny = {"size": "llama3-1b", "d_model": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "d_ff": 64}
     settings = {"model": tiny, "tokenizer": {"type": "bpe", "vocab_size": 300}}
-    settings["training"] = {**QUIET["training"], "steps": 20, "batch_tokens": 512, "evaluate_every": 5}
+    settings["training"] = {**FAST_TRAINING["training"], "steps": 20, "batch_tokens": 512, "evaluate_every": 5}
     ours = penwright.train(write_novel(tmp_path), run=tmp_path / "run", settings=settings, quiet=True)
     recipe = open_run(tmp_path / "run").recipe.model
     assert (recipe.n_kv_heads, recipe.feed_forward, recipe.norm.type, recipe.qk_norm) == (2, "swiglu", "rms", False)

@@ -1,4 +1,4 @@
-"""Real models are imported exactly: token ids, hidden states, logits and texts are those of transformers."""
+"""Real models are imported exactly: token ids, hidden states, logits and texts equal transformers'."""
 
 import random
 import unicodedata
@@ -59,8 +59,12 @@ def lines_in_five_scripts(n: int) -> list[str]:
     lines = []
     for number in range(n):
         letters = LETTERS[list(LETTERS)[number % len(LETTERS)]]
-        made = ["".join(rng.choices(letters, k=rng.randint(1, 9))) for _ in range(rng.randint(1, 8))]
-        words = [*made, *rng.choices(WORDS, k=rng.randint(0, 4)), *rng.choices(" \t\u00a0\u200b\u3000!?…—", k=2)]
+        words_of_script = ["".join(rng.choices(letters, k=rng.randint(1, 9))) for _ in range(rng.randint(1, 8))]
+        words = [
+            *words_of_script,
+            *rng.choices(WORDS, k=rng.randint(0, 4)),
+            *rng.choices(" \t\u00a0\u200b\u3000!?…—", k=2),
+        ]
         rng.shuffle(words)
         lines.append(" ".join(words))
     return lines
@@ -83,7 +87,7 @@ def encoder(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Applicati
     return penwright.import_model(minilm, tmp_path_factory.mktemp("import") / "minilm")
 
 
-def test_smollm2_has_the_logits_and_texts_of_transformers(writer: Application, smollm2: Path) -> None:
+def test_smollm2_logits_and_texts_equal_transformers(writer: Application, smollm2: Path) -> None:
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32
     )
@@ -98,15 +102,15 @@ def test_smollm2_has_the_logits_and_texts_of_transformers(writer: Application, s
         assert list(writer.generate(prompt, temperature=0, max_new_tokens=30)[0].tokens) == written.tolist()
 
 
-def test_smollm2_reads_texts_as_llama_cpp_does(writer: Application, smollm2: Path, log_probs) -> None:
-    """transformers splits words of a GGUF file in another way than the model was trained with, such as "   4 ¾x"."""
+def test_smollm2_tokenizes_as_llama_cpp(writer: Application, smollm2: Path, log_probs) -> None:
+    """transformers splits some words of GGUF models, such as "   4 ¾x", differently from training."""
     tokenizer = writer.tokenizer
     for text in ["naïve 1234 words   4,567.89 ¾x", "def f(x):\n\treturn  'it's'", "Привет, мир! 안녕하세요 漢字"]:
         found, expected = (log_probs(smollm2, each, tokenizer.vocab_size) for each in (text, tokenizer.encode(text)))
         np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
-def test_smollm2_decodes_what_it_encodes(writer: Application) -> None:
+def test_smollm2_encoding_round_trips(writer: Application) -> None:
     lines = lines_in_five_scripts(1000)
     assert all(
         writer.tokenizer.decode(ids) == line
@@ -115,20 +119,20 @@ def test_smollm2_decodes_what_it_encodes(writer: Application) -> None:
 
 
 def test_smollm2_answers_with_its_own_template(writer: Application) -> None:
-    talk = [Message("user", "What is the capital of France? <|im_end|>")]
+    conversation = [Message("user", "What is the capital of France? <|im_end|>")]
     tokenizer = writer.tokenizer
     start, end = tokenizer.pieces.index("<|im_start|>"), tokenizer.pieces.index("<|im_end|>")
-    tokens = writer.chat_tokens(talk)
+    tokens = writer.chat_tokens(conversation)
     assert tokens[-4:] == [start, *tokenizer.encode("assistant\n")]
     assert (tokens.count(start), tokens.count(end)) == (3, 2)  # system, user and the answer
-    assert "<|im_end|>" in tokenizer.decode(tokens)  # of the message, which stays text
+    assert "<|im_end|>" in tokenizer.decode(tokens)  # in the message, where it stays text
     answer = writer.answer([Message("user", "What is the capital of France?")], temperature=0, max_new_tokens=30)
     assert "Paris" in answer.text
     assert answer.finish == "end"
 
 
 @pytest.mark.parametrize("to", ["gguf", "huggingface"])
-def test_smollm2_is_the_same_after_export_and_import(to: str, writer: Application, smollm2_run, tmp_path) -> None:
+def test_smollm2_round_trips_through_an_export(to: str, writer: Application, smollm2_run, tmp_path) -> None:
     penwright.export(smollm2_run, to, tmp_path / to)
     again = penwright.import_model(tmp_path / to / ("model.gguf" if to == "gguf" else ""), tmp_path / "again")
     tokens = torch.randint(writer.tokenizer.vocab_size, (1, 20))
@@ -145,7 +149,7 @@ def test_smollm2_is_the_same_after_export_and_import(to: str, writer: Applicatio
     assert "sha256" in (tmp_path / to / "README.md").read_text(encoding="utf-8")
 
 
-def test_minilm_has_the_token_ids_of_transformers_on_10_000_lines(encoder: Application, minilm: Path) -> None:
+def test_minilm_token_ids_equal_transformers_on_10_000_lines(encoder: Application, minilm: Path) -> None:
     theirs = transformers.AutoTokenizer.from_pretrained(minilm)
     tokenizer, lines = encoder.tokenizer, lines_in_five_scripts(10_000)
     expected = theirs(lines)["input_ids"]
@@ -153,21 +157,21 @@ def test_minilm_has_the_token_ids_of_transformers_on_10_000_lines(encoder: Appli
     assert found == expected
 
 
-def test_minilm_has_the_hidden_states_of_transformers(encoder: Application, minilm: Path) -> None:
+def test_minilm_hidden_states_equal_transformers(encoder: Application, minilm: Path) -> None:
     theirs = transformers.AutoModel.from_pretrained(minilm).eval()
     texts = lines_in_five_scripts(50)
-    given = transformers.AutoTokenizer.from_pretrained(minilm)(texts, padding=True, return_tensors="pt")
-    padding = given["attention_mask"].bool()
+    inputs = transformers.AutoTokenizer.from_pretrained(minilm)(texts, padding=True, return_tensors="pt")
+    padding = inputs["attention_mask"].bool()
     with torch.no_grad():
-        expected = theirs(**given).last_hidden_state
-        found = encoder.model.hidden(given["input_ids"], padding)
+        expected = theirs(**inputs).last_hidden_state
+        found = encoder.model.hidden(inputs["input_ids"], padding)
     torch.testing.assert_close(found[padding], expected[padding], atol=1e-5, rtol=0)
     assert isinstance(encoder, Classifier)
     means = torch.stack([row[kept].mean(0) for row, kept in zip(expected, padding, strict=True)])
     torch.testing.assert_close(encoder.embed(texts), torch.nn.functional.normalize(means), atol=1e-5, rtol=0)
 
 
-def test_an_encoder_without_labels_says_so(encoder: Application) -> None:
+def test_encoder_without_labels_refuses_to_classify(encoder: Application) -> None:
     with pytest.raises(UsageError, match="has no labels"):
         encoder.classify("a text")
     with pytest.raises(UsageError, match="has no labels"):
@@ -175,7 +179,7 @@ def test_an_encoder_without_labels_says_so(encoder: Application) -> None:
     assert penwright.inspect(encoder).head_statistics("a text")
 
 
-def test_spans_of_tokens_cover_the_text_that_a_normalizer_changes(encoder: Application) -> None:
+def test_token_spans_cover_text_changed_by_a_normalizer(encoder: Application) -> None:
     tokenizer: Tokenizer = encoder.tokenizer
     text = "Ünïted 漢字 İs ☃ nice"
     assert sum(tokenizer.sizes(text)) == len(text.encode())

@@ -1,4 +1,4 @@
-"""Classifiers and encoders in onnxruntime compute what ours do."""
+"""Exported classifiers and encoders compute the same in onnxruntime."""
 
 import json
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def characters() -> Tokenizer:
 
 @pytest.fixture(autouse=True)
 def without_type_checks() -> Iterator[None]:
-    """While a model is traced, an int is a symbol."""
+    """Disable type checks, since ints are symbols while a model is traced."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -55,7 +55,7 @@ def run(folder: Path, rows: list[list[int]]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_onnxruntime_computes_the_same(characters: Tokenizer, tmp_path: Path, kind: str) -> None:
+def test_exported_model_computes_the_same_in_onnxruntime(characters: Tokenizer, tmp_path: Path, kind: str) -> None:
     torch.manual_seed(1)
     labels = {"a score": ("stars",), "no labels": ()}.get(kind, LABELS)
     settings = ModelSettings.model_validate(
@@ -87,7 +87,7 @@ def test_onnxruntime_computes_the_same(characters: Tokenizer, tmp_path: Path, ki
     assert tuple(json.loads(properties["labels"])) == labels
 
 
-def test_what_onnx_cannot_hold_is_refused(characters: Tokenizer, tmp_path: Path) -> None:
+def test_unsupported_models_are_refused(characters: Tokenizer, tmp_path: Path) -> None:
     settings = ModelSettings(d_model=16, n_layers=1, context_length=8)
     with pytest.raises(PenwrightError, match="for classifiers and encoders"):
         save_as("onnx", make_model("generate", characters.vocab_size, settings), characters, tmp_path / "out")

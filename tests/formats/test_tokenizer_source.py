@@ -1,4 +1,4 @@
-"""`tokenizer.from`: any tokenizer of another project, or of another run, for a model that is trained from scratch."""
+"""`tokenizer.from`: a tokenizer of another project or run for a model trained from scratch."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def vocab_txt(folder: Path) -> Path:
 
 
 def byte_level(folder: Path) -> Path:
-    """A tokenizer.json without any special token."""
+    """Save a tokenizer.json without special tokens."""
     library = LibraryTokenizer(models.BPE())
     library.pre_tokenizer, library.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -42,7 +42,7 @@ def byte_level(folder: Path) -> Path:
     return folder / "their-tokenizer.json"
 
 
-def own(folder: Path) -> Path:
+def own_run(folder: Path) -> Path:
     run = folder / "run"
     run.mkdir()
     (run / "recipe.toml").write_text("", encoding="utf-8")
@@ -55,8 +55,8 @@ def write_novel(folder: Path) -> Path:
     return folder / "novel.txt"
 
 
-@pytest.mark.parametrize("make", [vocab_txt, byte_level, own, "unigram", "bpe"])
-def test_each_tokenizer_is_used_as_it_is(make, spm, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [vocab_txt, byte_level, own_run, "unigram", "bpe"])
+def test_each_tokenizer_is_used_unchanged(make, spm, tmp_path: Path) -> None:
     path = spm(make) if isinstance(make, str) else make(tmp_path)
     ours = read_tokenizer_source(str(path))
     assert len({ours.start_id, ours.end_id, ours.pad_id}) == 3
@@ -75,7 +75,7 @@ def test_each_tokenizer_is_used_as_it_is(make, spm, tmp_path: Path) -> None:
         assert [ours.encode(text) for text in TEXTS] == [theirs.encode(text) for text in TEXTS]
 
 
-def test_the_tokenizer_of_a_gguf_file_is_used(bpe: Tokenizer, random_model, tmp_path: Path) -> None:
+def test_tokenizer_of_a_gguf_file_is_used(bpe: Tokenizer, random_model, tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="the extra penwright[gguf] is not installed")
     from penwright.formats.export import save_as
 
@@ -84,16 +84,15 @@ def test_the_tokenizer_of_a_gguf_file_is_used(bpe: Tokenizer, random_model, tmp_
     assert [ours.encode(text) for text in TEXTS] == [bpe.encode(text) for text in TEXTS]
 
 
-@pytest.mark.parametrize("make", [vocab_txt, byte_level, own])
-def test_a_run_is_trained_exported_and_imported_with_it(make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [vocab_txt, byte_level, own_run])
+def test_run_with_a_given_tokenizer_is_trained_and_exported(make, tmp_path: Path) -> None:
     settings = {**QUICK, "tokenizer": {"from": str(make(tmp_path))}}
     ours = penwright.train(write_novel(tmp_path), run=tmp_path / "new", settings=settings, quiet=True)
     recipe = open_run(tmp_path / "new").recipe
     expected = read_tokenizer_source(settings["tokenizer"]["from"])
     assert recipe.tokenizer.from_ == settings["tokenizer"]["from"]
-    assert (recipe.tokenizer.type, recipe.tokenizer.vocab_size) == ("bpe" if make is own else "imported", 300) or (
-        make is not own and recipe.tokenizer.vocab_size == expected.vocab_size
-    )
+    assert recipe.tokenizer.type == ("bpe" if make is own_run else "imported")
+    assert recipe.tokenizer.vocab_size == expected.vocab_size
     assert ours.tokenizer.fingerprint == expected.fingerprint
     assert not recipe.tokenizer.is_pretrained
     resume(tmp_path / "new", {"training": {"steps": 2}})
@@ -105,7 +104,7 @@ def test_a_run_is_trained_exported_and_imported_with_it(make, tmp_path: Path) ->
     assert again.generate("the cat", temperature=0, max_new_tokens=8)[0].text == text
 
 
-def test_a_run_with_a_given_tokenizer_is_trained_further_as_our_own(tmp_path: Path) -> None:
+def test_run_with_a_given_tokenizer_is_fine_tuned_like_our_own(tmp_path: Path) -> None:
     settings = {**QUICK, "tokenizer": {"from": str(vocab_txt(tmp_path))}}
     novel = write_novel(tmp_path)
     penwright.train(novel, run=tmp_path / "new", settings=settings, quiet=True)
@@ -122,7 +121,7 @@ def test_a_run_with_a_given_tokenizer_is_trained_further_as_our_own(tmp_path: Pa
         ({"vocab_size": 500}, r"tokenizer.vocab_size = 500, but the tokenizer of"),
     ],
 )
-def test_other_settings_of_the_tokenizer_are_refused(changes, message: str, tmp_path: Path) -> None:
+def test_conflicting_tokenizer_settings_are_refused(changes, message: str, tmp_path: Path) -> None:
     settings = {**QUICK, "tokenizer": {"from": str(vocab_txt(tmp_path)), **changes}}
     with pytest.raises(UsageError, match=message):
         penwright.train(write_novel(tmp_path), run=tmp_path / "new", settings=settings, quiet=True)
@@ -140,23 +139,23 @@ def test_other_settings_of_the_tokenizer_are_refused(changes, message: str, tmp_
         ("empty", b"", "pieces"),
     ],
 )
-def test_a_damaged_tokenizer_is_refused(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
+def test_damaged_tokenizer_is_refused(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(PenwrightError, match=message):
         read_tokenizer_source(str(tmp_path / name))
 
 
-def test_a_text_of_unknown_characters_is_refused(tmp_path: Path) -> None:
+def test_text_of_unknown_characters_is_refused(tmp_path: Path) -> None:
     (tmp_path / "greek.txt").write_text("Μῆνιν ἄειδε θεὰ Πηληϊάδεω Ἀχιλῆος\n" * 100, encoding="utf-8")
     settings = {**QUICK, "tokenizer": {"from": str(vocab_txt(tmp_path))}}
     with pytest.raises(PenwrightError, match=r"% of the characters of this text are unknown to the tokenizer"):
         penwright.train(tmp_path / "greek.txt", run=tmp_path / "new", settings=settings, quiet=True)
 
 
-def test_a_tokenizer_of_another_project_in_a_folder(tmp_path: Path) -> None:
+def test_tokenizer_folder_of_another_project_is_read(tmp_path: Path) -> None:
     byte_level(tmp_path).rename(tmp_path / "tokenizer.json")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<|endoftext|>"}), encoding="utf-8")
     ours = read_tokenizer_source(str(tmp_path))
-    assert ours.token_text(ours.start_id) == "<s>"  # a name that is no token of the file is not used
+    assert ours.token_text(ours.start_id) == "<s>"  # the configured name is not a token of the file
     assert ours.token_text(ours.pad_id) == "<pad>"

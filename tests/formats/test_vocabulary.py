@@ -1,4 +1,4 @@
-"""Other vocabularies for a trained model: without the tokens that a text does not use, and with new ones."""
+"""Changes to the vocabulary of a trained model: trimming unused tokens and adding new ones."""
 
 import json
 from pathlib import Path
@@ -50,30 +50,32 @@ def any_tokenizer(request: pytest.FixtureRequest, spm, tmp_path: Path) -> Tokeni
     return read_tokenizer_source(str(spm(kind.split()[1], **options)))
 
 
-def pieces(tokenizer: Tokenizer, text: str) -> list[str]:
+def pieces_of(tokenizer: Tokenizer, text: str) -> list[str]:
     return [tokenizer.pieces[token] for token in tokenizer.encode(text)]
 
 
-def test_a_trimmed_vocabulary_reads_the_text_as_before(any_tokenizer: Tokenizer) -> None:
+def test_trimmed_vocabulary_tokenizes_the_text_as_before(any_tokenizer: Tokenizer) -> None:
     texts = TEXTS[:2]
     any_tokenizer = extended(any_tokenizer, ["mattress", "unaffable"])
     small = trimmed(any_tokenizer, {token for text in texts for token in any_tokenizer.encode(text)})
     assert small.vocab_size < any_tokenizer.vocab_size
-    assert [pieces(small, text) for text in texts] == [pieces(any_tokenizer, text) for text in texts]
+    assert [pieces_of(small, text) for text in texts] == [pieces_of(any_tokenizer, text) for text in texts]
     for role in ("pad_id", "start_id", "end_id"):
         assert small.token_text(getattr(small, role)) == any_tokenizer.token_text(getattr(any_tokenizer, role))
     assert not {small.pad_id, small.start_id, small.end_id} & set(small.encode("</s><pad> [SEP]"))
-    assert small.decode(small.encode(TEXTS[3])) == any_tokenizer.decode(any_tokenizer.encode(TEXTS[3]))  # other words
+    assert small.decode(small.encode(TEXTS[3])) == any_tokenizer.decode(
+        any_tokenizer.encode(TEXTS[3])
+    )  # a text with other words
     before = earlier_pieces(small, any_tokenizer)
     assert [[any_tokenizer.pieces[token] for token in row] for row in before] == [[piece] for piece in small.pieces]
 
 
-def test_a_given_word_becomes_one_token(any_tokenizer: Tokenizer) -> None:
+def test_added_words_become_single_tokens(any_tokenizer: Tokenizer) -> None:
     words = ["tetrahydrofuran", "furane", "hydro", "zażółcić"]
     large = extended(any_tokenizer, words)
     assert all(len(large.encode(word)) == 1 for word in words)
     assert large.decode(large.encode(f"the {words[0]} sat")) == f"the {words[0]} sat"
-    assert large.pieces[: any_tokenizer.vocab_size] == any_tokenizer.pieces  # the old tokens keep their numbers
+    assert large.pieces[: any_tokenizer.vocab_size] == any_tokenizer.pieces  # existing tokens keep their ids
     assert [large.encode(text) for text in TEXTS[:1]] == [any_tokenizer.encode(text) for text in TEXTS[:1]]
     assert not {large.pad_id, large.start_id, large.end_id} & set(large.encode("</s><pad> <s> [SEP]"))
     rows = earlier_pieces(large, any_tokenizer)
@@ -83,7 +85,7 @@ def test_a_given_word_becomes_one_token(any_tokenizer: Tokenizer) -> None:
         assert rows[token] == any_tokenizer.encode(words[2])
 
 
-def test_tokens_are_learned_from_a_text(any_tokenizer: Tokenizer) -> None:
+def test_new_tokens_are_learned_from_a_text(any_tokenizer: Tokenizer) -> None:
     large = extended(any_tokenizer, 30, [GREEK * 20])
     assert any_tokenizer.vocab_size < large.vocab_size <= any_tokenizer.vocab_size + 30
     before, after = any_tokenizer.encode(GREEK), large.encode(GREEK)
@@ -97,7 +99,7 @@ def test_tokens_are_learned_from_a_text(any_tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("kind", ["characters", "bytes"])
-def test_a_vocabulary_without_pieces_of_words_is_refused(kind, tmp_path: Path) -> None:
+def test_character_and_byte_vocabularies_cannot_be_changed(kind, tmp_path: Path) -> None:
     tokenizer = train_tokenizer(kind, TEXTS)
     for change in (lambda: trimmed(tokenizer, {1}), lambda: extended(tokenizer, ["cat"])):
         with pytest.raises(PenwrightError, match=f"a vocabulary of {kind} cannot be changed"):
@@ -115,7 +117,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "base"
 
 
-def further(folder: Path, base: Path, lora: bool = False, text: str | None = None, **finetuning: object) -> Path:
+def fine_tune(folder: Path, base: Path, lora: bool = False, text: str | None = None, **finetuning: object) -> Path:
     novel = write_novel(folder)
     if text:
         novel.write_text(text, encoding="utf-8")
@@ -125,14 +127,14 @@ def further(folder: Path, base: Path, lora: bool = False, text: str | None = Non
     return folder / "run"
 
 
-def at_step_zero(run: Path) -> dict[str, torch.Tensor]:
+def weights_at_step_zero(run: Path) -> dict[str, torch.Tensor]:
     found = Run(run)
     return next(each for each in [found.first(), *found.checkpoints()] if each and each.step == 0).weights()
 
 
 @pytest.mark.parametrize("lora", [False, True])
-def test_the_logits_of_the_kept_tokens_do_not_change(base: Path, lora: bool, tmp_path: Path) -> None:
-    run = further(tmp_path, base, lora=lora, trim_vocabulary=True)
+def test_trimming_keeps_the_rows_of_kept_tokens(base: Path, lora: bool, tmp_path: Path) -> None:
+    run = fine_tune(tmp_path, base, lora=lora, trim_vocabulary=True)
     before, after = penwright.load(base), penwright.load(run)
     assert open_run(run).recipe.finetuning.trim_vocabulary
     assert after.tokenizer.vocab_size < before.tokenizer.vocab_size
@@ -141,7 +143,7 @@ def test_the_logits_of_the_kept_tokens_do_not_change(base: Path, lora: bool, tmp
     kept = [row[0] for row in earlier_pieces(after.tokenizer, before.tokenizer)]
     assert [kept[token] for token in after.tokenizer.encode(text)] == before.tokenizer.encode(text)
     if not lora:
-        start = at_step_zero(run)
+        start = weights_at_step_zero(run)
         for name in ("embedding.tokens.weight", "output.weight"):
             assert torch.equal(start[name], open_run(base).weights()[name][kept])
     again = penwright.load(run)
@@ -151,35 +153,35 @@ def test_the_logits_of_the_kept_tokens_do_not_change(base: Path, lora: bool, tmp
     assert imported.generate("The cats", **options)[0].text == again.generate("The cats", **options)[0].text
 
 
-def test_new_tokens_begin_as_the_mean_of_their_pieces(base: Path, tmp_path: Path) -> None:
-    run = further(tmp_path, base, text=GREEK * 60, add_tokens=20)
+def test_new_tokens_start_as_the_mean_of_their_pieces(base: Path, tmp_path: Path) -> None:
+    run = fine_tune(tmp_path, base, text=GREEK * 60, add_tokens=20)
     old, new = open_run(base), open_run(run)
     assert new.recipe.finetuning.add_tokens == 20
     assert new.tokenizer.vocab_size == old.tokenizer.vocab_size + 20
-    rows, start = earlier_pieces(new.tokenizer, old.tokenizer), at_step_zero(run)
+    rows, start = earlier_pieces(new.tokenizer, old.tokenizer), weights_at_step_zero(run)
     for name in ("embedding.tokens.weight", "output.weight"):
         for token in range(old.tokenizer.vocab_size, new.tokenizer.vocab_size):
             assert len(rows[token]) > 1
             torch.testing.assert_close(start[name][token], old.weights()[name][rows[token]].mean(0))
-        assert not torch.equal(new.weights()[name][-1], start[name][-1])  # it is trained
+        assert not torch.equal(new.weights()[name][-1], start[name][-1])  # the new tokens are trained
     resume(run, {"training": {"steps": 2}})
     penwright.export(run, "huggingface", tmp_path / "exported")
     again = penwright.import_model(tmp_path / "exported", tmp_path / "imported").tokenizer
     assert again.encode(GREEK) == new.tokenizer.encode(GREEK)
 
 
-def test_both_changes_at_once_and_words_of_a_file(base: Path, tmp_path: Path) -> None:
+def test_trimming_and_adding_words_of_a_file_can_be_combined(base: Path, tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("mattress\ncats\n", encoding="utf-8")
-    run = further(tmp_path, base, trim_vocabulary=True, add_tokens=str(tmp_path / "words.txt"))
+    run = fine_tune(tmp_path, base, trim_vocabulary=True, add_tokens=str(tmp_path / "words.txt"))
     tokenizer = open_run(run).tokenizer
     assert tokenizer.vocab_size < open_run(base).tokenizer.vocab_size
     assert len(tokenizer.encode(" mattress")) == len(tokenizer.encode("mattress")) == 1
 
 
-def test_the_text_of_the_base_keeps_its_tokens(base: Path, tmp_path: Path) -> None:
-    run = further(tmp_path, base, trim_vocabulary=True, keep_old=0.5)
+def test_keep_old_protects_the_tokens_of_the_base_text(base: Path, tmp_path: Path) -> None:
+    run = fine_tune(tmp_path, base, trim_vocabulary=True, keep_old=0.5)
     small, large = open_run(run).tokenizer, open_run(base).tokenizer
-    assert [pieces(small, text) for text in TEXTS] == [pieces(large, text) for text in TEXTS]
+    assert [pieces_of(small, text) for text in TEXTS] == [pieces_of(large, text) for text in TEXTS]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def test_the_text_of_the_base_keeps_its_tokens(base: Path, tmp_path: Path) -> No
         ({"add_tokens": 5, "lora": True}, "--add-tokens cannot be combined with --lora"),
     ],
 )
-def test_a_change_that_cannot_be_made_is_refused(changes, message: str, base: Path, tmp_path: Path) -> None:
+def test_invalid_vocabulary_changes_are_refused(changes, message: str, base: Path, tmp_path: Path) -> None:
     with pytest.raises((PenwrightError, UsageError), match=message):
-        further(tmp_path, base, **changes)
+        fine_tune(tmp_path, base, **changes)
     assert not (tmp_path / "run").exists()
