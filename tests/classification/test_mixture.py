@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from penwright.classification.mixture import fit_mixture, mixed
+from penwright.classification.mixture import ENCODER_ALONE, PRIOR, fit_mixture, mixed
 
 
 def log_probs(labels: torch.Tensor, strength: float, seed: int) -> torch.Tensor:
@@ -40,6 +40,12 @@ def test_few_texts_keep_most_weight_on_the_linear_classifier() -> None:
     assert weights[0] < 0.5 and weights[1] > 0.7
 
 
+def test_few_texts_leave_a_pretrained_encoder_alone() -> None:
+    labels = LABELS[:3]
+    weights = fit_mixture(log_probs(labels, 0.5, 0), log_probs(labels, 3.0, 1), labels, ENCODER_ALONE)
+    assert weights[0] > 0.7 and weights[1] < 0.5
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_fitted_weights_are_a_minimum(seed: int) -> None:
     first, second = log_probs(LABELS, 0.7, seed), log_probs(LABELS, 1.2, seed + 10)
@@ -48,7 +54,7 @@ def test_fitted_weights_are_a_minimum(seed: int) -> None:
     def loss(weights: torch.Tensor) -> float:
         start = torch.tensor([0.0, 1.0])
         nll = F.nll_loss(mixed(first, second, weights), LABELS, reduction="sum")
-        return float(nll + 2.5 * (weights - start).square().sum())
+        return float(nll + PRIOR / 2 * (weights - start).square().sum())
 
     for step in ((0.05, 0.0), (-0.05, 0.0), (0.0, 0.05), (0.0, -0.05)):
         assert loss(weights + torch.tensor(step)) >= loss(weights)

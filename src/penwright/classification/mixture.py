@@ -7,12 +7,14 @@ from torch.nn import functional as F
 
 from penwright.config import ProblemType
 
-LINEAR_ALONE = (0.0, 1.0)  # initial weights of the encoder and of the linear classifier
-PRIOR = 5.0  # strength of the L2 penalty that keeps weights near their initial values; matters if there are few texts
+# Initial weights of the encoder and of the linear classifier. A pretrained encoder is expected to be the better one.
+LINEAR_ALONE, ENCODER_ALONE = (0.0, 1.0), (1.0, 0.0)
+PRIOR = 20.0  # strength of the L2 penalty that keeps weights near their initial values; matters if there are few texts
 MOST_WEIGHT = 5.0
 ITERATIONS, HALVINGS = 20, 20
 
 Outputs = Float[Tensor, "texts n_labels"]
+Weights = tuple[float, float]
 
 
 def mixed(
@@ -24,13 +26,15 @@ def mixed(
     return outputs.log_softmax(-1) if problem == "single_label_classification" else outputs
 
 
-def fit_mixture(encoder: Outputs, linear: Outputs, labels: Int64[Tensor, " texts"]) -> Float[Tensor, "2"]:
+def fit_mixture(
+    encoder: Outputs, linear: Outputs, labels: Int64[Tensor, " texts"], initial: Weights = LINEAR_ALONE
+) -> Float[Tensor, "2"]:
     """Return the mixture weights with the lowest loss on these texts, found by Newton's method.
 
     The sum of the weights calibrates the probabilities, like a temperature (Guo et al. 2017).
     """
     both = torch.stack([encoder.double(), linear.double()])
-    start = torch.tensor(LINEAR_ALONE, dtype=torch.double)
+    start = torch.tensor(initial, dtype=torch.double)
 
     def loss(weights: Float[Tensor, "2"]) -> float:
         log_probs = mixed(encoder, linear, weights)
@@ -60,21 +64,21 @@ def fit_mixture(encoder: Outputs, linear: Outputs, labels: Int64[Tensor, " texts
 
 
 def fit_mixture_of_sets(
-    encoder: Outputs, linear: Outputs, targets: Float[Tensor, "texts n_labels"]
+    encoder: Outputs, linear: Outputs, targets: Float[Tensor, "texts n_labels"], initial: Weights = LINEAR_ALONE
 ) -> Float[Tensor, "2"]:
     """Return the mixture weights for multi-label logits. Each label of each text is a separate binary example."""
     first, second = (
         torch.stack([-F.softplus(logits), -F.softplus(-logits)], -1).flatten(0, 1) for logits in (encoder, linear)
     )
-    return fit_mixture(first, second, targets.long().flatten())
+    return fit_mixture(first, second, targets.long().flatten(), initial)
 
 
 def fit_mixture_of_scores(
-    encoder: Outputs, linear: Outputs, targets: Float[Tensor, "texts n_labels"]
+    encoder: Outputs, linear: Outputs, targets: Float[Tensor, "texts n_labels"], initial: Weights = LINEAR_ALONE
 ) -> Float[Tensor, "2"]:
     """Return the mixture weights for standardized scores, by ridge regression toward the initial weights."""
     both = torch.stack([encoder.double().flatten(), linear.double().flatten()])
-    start = torch.tensor(LINEAR_ALONE, dtype=torch.double)
+    start = torch.tensor(initial, dtype=torch.double)
     penalty = PRIOR * torch.eye(2, dtype=torch.double)
     weights = torch.linalg.solve(both @ both.T + penalty, both @ targets.double().flatten() + penalty @ start)
     return weights.clamp(0, MOST_WEIGHT).float()

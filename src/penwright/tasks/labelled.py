@@ -13,6 +13,7 @@ from torch import Tensor
 
 from penwright.classification.classifier import Classifier
 from penwright.classification.linear import LinearClassifier
+from penwright.classification.mixture import ENCODER_ALONE, LINEAR_ALONE, Weights
 from penwright.data.bucketing import LabelledBatches, TokenDropout
 from penwright.data.corpus import Labelled
 from penwright.data.labels import label_key
@@ -177,7 +178,7 @@ def predictions(context: RunContext) -> Iterator[Predictions]:
 
 
 def quick_predictions(
-    context: RunContext, fit_mixture: Callable[[Outputs, Outputs, Tensor], Tensor]
+    context: RunContext, fit_mixture: Callable[[Outputs, Outputs, Tensor, Weights], Tensor]
 ) -> tuple[Outputs, Targets]:
     """Return the outputs for a fixed random sample of held-out texts, and the true targets.
 
@@ -191,7 +192,8 @@ def quick_predictions(
             chosen = set(rows.tolist())
             texts = {row: text for row, text in enumerate(held_out_texts(context)) if row in chosen}
             context.linear_outputs = classifier.linear.outputs([texts[row] for row in rows.tolist()])
-        classifier.model.mixture.copy_(fit_mixture(outputs, context.linear_outputs, truth))
+        initial = ENCODER_ALONE if context.recipe.tokenizer.is_pretrained else LINEAR_ALONE
+        classifier.model.mixture.copy_(fit_mixture(outputs, context.linear_outputs, truth, initial))
     return classifier.combine(outputs, context.linear_outputs), truth
 
 
