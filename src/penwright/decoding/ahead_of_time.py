@@ -57,7 +57,7 @@ def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.expor
     sources = {operator: [_source(path)] for operator, path in OPERATORS.items() if operator in used}
     options = {
         "aot_inductor.package_constants_in_so": False,
-        # Torch expects declarations. If it is given full definitions, it compiles the operators into the package.
+        # Torch expects only the C++ declarations of custom operators. It compiles full definitions into the package.
         "aot_inductor.custom_ops_to_c_shims": sources,
     }
     with torch.no_grad(), with_threads(n_threads), warnings.catch_warnings():

@@ -117,7 +117,7 @@ class _Search:
     spelling: Utf8Rules
     choose: Choose
     history: list[SearchStep] = field(default_factory=list)
-    guided: dict[int, ConstrainedBeams] = field(default_factory=dict)  # constrained sentences by index
+    guided: dict[int, ConstrainedBeams] = field(default_factory=dict)  # beams of each constrained sentence, by index
 
     @classmethod
     def start(
@@ -220,7 +220,7 @@ class _Search:
     def _allowed_top_k(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> MaskedTopK:
         """Return the likeliest tokens of each row, omitting tokens that the constraints of the row forbid."""
         best = self.choose(logits, self.spelling, situations, max(n_best, min(MAX_K, logits.shape[1])))
-        self.spelling.forbid(logits, situations)  # mask all logits: a constraint may need unlikely tokens
+        self.spelling.forbid(logits, situations)  # mask unlikely tokens too: a constraint may need them
         rows, tokens = list[int](), list[int]()
         for place, guided in self.guided.items():
             for beam, banned in guided.banned(self.length, end_id):
@@ -247,11 +247,11 @@ class _Search:
             watch(number, Extension(self.length, *each))
 
     def done(self) -> Bool[np.ndarray, " sentences"]:
-        """Return which sentences are at their limit, or have no beam that can soon score among the n best.
+        """Return which sentences have reached their limit, or have no beam that could still rank among the n best.
 
         A beam's merit (its log-probability plus bonuses) never rises, except by the bonuses of soft terms. So the upper
         bound on its score assumes its present merit, at either the next length or the greatest length that
-        `beam_patience` allows. Without this bound, a third of the time is spent on beams that ramble on to several
+        `beam_patience` allows. Without this limit, a third of the time would be spent on beams that grow to several
         times the length of the finished hypotheses.
         """
         penalty = self.settings.length_penalty

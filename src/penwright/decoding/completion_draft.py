@@ -108,13 +108,13 @@ class CompletionDraft:
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)  # the text so far, without what the stop filter holds back
-    finish: Finish | None = None  # None until the completion has ended
+    finish: Finish | None = None  # why the completion ended; None until then
 
     @classmethod
     def begin(
         cls, tokenizer: Tokenizer, prompt: str, prompt_tokens: list[int], number: int, stop: Sequence[str]
     ) -> "CompletionDraft":
-        """Return an empty draft."""
+        """Return an empty completion of a prompt."""
         return cls(prompt, number, prompt_tokens, TextStream(tokenizer), StopFilter(stop))
 
     def push(self, token: int) -> bool:

@@ -18,11 +18,11 @@ from penwright.decoding.exported import DecodeStep, Inputs
 from penwright.errors import PenwrightWarning
 
 DEVICES = ("cuda",)
-STEPS_BEFORE = 2  # number of consecutive steps with the same key before a capture, which takes longer than a step
+STEPS_BEFORE = 2  # number of steps in a row with the same key (see _key()) before the step is captured in a graph
 MOST_GRAPHS = 4  # maximum number of graphs kept in memory
 
 Replay = Callable[[], None]
-ChangingInputs = tuple[Tensor, Tensor, Tensor | None]  # tokens, cache lengths, and the cache row of each token
+ChangingInputs = tuple[Tensor, Tensor, Tensor | None]  # the tokens, the cache lengths, and the cache row of each token
 Key = tuple[object, ...]
 
 
@@ -57,9 +57,9 @@ class StepGraphs:
 
     def __init__(self, step: DecodeStep):
         self._step = step
-        self._graphs: dict[Key, _Graph] = {}  # least recently used first
+        self._graphs: dict[Key, _Graph] = {}  # the least recently used graph comes first
         self._last: Key = ()
-        self._n_in_a_row = 0  # number of consecutive steps with the last key
+        self._n_in_a_row = 0  # number of steps in a row with the key `_last`
         self._works = True
 
     def __call__(self, inputs: Inputs) -> Tensor:

@@ -27,7 +27,7 @@ MOST_TARGETS = 64  # maximum number of prompt tokens per pass
 
 
 class DecodeStep(ModelPart):
-    """A decoding step that reads a token of each row and returns the logits of the next token."""
+    """A decoding step that appends one token to each row and returns the logits of the next tokens."""
 
     def forward(
         self,
@@ -138,7 +138,7 @@ class Example(NamedTuple):
         generator = torch.Generator().manual_seed(0)
         for each in self.inputs:
             for tensor in [each] if isinstance(each, Tensor) else each or []:
-                if tensor.is_floating_point() and tensor.dim() > 1:  # excludes temperatures and other vectors
+                if tensor.is_floating_point() and tensor.dim() > 1:  # vectors, such as temperatures, keep their values
                     tensor.normal_(generator=generator)
         return self.inputs
 

@@ -26,7 +26,7 @@ class BeamSettings:
     coverage_penalty: float = (
         0.0  # weight of the coverage penalty in the final ranking (translation/cross_attention.py)
     )
-    beam_patience: float = 0.25  # how much longer beams may grow, relative to their length (at least 4 tokens)
+    beam_patience: float = 0.25  # the search considers beams longer by up to this share (at least 4 tokens)
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Hypothesis:
     log_prob: float  # log-probability in nats, summed over all tokens, end token included
     score: float
     finish: Literal["end", "length"]
-    log_probs: tuple[float, ...] = ()  # log-probabilities in nats of the tokens and the end token
+    log_probs: tuple[float, ...] = ()  # log-probability of each token in nats, end token included
 
 
 class Extension(NamedTuple):

@@ -1,1 +1,1 @@
-"""Text generation: prompt in, completion out."""
+"""Text generation: completions of prompts."""

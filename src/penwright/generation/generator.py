@@ -51,7 +51,7 @@ class Completion:
 
 
 class Generator:
-    """A writer that continues prompts.
+    """A language model with its tokenizer, which generates the text after a prompt.
 
     The same prompt, settings and seed give the same text, whether a prompt is alone or in a batch.
     """

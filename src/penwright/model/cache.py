@@ -12,7 +12,7 @@ from penwright.errors import PenwrightError
 from penwright.model.attention import KeysValues
 
 ROOM = 64  # a ContinuousCache allocates a multiple of this many tokens per row
-LEAST_ROOM = 32  # minimum number of tokens per row that caches other than ContinuousCache allocate
+LEAST_ROOM = 32  # minimum number of tokens per row to allocate, except in a ContinuousCache
 
 
 def room_for(n_tokens: int) -> int:
@@ -80,7 +80,7 @@ class Cache:
         self.lengths = torch.zeros(batch, dtype=torch.long, device=like.device)
         self.longest = 0  # maximum of the lengths, kept here to avoid waiting for the GPU
         self.ragged = False  # whether the rows have different lengths
-        self.origins: Int[Tensor, "batch room"] | None = None  # row that holds each token (None: its own row)
+        self.origins: Int[Tensor, "batch room"] | None = None  # row that stores each token; None: all in their own
 
     @classmethod
     def over(
@@ -142,7 +142,7 @@ class Cache:
         self.origins[:, self.longest :] = torch.arange(len(rows), device=rows.device)[:, None]
 
     def own_rows(self, n_tokens: int) -> Int[Tensor, "batch n_tokens"]:
-        """Return an `origins` tensor in which every row holds its own `n_tokens` tokens."""
+        """Return the `origins` of rows that each store their own `n_tokens` tokens."""
         rows = torch.arange(len(self.lengths), device=self.lengths.device)
         return rows[:, None].repeat(1, n_tokens)
 

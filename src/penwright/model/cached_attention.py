@@ -52,7 +52,7 @@ def _stepping_attention(
     allowed: torch.Tensor | None,
     origins: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Compute in PyTorch what stepping_attention.cpp computes."""
+    """Compute the same result as stepping_attention.cpp, in PyTorch."""
     return _attend(queries, keys, values, allowed, origins)
 
 

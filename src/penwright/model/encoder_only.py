@@ -30,7 +30,7 @@ class EncoderOnly(nn.Module):
         self.output = nn.Linear(settings.d_model, n_labels) if n_labels else nn.Identity()
         if settings.ngrams:  # mixture weights of this model and of the n-gram model, fitted on held-out texts
             self.mixture = nn.Parameter(torch.tensor([0.0, 1.0]), requires_grad=False)
-        if settings.problem_type == "multi_label_classification":  # minimum probability of each label of a text
+        if settings.problem_type == "multi_label_classification":  # minimum probability at which a text gets a label
             self.thresholds = nn.Parameter(torch.full((n_labels,), 0.5), requires_grad=False)
         if settings.problem_type == "regression":  # mean and standard deviation of the scores of the training texts
             self.scale = nn.Parameter(torch.tensor([0.0, 1.0]), requires_grad=False)

@@ -73,7 +73,7 @@ class Int8Linear(nn.Module):
 
 
 def torch_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
-    """Multiply with torch's operators. On a GPU, use float32, since torch has no int8 operator for a few rows."""
+    """Multiply with torch's operators. On a GPU, use float32, since torch has no int8 operator for so few rows."""
     if rows.is_cuda:
         return F.linear(rows.float(), layer.weight)
     return int8_rows(rows, layer.whole, layer.scale, layer.scale.float())
@@ -118,7 +118,7 @@ def compiled_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"])
 def _int8_product(
     rows: torch.Tensor, packed: torch.Tensor, offsets: torch.Tensor, scales: torch.Tensor, n_columns: int
 ) -> torch.Tensor:
-    """Compute in PyTorch what int8_product.cpp computes."""
+    """Compute the same result as int8_product.cpp, in PyTorch."""
     return int8_product(rows, _unpacked(packed)[:n_columns, : rows.shape[1]], scales[:n_columns])
 
 

@@ -50,7 +50,7 @@ def count_steps(settings: TrainingSettings, batches: AnyBatches) -> int | None:
 
 
 MEASURED_STEPS = 8  # minimum number of steps for measuring throughput
-MARK_AT_LATEST = 200  # latest step at which the measurement starts
+MARK_AT_LATEST = 200  # latest step at which the measurement of throughput starts
 MIN_CHANGE = 0.1  # minimum relative change of the remaining steps for which the end is corrected
 
 

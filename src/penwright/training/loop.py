@@ -23,8 +23,8 @@ from penwright.training.trainer import Trainer
 # Minimum and maximum seconds between two checkpoints, and seconds per weight, since saving a large model takes longer.
 LEAST_INTERVAL, MOST_INTERVAL, INTERVAL_PER_WEIGHT = 10.0, 300.0, 2e-6
 EVALUATIONS = 10  # default number of evaluations per run
-OVER_FITTED = 0.01  # relative rise of the held-out nats above their minimum that is overfitting, not noise
-# Number of consecutive evaluations with overfitting before the cooldown, and before the stop.
+OVER_FITTED = 0.01  # relative rise of the held-out nats above their minimum that counts as overfitting, not noise
+# Number of consecutive evaluations with overfitting after which the cooldown starts, and after which training stops.
 COOL_AFTER, STOP_AFTER = 2, 3
 FRESH, GROWTH = 2.0, 1.5  # evaluate after FRESH epochs, then each time their number has grown by the factor GROWTH
 # The first step to evaluate with a budget in minutes. Earlier models are slow to evaluate: they always generate up to

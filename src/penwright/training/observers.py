@@ -36,7 +36,7 @@ class Observer:
 
 
 def notify(observers: Sequence[Observer], event: Event, *details: object) -> None:
-    """Call the method `event` of each observer. A closed terminal or a full disk must not end the training."""
+    """Call the method named `event` of each observer. A closed terminal or a full disk must not end the training."""
     for observer in observers:
         with suppress(OSError):
             getattr(observer, event)(*details)

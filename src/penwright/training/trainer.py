@@ -96,15 +96,15 @@ class Trainer:
         self.settings = recipe.training
         self.asks_to_stop: Callable[[], bool] = lambda: False  # whether this process was asked to stop
         self.began = 0.0  # time of the monotonic clock when training began, in seconds
-        self.stops, self.seconds = False, 0.0  # as of the last step: whether to stop; elapsed seconds on rank 0
-        self.saver: ShardedSaver | None = None  # under FSDP2 with a shared disk, writes the checkpoints of all ranks
+        self.stops, self.seconds = False, 0.0  # set at each step: whether to stop, and the seconds elapsed on rank 0
+        self.saver: ShardedSaver | None = None  # writes checkpoints of sharded weights if ranks share a disk
         self.whole: Model | None = None  # under FSDP2, an unsharded model for evaluation
         kind: Parallelism = "fsdp" if self.settings.parallelism == "fsdp" else "ddp"
         if self.ranks.size > 1 and kind == "fsdp":
             self.model, self.whole = deepcopy(model), model.cpu()
         weight = recipe.distillation.weight if recipe.distillation else 0.0
         taught = Teachers([each.eval() for each in teachers], weight) if teachers else None
-        self.unit = "texts" if recipe.task == "classify" else "tokens"  # the unit in which messages count targets
+        self.unit = "texts" if recipe.task == "classify" else "tokens"  # the unit of targets in messages
         self.prefetcher = Prefetcher(batches, self.settings.accumulate, machine.device)
         if self.settings.compile == "on":
             compile_blocks(self.model, machine.device, dynamic=recipe.task != "generate")
@@ -137,7 +137,7 @@ class Trainer:
             self.budget.settle()
             yield report
             if self.ranks.size == 1:
-                self.state.seconds = monotonic() - self.began  # time between steps, such as evaluations, counts too
+                self.state.seconds = monotonic() - self.began  # the time of evaluations between steps counts too
 
     def synchronize(self) -> None:
         """Send the counters of rank 0 to the other ranks, which wait for them."""

@@ -35,7 +35,7 @@ class BudgetOption(NamedTuple):
 
 
 def size_options(prepared: Prepared) -> Iterator[SizeOption]:
-    """Yield the named sizes, smallest first."""
+    """Yield the model sizes from nano to large, smallest first."""
     plan, labels = prepared.plan, max(1, len(prepared.corpus.labels))
     recipe = plan.recipe
     replaced = DIMENSIONS - {"n_layers"} if recipe.task == "classify" else DIMENSIONS

@@ -29,8 +29,8 @@ except ImportError:  # on Windows, decoding steps are not compiled
     fcntl = None  # type: ignore[assignment]
 
 SWITCH = "PENWRIGHT_COMPILE"  # environment variable; "off": compile only if `penwright optimize` is called
-FEWEST_PARAMETERS = 500_000  # minimum size of a model; smaller models are fast enough without compilation
-MOST_PARAMETERS = 300_000_000  # maximum size of a model; the compiling process needs memory for random weights
+FEWEST_PARAMETERS = 500_000  # minimum number of parameters; smaller models are fast enough without compilation
+MOST_PARAMETERS = 300_000_000  # maximum number of parameters; compilation needs memory for random weights
 NICENESS = 10  # nice value with which other programs, training included, get about ten times as much processor time
 LOCK, FAILED = "background.lock", "background-failed"
 SOON = "will be faster in a minute or two: its steps are being compiled in the background"
@@ -53,7 +53,7 @@ def compile_in_background(run: Run, precision: Precision) -> bool:
     with suppress(PenwrightError, OSError):  # the cache cannot be written, or another process holds the lock
         if not _failure_of(model).exists():
             with (toolchain.trusted_folder() / LOCK).open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the compiling process inherits the lock
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the process that compiles inherits the lock
                 lock.truncate(0)
                 lock.write(engine.shape_key(model))
                 lock.flush()
@@ -88,7 +88,7 @@ def compilation_note(model: Model) -> str:
 
 
 def _start(folder: Path, precision: Precision, lock: int) -> None:
-    """Start the compiling process. With `-P`, Python imports no modules from its working folder."""
+    """Start the process that compiles. With `-P`, Python imports no modules from its working folder."""
     here = [str(folder), precision, str(torch.get_num_threads())]
     subprocess.Popen(
         [sys.executable, "-P", "-m", __name__, *here],
@@ -102,7 +102,7 @@ def _start(folder: Path, precision: Precision, lock: int) -> None:
 
 
 def compile_now(run: Run, precision: Precision) -> None:
-    """Compile decoding steps for the model shape of a run, which needs no checkpoint. Record a failure in a file."""
+    """Compile decoding steps for a run's model shape, even before its first checkpoint. Record a failure in a file."""
     model = _model_of(run, precision)
     try:
         engine.compile_steps(model)

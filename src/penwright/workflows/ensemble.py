@@ -44,13 +44,13 @@ def train_ensemble(given: Table, n_members: int, folder: Path, watch: Watch) -> 
 
 
 def member_settings(given: Table, n_members: int, number: int) -> Table:
-    """Return the settings of member `number`, from 1. Members have different seeds but the same held-out texts."""
+    """Return the settings of an ensemble's member `number`, from 1. Only seeds differ, not the held-out texts."""
     seed = given.get("seed", 1)
     return merge(_with_shared_split(given), {"seed": seed + number}, _minutes(given, MEMBERS_SHARE / n_members))
 
 
 def _like_first_member(settings: Table, first: Path) -> Table:
-    """Return the settings with the tokenizer and the model size of the first member, so that all members have them."""
+    """Return the settings with the first member's tokenizer and model size, so that all members have the same."""
     if not _is_begun(first):
         return settings
     recipe = Run.open(first).recipe

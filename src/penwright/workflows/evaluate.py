@@ -95,7 +95,7 @@ def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
     if changed and not names & {Path(path).name for path in changed}:
         named = ", ".join(file.path for file in before.files)
         raise PenwrightError(f"{run.folder} was trained on {named}, not on {', '.join(changed)}. {advice}")
-    what = ", ".join(changed) if changed else "how the data is read (by a [data] setting, or by a newer Penwright)"
+    what = ", ".join(changed) if changed else "how the data is read (a [data] setting, or the version of Penwright)"
     raise PenwrightError(f"{run.folder} was trained on different data: {what} changed since then. {advice}")
 
 
@@ -181,7 +181,7 @@ def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]
 
 
 def _with_baselines(baselines: Sequence[Score], scores: Sequence[Score]) -> list[Score]:
-    """Return the scores, each with the baselines of the same name."""
+    """Return each score with the baselines that were measured with the same score."""
     return [
         score._replace(baselines=tuple(Baseline(b.note, b.value) for b in baselines if b.name == score.name))
         for score in scores
@@ -221,7 +221,7 @@ def _same_languages(first: Languages, second: Languages) -> bool:
 
 
 def novelty(folder: Path, texts: Sequence[str]) -> NoveltyReport:
-    """Measure how much of these texts and of held-out passages also occurs in a writer's training text."""
+    """Measure how much of these texts and of held-out passages also occurs in the run's training text."""
     opened_run = open_run(folder)
     if opened_run.recipe.task != "generate":
         raise UsageError(f"{folder} does not generate text, so there is no novelty to measure")

@@ -42,7 +42,7 @@ def with_base(given: Table) -> Table:
     weights_for(given["task"], base.recipe.task, {})  # raises PenwrightError if the weights do not fit the task
     chosen = {"ngrams", "balanced", "problem_type", "text_pairs"}
     if not base.recipe.tokenizer.is_pretrained:
-        chosen |= {"dropout"}  # a pretrained model keeps its own dropout, which is 0 for most writers
+        chosen |= {"dropout"}  # a pretrained model keeps its own dropout, which is 0 for most language models
     if given["task"] != base.recipe.task:
         chosen |= {"token_dropout", "n_decoder_layers"}
     model = base.recipe.model.model_dump(exclude_none=True, exclude=chosen)
@@ -127,7 +127,7 @@ def changed_tokenizer(recipe: Recipe, corpus: AnyCorpus, say: Say) -> Tokenizer 
 
 
 def _used_tokens(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer) -> set[int]:
-    """Return the ids of all tokens in the new text and, with `keep_old`, in the base's training and held-out text."""
+    """Return the ids of all tokens in the new text and, with `keep_old`, in all text of the base model."""
     assert recipe.finetuning is not None
     used = set[int]()
     for each in [corpus, *([_old_corpus(recipe)] if recipe.finetuning.keep_old else [])]:
@@ -168,7 +168,7 @@ def origin_of_base(recipe: Recipe) -> dict[str, object]:
 
 
 def with_old_text(context: RunContext, batches: AnyBatches) -> AnyBatches:
-    """Mix batches of the base's training text into the given batches if the recipe sets `finetuning.keep_old`."""
+    """Mix batches of the base model's training text into the given batches if the recipe sets `finetuning.keep_old`."""
     recipe = context.recipe
     if recipe.finetuning is None or not recipe.finetuning.keep_old:
         return batches
@@ -180,7 +180,7 @@ def with_old_text(context: RunContext, batches: AnyBatches) -> AnyBatches:
 
 
 def _old_corpus(recipe: Recipe) -> AnyCorpus:
-    """Open the text that the base was trained on. Raise PenwrightError if the text is missing or has changed."""
+    """Open the text that the base model was trained on. Raise PenwrightError if the text is missing or has changed."""
     base = open_base(recipe)
     if corpus_record(base.run).is_untrained:
         raise PenwrightError(f"{base.run.folder} was imported without its training text: leave out --keep-old")

@@ -111,7 +111,7 @@ class CorpusFile(BaseModel):
 
 
 class CardRecord(BaseModel):
-    """The entry in corpus.json for a ModelCard."""
+    """The entry in corpus.json for the labels, the maximum source length and the languages of a model."""
 
     labels: list[str] = []
     max_source_tokens: PositiveInt | None = None
@@ -137,7 +137,7 @@ class CorpusRecord(BaseModel):
     files: list[CorpusFile]
     card: CardRecord
     trained_from: str | None = None  # folder in which the run was trained; missing in older runs
-    columns: dict[str, tuple[tuple[str, PositiveInt], ...]] = {}  # columns by role; missing in older runs
+    columns: dict[str, tuple[tuple[str, PositiveInt], ...]] = {}  # columns by role, such as "source"; not in older runs
     imported: Origin | None = None  # origin of the model or of its base, if imported
 
     @property

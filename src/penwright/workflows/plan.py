@@ -48,8 +48,8 @@ class Prepared:
     corpus: AnyCorpus
     machine: Machine
     reason: str  # why this task was chosen
-    tokenizer: Tokenizer | None = None  # tokenizer from the settings, or that of the base with a changed vocabulary
-    replan: Callable[[float], Plan] | None = None  # makes a new plan, with new timings, for a budget in minutes
+    tokenizer: Tokenizer | None = None  # the tokenizer, if it is known before training
+    replan: Callable[[float], Plan] | None = None  # a function that plans again, with new timings, for given minutes
 
     @property
     def is_too_large(self) -> bool:

@@ -46,10 +46,10 @@ from penwright.workflows.trainers import evaluates_first, make_trainer
 WORTH_COMPILING = 2.0  # minimum budget in minutes for compiling the decoding steps during training
 # Share of the budget in which the throughput is checked, and the number of initial steps to ignore.
 WATCHED, FIRST_STEPS = 0.1, 8
-CHECK_EVERY = 5.0  # seconds of training between two checks
+CHECK_EVERY = 5.0  # seconds of training between two checks of the throughput
 FASTER = 2.0  # minimum ratio of real to planned throughput for which a new plan is made
 LINEAR_SHARE = 0.25  # maximum share of a budget in minutes for fitting linear classifiers on n-grams
-FIRST_SHARE = 0.6  # part of LINEAR_SHARE for the classifier that is not fitted on held-out texts
+FIRST_SHARE = 0.6  # fraction of this time for the first classifier, which is not fitted on held-out texts
 LARGE = 50_000_000  # minimum size of the training text, in bytes, for caching a trained tokenizer
 BASELINES = "baselines.json"  # file in a run folder: the scores of the baselines
 
@@ -181,7 +181,7 @@ def make_context(
 ) -> RunContext:
     """Store the tokens of the corpus, and initialize the model. If there is a base, load its weights.
 
-    A resumed run loads a checkpoint afterwards, but a checkpoint of adapters does not contain the weights of the base.
+    A resumed run loads a checkpoint afterwards, but a checkpoint of adapters does not contain the base weights.
     """
     task = TASKS[recipe.task]
     training = task.token_store(corpus, tokenizer, corpus.labels, held_out=False)
@@ -267,7 +267,7 @@ def fit(
             notify(observers, "said", "compiling the decoding steps in the background")
     with advise_on_out_of_memory():
         session.fit()
-    if context.recipe.lora:  # free the memory of the base, which is large and is loaded again below
+    if context.recipe.lora:  # free the memory of the base model, which is large and is loaded again below
         context.model.to("meta")
         give_back_memory()
     best, warnings = run.best()

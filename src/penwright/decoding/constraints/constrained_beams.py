@@ -24,10 +24,10 @@ MERIT = attrgetter("merit")
 
 
 class BeamState(NamedTuple):
-    """The state of a beam: its terms so far, and the bonus that it loses if the term in progress breaks off."""
+    """The state of a beam: its terms so far, and the bonus that it loses if the term in progress is abandoned."""
 
     stage: Stage
-    open_credit: float = 0.0  # bonus in nats for the term in progress; taken back if the term breaks off
+    open_credit: float = 0.0  # bonus in nats for the term in progress; taken back if the term is abandoned
 
     @property
     def bank(self) -> int:
@@ -71,7 +71,7 @@ class ConstrainedBeams:
         return cls(guide, limit, [BeamState(guide.start())] * beam_size)
 
     def must_follow(self, length: int) -> list[bool]:
-        """Return, for each beam, whether the constraints force its next token, even if that splits a character."""
+        """Return, for each beam, whether its next token is forced, and therefore exempt from the UTF-8 rules."""
         if length < len(self.guide.prefix):
             return [True] * len(self.standings)
         return [self._is_forced(standing.stage.prospects, length) for standing in self.standings]
@@ -148,9 +148,9 @@ class ConstrainedBeams:
         if not prospects.needed_anew:
             return tokens
         if self._fits(prospects.needed_anew, length + 1):
-            return tokens  # the missing terms still fit, whichever token comes next
+            return tokens  # whichever token comes next, the missing terms still fit within the limit
         in_time = [t for t in tokens if self._fits(self._needed_after(stage, t), length + 1)]
-        return in_time or tokens  # if no candidate leaves enough room, the term breaks off and begins again
+        return in_time or tokens  # if no candidate leaves enough room, the term is abandoned and begins again
 
     def _fits(self, needed: int, length: int) -> bool:
         """Return whether `needed` more tokens and the end token fit after the first `length` tokens."""

@@ -78,7 +78,7 @@ class Rules:
         return make.then(self._any_case(word.text[place:]), make.anything if word.open_after else apart)
 
     def _remainders(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
-        """Return expressions for the rest of the word: one for each prefix of the word with which the prompt ends."""
+        """Return an expression for the rest of the word, for each beginning of the word at the end of the prompt."""
         found, folded = [], prompt.casefold()
         for place in range(1, len(word.text)):
             before = prompt[:-place][-1:]
@@ -99,7 +99,8 @@ class Rules:
         whole = [allowed]
         for stop in self._stops:
             longer = [exact[other] for other in self._stops if other != stop and other.endswith(stop)]
-            hidden = [make.unlike(make.then(make.anything, other)) for other in longer]  # the longest stop string wins
+            # if several stop strings end at the same place, only the longest counts
+            hidden = [make.unlike(make.then(make.anything, other)) for other in longer]
             whole.append(make.both(make.then(allowed, exact[stop]), *hidden))
         any_character = make.unlike(make.empty)
         early = [make.then(make.anything, stop, any_character) for stop in exact.values()]
@@ -112,13 +113,13 @@ class TokenText(NamedTuple):
     """The characters that each token adds after given bytes of an incomplete character."""
 
     tokens: Int64[np.ndarray, " tokens"]  # tokens that keep the UTF-8 valid, longest text first
-    classes: Int64[np.ndarray, "tokens longest"]  # character classes of the added text
+    classes: Int64[np.ndarray, "tokens longest"]  # classes of the characters that each token adds
     n_longer: list[int]  # number of tokens that add more than i characters, for i = 0, 1, 2, ...
     tails: Int64[np.ndarray, " tokens"]  # index of the incomplete character at the end of each token
 
 
 class CompletionConstraint:
-    """The constraint on completions of some prompts: an automaton, and the next state for each state and token."""
+    """The constraint on the completions of given prompts: an automaton, and the next state for each state and token."""
 
     def __init__(
         self,

@@ -52,12 +52,12 @@ class Expressions:
         return self._nullable[number]
 
     def one_of(self, spans: Iterable[Span]) -> Expression:
-        """Match one character in these spans."""
+        """Return an expression that matches one character in these spans."""
         found = tuple(sorted(set(spans)))
         return self._make("one", found, nullable=False) if found else self.nothing
 
     def then(self, *parts: Expression) -> Expression:
-        """Match the parts one after another."""
+        """Return an expression that matches the parts one after another."""
         whole = self.empty
         for part in reversed(parts):
             self.work()
@@ -75,7 +75,7 @@ class Expressions:
             self._check()
 
     def either(self, *parts: Expression) -> Expression:
-        """Match any of the parts; without parts, match nothing."""
+        """Return an expression that matches what any of the parts matches; without parts, it matches nothing."""
         found = self._flatten("either", parts) - {self.nothing}
         if self.anything in found:
             return self.anything
@@ -84,7 +84,7 @@ class Expressions:
         return self._make("either", found, nullable=any(map(self.nullable, found)))
 
     def both(self, *parts: Expression) -> Expression:
-        """Match all of the parts at once; without parts, match anything."""
+        """Return an expression that matches what all of the parts match; without parts, it matches anything."""
         found = self._flatten("both", parts) - {self.anything}
         if self.nothing in found:
             return self.nothing
@@ -93,12 +93,12 @@ class Expressions:
         return self._make("both", found, nullable=all(map(self.nullable, found)))
 
     def unlike(self, part: Expression) -> Expression:
-        """Match each text that the part does not match."""
+        """Return an expression that matches each text that the part does not match."""
         kind, *inner = self._nodes[part]
         return inner[0] if kind == "unlike" else self._make("unlike", part, nullable=not self.nullable(part))
 
     def repeat(self, part: Expression, least: int, most: int | None = None) -> Expression:
-        """Match the part `least` to `most` times; without `most`, match it at least `least` times."""
+        """Return an expression for `least` to `most` repetitions of the part; `most` is unlimited if it is None."""
         if most == 0 or part == self.empty:
             return self.empty
         if part == self.nothing:

@@ -27,7 +27,7 @@ _REFUSED = {
 
 
 def parse_pattern(expressions: Expressions, pattern: str) -> Expression:
-    """Return the expression of the texts that `re.fullmatch` accepts.
+    """Return an expression that matches the same texts as `re.fullmatch` with this pattern.
 
     Raises UsageError for a pattern that is invalid or not supported.
     """

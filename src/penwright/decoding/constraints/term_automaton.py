@@ -13,7 +13,8 @@ from penwright.text import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 
 Tokens = tuple[int, ...]
-After = Literal["nothing", "opening", "anything"]  # kinds of last token: none, one without a space after it, other
+# What precedes a token: nothing, a token such as "(" that a word may follow without a space, or any other token.
+After = Literal["nothing", "opening", "anything"]
 SLACK, SLOPE = 1, 5.0  # terms may be up to SLACK tokens early or late; each further token costs SLOPE nats
 
 
@@ -24,7 +25,8 @@ class Borders:
         texts = [tokenizer.token_bytes(token).decode("utf-8", "replace") for token in range(tokenizer.vocab_size)]
         self.ends = torch.tensor([_ends_word(text) for text in texts])  # whether each token ends the word before it
         self.ends[tokenizer.end_id] = True
-        self.opens = torch.tensor([_opens_word(text) for text in texts])  # whether each token needs no space after it
+        # whether a word may follow each token without a space, as after "("
+        self.opens = torch.tensor([_opens_word(text) for text in texts])
         self.is_end: list[bool] = self.ends.tolist()
         self.is_opening: list[bool] = self.opens.tolist()
 
@@ -54,13 +56,13 @@ def _opens_word(text: str) -> bool:
 class RequiredTerm:
     """A term that must occur exactly `times` times (0: never), as whole words, in any of its forms."""
 
-    forms: tuple[Tokens, ...]  # the forms, tokenized after a space
-    bare: tuple[Tokens, ...]  # the forms, tokenized after an opening bracket
-    first: tuple[Tokens, ...]  # the forms, tokenized at the beginning of a text
+    forms: tuple[Tokens, ...]  # the forms of the term, as tokenized after a space
+    bare: tuple[Tokens, ...]  # the forms of the term, as tokenized after an opening bracket
+    first: tuple[Tokens, ...]  # the forms of the term, as tokenized at the beginning of a text
     times: int = 1
     bias: float = inf  # bonus in nats for each token of an optional term; inf: the term is required
     place: int | None = None  # expected number of tokens before the term
-    verbatim: bool = False  # whether the term counts as soon as its last token is generated, and a new word must follow
+    verbatim: bool = False  # whether the term counts once its last token is generated; a new word must then begin
 
     @property
     def is_hard(self) -> bool:
@@ -69,7 +71,7 @@ class RequiredTerm:
 
     @cached_property
     def shortest(self) -> int:
-        """The length of the shortest form in tokens."""
+        """The number of tokens of the shortest form of the term."""
         return min(map(len, self.forms))
 
     def too_early(self, start: int) -> float:
@@ -90,7 +92,7 @@ class Match(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the match covers the whole form of the term."""
+        """Whether the match covers all tokens of `form`."""
         return self.length == len(self.form)
 
 
@@ -99,7 +101,7 @@ class State(NamedTuple):
 
     left: tuple[int, ...]  # number of times that each term must still occur (or may still occur, if it is soft)
     matches: tuple[Match, ...] = ()
-    after: After = "nothing"  # kind of the last token
+    after: After = "nothing"  # what precedes the next token: nothing, a token such as "(", or any other token
     closed: bool = False  # whether a verbatim term has just been completed
 
 
@@ -112,7 +114,7 @@ class Prospects(NamedTuple):
     may_end_word: bool  # False if ending the word here would complete a hard term one time too many
     progress: int  # number of hard terms present or begun; only hypotheses with equal numbers compete
     needed: int  # minimum number of tokens that complete all hard terms, excluding the end token
-    needed_anew: int  # the value of `needed` if the term in progress breaks off or its last word continues
+    needed_anew: int  # the value of `needed` if the term in progress is abandoned, or its last word becomes longer
     hard: Match | None  # the longest match of a missing hard term
     soft: Match | None  # the longest match of a soft term that may still occur
     waiting: list[RequiredTerm]  # hard terms that have not begun
@@ -120,7 +122,7 @@ class Prospects(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Stage:
-    """A state of the automaton, with what it permits and requires next, and the successors computed so far."""
+    """A state of the automaton, the tokens and terms that it permits and requires next, and its known successors."""
 
     state: State
     prospects: Prospects
@@ -139,7 +141,7 @@ class ConstraintAutomaton:
     _stages: dict[State, Stage] = field(default_factory=dict)
 
     def start(self) -> Stage:
-        """Return the initial stage of the automaton, for an empty target."""
+        """Return the stage at the beginning of a target."""
         return self._stage_of(State(tuple(term.times for term in self.terms)))
 
     def after(self, stage: Stage, token: int) -> Stage:
@@ -162,7 +164,7 @@ class ConstraintAutomaton:
         return self._count_verbatim(State(left, tuple(longer + begun), kind))
 
     def busy(self, state: State) -> Set[int] | None:
-        """Return the tokens that can begin a term; None if a term has begun, because every token then matters."""
+        """Return the tokens that can begin a term; None (any token) if a term has begun."""
         return None if state.matches else self._first_tokens[state.after]
 
     def _count_verbatim(self, state: State) -> State:
@@ -180,7 +182,7 @@ class ConstraintAutomaton:
         return fsum(term.bias * term.times * max(map(len, term.forms + term.first)) for term in soft)
 
     def _find_prospects(self, state: State) -> Prospects:
-        """Return what a state permits, forbids and requires next."""
+        """Return the tokens and terms that a state permits, forbids and requires next."""
         settled, beginnings = self._left_after_word(state), self._beginnings[state.after]
         whole = [match.term for match in state.matches if match.is_whole]
         alive = [match for match in state.matches if state.left[match.term] > 0]
@@ -218,7 +220,7 @@ class ConstraintAutomaton:
 
     @cached_property
     def _beginnings(self) -> dict[After, list[tuple[int, Tokens]]]:
-        """For each kind of last token, the terms that can begin: pairs of a term's index and one of its forms."""
+        """The terms that can begin, by what precedes them: pairs of a term's index and one of its forms."""
         found: dict[After, list[tuple[int, Tokens]]] = {"nothing": [], "opening": [], "anything": []}
         for number, term in enumerate(self.terms):
             found["nothing"] += [(number, form) for form in dict.fromkeys(term.first + term.forms)]
@@ -228,7 +230,7 @@ class ConstraintAutomaton:
 
     @cached_property
     def _first_tokens(self) -> dict[After, set[int]]:
-        """For each kind of last token, the first tokens of all terms that can begin."""
+        """The first tokens of all terms that can begin, by what precedes them."""
         return {after: {form[0] for _, form in beginnings} for after, beginnings in self._beginnings.items()}
 
 

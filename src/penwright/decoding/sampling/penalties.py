@@ -78,7 +78,7 @@ class History:
     def __init__(self, prompts: Sequence[Sequence[int]], logits: Logits):
         """Start with the prompts; the tensors have the shape and device of `logits`."""
         self.pasts = [RowHistory(prompt) for prompt in prompts]
-        self.seen = torch.zeros_like(logits, dtype=torch.bool)  # whether a token occurs in prompt or completion
+        self.seen = torch.zeros_like(logits, dtype=torch.bool)  # whether a token occurs in the prompt or the completion
         self.written = torch.zeros_like(logits, dtype=torch.float32)  # how often a token occurs in the completion
         for row, prompt in enumerate(prompts):
             self.seen[row, list(prompt)] = True

@@ -39,7 +39,7 @@ def ban(logits: Logits, tokens: Sequence[int]) -> Logits:
 
 @lru_cache(16)
 def _index(tokens: tuple[int, ...], device: torch.device) -> Int[Tensor, " tokens"]:
-    with torch.inference_mode(mode=False):  # the tensor is also used outside inference mode
+    with torch.inference_mode(mode=False):  # the cached tensor is also used outside inference mode
         return torch.tensor(tokens, dtype=torch.long, device=device)
 
 
@@ -101,7 +101,7 @@ class Sampling:
         return forbid_repeated(logits, history, given.no_repeat_ngram) if given.no_repeat_ngram else logits
 
     def choose(self, logits: Logits, history: History | None, chances: "Draws | None") -> Int[Tensor, " rows"]:
-        """Choose the next token of each row; `chances` are not needed if the choice is deterministic."""
+        """Choose the next token of each row; `chances` (random numbers) may be None if the choice is deterministic."""
         return self.pick(self.reshape(logits, history), chances)
 
     def pick(self, reshaped: Logits, chances: "Draws | None") -> Int[Tensor, " rows"]:
@@ -143,10 +143,10 @@ class Draws(Protocol):
 class RowRng:
     """Random numbers from [0, 1), with one generator per row, so a row draws the same numbers in any batch."""
 
-    block = 64  # numbers drawn at once; a different block size would change the generated texts
+    block = 64  # number of random numbers drawn at once; a different number would change the generated texts
 
     def __init__(self, seed: int, rows: Sequence[int]):
-        """Seed one generator per row with `seed` and a number chosen by the caller; equal pairs give equal draws."""
+        """Seed one generator per row with `seed` and the number in `rows`; both determine what the row draws."""
         keys = [int(np.random.SeedSequence((seed, row)).generate_state(1, np.uint64)[0]) for row in rows]
         self._generators = [torch.Generator().manual_seed(key >> 1) for key in keys]  # 63 bits, since seeds are signed
         self._drawn = torch.empty(len(keys), 0, dtype=torch.float64)

@@ -29,8 +29,8 @@ class TopK(NamedTuple):
 def largest(scores: Float[Tensor, "rows columns"], n: int) -> TopK:
     """Return the n largest scores of each row.
 
-    These scores are in the n blocks with the largest maxima, or after the last whole block. Finding maxima uses vector
-    instructions, while torch.topk compares single numbers and takes over twice as long on a CPU (benchmarks/LOG.md).
+    These scores are in the n blocks with the largest maxima, or after the last full block. Finding maxima uses vector
+    instructions. torch.topk compares numbers one by one, and takes over twice as long on a CPU (benchmarks/LOG.md).
     """
     n_blocks = scores.shape[1] // BLOCK
     if scores.device.type != "cpu" or scores.numel() < WORTH_IT or n_blocks < 2 * n:
@@ -44,7 +44,7 @@ def largest(scores: Float[Tensor, "rows columns"], n: int) -> TopK:
 
 
 def _after_blocks(scores: Float[Tensor, "rows columns"], n_blocks: int) -> Int[Tensor, "rows rest"]:
-    """Return the indices of the scores after the last whole block."""
+    """Return the indices of the scores after the last full block."""
     return torch.arange(n_blocks * BLOCK, scores.shape[1], device=scores.device).expand(len(scores), -1)
 
 
@@ -83,7 +83,7 @@ class TokenSelector(NamedTuple):
 def may_come(
     allowed: Int64[Tensor, "all_situations words"], situations: Int64[Tensor, " rows"], vocab_size: int
 ) -> Bool[Tensor, "rows vocab_size"]:
-    """Return a Boolean mask of the tokens allowed in each row; `situations` selects a bit mask for each row."""
+    """Return a Boolean mask of the tokens allowed in each row; `situations` selects the bit mask for each row."""
     bits = np.unpackbits(allowed.numpy().view(np.uint8), axis=1, count=vocab_size, bitorder="little")
     return torch.from_numpy(bits).bool()[situations]
 
@@ -92,7 +92,7 @@ def may_come(
 def _likeliest(
     logits: torch.Tensor, allowed: torch.Tensor, situations: torch.Tensor, n_best: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the same tokens as the C++ operator; `allowed` holds bit masks, and `situations` selects one per row."""
+    """Return the same tokens as the C++ operator; `situations` selects the bit mask in `allowed` for each row."""
     best = largest(logits.masked_fill(~may_come(allowed, situations, logits.shape[1]), NEG_INF), n_best)
     return best.values, best.places, logits.logsumexp(-1)
 

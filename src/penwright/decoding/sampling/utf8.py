@@ -12,8 +12,8 @@ from penwright.decoding.sampling.filters import NEG_INF
 from penwright.tokenizers import Tokenizer
 
 WORD = 64  # bits per integer of a bit mask
-# The states of a text: whole (0), one to three bytes missing (1 to 3), and after a byte that limits the next (4 to 7),
-# as in table 3-7 of the Unicode standard. Each step is a state, the first and last byte of a range, and the next state.
+# The states at the end of a text: no byte missing (0), one to three bytes missing (1 to 3), or a first byte that limits
+# the second byte (4 to 7; table 3-7 of the Unicode standard). STEPS: state, first and last byte of a range, next state.
 STEPS = (
     (0, 0x00, 0x7F, 0), (0, 0xC2, 0xDF, 1), (0, 0xE0, 0xE0, 4), (0, 0xE1, 0xEC, 2), (0, 0xED, 0xED, 5),
     (0, 0xEE, 0xEF, 2), (0, 0xF0, 0xF0, 6), (0, 0xF1, 0xF3, 3), (0, 0xF4, 0xF4, 7),
@@ -38,7 +38,7 @@ class Utf8Rules:
     def __init__(self, tokens: Sequence[bytes], banned: Sequence[int] = (), end_id: int | None = None):
         """Make the rules from the bytes that each token adds. The end token is allowed only after whole characters."""
         after = _states_after(tokens)[:N_STATES]
-        self.after = np.where(after == BROKEN, 0, after)  # the next state; whole (0) after invalid bytes
+        self.after = np.where(after == BROKEN, 0, after)  # the state after each token; 0 after invalid bytes
         missing = MISSING[after]
         if end_id is not None:
             missing[1:, end_id] = MISSING[BROKEN]
@@ -46,7 +46,8 @@ class Utf8Rules:
         may_come = np.concatenate([may_come, np.ones_like(may_come[:1])])
         may_come[:, list(banned)] = False
         self.may_come: Bool[np.ndarray, "situations vocab_size"] = may_come
-        self._masked: dict[tuple[int, torch.device], Int64[Tensor, " tokens"]] = {}  # forbidden tokens, by situation
+        # the tokens that are forbidden in each situation
+        self._masked: dict[tuple[int, torch.device], Int64[Tensor, " tokens"]] = {}
 
     @classmethod
     @lru_cache(16)
@@ -71,7 +72,7 @@ class Utf8Rules:
 
     @cached_property
     def states_after(self) -> UInt8[Tensor, "states vocab_size"]:
-        """The table of the state after each token, as a tensor for compiled code."""
+        """A tensor, for compiled code, with the state after each token, given the state before it."""
         return torch.from_numpy(self.after)
 
     def situations(self, states: States, n_left: Int[np.ndarray, "*#texts"]) -> Situations:
@@ -90,7 +91,7 @@ class Utf8Rules:
 
     def _forbidden_in(self, situation: int, device: torch.device) -> Int64[Tensor, " tokens"]:
         if (situation, device) not in self._masked:
-            with torch.inference_mode(mode=False):  # the tensor is also used outside inference mode
+            with torch.inference_mode(mode=False):  # the cached tensor is also used outside inference mode
                 tokens = torch.from_numpy(np.flatnonzero(~self.may_come[situation]))
                 self._masked[situation, device] = tokens.to(device)
         return self._masked[situation, device]

@@ -53,7 +53,7 @@ class Facts(NamedTuple):
 
 
 DEFAULT_MINUTES = 10.0
-SHORT = 2.0  # a writer's budget below this many minutes counts as short
+SHORT = 2.0  # a budget for text generation counts as short below this many minutes
 LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
 # Training tokens that a model needs per parameter. With fewer tokens, a smaller model is better in the same time.
 TOKENS_PER_PARAMETER: dict[Task, float] = {
@@ -63,7 +63,7 @@ TOKENS_PER_PARAMETER: dict[Task, float] = {
     "classify": 0.7,
     "encode": 1.0,
 }
-SHORT_SHARE = 0.4  # fraction of TOKENS_PER_PARAMETER that suffices for a writer with a budget of less than two minutes
+SHORT_SHARE = 0.4  # fraction of TOKENS_PER_PARAMETER that suffices for text generation with a budget below SHORT
 # Maximum number of parameters per token of the corpus. Larger models overfit, soonest with one label per text.
 PARAMETERS_PER_TOKEN: dict[Task, float] = {
     "generate": 12.0,
@@ -94,7 +94,7 @@ class CapacityPlanner:
 
     @property
     def is_short(self) -> bool:
-        """Whether a writer has a budget below SHORT minutes. A small subword vocabulary is then best (measured)."""
+        """Whether the budget for text generation is below SHORT minutes. A small vocabulary is then best (measured)."""
         return self._facts.task == "generate" and self._choices.number("training.minutes", DEFAULT_MINUTES) < SHORT
 
     @property
@@ -110,7 +110,7 @@ class CapacityPlanner:
 
     @property
     def corpus_tokens(self) -> float:
-        """Estimated number of tokens in the training part. For a classifier, only tokens read in one epoch count."""
+        """Estimated number of tokens in the training part. For a classifier, only those that it reads in an epoch."""
         tokens = self._facts.tokens_in(self._choices.section("tokenizer")["type"], self.vocab_size)
         if self._facts.task != "classify":
             return tokens
@@ -118,7 +118,7 @@ class CapacityPlanner:
 
     @property
     def counted_tokens(self) -> float | None:
-        """Number of target tokens of a budget in steps, epochs or tokens. None for a budget in minutes."""
+        """Number of target tokens that a budget in steps, epochs or tokens allows. None for a budget in minutes."""
         training, number = self._choices.section("training"), self._choices.number
         if "tokens" in training:
             return number("training.tokens")
@@ -252,7 +252,7 @@ class CapacityPlanner:
 
     @property
     def _max_flops_gain(self) -> float:
-        """Maximum factor by which a larger model raises the FLOP/s. Unlimited on a GPU, which small models underuse."""
+        """Maximum factor by which a larger model raises the FLOP/s. Unlimited on a GPU: small models leave it idle."""
         return MAX_FLOPS_GAIN if self._device.type == "cpu" else inf
 
     def _compilation(self, seconds: float) -> tuple[bool, str]:

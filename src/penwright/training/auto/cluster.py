@@ -60,7 +60,7 @@ class ClusterEstimate(NamedTuple):
 
 
 def estimate_cluster(recipe: Recipe, size: Size, n_gpus: int, gpu: Gpu) -> ClusterEstimate:
-    """Estimate the speed and the duration of training on several GPUs. `size` must match the batch of the recipe."""
+    """Estimate the speed and the duration of training on several GPUs. `size` is for the batch of the recipe."""
     training = recipe.training
     states = float(ADAMW_BYTES * size.parameters)
     activations = (size.training_bytes - states) / 2 / n_gpus  # bfloat16 halves the memory of the float32 activations

@@ -21,9 +21,9 @@ from penwright.training.distributed.ranks import ALONE, Ranks, joined
 CGROUPS = Path("/sys/fs/cgroup")
 # The cgroups of this process, one per line, as HIERARCHY:CONTROLLERS:PATH. Version 2 names no controllers.
 OWN_CGROUPS = Path("/proc/self/cgroup")
-PROCESSORS = Path("/proc/stat")  # counts the busy and idle ticks of each processor
-PAUSE = 0.1  # seconds for measuring the load of other programs; the load average describes the past minutes
-BUSY = 0.5  # if other programs use at least this share of the processors, the plan has a notice
+PROCESSORS = Path("/proc/stat")  # file that counts the busy and idle ticks of each processor
+PAUSE = 0.1  # seconds over which to measure the load; the system's load average covers minutes, which is too long
+BUSY = 0.5  # if other programs use at least this share of the processors, the plan says so
 
 
 class Machine(NamedTuple):
@@ -58,7 +58,7 @@ def _n_processors() -> int:
     for group in _control_groups("cpu"):
         version_2, version_1 = ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         for quota, period in filter(None, (_numbers(group, *names) for names in (version_2, version_1))):
-            if quota > 0:  # cgroups version 1 write -1 for no limit
+            if quota > 0:  # version 1 of cgroups writes -1 for "no limit"
                 limits.append(quota / period)
     return ceil(min(limits))
 
@@ -85,7 +85,7 @@ def memory_of_rank(device: torch.device) -> float:
 
 def _control_groups(controller: str) -> Iterator[Path]:
     """Yield the control groups of this process and their ancestors. Each of them can have a limit of its own."""
-    yield from (CGROUPS, CGROUPS / controller)  # in a container, the control group of the process is at the root
+    yield from (CGROUPS, CGROUPS / controller)  # in a container, the process's own group is the top one
     try:
         lines = OWN_CGROUPS.read_text(encoding="utf-8").splitlines()
     except OSError:  # only Linux has control groups
@@ -178,7 +178,7 @@ def _cpu_multiplies_bfloat16() -> bool:
 
 def measure_speed(device: torch.device, precision: torch.dtype = torch.float32) -> float:
     """Return the FLOP per second of a matrix product of a size that is typical in training."""
-    size = 512 if device.type == "cpu" else 4096  # on a GPU, the product must take longer than the synchronization
+    size = 512 if device.type == "cpu" else 4096  # on a GPU, a product must take longer than a synchronization
     matrix = torch.ones(size, size, device=device, dtype=precision)
     best = 0.0
     for _ in range(20):

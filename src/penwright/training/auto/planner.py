@@ -13,7 +13,7 @@ from penwright.training.auto.choices import Choice, Choices, amount, in_words, r
 from penwright.training.auto.throughput import MeasureThroughput
 
 MANY_EPOCHS = 6.0  # number of epochs from which classifiers need a higher token dropout (measured)
-# Epochs after which a writer learns better from characters than from subwords. Subwords were 5 % better after 3.5
+# Epochs after which text generation is better with characters than with subwords. Subwords were 5 % better after 3.5
 # epochs, 2 % better after 5.2, and 6 % worse after 13 (measured).
 CHARACTER_EPOCHS = 6.0
 LORA_RATE = 1e-2  # learning rate of adapters (measured: better than 2e-3 after 40 steps)
@@ -89,7 +89,7 @@ class _Planner:
             why = (
                 ": most characters are whole words"
                 if facts.has_many_characters
-                else ": enough text to learn spelling, but not many words"
+                else ": enough text to learn spelling, but too little to learn many words"
             )
             self._suggest("tokenizer.type", "characters", size + why)
         else:
@@ -105,11 +105,11 @@ class _Planner:
                 )
 
     def _prefers_characters(self) -> bool:
-        """Return whether a writer should read characters, not subwords.
+        """Return whether a text-generating model should read characters, not subwords.
 
         Characters are better for a small text, and for a medium-sized text that is read often (measured). This also
-        holds for Chinese and Japanese, where most characters are words. If the settings have a tokenizer type or a
-        vocabulary size, the answer is no.
+        holds for Chinese and Japanese, where most characters are words. Return False if the settings have a
+        tokenizer type or a vocabulary size.
         """
         facts, asked = self.facts, self.choices.section("tokenizer")
         are_odd = facts.n_characters > MANY_CHARACTERS and not facts.has_many_characters
@@ -229,7 +229,7 @@ class _Planner:
     def _token_dropout(self) -> tuple[float, str]:
         if self._is_taught:
             return 0.45, "teachers can label any part of a text, even a single word (measured)"
-        return 0.6, "makes predictions depend on more than one word; a point more accuracy in half the time (measured)"
+        return 0.6, "makes predictions depend on several words; one point higher accuracy in half the time (measured)"
 
     def _choose_optimizer(self) -> None:
         if self.choices.section("lora") or self._is_pretrained:
@@ -261,7 +261,7 @@ class _Planner:
                 0.02,
                 "high for the embeddings, each of which is updated rarely (measured)",
             )
-            self._suggest("optimizer.adamw.betas", (0.9, 0.98), "the other settings were measured with these values")
+            self._suggest("optimizer.adamw.betas", (0.9, 0.98), "the other settings were tuned with these values")
         self._choose_schedule(0.6, "the number of steps need not be known until the cooldown begins")
 
     def _choose_optimizer_of_classifier(self) -> None:

@@ -68,7 +68,7 @@ def throughput_meter(
             return 0.0
         finally:
             if lora:
-                give_back_memory()  # free the memory of the base, which is large and will be loaded again
+                give_back_memory()  # free the memory of the base model, which is large and will be loaded again
 
     return measure_or_zero
 
