@@ -36,7 +36,7 @@ MIN_PATIENCE = 4  # the search lets beams grow by at least this many tokens befo
 
 
 def _unmasked(best: MaskedTopK, n: int) -> list[list[int]]:
-    """List the n best tokens of each row that are not masked."""
+    """List, for each row, the n best tokens that are not masked."""
     pairs = zip(best.values.tolist(), best.places.tolist(), strict=True)
     return [[token for value, token in zip(*row, strict=True) if value > NEG_INF][:n] for row in pairs]
 

@@ -94,7 +94,7 @@ class StepGraphs:
             graph.logits.fill_(nan)  # an empty graph would leave NaNs, which the comparison with the logits detects
             graph.replay()
             self._works = torch.allclose(graph.logits, logits, rtol=1e-3, atol=1e-3, equal_nan=True)
-        except RuntimeError:  # torch reports all errors of a capture this way
+        except RuntimeError:  # raised if a capture fails, whatever the reason
             self._works = False
         if self._works:
             self._graphs[key] = graph

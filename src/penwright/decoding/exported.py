@@ -60,7 +60,7 @@ def next_logits(
     cache: Cache,
     encoded: Encoded | None = None,
 ) -> Float[Tensor, "rows vocab_size"]:
-    """Append tokens to the cache; return the logits after the last one, as float32 instead of bfloat16."""
+    """Append tokens to the cache; return the logits after the last one. Logits in bfloat16 are cast to float32."""
     if isinstance(model, DecoderOnly):
         hidden = model.hidden(tokens, cache=cache)
     else:
@@ -79,7 +79,7 @@ class PromptStep(ModelPart):
         length: Int[Tensor, "1"],
         kept: list[Float[Tensor, "1 n_kv_heads room d_head"]],
     ) -> Float[Tensor, "1 vocab_size"]:
-        """Append all tokens to `kept`; return the logits after the last one."""
+        """Append all tokens to the cache `kept`; return the logits after the last one."""
         n_new = tokens.shape[0]
         if torch.compiler.is_exporting():
             with swap_kernels(self.model.decoder, lambda *_: stepping_attention()):

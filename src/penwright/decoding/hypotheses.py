@@ -26,7 +26,9 @@ class BeamSettings:
     coverage_penalty: float = (
         0.0  # weight of the coverage penalty in the final ranking (translation/cross_attention.py)
     )
-    beam_patience: float = 0.25  # the search considers beams longer by up to this share (at least 4 tokens)
+    beam_patience: float = (
+        0.25  # beams may grow by this share of their length (at least 4 tokens) before a search stops
+    )
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ def outputs_kept_like(layer: nn.Module) -> Tensor:
 
 
 def to_precision(module: nn.Module, precision: Precision) -> None:
-    """Convert the weights in place; with int8, embeddings and norms stay in float32.
+    """Convert the weights to this precision in place; with int8, embeddings and norms stay in float32.
 
     The frequencies of position encodings stay in float32, because bfloat16 would be too coarse.
     """

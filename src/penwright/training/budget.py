@@ -68,7 +68,7 @@ class Clock:
 
     @property
     def least_left(self) -> float:
-        """Minimum number of remaining steps when the total is determined, as a fraction of the steps so far."""
+        """Minimum ratio of the remaining steps to the steps so far when the total is determined."""
         return min(0.25, (1 - self.settles_at) / self.settles_at)
 
     @classmethod

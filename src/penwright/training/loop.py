@@ -27,8 +27,8 @@ OVER_FITTED = 0.01  # relative rise of the held-out nats above their minimum tha
 # Number of consecutive evaluations with overfitting after which the cooldown starts, and after which training stops.
 COOL_AFTER, STOP_AFTER = 2, 3
 FRESH, GROWTH = 2.0, 1.5  # evaluate after FRESH epochs, then each time their number has grown by the factor GROWTH
-# The first step to evaluate with a budget in minutes. Earlier models are slow to evaluate: they always generate up to
-# the length limit.
+# First step at which a run with a budget in minutes is evaluated. Before this step, evaluation is slow, because the
+# model always generates up to the length limit.
 FEWEST_STEPS = 20
 # A run is not stopped early above this fraction of the peak learning rate: the cooldown may still lower the loss.
 STOP_BELOW = 0.5

@@ -42,7 +42,7 @@ TOO_MANY_SKIPPED = 25  # number of consecutive skipped steps that ends the train
 
 
 class StepReport(NamedTuple):
-    """The outcome of one step."""
+    """The outcome of one optimizer step."""
 
     step: int  # number of the step, counted from 1
     loss: float  # mean nats per target
@@ -183,7 +183,7 @@ class Trainer:
         return StepReport(state.step, loss_value, grad_norm, factor, n_targets)
 
     def _forward(self, batch: Batch, n_targets: int) -> Tensor:
-        """Return this rank's part of the loss, divided by the targets of the whole step."""
+        """Return this rank's part of the loss, divided by the number of targets in the whole step."""
         share, weight = self.ranks.share(batch)
         with torch.autocast(self.machine.device.type, self.machine.precision, enabled=self._mixed):
             loss = self.loss(share)

@@ -49,7 +49,7 @@ WATCHED, FIRST_STEPS = 0.1, 8
 CHECK_EVERY = 5.0  # seconds of training between two checks of the throughput
 FASTER = 2.0  # minimum ratio of real to planned throughput for which a new plan is made
 LINEAR_SHARE = 0.25  # maximum share of a budget in minutes for fitting linear classifiers on n-grams
-FIRST_SHARE = 0.6  # fraction of this time for the first classifier, which is not fitted on held-out texts
+FIRST_SHARE = 0.6  # fraction of LINEAR_SHARE for the first classifier, which is not fitted on held-out texts
 LARGE = 50_000_000  # minimum size of the training text, in bytes, for caching a trained tokenizer
 BASELINES = "baselines.json"  # file in a run folder: the scores of the baselines
 

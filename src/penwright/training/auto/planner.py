@@ -130,7 +130,7 @@ class _Planner:
         doublings = log2(max(256.0, 4000 * (text / 4e6) ** 0.5))
         pieces = 2 ** (floor(doublings) if self.capacity.is_short else round(doublings))
         if self.facts.task == "translate":
-            pieces *= 2  # a larger vocabulary shortens sentences: 3 BLEU more after two minutes (measured)
+            pieces *= 2  # a larger vocabulary shortens sentences: 3 BLEU points more after two minutes (measured)
         size = f"{rounded(text / 1e6)} MB of text"
         if self.facts.task in ("classify", "encode"):
             return min(32_000, max(512, 8 * pieces)), f"for {size}: whole words separate classes best (measured)"

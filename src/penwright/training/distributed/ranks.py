@@ -42,7 +42,7 @@ OVER = "over"  # key in the store that is set when rank 0 has ended normally
 
 @dataclass
 class Ranks:
-    """The group of processes that train together, as one of them sees it."""
+    """The group of processes that train together, as seen by one of them."""
 
     rank: int = 0
     size: int = 1
