@@ -26,9 +26,7 @@ class BeamSettings:
     coverage_penalty: float = (
         0.0  # weight of the coverage penalty in the final ranking (translation/cross_attention.py)
     )
-    beam_patience: float = (
-        0.25  # beams may grow by this share of their length (at least 4 tokens) before a search stops
-    )
+    beam_patience: float = 0.25  # beams may grow by this share of their length (at least 4 tokens) before the end
 
 
 @dataclass(frozen=True)
