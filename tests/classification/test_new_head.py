@@ -15,24 +15,24 @@ from penwright.workflows import new_head
 from penwright.workflows.new_head import contrast, cross_validate
 
 
-def test_each_fold_has_the_same_share_of_each_label() -> None:
+def test_folds_are_stratified_by_label() -> None:
     folds = stratified_folds(torch.tensor([0] * 20 + [1] * 10), seed=3)
     assert [np.bincount(folds[part]).tolist() for part in (slice(20), slice(20, 30))] == [[4] * 5, [2] * 5]
 
 
-def test_cross_validation_does_not_know_the_label_of_a_text_that_is_left_out() -> None:
+def test_cross_validation_does_not_see_left_out_labels() -> None:
     generator = torch.Generator().manual_seed(0)
     targets = torch.tensor([0, 1] * 20)
     vectors = torch.randn(40, 8, generator=generator)
-    telling = vectors + 6 * F.one_hot(targets, 8)
+    informative = vectors + 6 * F.one_hot(targets, 8)
     folds = stratified_folds(targets, 0)
-    assert (cross_validate([telling] * 5, targets, 2, folds).logits.argmax(-1) == targets).all()
+    assert (cross_validate([informative] * 5, targets, 2, folds).logits.argmax(-1) == targets).all()
     chance = cross_validate([vectors] * 5, targets, 2, folds)
     assert (chance.logits.argmax(-1) == targets).float().mean() < 0.8
-    assert chance.strength < cross_validate([telling] * 5, targets, 2, folds).strength  # noise needs regularization
+    assert chance.strength < cross_validate([informative] * 5, targets, 2, folds).strength  # noise needs regularization
 
 
-def test_contrastive_tuning_brings_texts_with_the_same_label_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contrastive_tuning_raises_similarity_within_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(new_head, "RATE", 1e-3)
     torch.manual_seed(0)
     model = EncoderOnly(20, ModelSettings(d_model=16, n_layers=1, n_heads=2, zero_init_outputs=False), 2)

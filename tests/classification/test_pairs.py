@@ -1,4 +1,4 @@
-"""Pairs of texts with one label: how they are read, encoded, batched and classified."""
+"""Classification of text pairs: reading, encoding, batching and predicting."""
 
 from pathlib import Path
 
@@ -33,33 +33,33 @@ def table(folder: Path, header: str = "premise,hypothesis,label", name: str = "a
 
 
 @pytest.mark.parametrize("header", ["premise,hypothesis,label", "sentence1,sentence2,label", "question,answer,label"])
-def test_two_columns_that_are_named_like_a_pair_are_read_as_a_pair(tmp_path: Path, header: str) -> None:
+def test_columns_named_like_a_pair_are_read_as_pairs(tmp_path: Path, header: str) -> None:
     corpus = open_labelled([table(tmp_path, header)])
     assert corpus.text_pairs
     assert {*corpus.training, *corpus.held_out} == {Labelled(f"{a}\x1e{b}", label) for a, b, label in ROWS}
 
 
-def test_older_runs_read_the_same_columns_joined_by_a_space(tmp_path: Path) -> None:
+def test_older_runs_join_the_columns_with_a_space(tmp_path: Path) -> None:
     corpus = open_evaluation_labelled([table(tmp_path)], ReadingOptions(Columns(text_pairs=False)))
     assert not corpus.text_pairs
     assert {each.text for each in corpus.held_out} == {f"{a} {b}" for a, b, _ in ROWS}
 
 
-def test_a_pair_with_a_blank_text_is_dropped_and_reported(tmp_path: Path) -> None:
+def test_pair_with_a_blank_text_is_dropped_and_reported(tmp_path: Path) -> None:
     path = table(tmp_path)
     path.write_text(path.read_text() + ",only one,y\nonly one,,n\n", encoding="utf-8")
     corpus = open_labelled([path])
     assert {each.reason: each.count for each in corpus.report.dropped} == {"one text of the pair is blank": 2}
 
 
-def test_a_model_of_pairs_asks_for_two_columns(tmp_path: Path) -> None:
+def test_pair_model_needs_two_text_columns(tmp_path: Path) -> None:
     reading = ReadingOptions(Columns(text="premise", label="label", text_pairs=True))
     with pytest.raises(PenwrightError, match=r"reads pairs of texts. .*--columns"):
         open_evaluation_labelled([table(tmp_path)], reading)
 
 
-def test_two_texts_without_telling_names_are_not_chosen_from_silently(tmp_path: Path) -> None:
-    with pytest.raises(Undecided) as asked:
+def test_two_text_columns_with_unclear_names_are_undecided(tmp_path: Path) -> None:
+    with pytest.raises(Undecided) as undecided:
         path = table(tmp_path, "left,right,label")
         words = ["ash", "oak", "elm", "fir", "yew", "bay", "fig", "box", "may", "nut"]
         rows = [
@@ -68,17 +68,17 @@ def test_two_texts_without_telling_names_are_not_chosen_from_silently(tmp_path: 
         ]
         path.write_text("\n".join(["left,right,label", *rows]), encoding="utf-8")
         open_labelled([path])
-    assert 'data.text=["left", "right"]' in [each.settings[0] for each in asked.value.options]
+    assert 'data.text=["left", "right"]' in [each.settings[0] for each in undecided.value.options]
 
 
-def test_files_with_pairs_and_files_with_single_texts_are_not_mixed(tmp_path: Path) -> None:
+def test_mixing_pairs_and_single_texts_is_refused(tmp_path: Path) -> None:
     single = tmp_path / "b.csv"
     single.write_text("text,label\n" + "".join(f"a text {i},{'yn'[i % 2]}\n" for i in range(30)), encoding="utf-8")
     with pytest.raises(PenwrightError, match=r"a\.csv has pairs of texts, but .*b\.csv has single texts"):
         open_labelled([table(tmp_path), single])
 
 
-def test_the_tokens_of_a_stored_pair_are_those_that_a_classifier_reads() -> None:
+def test_stored_tokens_of_a_pair_equal_the_classifiers() -> None:
     tokenizer = train_tokenizer("bpe", [" ".join(row) for row in ROWS], 300, prefix_space=True)
     pair = "a man\x1ea dog </s>"
     tokens = encode_text(pair, tokenizer)
@@ -87,7 +87,7 @@ def test_the_tokens_of_a_stored_pair_are_those_that_a_classifier_reads() -> None
 
 
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 20))
-def test_a_long_pair_loses_the_end_of_its_longer_text(n_first: int, n_second: int, room: int) -> None:
+def test_too_long_pair_is_truncated_at_its_longer_text(n_first: int, n_second: int, room: int) -> None:
     first, second = list(range(10, 10 + n_first)), list(range(30, 30 + n_second))
     cut = cut_pair([*first, END, *second], END, room)
     assert len(cut) == min(room, n_first + 1 + n_second)
@@ -99,7 +99,7 @@ def test_a_long_pair_loses_the_end_of_its_longer_text(n_first: int, n_second: in
         assert len(one) >= len(other) - 1
 
 
-def test_ngrams_of_each_text_and_of_common_words_count_separately() -> None:
+def test_ngrams_of_each_text_and_of_shared_words_are_distinct() -> None:
     swapped = count_ngrams(["good film\x1ebad film", "bad film\x1egood film"])
     first, second = ({*swapped.keys[swapped.rows == row].tolist()} for row in range(2))
     assert first != second
@@ -107,7 +107,7 @@ def test_ngrams_of_each_text_and_of_common_words_count_separately() -> None:
     assert single < first and first & second > {*count_ngrams(["film"]).keys.tolist()}  # "film" in each view
 
 
-def test_a_linear_classifier_learns_whether_two_texts_share_a_word() -> None:
+def test_linear_classifier_learns_whether_texts_share_a_word() -> None:
     texts = [f"{'abcdefgh'[i % 8]}\x1e{'abcdefgh'[i * j % 8]}" for i in range(8) for j in range(8)]
     labels = torch.tensor([int(text[0] == text[2]) for text in texts])
     found = LinearClassifier.fit(texts, labels, 2).outputs(texts).argmax(-1)
@@ -139,17 +139,17 @@ def test_pairs_are_tuples_or_texts_with_a_tab(classifier: Classifier) -> None:
 
 
 @pytest.mark.parametrize("text", ["a man", "a\tb\tc"])
-def test_a_text_that_is_not_a_pair_is_refused(classifier: Classifier, text: str) -> None:
+def test_text_that_is_not_a_pair_is_refused(classifier: Classifier, text: str) -> None:
     with pytest.raises(UsageError, match="one tab between the two texts"):
         classifier.classify([text])
 
 
-def test_a_pair_that_is_too_long_is_read_in_part_with_a_warning(classifier: Classifier) -> None:
+def test_too_long_pair_gives_a_truncation_warning(classifier: Classifier) -> None:
     found = classifier.classify([("a man " * 50, "a dog")])[0]
     assert found.label and any("longer text" in each for each in found.warnings)
 
 
-def test_only_the_second_text_has_the_second_type() -> None:
+def test_only_the_second_text_has_the_second_token_type() -> None:
     tokens = torch.tensor([[5, 8, 8, END, 9, 9, END], [5, 8, END, 9, END, 0, 0]])
     found = EncoderOnly._in_second_text(tokens, tokens != 0)
     assert found[0].tolist() == [False, False, False, False, True, True, True]
@@ -168,7 +168,7 @@ def test_token_dropout_keeps_both_end_tokens_of_a_pair() -> None:
         assert kept[padding].tolist().count(END) == 2 and kept[padding][-1] == END
 
 
-def test_older_names_of_the_outputs_still_work(classifier: Classifier) -> None:
+def test_old_names_of_the_outputs_give_a_warning(classifier: Classifier) -> None:
     texts = [np.array(encode_text("a man\x1ea dog", classifier.tokenizer))]
     with pytest.warns(PenwrightWarning, match=r"use Classifier\.outputs"):
         assert torch.equal(classifier.log_probabilities(texts), classifier.outputs(texts))

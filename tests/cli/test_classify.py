@@ -213,7 +213,7 @@ def test_final_linear_part_is_fitted_on_held_out_texts_too(
     assert len({LinearClassifier.load(path, 2, whole=each).vectorizer.idf.sum() for each in (False, True)}) == 1
 
 
-def test_pairs_of_texts_are_learned_and_classified(penwright: Command, tmp_path: Path) -> None:
+def test_text_pairs_are_learned_and_classified(penwright: Command, tmp_path: Path) -> None:
     path, run = tmp_path / "pairs.csv", tmp_path / "run"
     letters = "abcdefgh"
     pairs = [(letters[i % 8], letters[(i + j * (1 + i // 8)) % 8], i) for i in range(56) for j in range(2)]

@@ -172,7 +172,7 @@ def test_writer_is_fine_tuned_to_a_classifier_with_a_new_head(
     assert penwright_package.load(run).classify("a fine film")[0].label in ("good", "bad")
 
 
-def test_few_labels_are_learned_contrastively_and_without_steps(
+def test_contrastive_fine_tuning_learns_few_labels(
     penwright: Command, runs: Path, corpora: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"

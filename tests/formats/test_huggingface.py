@@ -209,7 +209,7 @@ def test_classifier_logits_equal_transformers_on_padded_texts(name, n_labels: in
         torch.testing.assert_close(ours(tokens, padding), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_pair_of_texts_gives_the_logits_of_bert_with_token_types(tmp_path: Path) -> None:
+def test_text_pair_logits_equal_bert_with_token_types(tmp_path: Path) -> None:
     theirs = randomised(CLASSIFIERS["bert"](3))
     theirs.save_pretrained(tmp_path)
     ours = load_huggingface(tmp_path)
