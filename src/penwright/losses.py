@@ -51,6 +51,19 @@ class _TeacherOutputs(NamedTuple):
         return torch.stack([each.softmax(-1) for each in logits]).mean(0)
 
 
+class LossModule(nn.Module):
+    """A model with its summed loss, as one module, because DDP and FSDP2 hook into the forward call of a module."""
+
+    def __init__(self, model: Model, label_smoothing: float, teachers: Teachers | None):
+        super().__init__()
+        self.model, self.label_smoothing = model, label_smoothing
+        self.teachers = teachers  # held in a tuple, so that teachers do not become submodules
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the loss in nats, summed over the targets of the batch."""
+        return summed_loss(self.model, batch, self.label_smoothing, self.teachers)
+
+
 def summed_loss(
     model: Model, batch: Batch, label_smoothing: float = 0.0, teachers: Teachers | None = None
 ) -> Float[Tensor, ""]:

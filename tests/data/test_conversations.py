@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penwright.data.answers import AnswerBatches
 from penwright.data.batches import IGNORED, Markers
-from penwright.data.conversations import open_conversations
+from penwright.data.conversations import AnswerBatches, open_conversations
 from penwright.data.detection import detect_task
 from penwright.data.store import Column
 from penwright.errors import PenwrightError

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from penwright.data.corpus import Cleaning, Columns, Pair, ReadingOptions
+from penwright.data.cleaning import Cleaning
+from penwright.data.corpus import Columns, Pair, ReadingOptions
 from penwright.data.parallel import open_pairs
 from penwright.errors import PenwrightError
 

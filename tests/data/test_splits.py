@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.data.splits import held_out_documents, held_out_of_classes, held_out_rows, repeats, tail_start
+from penwright.data.cleaning import duplicates
+from penwright.data.splits import held_out_documents, held_out_of_classes, held_out_rows, tail_start
 
 rows = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3), st.booleans()), min_size=1, max_size=40)
 
@@ -71,7 +72,7 @@ def test_tail_start_does_not_search_far_for_a_line_start():
 
 def test_repeats_marks_all_but_the_first_kept_row():
     hashes, keep = np.array([7, 7, 8, 7], dtype=np.uint64), np.array([False, True, True, True])
-    assert repeats(hashes, keep).tolist() == [False, False, False, True]
+    assert duplicates(hashes, keep).tolist() == [False, False, False, True]
 
 
 def test_rare_and_tiny_classes_are_held_out_in_proportion():

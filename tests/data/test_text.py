@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.data.corpus import Cleaning, Corpus, Document, ReadingOptions
+from penwright.data.cleaning import Cleaning
+from penwright.data.corpus import Corpus, Document, ReadingOptions
 from penwright.data.text import open_text
 from penwright.errors import PenwrightError
 

@@ -9,7 +9,8 @@ from time import monotonic
 
 import pytest
 
-from penwright.serving.connections import OFTEN, WINDOW, RateLimitFilter, allowed_connections
+from penwright.serving.connections import allowed_connections
+from penwright.serving.server import OFTEN, WINDOW, RepeatedMessageFilter
 
 from .conftest import RunningServer, StartServer, eventually
 from .test_access import KEY, ask
@@ -131,7 +132,7 @@ def test_large_body_without_key_still_gets_401(key_protected: RunningServer) -> 
 
 def test_repeated_log_messages_are_rate_limited_and_counted() -> None:
     now = [0.0]
-    rate_limit = RateLimitFilter(lambda: now[0])
+    rate_limit = RepeatedMessageFilter(lambda: now[0])
 
     def logged(text: str) -> str | None:
         record = logging.LogRecord("uvicorn.error", logging.WARNING, "", 0, text, None, None)

@@ -245,7 +245,7 @@ def test_slider_moves_through_early_answers_and_heads(
     page.focus(f"{THEN_AND_NOW} input[type=range]")
     with page.expect_response("**/inspect/heads") as response:
         page.keyboard.press("ArrowLeft")
-    assert response.value.ok and call_api.value.request.post_data_json["step"] == run_with_early_weights.early()[0].step
+    assert response.value.ok and response.value.request.post_data_json["step"] == run_with_early_weights.early()[0].step
     assert page.inner_text(f"{THEN_AND_NOW} output") == "After 1 second · step 2"
     assert page.inner_text(f"{THEN_AND_NOW} [aria-current] .hint") == "After 1 second · step 2"
     assert page.locator(f"{THEN_AND_NOW} article:visible").count() == (2 if width > 900 else 1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penwright.errors import PenwrightError
 from penwright.tokenizers import Tokenizer, training
-from penwright.tokenizers.kinds import KINDS
+from penwright.tokenizers.algorithms import KINDS
 from penwright.tokenizers.training import train_tokenizer
 
 STEMS = ["walk", "talk", "jump", "sleep", "wait", "paint", "play", "laugh", "śpiew", "czyt"]

@@ -30,7 +30,7 @@ from penwright.training.distributed.heartbeat import SILENT_BEATS, Heartbeat
 from penwright.training.distributed.parallel import choose_parallelism
 from penwright.training.distributed.ranks import ALONE, Ranks, agree_on_prefix
 from penwright.training.distributed.saving import ShardedSaver
-from penwright.workflows.trainers import goes_on, has_extended
+from penwright.workflows.make_trainer import goes_on, has_extended
 
 SETTINGS = {
     "model.d_model": 16,

@@ -1,5 +1,7 @@
 """The `penwright evaluate` command: score a run."""
 
+import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,8 +12,11 @@ from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder
 from penwright.errors import UsageError
 
 if TYPE_CHECKING:
+    from penwright.evaluation.label_report import LabelReport, Mistake
     from penwright.evaluation.scores import Baseline, Score
 
+MOST_LABELS, MOST_COLUMNS = 50, 12  # maximum number of rows in the score table, and of columns in the confusion matrix
+LONGEST = 80  # maximum number of characters of a text to print
 CheckLabels = Annotated[
     bool,
     typer.Option(
@@ -39,7 +44,6 @@ def command(
 
     Evaluates the best checkpoint on the whole held-out part, or on your own files.
     """
-    from penwright.cli.label_report import report_lines
     from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
     from penwright.evaluation.translation import bleu_in_words
@@ -70,7 +74,6 @@ def command(
 
 def _check_labels(run: Path, json: bool) -> None:
     """Print the training texts that may have a wrong label."""
-    from penwright.cli.label_report import mistake_lines
     from penwright.workflows import api
 
     mistakes = api.check_labels(run)
@@ -91,3 +94,55 @@ def _in_words(score: "Score", baseline: "Baseline") -> str:
     """Describe a baseline. If the score is not better than the baseline, say so."""
     verdict = "" if score.beats(baseline.value) else ", not beaten"
     return f"baseline {baseline.value:.4f} ({baseline.name}{verdict})"
+
+
+def report_lines(report: "LabelReport") -> Iterator[str]:
+    """Yield the scores of each label, the confusion matrix and the worst mistakes."""
+    has_thresholds = any(each.threshold is not None for each in report.labels)
+    yield from ("", "label\tprecision\trecall\tF1\ttexts" + "\tthreshold" * has_thresholds)
+    by_f1 = sorted(report.labels, key=lambda each: 101.0 if each.f1 is None else each.f1)
+    shown = report.labels if len(report.labels) <= MOST_LABELS else by_f1[:MOST_LABELS]
+    for each in shown:
+        threshold = [] if each.threshold is None else [f"{each.threshold:.3f}"]
+        percents = map(_percent, (each.precision, each.recall, each.f1))
+        yield "\t".join([each.label, *percents, f"{each.n_texts:,}", *threshold])
+    if len(shown) < len(report.labels):
+        yield f"(the {MOST_LABELS} of {len(report.labels):,} labels with the lowest F1; --json prints all labels)"
+    if report.confusion:
+        yield from ("", *_confusion(report))
+    if (best := report.threshold) is not None:
+        scores = f"F1 {best.f1:.1f}, precision {best.precision:.1f}, recall {best.recall:.1f}"
+        yield ""
+        yield f"best threshold: --positive {shlex.quote(best.label)} --threshold {best.threshold:.3f} ({scores})"
+    if report.mistakes:
+        yield from ("", "worst mistakes:", *mistake_lines(report.mistakes))
+
+
+def mistake_lines(mistakes: "Sequence[Mistake]") -> Iterator[str]:
+    """Yield a line for each mistake, below a header."""
+    yield "probability\tpredicted\tlabel\ttext"
+    for mistake in mistakes:
+        text = " ".join(mistake.text.split())
+        text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+        yield f"{mistake.probability:.3f}\t{mistake.predicted}\t{mistake.label}\t{text}"
+
+
+def _confusion(report: "LabelReport") -> Iterator[str]:
+    """Yield the lines of the confusion matrix or, if there are many labels, of its largest off-diagonal entries."""
+    names = [each.label for each in report.labels]
+    if len(names) <= MOST_COLUMNS:
+        yield "\t".join(["label \\ predicted", *names])
+        for name, row in zip(names, report.confusion, strict=True):
+            yield "\t".join([name, *(f"{n:,}" for n in row)])
+        return
+    wrong = [
+        (n, names[i], names[j]) for i, row in enumerate(report.confusion) for j, n in enumerate(row) if n and i != j
+    ]
+    yield "most frequent confusions:"
+    yield "texts\tlabel\tpredicted"
+    for n, label, predicted in sorted(wrong, key=lambda each: -each[0])[:MOST_COLUMNS]:
+        yield f"{n:,}\t{label}\t{predicted}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"

@@ -47,7 +47,7 @@ def run_before_restart(run: Path | None) -> Path | None:
     from penwright.run.folder import Run
     from penwright.training.distributed.launcher import run_to_restart
     from penwright.workflows.load import CORPUS
-    from penwright.workflows.trainers import goes_on
+    from penwright.workflows.make_trainer import goes_on
 
     folder = run_to_restart(run) or (run if run and goes_on(Run(run)) else None)
     return folder if folder and (folder / CORPUS).exists() else None

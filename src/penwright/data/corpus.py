@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from penwright.config import ProblemType
+from penwright.data.cleaning import STANDARD, Cleaning
 from penwright.data.files import SourceFile
 from penwright.data.report import Report, count
 from penwright.data.splits import Mask
@@ -75,17 +76,7 @@ class Columns:
     as_trained: Roles = field(default_factory=dict)  # the columns used in training, for roles that are not set
 
 
-@dataclass(frozen=True)
-class Cleaning:
-    """Rules for dropping examples. Only `deduplicate` applies to documents."""
-
-    max_characters: int = 5000  # maximum number of characters in a side of a pair, or in a labelled text
-    max_ratio: float | None = 9.0  # largest ratio of the lengths of the sides; checked if a side exceeds 30 characters
-    deduplicate: bool = True
-
-
-ALL_COLUMNS, STANDARD = Columns(), Cleaning()
-KEEP_ALL = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # rules that keep all usable examples
+ALL_COLUMNS = Columns()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from shlex import quote
 import numpy as np
 
 from penwright.data.class_folders import class_files, class_rows
+from penwright.data.cleaning import Rule
 from penwright.data.columns import ColumnChoice, labelled_columns, names_in
 from penwright.data.corpus import (
     BETWEEN_LABELS,
@@ -37,7 +38,7 @@ from penwright.data.readers.delimited import PREFIX, LabelledLines, labelled_lin
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table_file, open_table, select
-from penwright.data.report import Rule, count
+from penwright.data.report import count
 from penwright.data.rows import (
     RowKind,
     Rows,

@@ -9,16 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from penwright.data.cleaning import Cleaning, Rule
 from penwright.data.columns import names_in, pair_columns
-from penwright.data.corpus import (
-    DEFAULT_READING,
-    Cleaning,
-    Columns,
-    Corpus,
-    CorpusPart,
-    Pair,
-    ReadingOptions,
-)
+from penwright.data.corpus import DEFAULT_READING, Columns, Corpus, CorpusPart, Pair, ReadingOptions
 from penwright.data.files import SourceFile, examine_text
 from penwright.data.paths import expand_archives, suffix_of
 from penwright.data.readers.bilingual import (
@@ -30,7 +23,7 @@ from penwright.data.readers.bilingual import (
 )
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.tables import Table, find_table, select
-from penwright.data.report import Rule, count
+from penwright.data.report import count
 from penwright.data.rows import SHORT, RowKind, Rows, RowSource, common_rules, open_evaluation_rows, open_rows
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
 from penwright.errors import PenwrightError

@@ -1,16 +1,11 @@
 """Reports on corpora: the examples read, dropped by rules and held out, as text and as JSON."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from penwright.data.files import SourceFile
 from penwright.data.paths import STANDARD_INPUT
 from penwright.data.readers.formats import FORMATS, PLAIN
-from penwright.data.splits import Mask
 
 SHOWN = 8  # maximum number of files to describe individually
 NAMES = {
@@ -28,8 +23,6 @@ NAMES = {
     "cp949": "EUC-KR",
 }
 
-Rule = tuple[str, Callable[[Mask], Mask]]  # a reason, and a function that returns which of the kept items to drop
-
 
 @dataclass(frozen=True)
 class Dropped:
@@ -38,26 +31,6 @@ class Dropped:
     reason: str
     count: int
     first: str = ""  # location of the first dropped example
-
-
-def broken_rules(numbers: NDArray[np.integer[Any]], reasons: Mapping[str, int]) -> list[Rule]:
-    """Return one rule for each reason. The rule drops the items that are broken for this reason."""
-
-    def rule(number: int) -> Callable[[Mask], Mask]:
-        return lambda _: numbers == number
-
-    return [(reason, rule(number)) for reason, number in reasons.items()]
-
-
-def leave_out(rules: Sequence[Rule], keep: Mask, place: Callable[[int], str]) -> list[Dropped]:
-    """Apply the rules in order, removing items from `keep`. Return the number of items that each rule drops."""
-    dropped = []
-    for reason, rule in rules:
-        fails = rule(keep) & keep
-        if fails.any():
-            dropped.append(Dropped(reason, int(fails.sum()), place(int(np.argmax(fails)))))
-            keep &= ~fails
-    return dropped
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from typing import Generic
 import numpy as np
 from numpy.typing import NDArray
 
+from penwright.data.cleaning import KEEP_ALL, Cleaning, Rule, broken_rules, duplicates, leave_out
 from penwright.data.corpus import (
-    KEEP_ALL,
     Broken,
-    Cleaning,
     Corpus,
     CorpusPart,
     Example,
@@ -26,8 +25,8 @@ from penwright.data.corpus import (
     only_held_out,
     with_training_columns,
 )
-from penwright.data.report import Dropped, Report, Rule, broken_rules, count, leave_out, reasons
-from penwright.data.splits import Hashes, Mask, repeats
+from penwright.data.report import Dropped, Report, count, reasons
+from penwright.data.splits import Hashes, Mask
 from penwright.errors import PenwrightError
 
 TwoSides = tuple[str, str]
@@ -127,7 +126,7 @@ def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
         ("one side is blank", lambda _: (rows.first_sizes == 0) | (rows.second_sizes == 0)),
         (f"longer than {most:,} characters", lambda _: np.maximum(rows.first_sizes, rows.second_sizes) > most),
     ]
-    return [*rules, ("exact duplicates", lambda keep: repeats(rows.hashes, keep))] if cleaning.deduplicate else rules
+    return [*rules, ("exact duplicates", lambda keep: duplicates(rows.hashes, keep))] if cleaning.deduplicate else rules
 
 
 @dataclass(frozen=True)

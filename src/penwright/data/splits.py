@@ -25,14 +25,6 @@ def shuffled(hashes: Hashes, seed: int) -> Hashes:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def repeats(hashes: Hashes, keep: Mask) -> Mask:
-    """Return a mask of the kept items that repeat the hash of an earlier item."""
-    kept = np.flatnonzero(keep)
-    found = keep.copy()
-    found[kept[np.unique(hashes[kept], return_index=True)[1]]] = False
-    return found
-
-
 def held_out_rows(keys: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
     """Select about `wanted` of the rows in `keep`, at least one.
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from penwright.data.cleaning import KEEP_ALL, Cleaning, Rule, broken_rules, duplicates, leave_out
 from penwright.data.corpus import (
     DEFAULT_READING,
-    KEEP_ALL,
-    Cleaning,
     Corpus,
     CorpusPart,
     Document,
@@ -20,16 +19,8 @@ from penwright.data.corpus import (
     with_training_columns,
 )
 from penwright.data.documents import Documents, TextSlice, open_documents
-from penwright.data.report import Dropped, Report, Rule, broken_rules, count, leave_out, reasons
-from penwright.data.splits import (
-    DEFAULT_FRACTION,
-    Cut,
-    Mask,
-    held_out_documents,
-    repeats,
-    tail_position,
-    tail_start,
-)
+from penwright.data.report import Dropped, Report, count, reasons
+from penwright.data.splits import DEFAULT_FRACTION, Cut, Mask, held_out_documents, tail_position, tail_start
 from penwright.errors import PenwrightError
 
 MANY = 20  # the end of each document is held out if there are fewer different documents than this
@@ -88,7 +79,7 @@ def _kept_documents(documents: Documents, held_out: Documents | None, cleaning: 
     rules: list[Rule] = [
         *broken_rules(-documents.characters, documents.reasons),
         ("blank", lambda _: documents.characters == 0),
-        ("exact duplicates", lambda kept: repeats(documents.hashes, kept) if cleaning.deduplicate else ~kept),
+        ("exact duplicates", lambda kept: duplicates(documents.hashes, kept) if cleaning.deduplicate else ~kept),
         ("also in the validation files", lambda _: _also_in(documents, held_out)),
     ]
     dropped = leave_out(rules, keep, documents.place)

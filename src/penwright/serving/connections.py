@@ -5,8 +5,6 @@ it answers every client with 503.
 """
 
 import asyncio
-import logging
-from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -19,7 +17,6 @@ except ImportError:  # the module `resource` does not exist on Windows
     resource = None  # type: ignore[assignment]
 
 SLOWEST = 1000  # minimum speed at which a client must read its response, in bytes per second
-OFTEN, WINDOW = 5, 60.0  # maximum number of messages of one kind to log per WINDOW seconds
 
 
 def protocol(read_seconds: float, most: int) -> type[H11Protocol]:
@@ -130,24 +127,3 @@ def _stop(*timers: asyncio.TimerHandle | None) -> None:
     for timer in timers:
         if timer is not None:
             timer.cancel()
-
-
-class RateLimitFilter(logging.Filter):
-    """A log filter that drops frequent messages and reports how many it dropped."""
-
-    def __init__(self, clock: Callable[[], float] = monotonic):
-        super().__init__()
-        self._clock = clock
-        self._since: dict[str, float] = {}
-        self._counts: dict[str, int] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to log the record."""
-        kind, now = str(record.msg)[:200], self._clock()
-        if now - self._since.get(kind, -WINDOW) >= WINDOW:
-            dropped = self._counts.get(kind, 0) - OFTEN
-            self._since[kind], self._counts[kind] = now, 0
-            if dropped > 0:
-                record.msg = f"{record.msg} ({dropped:,} similar messages were not logged.)"
-        self._counts[kind] += 1
-        return self._counts[kind] <= OFTEN

@@ -7,8 +7,9 @@ import signal
 import socket
 import sys
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ import uvicorn
 from penwright.devices import give_back_memory
 from penwright.errors import PenwrightError, UsageError
 from penwright.serving.app import create_app
-from penwright.serving.connections import RateLimitFilter, allowed_connections, protocol
+from penwright.serving.connections import allowed_connections, protocol
 from penwright.serving.live import LiveModels
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 IDLE_TICKS = 10  # idle time after which memory is returned to the system, in tenths of a second
 BACKLOG = 256  # listen backlog: connections that can wait to be accepted, even before `run`
+OFTEN, WINDOW = 5, 60.0  # maximum number of messages of one kind to log per WINDOW seconds
 
 
 class Server:
@@ -61,8 +63,8 @@ class Server:
         )
         for name in ("uvicorn.error", "asyncio"):
             logger = logging.getLogger(name)
-            if not any(isinstance(each, RateLimitFilter) for each in logger.filters):
-                logger.addFilter(RateLimitFilter())
+            if not any(isinstance(each, RepeatedMessageFilter) for each in logger.filters):
+                logger.addFilter(RepeatedMessageFilter())
         self._server = _Draining(config, registry, self._settings.drain_seconds)
 
     @property
@@ -170,3 +172,24 @@ def _bind(host: str, port: int) -> socket.socket:
 
 def _exit(number: int, frame: FrameType | None) -> None:
     sys.exit(0)
+
+
+class RepeatedMessageFilter(logging.Filter):
+    """A log filter that drops frequent messages and reports how many it dropped."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic):
+        super().__init__()
+        self._clock = clock
+        self._since: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log the record."""
+        kind, now = str(record.msg)[:200], self._clock()
+        if now - self._since.get(kind, -WINDOW) >= WINDOW:
+            dropped = self._counts.get(kind, 0) - OFTEN
+            self._since[kind], self._counts[kind] = now, 0
+            if dropped > 0:
+                record.msg = f"{record.msg} ({dropped:,} similar messages were not logged.)"
+        self._counts[kind] += 1
+        return self._counts[kind] <= OFTEN

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from penwright.data.answers import AnswerBatches
-from penwright.data.conversations import Conversation
+from penwright.data.conversations import AnswerBatches, Conversation
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.evaluation.baselines import ngram_baselines

@@ -10,9 +10,9 @@ from penwright.application import Application, ModelCard, make_application
 from penwright.classification.linear import LinearClassifier
 from penwright.config import Recipe
 from penwright.data.batches import Markers
+from penwright.data.cleaning import Cleaning
 from penwright.data.conversations import Conversation
 from penwright.data.corpus import (
-    Cleaning,
     Columns,
     Corpus,
     CorpusPart,

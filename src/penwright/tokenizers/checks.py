@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from penwright.tokenizers.kinds import MARKED_WORDS
+from penwright.tokenizers.algorithms import MARKED_WORDS
 
 Table = Mapping[str, Any]
 MOST_PIECES = 1 << 22  # maximum size of a vocabulary, far above that of any real one

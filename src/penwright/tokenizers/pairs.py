@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from penwright.text import BETWEEN_TEXTS
-from penwright.tokenizers.kinds import Markup
+from penwright.tokenizers.algorithms import Markup
 from penwright.tokenizers.tokenizer import Tokenizer
 
 

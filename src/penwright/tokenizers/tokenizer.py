@@ -14,6 +14,7 @@ from tokenizers.processors import TemplateProcessing
 
 from penwright.errors import PenwrightError
 from penwright.storage import parse_json, read_bytes, write_bytes_atomically
+from penwright.tokenizers.algorithms import END, PAD, START, UNKNOWN, kind_of
 from penwright.tokenizers.checks import FOREIGN, check_file
 from penwright.tokenizers.encoders import (
     Encoder,
@@ -25,7 +26,6 @@ from penwright.tokenizers.encoders import (
     character_encoder,
     ids_type,
 )
-from penwright.tokenizers.kinds import END, PAD, START, UNKNOWN, kind_of
 
 CONTROLS = {*map(chr, [*range(0x20), *range(0x7F, 0xA0)]), "\u2028", "\u2029"} - {"\t"}
 

@@ -9,7 +9,7 @@ from typing import Literal
 from tokenizers import decoders, normalizers
 
 from penwright.errors import PenwrightError, UsageError
-from penwright.tokenizers.kinds import KINDS, SPECIALS, Kind
+from penwright.tokenizers.algorithms import KINDS, SPECIALS, Kind
 from penwright.tokenizers.tokenizer import Tokenizer, well_formed, with_space
 
 _SAMPLE_BYTES: dict[Kind, int] = {"bpe": 50_000_000, "unigram": 10_000_000}  # the unigram trainer is ten times slower

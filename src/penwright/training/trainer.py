@@ -17,7 +17,7 @@ from penwright.config import Recipe
 from penwright.data.batches import Batch
 from penwright.data.bucketing import AnyBatches
 from penwright.errors import Interrupted, PenwrightError
-from penwright.losses import Teachers
+from penwright.losses import LossModule, Teachers
 from penwright.model import Model
 from penwright.model.block import Stack
 from penwright.model.weights import load_weights, weights_of
@@ -25,15 +25,7 @@ from penwright.run.checkpoints import Checkpoint, DamagedCheckpoint, Record, Ten
 from penwright.training.auto.machine import Machine
 from penwright.training.budget import Budget, TrainState
 from penwright.training.compilation import compile_blocks
-from penwright.training.distributed.parallel import (
-    LossModule,
-    Parallelism,
-    full,
-    gathered,
-    like,
-    parallelise,
-    synchronized,
-)
+from penwright.training.distributed.parallel import Parallelism, full, gathered, like, parallelise, synchronized
 from penwright.training.distributed.ranks import is_lost_connection
 from penwright.training.distributed.saving import ShardedSaver
 from penwright.training.optimizers import Optimizers, WeightAverage

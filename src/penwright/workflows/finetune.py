@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from penwright.config import Recipe, Table, merge
-from penwright.data.batches import Batches
+from penwright.data.batches import Batches, MixedBatches
 from penwright.data.bucketing import AnyBatches
 from penwright.data.encoding import decode
-from penwright.data.mixing import MixedBatches
 from penwright.errors import PenwrightError, Say, UsageError
 from penwright.languages import languages_between
 from penwright.model import HEAD, Model

@@ -30,10 +30,10 @@ from penwright.training.trainer import Trainer
 from penwright.workflows.consistency import require_made_with, require_shapes
 from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
 from penwright.workflows.load import corpus_record
+from penwright.workflows.make_trainer import has_extended, make_trainer
 from penwright.workflows.new_head import fit_head
 from penwright.workflows.plan import apply_changes
 from penwright.workflows.train import add_linear, fit, is_over_fitted, make_context
-from penwright.workflows.trainers import has_extended, make_trainer
 
 CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe that may change when a run is resumed
 

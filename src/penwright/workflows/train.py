@@ -38,10 +38,10 @@ from penwright.workflows.background import compilation_note, compile_in_backgrou
 from penwright.workflows.consistency import made_with
 from penwright.workflows.finetune import origin_of_base, start_from_base
 from penwright.workflows.load import CORPUS, load, open_base
+from penwright.workflows.make_trainer import evaluates_first, make_trainer
 from penwright.workflows.new_head import fit_head
 from penwright.workflows.optimize import choose_precision, expected_precision
 from penwright.workflows.plan import Prepared
-from penwright.workflows.trainers import evaluates_first, make_trainer
 
 WORTH_COMPILING = 2.0  # minimum budget in minutes for compiling the decoding steps during training
 # Share of the budget in which the throughput is checked, and the number of initial steps to ignore.

@@ -10,9 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from penwright.data.batches import Batch
-from penwright.losses import Teachers, summed_loss
-from penwright.model import Model
+from penwright.losses import LossModule
 from penwright.model.block import Block
 from penwright.model.encoder_only import EncoderOnly
 from penwright.training.distributed.ranks import Ranks
@@ -24,19 +22,6 @@ if TYPE_CHECKING:
 Parallelism = Literal["ddp", "fsdp"]
 SHARDED_TASKS = ("generate", "chat", "translate")  # tasks whose models FSDP2 can shard
 FITS = 0.8  # maximum share of a rank's memory that the plan may use
-
-
-class LossModule(nn.Module):
-    """A model with its summed loss, as one module, because DDP and FSDP2 hook into the forward call of a module."""
-
-    def __init__(self, model: Model, label_smoothing: float, teachers: Teachers | None):
-        super().__init__()
-        self.model, self.label_smoothing = model, label_smoothing
-        self.teachers = teachers  # held in a tuple, so that teachers do not become submodules
-
-    def forward(self, batch: Batch) -> Tensor:
-        """Return the loss in nats, summed over the targets of the batch."""
-        return summed_loss(self.model, batch, self.label_smoothing, self.teachers)
 
 
 def choose_parallelism(n_bytes: float, memory: float, *, can_shard: bool) -> tuple[Parallelism, str]:
