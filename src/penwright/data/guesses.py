@@ -210,7 +210,7 @@ def named_pair(profiles: Profiles) -> tuple[Profile, Profile] | None:
         target = next((by_name[name] for name in targets if name in by_name), None)
         if source is not None and target is not None:
             return source, target
-    languages = _languages(by_name)
+    languages = [column for name, column in by_name.items() if re.split("[-_]", name)[0] in LANGUAGE_NAMES]
     return (languages[0], languages[1]) if len(languages) == 2 else None
 
 
@@ -223,11 +223,6 @@ def rest_of_prompt(profiles: Profiles, pair: Sequence[int]) -> tuple[int, ...]:
         return ()
     rest = (column for column in profiles if column.key in INPUT_NAMES and column.place not in pair)
     return tuple(column.place for column in rest if column.values)
-
-
-def _languages(by_name: dict[str, Profile]) -> list[Profile]:
-    """Return the columns that are named after languages."""
-    return [column for name, column in by_name.items() if re.split("[-_]", name)[0] in LANGUAGE_NAMES]
 
 
 def guess_pair(table: str, profiles: Profiles, without: Collection[int] = ()) -> Guess:

@@ -271,8 +271,7 @@ def first_gap(longer: NDArray[np.float64], shorter: NDArray[np.float64]) -> int 
     gap = int(np.argmin(costs))
     before = unshifted[:gap].sum() / shifted[:gap].sum(initial=1e-9)
     after = shifted[gap:].sum() / unshifted[gap:].sum(initial=1e-9)
-    clear = (gap < n // 20 or before < CONVINCING) and (n - gap < n // 20 or after < CONVINCING)
-    return gap if clear else None
+    return gap if (gap < n // 20 or before < CONVINCING) and (n - gap < n // 20 or after < CONVINCING) else None
 
 
 def _lengths(file: SourceFile) -> NDArray[np.float64]:

@@ -36,8 +36,7 @@ from penwright.tokenizers.chat_template import encode_chunks
 from penwright.tokenizers.encoders import Ragged
 from penwright.tokenizers.processes import EncodingProcesses
 
-Cell = str | Iterable[str] | int
-"""A text, the chunks of a long text (their tokens are concatenated), or a label id."""
+Cell = str | Iterable[str] | int  # a text, the chunks of a long text (their tokens are concatenated), or a label id
 
 _BATCH_CHARACTERS = 1 << 20
 MOST_PROCESSES = 16  # more processes would wait for the one that reads the rows
