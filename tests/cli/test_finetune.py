@@ -179,7 +179,7 @@ def test_contrastive_fine_tuning_learns_few_labels(
     options = ["--from", runs / "writer", "--minutes", 0.5, "--set", "finetuning.contrastive=true", *settings()]
     made = penwright("train", corpora / "labels.csv", "--run", run, *options)
     assert made.returncode == 0, made.stderr
-    assert "contrastive fine-tuning:" in made.stderr and "before fine-tuning" not in made.stderr
+    assert "contrastive fine-tuning (" in made.stderr and "before fine-tuning" not in made.stderr
     assert [record["step"] for record in Run(run).records("metrics.jsonl")] == [0]
     assert penwright_package.load(run).classify("a fine film")[0].label == "good"
     more = penwright("train", "--resume", run)

@@ -77,7 +77,7 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
         vectors.append(classifier.pooled([column[row] for row in rows[start : start + CHUNK].tolist()]))
         if monotonic() - begin > SHARE * seconds:
             break
-    embedded = torch.cat(vectors)
+    embedded, elapsed = torch.cat(vectors), monotonic() - begin
     rows = rows[: len(embedded)]
     targets, is_few = targets_of(context, context.training)[rows], recipe.finetuning.contrastive and problem == SINGLE
     folds = stratified_folds(targets, recipe.seed, FOLDS if is_few else N_FOLDS)
@@ -85,7 +85,7 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
     shown = f", {_accuracy(found, targets)} in cross-validation" if problem == SINGLE else ""
     notify(observers, "said", f"head: fitted on the frozen embeddings of {count(len(rows), 'text')}{shown}")
     if is_few:
-        step = STEP_COST * (monotonic() - begin) * BATCH / len(rows)
+        step = STEP_COST * elapsed * BATCH / len(rows)
         n_steps = int(min(STEPS, TUNING_SHARE * seconds / step / (FOLDS + 1)))
         found = _tune(context, rows, targets, folds, found, n_steps, observers) or found
         embedded = classifier.pooled([column[row] for row in rows.tolist()])
@@ -154,7 +154,7 @@ def _tune(
     better, worse = int((right & ~before).sum()), int((before & ~right).sum())
     is_taken = worse - better <= sqrt(worse + better)
     result = "taken" if is_taken else "not taken, because the frozen embeddings are better"
-    said = f"contrastive fine-tuning: {_accuracy(found, targets)} in cross-validation, {result}"
+    said = f"contrastive fine-tuning ({n_steps} steps): {_accuracy(found, targets)} in cross-validation, {result}"
     notify(observers, "said", said)
     if not is_taken:
         return None
