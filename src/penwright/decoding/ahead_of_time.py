@@ -99,7 +99,7 @@ def is_kept(part: ModelPart, name: str, n_threads: int) -> bool:
 
 
 def forget(part: ModelPart, name: str, n_threads: int) -> None:
-    """Delete the compiled part."""
+    """Delete the compiled file of a part."""
     path = _path(part, name, n_threads)
     path.unlink()
     _checksum(path).unlink(missing_ok=True)

@@ -276,7 +276,7 @@ def n_decoder_parameters(model: DecoderOnly | EncoderDecoder) -> int:
 
 
 def exported(model: DecoderOnly | EncoderDecoder, part: Part) -> torch.export.ExportedProgram:
-    """Export the part as a graph."""
+    """Export a part of the model as a graph."""
     example = example_of(model, part)
     with torch.no_grad():
         return torch.export.export(_module(model, part), example.inputs, dynamic_shapes=example.shapes, strict=False)

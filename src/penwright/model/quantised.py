@@ -45,7 +45,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         weight = layer.weight.detach().float()
         exact = weight.abs().amax(1).clamp(min=TINY) / LARGEST
-        scale = exact.to(torch.bfloat16)  # torch's kernel needs bfloat16; quantizing with the cast scale adds no error
+        scale = exact.to(torch.bfloat16)  # torch's kernel needs bfloat16; the weights are divided by this rounded scale
         whole = (weight / scale.float()[:, None]).round_().clamp_(-LARGEST, LARGEST)
         self.register_buffer("whole", whole.to(torch.int8))
         self.register_buffer("scale", scale)

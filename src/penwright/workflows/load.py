@@ -124,7 +124,7 @@ class Origin(BaseModel):
     source: str
     architecture: str
     licence: str | None = None
-    files: list[CorpusFile] = []  # files that the model was read from
+    files: list[CorpusFile] = []  # files from which the model was imported
 
     def __str__(self) -> str:
         return f"imported from {self.source} ({self.architecture}, licence: {self.licence or 'not stated'})"

@@ -36,7 +36,7 @@ from penwright.workflows.finetune import changed_tokenizer, require_suitable, wi
 SCORE = "score"  # name of the regression task: classify, but with numbers instead of classes
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must fit the width of the model
 N_EXAMPLES = 3  # number of examples to show before training
-FEWEST_CHARACTERS = 100  # minimum length of the text for training a writer
+FEWEST_CHARACTERS = 100  # minimum length in characters of a text on which a model can learn to generate text
 SEEN_FOR_FACTS = 2_000_000  # maximum number of characters to read for counting the distinct characters
 
 
@@ -145,7 +145,7 @@ def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
 
 
 def forecast(prepared: Prepared) -> Forecast:
-    """Forecast the result: from the compressibility of the text for a writer, otherwise from the number of epochs."""
+    """Forecast the result: for text generation from the compressibility of the text, otherwise from the epochs."""
     corpus, plan = prepared.corpus, prepared.plan
     minutes = plan.recipe.training.minutes
     if plan.recipe.task != "generate":

@@ -1,4 +1,4 @@
-"""Filters that limit the tokens to draw from, in the order in which they are applied."""
+"""Filters that exclude tokens from sampling, in the order in which they are applied."""
 
 from collections.abc import Callable
 from math import log, sqrt

@@ -39,7 +39,7 @@ class Choices:
                 self.made[index] = Choice(key, value, reason)
 
     def suggest_type(self, name: str, variant: Table, reason: str) -> None:
-        """Use this variant of a table unless the type of the table is set. Existing settings of the table are kept."""
+        """Set the type of a table, with its settings, unless it has a type. Existing settings of the table are kept."""
         given = self.section(name)
         if "type" not in given:
             self.table = merge(self.table, {name: merge(variant, given)})

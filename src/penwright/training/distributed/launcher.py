@@ -80,7 +80,7 @@ def _stop(folder: Path) -> None:
 
 
 def _remedy(n: int, folder: Path) -> str:
-    """Return advice for the user on what to do after the ranks have ended."""
+    """Return advice on what the user can do after the ranks have ended."""
     run = _read(folder / RUN)
     if not run:
         return "Start training again"
