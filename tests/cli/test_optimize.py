@@ -3,18 +3,23 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import torch
 
+from penwright.data.batches import Batch
 from penwright.decoding import engine
 from penwright.errors import PenwrightError, PenwrightWarning
+from penwright.evaluation.perplexity import NegativeLogLikelihood
 from penwright.generation.generator import Generator
+from penwright.model import Model
 from penwright.model.quantised import Int8Linear
 from penwright.run.folder import Run
 from penwright.translation.translator import Translator
 from penwright.workflows import api, background, optimize, train
+from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import open_run
 
 from .conftest import QUICK, Command
@@ -97,6 +102,27 @@ def test_training_chooses_int8_only_if_the_loss_does_not_rise(
     assert api.kept_precision(tmp_path / "run") == chosen
     generator = api.load(tmp_path / "run", precision="float32")
     assert isinstance(generator, Generator) and not isinstance(generator.model.output, Int8Linear)
+
+
+def test_a_large_model_is_measured_on_fewer_tokens(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(runs / "writer", tmp_path / "run")
+    monkeypatch.setattr(optimize, "INT8_FROM", 0)
+    monkeypatch.setattr(optimize, "fastest_first", lambda: ["int8", "float32"])
+    monkeypatch.setattr(optimize, "FEW_TARGETS", 1)
+    opened_run, n_targets = open_run(tmp_path / "run"), list[int]()
+    context = evaluation_context(opened_run, open_corpus_of(opened_run), opened_run.model())
+    measure = optimize.negative_log_likelihood
+
+    def counted(model: Model, batches: Iterable[Batch], device: torch.device) -> NegativeLogLikelihood:
+        total = measure(model, batches, device)
+        n_targets.append(total.n_targets)
+        return total
+
+    monkeypatch.setattr(optimize, "negative_log_likelihood", counted)
+    for medium in (0, 10**9):
+        monkeypatch.setattr(optimize, "MEDIUM", medium)
+        assert optimize.choose_precision(opened_run.run, context)
+    assert n_targets[0] == n_targets[1] < n_targets[2] == n_targets[3]  # both precisions on the same tokens
 
 
 def test_small_models_decode_in_float32(runs: Path) -> None:

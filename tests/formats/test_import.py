@@ -17,9 +17,11 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.formats import pretrained
 from penwright.formats.gguf_file import GGUFFile
 from penwright.formats.huggingface_tokenizer import read_tokenizer
+from penwright.generation.generator import Generator
 from penwright.languages import Languages
 from penwright.losses import summed_loss
 from penwright.tasks import TASKS, RunContext
+from penwright.tasks.generation import FEW_TOKENS, SAMPLE_TOKENS
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import Message
 from penwright.tokenizers.foreign import ForeignTokenizer
@@ -730,6 +732,19 @@ def test_writer_without_a_start_token_is_trained_without_one(llama: Path, tmp_pa
     log_probs = context.model.eval()(batches[0].tokens[:1])[0].log_softmax(-1)
     found = float(log_probs[range(len(first) - 1), batches[0].targets[0, :-1]].sum())
     assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_samples_of_an_imported_writer_on_a_cpu_are_short(llama: Path, tmp_path: Path) -> None:
+    penwright.import_model(llama, tmp_path / "base")
+    context = training_context(write_novel(tmp_path), tmp_path / "base")
+    samples, lengths = TASKS["generate"].sample(context), list[int]()
+    application = context.application
+    assert isinstance(application, Generator)
+    for sample in samples:
+        same = application.generate(sample.prompt, context.recipe.decoding, max_new_tokens=FEW_TOKENS)[0]
+        assert same.text == sample.completion
+        lengths.append(len(same.tokens))
+    assert max(lengths) == FEW_TOKENS < SAMPLE_TOKENS
 
 
 def test_the_text_of_an_imported_writer_cannot_be_kept(llama: Path, tmp_path: Path) -> None:

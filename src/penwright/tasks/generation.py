@@ -15,7 +15,7 @@ from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 from penwright.text import first_words
 
 N_PROMPTS, WORDS = 2, 3  # number of default prompts for samples, and number of words per prompt
-SAMPLE_TOKENS = 150
+SAMPLE_TOKENS, FEW_TOKENS = 150, 50  # length of a sample; that of an imported model on a CPU, which takes long to write
 MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
 # On a CPU, maximum product of parameters and tokens in a quick evaluation of an imported model (about 15 seconds).
 MOST_COMPUTED = 5 * 10**11
@@ -50,10 +50,15 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
 def _window_stride(context: RunContext) -> int:
     """Return the stride n of a quick evaluation, which reads every nth window."""
     most = MOST_EVALUATED
-    if context.recipe.tokenizer.is_pretrained and context.device.type == "cpu":
+    if _is_slow(context):
         n_parameters = sum(parameter.numel() for parameter in context.model.parameters())
         most = min(most, max(1, MOST_COMPUTED // n_parameters))
     return -(-len(context.held_out.column("text").tokens) // most)
+
+
+def _is_slow(context: RunContext) -> bool:
+    """Return whether the model is imported and runs on a CPU, where its evaluations would take much of the budget."""
+    return context.recipe.tokenizer.is_pretrained and context.device.type == "cpu"
 
 
 def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
@@ -90,7 +95,7 @@ def sample(context: RunContext) -> Sequence[Sample]:
     prompts = context.recipe.training.prompts or _default_prompts(context.corpus.held_out)
     generator = context.application
     assert isinstance(generator, Generator)
-    length = context.recipe.decoding.max_new_tokens or SAMPLE_TOKENS
+    length = context.recipe.decoding.max_new_tokens or (FEW_TOKENS if _is_slow(context) else SAMPLE_TOKENS)
     completions = generator.generate(prompts, context.recipe.decoding.model_copy(update={"max_new_tokens": length}))
     return [Sample(prompt, each.text) for prompt, each in zip(prompts, completions, strict=True)]
 

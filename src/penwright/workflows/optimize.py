@@ -30,7 +30,9 @@ from penwright.workflows.load import OPTIMIZED, OpenedRun, corpus_record, load_t
 
 MAX_LOSS_INCREASE = 0.005  # maximum increase of the loss compared with float32, in nats per token
 MEASURED_BATCHES = 100
-MEASURED_TARGETS = 4096  # minimum number of target tokens on which a precision is measured after training
+# Minimum number of target tokens on which a precision is measured after training, for models of up to MEDIUM parameters
+# and for larger ones, of which 4,096 tokens take more than half a minute.
+MEASURED_TARGETS, FEW_TARGETS, MEDIUM = 4096, 1024, 30_000_000
 INT8_FROM = 2_000_000  # minimum number of decoder parameters for int8 by default; smaller models are as fast in float32
 ALIGNMENT = "alignment.json"  # file in a run folder: the attention head that aligns best
 CALIBRATION = "calibration.json"  # file in a run folder: the calibration of a classifier
@@ -102,9 +104,10 @@ def choose_precision(run: Run, context: RunContext) -> str:
     if wanted == "float32" or context.held_out is None:
         return ""
     opened_run, nats = open_run(run.folder), dict[Precision, float]()
+    n_targets = MEASURED_TARGETS if n_decoder_parameters(context.model) <= MEDIUM else FEW_TARGETS
     for each in (wanted, "float32"):
         tried = replace(context, model=opened_run.model(each))
-        batches = _first_targets(TASKS[context.recipe.task].batches(tried, context.held_out).in_order())
+        batches = _first_targets(TASKS[context.recipe.task].batches(tried, context.held_out).in_order(), n_targets)
         nats[each] = negative_log_likelihood(tried.model, batches, context.device).mean
         del tried, batches  # two large models may not fit in memory
     increase = nats[wanted] - nats["float32"]
@@ -116,13 +119,13 @@ def choose_precision(run: Run, context: RunContext) -> str:
     return f"decoding uses {wanted}, which is faster: {change}. For the exact model, use --precision float32"
 
 
-def _first_targets(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yield batches until they contain MEASURED_TARGETS target tokens."""
+def _first_targets(batches: Iterator[Batch], most: int) -> Iterator[Batch]:
+    """Yield batches until they contain this many target tokens."""
     n_targets = 0
     for batch in batches:
         yield batch
         n_targets += batch.n_targets
-        if n_targets >= MEASURED_TARGETS:
+        if n_targets >= most:
             return
 
 
