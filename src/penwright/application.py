@@ -32,6 +32,9 @@ class ModelCard:
     labels: tuple[str, ...] = ()
     max_source_tokens: int | None = None  # length of the longest training source, end token included
     languages: Languages | None = None  # source and target language, if known
+    new_terms: tuple[
+        tuple[str, tuple[str, ...]], ...
+    ] = ()  # dictionary terms that no training sentence has, translated
 
 
 def languages_of(recipe: Recipe, card: ModelCard) -> Languages | None:
@@ -67,6 +70,7 @@ def make_application(
                 source_language=languages.source if languages else None,
                 max_source_tokens=card.max_source_tokens,
                 hints=recipe.data.dictionary is not None,
+                new_terms=card.new_terms,
             )
         case EncoderOnly():
             from penwright.classification.classifier import Classifier  # noqa: PLC0415 - only what this model needs

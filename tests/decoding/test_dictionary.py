@@ -11,7 +11,7 @@ from penwright.data.files import examine
 from penwright.data.parallel import open_pairs
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import Run
-from penwright.tasks.dictionary import hinted_source, open_pairs_with_dictionary, read_entries
+from penwright.tasks.dictionary import FEW_ENTRIES, hinted_source, open_pairs_with_dictionary, read_entries
 from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.hints import with_hints
 from penwright.translation.constraints.requirements import Constraints, constraints_of, places_of
@@ -67,14 +67,30 @@ def test_entries_become_training_examples_and_hints(pairs: Path, terms: Path) ->
     corpus = open_pairs_with_dictionary([pairs], reading)
     found = list(corpus.training)
     assert len(found) == len(corpus.training) == len(plain.training) + 4
-    assert found[-4:] == [("dog", "Hund"), ("dog", "Köter"), ("wheel", "Rad"), ("house", "Haus")]
+    # the new term comes first, then the first translations of the others
+    assert found[-4:] == [("wheel", "Rad"), ("dog", "Hund"), ("house", "Haus"), ("dog", "Köter")]
+    assert corpus.new_terms == (("wheel", ("Rad",)),)
     assert corpus.training.n_bytes == sum(len(pair.target.encode()) for pair in found)
     hinted = [pair for pair in found if "\u27e6" in pair.source]
     assert 0.3 * len(found) < len(hinted) < 0.7 * len(found)
-    assert found == list(corpus.training)  # identical in every epoch
+    assert found == list(corpus.training)  # the same in each epoch
     assert list(corpus.held_out) == list(plain.held_out)
     assert corpus.fingerprint != plain.fingerprint
-    assert "4 dictionary entries" in corpus.report.lines()[-2]
+    assert "3 terms, of which no training sentence has 1" in corpus.report.lines()[-2]
+
+
+def test_large_dictionary_does_not_outweigh_the_sentences(pairs: Path, tmp_path: Path) -> None:
+    terms = write(tmp_path / "terms.tsv", "".join(f"term{n}\tWort{n}\n" for n in range(6000)))
+    plain, corpus = open_pairs([pairs]), open_pairs_with_dictionary([pairs], ReadingOptions(dictionary=str(terms)))
+    assert len(corpus.training) == len(plain.training) + FEW_ENTRIES
+    assert len(corpus.new_terms) == 6000
+
+
+def test_new_terms_are_required_unless_the_glossary_has_them() -> None:
+    new = Glossary((Entry("wheel", ("Rad", "Reifen")), Entry("dog", ("Köter",))))
+    wanted = Constraints(Glossary((Entry("dog", ("Hund",)),)), hints=True, new_terms=new)
+    found = [(wish.forms, wish.inflects) for wish in constraints_of("the dog has a wheel", wanted)]
+    assert found == [(("Hund",), True), (("Rad", "Reifen"), False)]
 
 
 def test_hints_follow_their_terms() -> None:
@@ -93,6 +109,9 @@ def test_translator_trains_with_a_dictionary_and_uses_hints(pairs: Path, terms: 
     settings = {**QUICK, "data": {"dictionary": str(terms)}}
     translator = penwright.train(pairs, run=tmp_path / "run", settings=settings, quiet=True)
     assert translator.hints
+    assert "Rad" in translator.translate("the wheel runs", max_new_tokens=12)[0].text  # no training sentence has it
+    without = penwright.load(tmp_path / "run").translate("the dog 3 runs", max_new_tokens=12)[0]
+    assert not [each for each in without.candidates[0].outcomes if not each.protected]  # known from sentences
     glossary = Glossary((Entry("dog", ("Hund",)),))
     segment = Segment("the dog runs", Constraints(glossary, hints=True))
     assert translator.tokenizer.decode(source_tokens(translator.tokenizer, segment)) == "the dog ⟦Hund⟧ runs"

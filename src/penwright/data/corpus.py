@@ -133,6 +133,9 @@ class Corpus(Generic[Example]):
     label_kind: LabelKind | None = None  # the kind of labels; None unless the corpus is labelled
     text_pairs: bool = False  # whether each text is a pair of texts
     label_values: tuple[str, ...] = ()  # distinct values of `Labelled.label`; empty if each text has one class
+    new_terms: tuple[
+        tuple[str, tuple[str, ...]], ...
+    ] = ()  # dictionary terms that no training sentence has, translated
 
     @property
     def labels(self) -> tuple[str, ...]:

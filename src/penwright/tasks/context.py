@@ -69,7 +69,7 @@ def make_card(corpus: AnyCorpus, training: TokenStore, tokenizer: Tokenizer) -> 
     """Collect facts about the model from the corpus, the token store and the tokenizer."""
     sources = training.columns.get("source")
     longest = None if sources is None else int(sources.lengths.max()) + len(tokenizer.source(()))
-    return ModelCard(corpus.labels, longest, languages_between(corpus.names))
+    return ModelCard(corpus.labels, longest, languages_between(corpus.names), corpus.new_terms)
 
 
 def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:

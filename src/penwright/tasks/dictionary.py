@@ -1,10 +1,11 @@
-"""Dictionaries for training a translator: entries become examples, and hints in training sentences."""
+"""Dictionaries for training a translator: entries become examples, hints in sentences, and terms of the translator."""
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -18,6 +19,8 @@ from penwright.translation.constraints.hints import inflected, with_hints
 SHARE = 0.5  # share of sentences that get hints, among those with usable terms
 MOST_HINTS = 3  # maximum number of hints in a sentence
 SHORTEST = 3  # minimum length of a term that gets a hint, in characters
+MOST_READ = 200_000  # maximum number of sentences that are searched for terms before training
+ENTRIES, FEW_ENTRIES = 0.05, 1_000  # maximum number of entries as examples: a share of the sentences, or this number
 
 
 def open_pairs_with_dictionary(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
@@ -27,8 +30,10 @@ def open_pairs_with_dictionary(paths: Sequence[str | Path], reading: ReadingOpti
         return corpus
     file = examine(reading.dictionary, reading.encoding)
     entries = read_entries(file)
-    pairs = [Pair(entry.source, target) for entry in entries for target in entry.targets]
     part, glossary = corpus.training, Glossary(tuple(each for each in entries if len(each.source) >= SHORTEST))
+    seen = {id(found.entry) for pair in islice(part, MOST_READ) for found in glossary.find(pair.source)}
+    new = [entry for entry in glossary.entries if id(entry) not in seen]
+    pairs = _examples(entries, {*map(id, new)}, max(FEW_ENTRIES, int(ENTRIES * len(part))))
     targets = "".join(pair.target for pair in pairs)
     training = CorpusPart(
         partial(_read, part, pairs, glossary, reading.seed),
@@ -37,12 +42,14 @@ def open_pairs_with_dictionary(paths: Sequence[str | Path], reading: ReadingOpti
         part.n_bytes + len(targets.encode()),
     )
     note = (
-        f"{file.path}: {len(pairs):,} dictionary entries, each a training example; "
-        "some are also used as hints in other sentences"
+        f"{file.path}: {len(entries):,} terms, of which no training sentence has {len(new):,}; the translator will "
+        f"require their translations. {len(pairs):,} entries are training examples; some are hints in sentences"
     )
-    fingerprint = hashlib.sha256(f"{corpus.fingerprint} {file.sha256} {SHARE}".encode()).hexdigest()
+    fingerprint = hashlib.sha256(f"{corpus.fingerprint} {file.sha256} {SHARE} {ENTRIES}".encode()).hexdigest()
     report = replace(corpus.report, notes=(*corpus.report.notes, note))
-    return replace(corpus, training=training, files=(*corpus.files, file), fingerprint=fingerprint, report=report)
+    terms = tuple((entry.source, entry.targets) for entry in new)
+    files = (*corpus.files, file)
+    return replace(corpus, training=training, files=files, fingerprint=fingerprint, report=report, new_terms=terms)
 
 
 def read_entries(file: SourceFile) -> list[Entry]:
@@ -68,6 +75,16 @@ def read_entries(file: SourceFile) -> list[Entry]:
     return [Entry(source, tuple(targets)) for source, targets in found.values()]
 
 
+def _examples(entries: Sequence[Entry], new: Collection[int], most: int) -> list[Pair]:
+    """Return at most this many entries as examples: `new` terms first, and each first translation before the others."""
+    pairs = [
+        (number, id(entry) not in new, Pair(entry.source, target))
+        for entry in entries
+        for number, target in enumerate(entry.targets)
+    ]
+    return [pair for *_, pair in sorted(pairs, key=lambda each: each[:2])[:most]]
+
+
 def _read(part: CorpusPart[Pair], entries: Sequence[Pair], glossary: Glossary, seed: int) -> Iterator[Pair]:
     """Yield the pairs, some of them with hints, and then the dictionary entries."""
     for pair in part:
@@ -81,7 +98,7 @@ def hinted_source(pair: Pair, glossary: Glossary, rng: Random) -> str:
         return pair.source
     found = []
     for _, end, entry in glossary.find(pair.source):
-        used = [form for form in entry.targets if re.search(inflected(form), pair.target)]
+        used = [form for form in entry.targets if form[:4] in pair.target and re.search(inflected(form), pair.target)]
         found += [(end, max(used, key=len))] if used else []
     chosen = rng.sample(found, min(len(found), rng.randint(1, MOST_HINTS)))
     return with_hints(pair.source, chosen)

@@ -1,6 +1,6 @@
 """Translation with an encoder-decoder and its tokenizer: each line of input gives one line of output."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -19,6 +19,7 @@ from penwright.text import next_word
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import controls, never_generated, well_formed
 from penwright.translation.alternatives import AlternativeSearch
+from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.requirements import DEFAULT_CONSTRAINTS, Constraints
 from penwright.translation.constraints.search import Searcher
 from penwright.translation.constraints.segments import Segment
@@ -61,6 +62,7 @@ class Translator:
         source_language: str | None = None,
         max_source_tokens: int | None = None,
         hints: bool = False,
+        new_terms: Iterable[tuple[str, tuple[str, ...]]] = (),
     ):
         """Create a translator.
 
@@ -68,12 +70,14 @@ class Translator:
         context). Longer sources are translated in parts. The length of the longest training source is a good choice,
         since longer sources translate poorly. `source_language` is a code like "de" for splitting sentences; None uses
         the rules of English. `hints` says whether the model was trained to use glossary terms that are written into
-        the source.
+        the source. `new_terms` are terms that the model knows from no sentence, with their translations: they are part
+        of every glossary.
         """
         self.model, self.tokenizer, self.source_language = model, tokenizer, source_language
         self.defaults = defaults or DecodingSettings()
         # hints lengthen a source, which might then exceed the learned positions
         self.hints = hints and model.settings.positions.type != "learned"
+        self._new_terms = Glossary(tuple(Entry(*term) for term in new_terms))
         self._stepper = DecodeEngine(model)
         self._wanted: Wanted | None = None
         self.context_length = model.settings.context_length
@@ -249,7 +253,8 @@ class Translator:
         texts = [texts] if isinstance(texts, str) else texts
         prefixes = [prefixes] * len(texts) if isinstance(prefixes, str) else prefixes
         constraints = [constraints] * len(texts) if isinstance(constraints, Constraints) else constraints
-        constraints = [replace(each, hints=True) for each in constraints] if self.hints else constraints
+        if self.hints:
+            constraints = [replace(each, hints=True, new_terms=self._new_terms) for each in constraints]
         longest = max((len(self.tokenizer.target.encode(prefix.strip())) for prefix in {*prefixes} - {""}), default=0)
         if longest >= self.context_length:
             raise UsageError(

@@ -113,9 +113,10 @@ class CorpusFile(BaseModel):
 class CardRecord(BaseModel):
     """The entry in corpus.json for the labels, the maximum source length and the languages of a model."""
 
-    labels: list[str] = []
+    labels: tuple[str, ...] = ()
     max_source_tokens: PositiveInt | None = None
-    languages: tuple[str, str] | None = None  # source and target language; missing in older runs
+    languages: Languages | None = None  # source and target language; missing in older runs
+    new_terms: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 class Origin(BaseModel):
@@ -217,9 +218,8 @@ def open_run(folder: str | Path) -> OpenedRun:
         raise PenwrightError(f"{home} has no checkpoint {folder.name}. Available: {there}")
     run = Run.open(home if checkpoint else folder)
     run.warn_of_edits()
-    card = corpus_record(run).card
-    made = ModelCard(tuple(card.labels), card.max_source_tokens, Languages(*card.languages) if card.languages else None)
-    return OpenedRun(run, run.recipe, Tokenizer.load(run.tokenizer_path), made, checkpoint)
+    card = ModelCard(**dict(corpus_record(run).card))
+    return OpenedRun(run, run.recipe, Tokenizer.load(run.tokenizer_path), card, checkpoint)
 
 
 def load(folder: str | Path, device: str = "cpu", precision: Precision | None = None) -> Application:

@@ -28,6 +28,7 @@ class Constraints:
     bias: float = inf  # nats to add to the log-probability of each token of a glossary word; inf: required
     protection: Protection = USUAL_PROTECTION
     hints: bool = False  # whether to write required translations into the source; only for models trained with hints
+    new_terms: Glossary = NO_TERMS  # the model's own terms; the glossary outranks them
 
     @property
     def is_hard(self) -> bool:
@@ -94,11 +95,16 @@ class ConstraintResult(NamedTuple):
 
 
 def constraints_of(text: str, constraints: Constraints) -> list[Constraint]:
-    """Return the constraints of a source, in order; a protected span outranks a term that overlaps it."""
+    """Return the constraints of a source, in order. Protected spans outrank terms that overlap them."""
     spans = constraints.protection.spans(text)
     wishes = [Constraint(*span, (text[span.start : span.end],), True) for span in spans]
-    for start, end, entry in constraints.glossary.find(text):
-        if all(end <= span.start or span.end <= start for span in spans):
+    for glossary in (constraints.glossary, constraints.new_terms):
+        found = [
+            term
+            for term in glossary.find(text)
+            if all(term.end <= wish.start or wish.end <= term.start for wish in wishes)
+        ]
+        for start, end, entry in found:
             forms, follows = entry.required_forms(text[start:end]), entry.case != "exact"
             wishes.append(Constraint(start, end, forms, False, follows, constraints.hints and len(forms) == 1))
     return sorted(wishes)
