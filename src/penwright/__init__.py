@@ -174,9 +174,10 @@ def import_model(source: AnyPath, run: AnyPath, *, languages: tuple[str, str] | 
 
 
 def optimize(run: AnyPath, *, precision: "Precision | None" = None, quiet: bool = False) -> "Mapping[Precision, float]":
-    """Speed up generation or translation: compile the decoding steps, and use the fastest accurate precision.
+    """Speed up generation or translation: compile the decoding steps, and choose a faster precision.
 
-    Return the held-out loss of each precision in nats per token. This takes a few minutes, once per run.
+    The precision is the fastest one that is as accurate as float32. This takes a few minutes, once per run. Return the
+    held-out loss of each precision in nats per token.
     """
     from penwright.workflows import api
 

@@ -30,7 +30,7 @@ class ModelCard:
     """Facts about the training data of a model that are needed for inference."""
 
     labels: tuple[str, ...] = ()
-    max_source_tokens: int | None = None  # length of the longest training source, end token included
+    max_source_tokens: int | None = None  # length of the longest training source in tokens, end token included
     languages: Languages | None = None  # source and target language, if known
     new_terms: tuple[
         tuple[str, tuple[str, ...]], ...

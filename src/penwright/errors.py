@@ -14,13 +14,13 @@ class PenwrightError(Exception):
 
 
 class UsageError(PenwrightError):
-    """Invalid settings or arguments: unknown keys, contradictions, or a run of the wrong kind."""
+    """An error for invalid settings or arguments: unknown keys, contradictions, or a run of the wrong kind."""
 
     exit_code = 2
 
 
 class UnknownArgument(UsageError, TypeError):
-    """An unknown keyword argument."""
+    """An error for an unknown keyword argument."""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def _code(name: str) -> str:
 
 
 def side_names(first: str, second: str) -> Sides | None:
-    """Return the languages and the order of two files, judging by their paths.
+    """Return the languages of two files, and which of them is the source, judging by their paths.
 
     Return None if the paths differ in anything but languages and roles (such as source and target).
 

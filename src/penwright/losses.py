@@ -26,7 +26,7 @@ class Teachers(NamedTuple):
 
 
 class _SoftTargets(NamedTuple):
-    """Targets in addition to the true token: label smoothing and, in distillation, teachers."""
+    """The sources of soft targets: label smoothing and, in distillation, teachers."""
 
     smoothing: float
     teachers: "_TeacherOutputs | None"

@@ -79,7 +79,10 @@ def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
 
 
 def read_json(path: Path, most: int = MAX_BYTES) -> dict[str, Any]:
-    """Read a JSON object from a plain file. Raise ValueError for any other content, or the errors of read_bytes()."""
+    """Read a JSON object from a plain file.
+
+    Raises ValueError for any other content, and the same errors as read_bytes().
+    """
     return parse_json(read_bytes(path, most))
 
 
@@ -117,7 +120,7 @@ def write_atomically(path: Path, content: str) -> None:
 def write_bytes_atomically(path: Path, content: bytes) -> None:
     """Replace the content of a file atomically; raise OSError on failure. A link is replaced, not followed."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    temporary.unlink(missing_ok=True)  # may be left by a killed process with the same PID, or be a planted link
+    temporary.unlink(missing_ok=True)  # left by a killed process with the same PID, or a planted link
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o666)
         with open(descriptor, "wb") as file:
@@ -173,7 +176,10 @@ def is_temporary(path: Path) -> bool:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder atomically: other processes see all of it or none of it. Links and their targets are kept."""
+    """Delete a folder atomically: other processes see all of it or none of it.
+
+    If the path is a link, it is kept. So are the targets of links inside the folder.
+    """
     if not is_real_folder(folder):
         return
     doomed = folder

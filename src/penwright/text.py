@@ -9,7 +9,7 @@ _HAN = (
     "\u2e80-\u2fdf\u3005-\u3007\u3100-\u312f\u31a0-\u31bf\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _KANA = "\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f"
-# Kana without the marks that modify the preceding letter.
+# Kana, except the marks that modify the preceding letter.
 _LETTERS_OF_KANA = r"\u3040-\u3098\u309b-\u30fb\u30fd-\u312f\u31a0-\u31bf\u31f0-\u31ff\uff65-\uff6f\uff71-\uff9d"
 _OTHERS = "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19df"  # Thai, Lao, Tibetan, Burmese, Khmer, Tai
 _WIDE_MARKS = "\u3000-\u303f\ufe30-\ufe4f\uff00-\uff65"  # 、。「」！？ and similar punctuation
@@ -18,7 +18,7 @@ CHINESE_OR_JAPANESE = re.compile(f"[{_HAN}{_KANA}{_WIDE_MARKS}]")
 WITHOUT_SPACES = re.compile(f"[{_HAN}{_KANA}{_WIDE_MARKS}{_OTHERS}]")
 _SIGNS = r"\u3001-\u3004\u3008-\u3020\u302e-\u303f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff64"
 _SOUTH_EAST = r"\u0e01-\u0e5b\u0e81-\u0edf\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
-_BEFORE = r"[\u0e40-\u0e44\u0ec0-\u0ec4]"  # vowels written before their consonant
+_BEFORE = r"[\u0e40-\u0e44\u0ec0-\u0ec4]"  # Thai and Lao vowels, which are written before their consonant
 _MARKS = (
     r"\u0300-\u036f\u3099\u309a\u30fc\uff70\uff9e\uff9f\ufe00-\ufe0f\u200d\U000e0100-\U000e01ef"
     r"\u0e30-\u0e3a\u0e45-\u0e4e\u0eb0-\u0ebd\u0ec6-\u0ece\u102b-\u103e\u1056-\u1059\u105e-\u1060\u1062-\u1064"

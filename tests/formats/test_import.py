@@ -418,7 +418,7 @@ def test_m2m100_translates_between_the_given_languages(m2m100: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("languages", "message"),
     [
-        (None, r"between many languages\. Pass --from with one of its codes: af, am,"),
+        (None, r"between many languages\. Pass --from with one of these codes: af, am,"),
         (("en", "tlh"), "no language tlh. Pass --to"),
     ],
 )

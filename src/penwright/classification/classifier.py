@@ -72,7 +72,7 @@ class Classifier:
     ):
         """Create a classifier. `labels` are in the order of the model's outputs. Without labels, it can only embed."""
         self.model, self.tokenizer, self.labels = model, tokenizer, tuple(labels)
-        self.linear = linear  # None: the encoder classifies alone
+        self.linear = linear  # None: only the encoder classifies, without n-grams
         self._room = model.settings.context_length - 2  # maximum number of tokens between the start and end tokens
         if self._room < 1:
             raise PenwrightError("a classifier needs a context_length of 3 or more, to have room for a text")
@@ -143,7 +143,7 @@ class Classifier:
         return self.model.settings.problem_type
 
     def outputs(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:
-        """Return the log-probabilities of the labels from the encoder alone, for tokenized texts of any length.
+        """Return the encoder's log-probabilities of the labels, for tokenized texts of any length.
 
         A multi-label model returns the logits of the labels. A regression model returns the standardized score.
         """

@@ -37,7 +37,7 @@ MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
 MEMORY = 6  # number of past updates that L-BFGS remembers
 TOLERANCE = 1e-5  # a fit ends when no entry of the gradient of the mean loss exceeds this value
 
-# The targets of the texts: one label id each, or 0 or 1 for each label, or standardized scores.
+# Targets: the label id of each text; for multi-label texts, 0 or 1 for each label; for scores, standardized numbers.
 Targets = Int64[Tensor, " texts"] | Float[Tensor, "texts n_labels"]
 SINGLE: ProblemType = "single_label_classification"
 
@@ -170,6 +170,6 @@ def _affordable_evaluations(evaluate: Callable[[], float], until: float) -> int:
 
 
 def share_of_time(until: float, share: float) -> float:
-    """Return the time at which the fraction `share` of the time left before `until` will have elapsed."""
+    """Return the time that lies the fraction `share` of the way from now to `until`."""
     now = monotonic()
     return now + share * (until - now)

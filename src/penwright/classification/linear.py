@@ -35,8 +35,8 @@ from penwright.storage import let_others_read, require_plain
 MOST_WEIGHTS = 1 << 22  # maximum number of weights (n-grams x labels)
 SMALL_CORPUS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
 PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated, in characters
-ENOUGH_EVALUATIONS = 60  # number of loss evaluations for a useful fit; if they take too long, texts are left out
-SEARCH_SHARE = 0.6  # share of the time left after vectorizing that may be spent on tuning the regularization
+ENOUGH_EVALUATIONS = 60  # minimum number of loss evaluations per fit; fewer texts are used if there is less time
+SEARCH_SHARE = 0.6  # after vectorizing, tuning the regularization may take this share of the remaining time
 
 # The names of the tensors in a file. The prefix marks the classifier that was fitted on all texts.
 NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"

@@ -234,14 +234,14 @@ def ablation(found: Ablation, console: Console) -> Drawn:
 
 
 def importance(found: Sequence[HeadImportance], console: Console) -> Drawn:
-    """Draw the increase of the loss when each head is removed, most important head first."""
+    """Draw the increase in loss when each head is removed, most important head first."""
     rows = [
         (f"{part.name}.{layer}.{number}", change)
         for part in found
         for layer, changes in zip(part.layers, part.changes, strict=True)
         for number, change in enumerate(changes)
     ]
-    yield Text("increase of the loss when each head is removed, in nats")
+    yield Text("increase in loss when each head is removed, in nats")
     yield table_of(
         ["head", "change"], [[name, f"{change:+.4f}"] for name, change in sorted(rows, key=lambda row: -row[1])]
     )

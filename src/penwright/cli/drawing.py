@@ -40,7 +40,7 @@ def label(text: str) -> str:
 
 
 def shaded_text(pieces: Iterable[ShadedToken], width: int) -> Iterator[Text]:
-    """Yield the lines of a text, wrapped to `width`; after each, yield a line of bars for the shades of its tokens."""
+    """Yield the lines of a text, wrapped to `width`, each followed by bars that show the shades of its tokens."""
     line, bars = Text(), Text()
     for text, level in pieces:
         style = _style(level)
@@ -94,7 +94,7 @@ def numbers(title: str, matrix: np.ndarray, rows: Sequence[str], columns: Sequen
 def table_of(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, last: Literal["left", "right"] = "right"
 ) -> Table:
-    """Return a table with the first column left-aligned, the last aligned as `last`, and all others right-aligned."""
+    """Return a table. Its first column is left-aligned; `last` aligns the last one; all others are right-aligned."""
     table = Table(box=None, padding=(0, 1, 0, 0))
     for place, name in enumerate(columns):
         justify = "left" if place == 0 else last if place == len(columns) - 1 else "right"

@@ -77,7 +77,7 @@ def _stream(generator: "Generator", prompt: str, settings: DecodingSettings) -> 
     pieces = generator.stream(prompt, settings)
     try:
         text = next(pieces, "")
-        # Print the prompt after `next`, which raises an error for invalid settings.
+        # Print the prompt only after the first `next`: if the settings are invalid, `next` raises an error.
         sys.stdout.write(prompt.lstrip("\n"))
         while True:
             sys.stdout.write(text)
@@ -90,7 +90,7 @@ def _stream(generator: "Generator", prompt: str, settings: DecodingSettings) -> 
 
 
 def _print(completions: "Iterable[Completion]", report: "NoveltyReport | None") -> None:
-    """Print numbered completions with their prompts, then the report. Print warnings on standard error."""
+    """Print numbered completions with their prompts, then the novelty report. Print warnings on standard error."""
     for number, completion in enumerate(completions, start=1):
         print(f"--- {number}\n{(completion.prompt + completion.text).strip()}", flush=True)
         for warning in completion.warnings:

@@ -117,7 +117,7 @@ def doctor(json: Json = False) -> None:
     compiled, reason = choose_compilation(machine.device, "generate", 600.0)
     reasons = (
         *machine.reasons,
-        f"ten minutes of training on running text would {'' if compiled else 'not '}be compiled: {reason}",
+        f"training on running text for ten minutes would {'' if compiled else 'not '}be compiled: {reason}",
     )
     facts: dict[str, object] = {
         "penwright": __version__,

@@ -191,7 +191,7 @@ def _comparison(
     other_inspector = Inspector(load(other, device, "float32"))
     if other_inspector.shape != about.inspector.shape:
         raise UsageError(
-            f"{other} holds a {other_inspector.shape} and {run} a {about.inspector.shape}; they cannot be compared"
+            f"{other} is a {other_inspector.shape}, but {run} is a {about.inspector.shape}: they cannot be compared"
         )
     text = about.text if other_text is None else other_text
     return about.beside(Questions(other_inspector, text, about.target), (run.name, other.name))
@@ -200,7 +200,7 @@ def _comparison(
 def _write(about: "Questions", chosen: "Sequence[Question]", output: Path, title: str, json: bool) -> None:
     """Write the answers as a page, or a single answer as a picture, and print the file size.
 
-    Without questions, the page has all views that apply to the model.
+    If no questions are given, the page has all views that apply to the model.
     """
     from penwright.inspection import overview
     from penwright.tokenizers.tokenizer import well_formed

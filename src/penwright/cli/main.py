@@ -55,7 +55,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {  # the commands, in the order of
     "config": info.config,
     "doctor": info.doctor,
 }
-GARBAGE = 50_000  # number of new objects for a garbage collection; Python's 700 cost a fifth of the time to start
+GARBAGE = 50_000  # new objects per garbage collection; Python's default, 700, took a fifth of the startup time
 OLD_COMMANDS: Mapping[str, Callable[..., None]] = {"quicken": optimize.quicken}
 
 app = typer.Typer(

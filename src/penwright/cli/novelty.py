@@ -53,7 +53,7 @@ def _texts(content: str) -> list[str]:
 
 
 def in_words(report: "NoveltyReport") -> "Iterator[str]":
-    """Yield the lines of the report: the longest copy in each text, and a comparison with held-out text."""
+    """Yield the lines of the report: the longest passage copied in each text, and a comparison with held-out text."""
     held_out_longest = max((_length(novelty) for novelty in report.held_out), default=0)
     for number, novelty in enumerate(report.texts, start=1):
         run = novelty.longest
@@ -61,7 +61,7 @@ def in_words(report: "NoveltyReport") -> "Iterator[str]":
             yield f"{number}: no passage of 8 bytes or more is copied"
             continue
         passage = run.text if len(run.text) <= SHOWN else f"{run.text[:SHOWN]}..."
-        remark = ", longer than any copy in held-out text" if _length(novelty) > held_out_longest else ""
+        remark = ", longer than any passage copied in held-out text" if _length(novelty) > held_out_longest else ""
         yield (
             f"{number}: copies {len(run.text)} characters ({counted(run.n_words, 'word')}) in a row "
             f"from {run.document}, line {run.line}{remark}: {json_format.dumps(passage, ensure_ascii=False)}"
@@ -73,7 +73,7 @@ def in_words(report: "NoveltyReport") -> "Iterator[str]":
     ]
     width = max(len(name) for name, _ in rows)
     header = "".join(f"{f'n={n}':>6}" for n in lengths)
-    yield f"{'new word n-grams, %':{width}}  {header}    longest copy, characters"
+    yield f"{'new word n-grams, %':{width}}  {header}    longest copied passage, characters"
     for name, measured in rows:
         shares = "".join(f"{_share(measured, n):>6}" for n in lengths)
         copied = [_length(novelty) for novelty in measured]

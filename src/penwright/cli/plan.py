@@ -70,7 +70,7 @@ def command(
     from penwright.workflows import api
 
     if gpu not in GPUS:
-        raise UsageError(f"--gpu: there is no data sheet for '{gpu}'. Choose one of {', '.join(GPUS)}")
+        raise UsageError(f"--gpu: the specifications of '{gpu}' are not known. Choose one of {', '.join(GPUS)}")
     flags = training_flags(
         {"train": data, "validation": validation, "dictionary": dictionary},
         columns,
@@ -151,7 +151,8 @@ def _forecast_in_words(forecast: "Forecast", minutes: float | None) -> "Iterator
     else:
         yield (
             f"expected: {forecast.low:.2f} to {forecast.high:.2f} bits per byte of held-out text "
-            f"(a rough estimate, from the {forecast.compressed:.2f} that xz needs and a few recorded runs)"
+            f"(a rough estimate, from the {forecast.compressed:.2f} bits per byte of xz compression "
+            "and a few recorded runs)"
         )
         gains = "should gain 1 % or more", "would gain less than 1 %"
     if minutes is not None and forecast.pays_up_to is not None:
@@ -228,13 +229,13 @@ def _budget(training: "TrainingSettings") -> str:
 
 
 def _task_and_data(prepared: "Prepared") -> "Iterator[str]":
-    """Yield the task with its reason, and the report on the data."""
+    """Yield the task and why it was chosen, then the report on the data."""
     yield f"task: {prepared.plan.recipe.task} ({prepared.reason})"
     yield from (f"  {line}" for line in prepared.corpus.report.lines())
 
 
 def _problems(prepared: "Prepared") -> "Iterator[str]":
-    """Yield a warning for each reason why the model may turn out poor, or may not fit in memory."""
+    """Yield a warning for each reason why the model may perform poorly, or may not fit in memory."""
     from penwright.training.auto.choices import amount
 
     plan = prepared.plan

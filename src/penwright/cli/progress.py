@@ -55,13 +55,13 @@ class _Progress(Observer):
         self.losses: list[float] = []
         self.mean_loss: float | None = None
         self.began: tuple[float, int] | None = None  # seconds and target tokens at the first reported step
-        self.samples_due = [0.0, 0.5]  # progress, from 0 to 1, after which samples are shown
+        self.samples_due = [0.0, 0.5]  # fractions of the training time at which samples are still to be shown
         self.newest_samples: Sequence[Sample] = ()  # samples that have not been shown
 
     def due_samples(self, trainer: Trainer, samples: Sequence[Sample]) -> Sequence[Sample]:
         """Return the samples at the first evaluation, and at the first one in the second half of training.
 
-        All other samples are kept for the end.
+        The samples of other evaluations are printed only if training ends before the next one.
         """
         progress = trainer.budget.progress
         is_due = any(progress >= due for due in self.samples_due)
@@ -70,7 +70,7 @@ class _Progress(Observer):
         return samples if is_due else ()
 
     def note(self, trainer: Trainer, report: StepReport) -> None:
-        """Update the displayed figures with the report on a step. Start again if there is a new trainer."""
+        """Update the displayed figures with the report on a step. For a new trainer, reset the figures first."""
         if trainer is not self.trainer:
             self.trainer = trainer
             self._reset()

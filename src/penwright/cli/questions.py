@@ -176,7 +176,7 @@ class Questions:
         return Question("model", find, part_answers.whole, views)
 
     def ablation(self, heads: str) -> Question:
-        """Ask what changes without the heads in a comma-separated list or, for `each`, without every head in turn."""
+        """Ask what changes without the heads in a comma-separated list, or how much each head matters (`each`)."""
         if heads == "each":
             importance = self.inspector.head_importance
             return Question("importance", lambda: importance(self.text, self.target), answers.importance, _no_view)
@@ -190,4 +190,4 @@ class Questions:
 
 
 def _no_view(result: Sequence[HeadImportance]) -> list[View]:
-    raise UsageError("--ablate each cannot be drawn. Name heads, such as --ablate 0.1,2.3, or leave out -o")
+    raise UsageError("--ablate each cannot be drawn as a view. Name heads, such as --ablate 0.1,2.3, or leave out -o")

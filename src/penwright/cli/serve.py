@@ -1,4 +1,4 @@
-"""The `penwright serve` command: serve runs over HTTP."""
+"""The `penwright serve` command: serve trained models over HTTP."""
 
 import os
 from importlib.util import find_spec

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from penwright.workflows.api import Prepared
 
 Form = Literal["plan", "json", "recipe"]  # what to print in a dry run, which does not train
-LONGEST_EXAMPLE = 80  # maximum number of characters of an example prompt; the command should fit on a line
+LONGEST_EXAMPLE = 80  # maximum number of characters of the prompt in a suggested command
 NewRun = Annotated[Path | None, typer.Option(help="Folder for the new run. Default: runs/NAME, named after the data.")]
 Balance = Annotated[
     bool,
@@ -161,7 +161,7 @@ def _require_consistent(base: Path | None, resume: Path | None, ensemble: int | 
     if resume is not None and ensemble is not None:
         raise UsageError("--resume does not continue an ensemble. Repeat the command that started it, without --resume")
     if resume is not None and shows_plan:
-        raise UsageError("--resume makes no plan to show. To print the recipe of a run: penwright config RUN")
+        raise UsageError("--resume does not make a plan. To print the recipe of a run: penwright config RUN")
 
 
 def _work(
@@ -255,7 +255,7 @@ def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
             f"each of the {n_members} members gets {amount(minutes, 'minute')}, too little to learn from. "
             f"Give --minutes {api.minutes_for(n_members, plan.minutes_wanted):.2g} or more, or leave out --ensemble"
         )
-    elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # other tasks have no measured saturation
+    elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # SATURATION was measured only for this task
         enough = api.minutes_for(n_members, minutes * SATURATION / plan.epochs)
         warn(
             f"each of the {n_members} members reads the text only about {amount(plan.epochs, 'time')}, and could learn "

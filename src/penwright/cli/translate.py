@@ -44,7 +44,8 @@ NBest = Annotated[
     int | None, typer.Option(help="Number of translations to print for each text, best first. Default: 1.", min=1)
 ]
 GlossaryFile = Annotated[
-    Path | None, typer.Option(help="Glossary file. Each line: a term, a tab, its translation (with | between forms).")
+    Path | None,
+    typer.Option(help="Glossary file. Each line: a term, a tab, its translation (alternative forms separated by |)."),
 ]
 TermBias = Annotated[
     float | None,
@@ -58,7 +59,7 @@ ProtectedPatterns = Annotated[
 TargetPrefix = Annotated[str | None, typer.Option(help="Begin each translation with this text.")]
 NAlternatives = Annotated[
     int | None,
-    typer.Option(help="Number of alternatives to print for the next word after --prefix. For a single text.", min=1),
+    typer.Option(help="Number of alternatives to print for the next word after --prefix. Takes a single text.", min=1),
 ]
 IsSampled = Annotated[
     bool, typer.Option("--sample", help="Sample the --n-best translations at random instead of using beam search.")

@@ -1,4 +1,4 @@
-"""Baselines: n-gram models for generators, and a word-by-word dictionary for translators."""
+"""Baselines: n-gram models for writers, and a word-by-word dictionary for translators."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from penwright.text import CHINESE_OR_JAPANESE, words
 
 ORDER = 5  # maximum number of tokens in an n-gram of the Kneser-Ney model
-MOST_COUNTED = 2_000_000  # maximum number of training tokens for the Kneser-Ney model: 0.3 GB and a few seconds
+MOST_COUNTED = 2_000_000  # maximum number of training tokens that the Kneser-Ney model counts; they take 0.3 GB
 CHUNK = 1_000_000  # number of held-out tokens to score at once
 MOST_LINKS = 2_000_000  # maximum number of word pairs for learning the dictionary
 LONGEST = 60  # maximum number of words per sentence for learning the dictionary
@@ -89,7 +89,7 @@ def kneser_ney(training: Tokens, held_out: Tokens, vocab_size: int) -> float:
 def _count(tokens: NDArray[np.int64], vocab_size: int) -> list[_Order]:
     """Count the n-grams of each length. For all but the longest, count the distinct tokens that precede them."""
     numbers, n_contexts = np.zeros(len(tokens) + 1, np.int64), 1
-    shorter: tuple[NDArray[np.int64], int] | None = None  # codes of the (n - 1)-grams, and number of their contexts
+    shorter: tuple[NDArray[np.int64], int] | None = None  # codes of the (n - 1)-grams, and number of (n - 2)-grams
     found: list[_Order] = []
     for n in range(1, ORDER + 1):
         own = numbers[: max(0, len(tokens) - n + 1)] * vocab_size + tokens[n - 1 :]

@@ -1,4 +1,4 @@
-"""Novelty of texts: the longest passage copied from the training text, and the share of new word n-grams.
+"""Novelty of texts: the longest passage copied from the training text, and the share of word n-grams that are new.
 
 The training text is read once, in chunks, and compared with all texts at the same time. It is not indexed.
 """
@@ -41,7 +41,7 @@ class Novelty:
     """The novelty of a text."""
 
     longest: CopiedPassage | None  # longest copied passage; None if all are shorter than 8 bytes
-    new: dict[int, float]  # share of new word n-grams by n; case and punctuation are ignored
+    new: dict[int, float]  # share of word n-grams that are new, by n; case and punctuation are ignored
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class _Ngrams:
         self._found = {n: np.zeros(len(wanted), dtype=bool) for n, wanted in self._wanted.items()}
 
     def read(self, text: str, begun: bool) -> None:
-        """Search a chunk of a document. With `begun`, skip the first word, which was read with the previous chunk."""
+        """Search a chunk of a document. If `begun`, its first word ends the previous chunk and is skipped."""
         words = _words(text)
         for n, hashes in _ngrams(words[1:] if begun else words):
             places, known = _look_up(self._wanted[n], hashes)
@@ -239,7 +239,7 @@ def _eight_byte_windows(spelled: bytes) -> Hashes:
 
 
 def _double(hashes: Hashes, size: int) -> Hashes:
-    """Return the hashes of windows of twice the size."""
+    """Return the hashes of windows of 2 * `size` bytes, given those of windows of `size` bytes."""
     return (hashes[:-size] ^ hashes[:-size] >> np.uint64(29)) * _FACTOR + hashes[size:]
 
 

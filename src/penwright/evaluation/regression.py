@@ -1,4 +1,4 @@
-"""Scores of predicted numbers."""
+"""Scores of a model that predicts numbers: correlations, mean absolute error and nats per text."""
 
 from math import log, pi, sqrt
 

@@ -22,10 +22,10 @@ class Score(NamedTuple):
     note: str = ""  # details that matter in comparisons, e.g. a signature or a unit
     standard_error: float | None = None  # standard error, if known; smaller differences may be due to chance
     baselines: tuple[Baseline, ...] = ()  # scores of the baselines; empty during training
-    report: LabelReport | None = None  # details of a classifier's accuracy, if all held-out texts were evaluated
+    report: LabelReport | None = None  # report on a classifier's labels; None unless all held-out texts were evaluated
 
     def beats(self, other: float | None) -> bool:
-        """Return whether this value is better than `other`. A value that is not finite is never better."""
+        """Return whether the score is better than `other`. A score that is not finite is never better."""
         if not isfinite(self.value):
             return False
         return other is None or (self.value > other if self.higher_is_better else self.value < other)

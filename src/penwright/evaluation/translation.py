@@ -8,8 +8,8 @@ from sacrebleu.metrics.chrf import CHRF
 from penwright.evaluation.scores import Score
 from penwright.text import HAN, KANA, OTHERS
 
-MUCH = 0.2  # if scripts without spaces make up at least this share of the letters, `13a` is not used
-QUALITY = (  # the meaning of BLEU scores below each value, as in the documentation of Google Cloud Translation
+MUCH = 0.2  # BLEU uses the tokenizer `13a` if scripts without spaces have less than this share of the letters
+QUALITY = (  # upper limits of BLEU scores, and their meaning, as in the documentation of Google Cloud Translation
     (10.0, "almost useless"),
     (20.0, "the gist is hard to get"),
     (30.0, "the gist is clear, but there are many errors"),

@@ -32,7 +32,7 @@ ACTIVATIONS = {  # our activations, mapped to their names in CTranslate2
     "geglu": "GELU",
 }
 LIMITS: dict[str, tuple[object, ...]] = {"feed_forward": tuple(ACTIVATIONS), "window": (None,)}
-Spec = Any  # a part of a model specification; the package has no type hints
+Spec = Any  # a part of a model specification; the ctranslate2 package has no type hints
 
 
 def save_ctranslate2(
@@ -44,11 +44,11 @@ def save_ctranslate2(
 ) -> None:
     """Write a model for ctranslate2.Generator or ctranslate2.Translator into an empty folder.
 
-    On CPUs, CTranslate2 has no native bfloat16. Raises PenwrightError if CTranslate2 does not support the model, or if
-    its package is missing.
+    On CPUs, CTranslate2 does not compute in bfloat16. Raises PenwrightError if CTranslate2 does not support the model,
+    or if its package is missing.
     """
     if isinstance(model, EncoderOnly):
-        raise PenwrightError("CTranslate2 has no classifiers. Only writers and translators can be exported to it")
+        raise PenwrightError("ctranslate2 is for writers and translators. Export classifiers and encoders to onnx")
     limits = {**LIMITS, "norm.type": ("rms",)} if model.settings.qk_norm else LIMITS
     limits = {**limits, "positions.scaling": (None,)} if model.settings.positions.type == "rotary" else limits
     check_limits(model.settings, limits, "CTranslate2")
@@ -126,7 +126,7 @@ def _fill_embedding(spec: Spec, table: Spec, embedding: Embedding, settings: Mod
 def _position_table(embedding: Embedding, settings: ModelSettings) -> Tensor:
     """Return the vectors of all positions, [context_length, d_model]; zeros for a model without position vectors.
 
-    Without a table, CTranslate2 would add position vectors of its own.
+    Without these zeros, CTranslate2 would add position vectors of its own.
     """
     if embedding.positions is None:
         return torch.zeros(settings.context_length, settings.d_model)

@@ -47,7 +47,10 @@ ALIASES = {"default": "gpt-2", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}
 
 
 def read_tokenizer(metadata: Mapping[str, Any]) -> ForeignTokenizer:
-    """Return the tokenizer of a GGUF file. Raises PenwrightError, naming the key, if it is not supported."""
+    """Return the tokenizer of a GGUF file.
+
+    Raises PenwrightError, naming the metadata key, if the tokenizer is not supported.
+    """
     try:
         model = metadata.get(f"{KEY}model")
         if model == "gpt2":

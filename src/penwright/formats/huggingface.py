@@ -27,7 +27,7 @@ REDUNDANT = (
     "model.embed_tokens.weight",
 )
 
-ROPE_KEYS = {  # for each type of RoPE scaling: {key of transformers: our key}
+ROPE_KEYS = {  # for each type of RoPE scaling: {transformers key: our key}
     "linear": {"factor": "factor"},
     "llama3": {
         "factor": "factor",
@@ -134,7 +134,7 @@ def _flat(config: Config) -> Config:
 
 def _translate(architecture: Architecture, config: Config) -> Table:
     """Return our settings as nested tables; a value that is None in config.json keeps our default."""
-    found: dict[str, tuple[str, object]] = {}  # our keys, mapped to (key of transformers, value)
+    found: dict[str, tuple[str, object]] = {}  # our keys, mapped to (transformers key, value)
     for theirs, ours in architecture.keys:
         value = _required(config, theirs)
         if ours in VALUE_NAMES:

@@ -153,7 +153,7 @@ def _lost_settings(wanted: dict[str, object], config: dict[str, object], unused:
     """Return the settings that an import of this config.json would not restore."""
     try:
         found = settings_from_huggingface(config).settings.model_dump()
-    except PenwrightError as error:  # a value for which transformers has no name
+    except PenwrightError as error:  # transformers has no equivalent of one of our values
         return [str(error)]
     return [
         f"model.{key} = {value!r}"
@@ -220,7 +220,7 @@ def _save_tokenizer(
     settings |= {"clean_up_tokenization_spaces": False}
     if chat is None:
         settings["split_special_tokens"] = True  # encode "</s>" inside a text as plain text, not as a special token
-    else:  # special tokens of the template must stay whole, which also keeps those in messages whole
+    else:  # the template's special tokens must not be split, so special tokens in messages are not split either
         settings["chat_template"] = chat.template
     _write(folder / "tokenizer_config.json", {**settings, **special})
 

@@ -73,7 +73,7 @@ def shards_of(folder: Path) -> list[Path]:
             found = sorted(each.name for pattern in PICKLES for each in folder.glob(pattern))
             only = f" The folder has only {', '.join(found[:3])}." if found and names == [WEIGHTS] else ""
             raise PenwrightError(
-                f"there is no {name}.{only} Only safetensors are read, because opening other formats can run code"
+                f"there is no {name}.{only} Only safetensors files are read, because opening other formats can run code"
             )
     return paths
 

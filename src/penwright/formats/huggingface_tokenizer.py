@@ -22,7 +22,7 @@ FILES = (
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"),
     *("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja"),
 )
-OWN_TOKENIZER = "penwright-tokenizer.json"  # tokenizer of an exported translator that a tokenizer.json cannot represent
+OWN_TOKENIZER = "penwright-tokenizer.json"  # for exported translators; their tokenizers do not fit a tokenizer.json
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 USUAL = {role: f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}  # special tokens of BERT
 ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # roles of the special tokens that begin and end a text
@@ -138,7 +138,7 @@ def _with_conventions(
 
 
 def _model_ids(folder: Path, file: Table) -> tuple[tuple[int, ...] | None, Table]:
-    """Return the model's ids of the pieces, or None if the tokenizer uses the same ids.
+    """Return the model's id for each piece, or None if the tokenizer uses the same ids.
 
     Also return the tokens that only the model has.
     """
@@ -232,5 +232,5 @@ def _language(code: str | None, pattern: str, known: Mapping[str, int], flag: st
             if piece.startswith(start) and piece.endswith(end) and (start or (piece[3:4] == "_" and len(piece) == 8))
         )
         problem = f"this model has no language {code}" if code else "this model translates between many languages"
-        raise PenwrightError(f"{problem}. Pass {flag} with one of its codes: {', '.join(codes)}")
+        raise PenwrightError(f"{problem}. Pass {flag} with one of these codes: {', '.join(codes)}")
     return known[token]

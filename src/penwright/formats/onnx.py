@@ -41,7 +41,7 @@ class _Inference(nn.Module):
     def forward(
         self, input_ids: Int[Tensor, "batch length"], attention_mask: Int[Tensor, "batch length"]
     ) -> Float[Tensor, "batch width"]:
-        """Return the output for each text. The attention mask is 1 at real tokens."""
+        """Return the output for each text. The attention mask is 1 for tokens, and 0 for padding."""
         padding, settings = attention_mask.bool(), self.model.settings
         hidden = self.model.hidden(input_ids, padding)
         if self.is_encoder:

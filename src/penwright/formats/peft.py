@@ -64,7 +64,7 @@ class AdapterConfig(BaseModel):
 def save_adapter(adapter: Adapter, base: str, task: Task, model: Model, tokenizer: Tokenizer, folder: Path) -> None:
     """Write an adapter of this model into an empty folder.
 
-    Layers have their names in transformers if a class of transformers can hold the model, and our names otherwise.
+    Layers get their names in transformers if one of its classes can hold the model, otherwise our names.
     """
     theirs = _their_names(model, tokenizer)
     layers = {name.rpartition(".")[0] for name in adapter.tensors if name.endswith((A, B))}

@@ -17,7 +17,7 @@ from penwright.model.weights import VOCABULARY
 from penwright.tokenizers import Tokenizer
 
 Tensors = dict[str, Tensor]
-LEAST_NAMED = 0.9  # minimum fraction of embeddings that have a token
+LEAST_NAMED = 0.9  # minimum fraction of embeddings that belong to a token
 
 
 class Outline(NamedTuple):
@@ -31,7 +31,7 @@ class Outline(NamedTuple):
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model of another project, with its weights under our names."""
+    """A model from another project, with its weights under our names."""
 
     outline: Outline
     weights: Tensors
@@ -79,7 +79,7 @@ def memory_bytes() -> int:
 
 
 def fit_vocabulary(outline: Outline, weights: Tensors, tokenizer: Tokenizer) -> Outline:
-    """Remove embeddings that have no token; they exist because many models round up the vocabulary size.
+    """Remove embeddings that belong to no token; they exist because many models round up the vocabulary size.
 
     Raises PenwrightError if the tokenizer belongs to a different model.
     """

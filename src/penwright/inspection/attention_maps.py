@@ -38,7 +38,7 @@ class AttentionPart:
 
 @dataclass(frozen=True)
 class PackedPart:
-    """An AttentionPart that needs a quarter of the memory; `unpack` restores the weights to within 0.004."""
+    """An AttentionPart with one byte per weight instead of four; `unpack` restores the weights to within 0.004."""
 
     name: PartName
     layers: tuple[int, ...]

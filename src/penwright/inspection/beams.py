@@ -18,7 +18,7 @@ class Node(NamedTuple):
     token: str
     log_prob: float  # cumulative log-probability up to this token, in nats
     step: int  # number of the search step, counted from 0
-    kept: bool  # whether the node was extended or ended a translation
+    kept: bool  # whether the search continued from the node, or the node ended a translation
     final: bool  # whether the node ended a translation
 
 

@@ -90,7 +90,7 @@ class CircuitInspector:
         outcome: str | None = None,
         against: str | None = None,
     ) -> tuple[Patching, ...]:
-        """Copy activations of `text` into a run on `other`. Return how much of the prediction for `text` each restores.
+        """Return how much of the prediction for `text` each activation restores if copied into a pass over `other`.
 
         `kind` is "residual", "attention", "feed_forward" or "heads"; `positions` are the positions to patch. By
         default, `outcome` is the model's prediction for `text` at `position`, and `against` is its prediction for

@@ -83,12 +83,13 @@ def _same_ends(first: Sequence[str], second: Sequence[str]) -> Spans:
 
 
 def _shared(first: Sequence[str], second: Sequence[str]) -> Spans:
-    """Align common pieces one to one. Align differing spans one to one if they have equal lengths, or as a whole."""
+    """Align common pieces one to one, and differing spans one to one or, if their lengths differ, as a whole."""
     begin, end = _ends_in_common(first, second)
     one, other = first[begin : len(first) - end], second[begin : len(second) - end]
     if len(one) * len(other) > MOST_PAIRS:
         raise UsageError(
-            f"the texts differ in {len(one):,} and {len(other):,} tokens, too many to compare. Compare shorter texts"
+            f"the parts that differ have {len(one):,} and {len(other):,} tokens, too many to compare. "
+            "Compare shorter texts"
         )
     yield from ((slice(at, at + 1), slice(at, at + 1)) for at in range(begin))
     for _, a, b, c, d in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
@@ -107,7 +108,7 @@ def _ends_in_common(first: Sequence[str], second: Sequence[str]) -> tuple[int, i
 
 
 def _side_by_side(one: slice, other: slice) -> Spans:
-    """Pair the pieces of two spans one to one, or the whole spans if both have pieces, but not the same number."""
+    """Pair the pieces of two spans one to one. Pair two spans as a whole if both have pieces, but unequally many."""
     n, m = one.stop - one.start, other.stop - other.start
     if n and m and n != m:
         yield one, other

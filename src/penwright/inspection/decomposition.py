@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from penwright.errors import UsageError
 from penwright.inspection.recording import StackRecord, SublayerRecord
 
-BIASES, TOKENS, POSITIONS = range(3)  # indices of each stack's first three contributions
+BIASES, TOKENS, POSITIONS = range(3)  # indices of the contributions with which every stack begins
 MOST_NUMBERS = 250_000_000  # maximum number of values in the contributions' vectors (1 GB in float32)
 
 

@@ -118,12 +118,12 @@ class PositionalSimilarity:
     Sinusoidal and learned vectors are added to embeddings. Rotary positions instead rotate each pair of numbers of a
     query or key by an angle that grows with the position. A rotary position's vector holds the points (cos, sin) of all
     pairs, the slowest pair last. The cosine between two positions is then the mean of cos(angle) over the pairs: the
-    score of a query and an equal key (Su et al. 2021, section 3.4.3).
+    score of a query and a key that are equal before the rotation (Su et al. 2021, section 3.4.3).
     """
 
     kind: Literal["sinusoidal", "learned", "rotary", "none"]
     encodings: Float64[np.ndarray, "positions width"]
-    frequencies: Float64[np.ndarray, " pairs"] | None  # angular frequencies (radians per position); None if learned
+    frequencies: Float64[np.ndarray, " pairs"] | None  # in radians per position; None for learned positions
     similarity: Float64[np.ndarray, "positions positions"]
 
 

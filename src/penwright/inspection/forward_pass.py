@@ -42,7 +42,7 @@ class ForwardPass:
         return self.source if part == "encoder" else self.target, self.target if part == "decoder" else self.source
 
     def cut(self, longest: int) -> "ForwardPass":
-        """Return a pass with only the first `longest` tokens of each side."""
+        """Return a forward pass with only the first `longest` tokens of each side."""
         return ForwardPass(self.source[:longest], self.target[:longest], self.answers[:longest])
 
 
@@ -58,7 +58,7 @@ class TopPredictions:
 def scores(model: Model, reading: ForwardPass, rows: int = 1) -> Float[Tensor, "rows positions outcomes"]:
     """Return the float64 logits after each target token; a classifier's label logits count as one position.
 
-    All rows read the same tokens. Rows differ only if the caller changes the output of an embedding.
+    The batch has `rows` copies of the same tokens. Their logits differ only if the caller changes an embedding.
     """
     with_source = _ids(model, reading.source, rows)
     if isinstance(model, DecoderOnly):
@@ -94,7 +94,7 @@ def embeddings(model: Model) -> dict[Side, Embedding]:
 
 
 def embedding_of(model: Model, side: Side | None = None) -> Embedding:
-    """Return the source or target embedding, by default the first; raises UsageError if the model lacks it."""
+    """Return the embedding of a side, by default the source if there is one; raises UsageError for a missing side."""
     sides = embeddings(model)
     if side is not None and side not in sides:
         raise UsageError(f"only a translator has a {side}; this model has only a {next(iter(sides))}")

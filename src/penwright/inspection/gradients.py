@@ -2,7 +2,7 @@
 
 For F = log p(outcome), token vectors x and a neutral baseline x':
 
-- gradient x input: (x - x') . dF/dx, the first step of a Taylor series (Ancona et al. 2018, section 2.2);
+- gradient x input: (x - x') . dF/dx, the first-order term of a Taylor expansion (Ancona et al. 2018, section 2.2);
 - integrated gradients: (x - x') . the mean of dF/dx along the straight line from x' to x (Sundararajan et al. 2017).
 
 The values should add up to F(x) - F(x') ("completeness"); `gap` is the difference. The baseline is the mean of all
@@ -51,7 +51,7 @@ class Attribution:
 
 @dataclass(frozen=True)
 class AttributionTarget:
-    """The outcome to explain (a token or label id), its position, and an outcome to compare it with."""
+    """The outcome to explain (a token or label id), the position that predicts it, and an outcome to compare with."""
 
     position: int
     outcome: int
@@ -166,7 +166,7 @@ class _FixedVectors(nn.Module):
 
 @contextmanager
 def _with_vectors(embedding: Embedding, vectors: Vectors) -> Iterator[None]:
-    """Make an embedding return these vectors inside the `with` block. Embeddings that share its table do not change."""
+    """Make an embedding return these vectors inside the `with` block. Embeddings that share weights do not change."""
     table = embedding.tokens
     embedding.tokens = _FixedVectors(vectors)  # type: ignore[assignment]  # the model only calls the table
     try:

@@ -194,8 +194,8 @@ class Inspector(CircuitInspector):
     def induction(self, n: int = 50, seed: int = 0) -> HeadStatistics:
         """Return a writer's head statistics on a sequence of `n` random tokens, repeated once.
 
-        Only induction can predict the second half, while in ordinary texts, words may repeat for other reasons. This is
-        the test of Olsson et al. (2022).
+        Only induction can predict the second half. In ordinary texts, words may repeat for other reasons. This is the
+        test of Olsson et al. (2022).
         """
         if self.shape != "writer":
             raise UsageError("induction needs a writer; this is a " + self.shape)

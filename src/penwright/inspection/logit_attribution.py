@@ -23,12 +23,12 @@ from penwright.inspection.recording import record
 from penwright.model import Model
 from penwright.model.encoder_only import EncoderOnly
 
-STRONGEST = 3  # number of parts that the explanation names
+STRONGEST = 3  # number of parts that `explanation` names
 
 
 @dataclass(frozen=True)
 class LogitAttribution:
-    """What each part adds to the logit of an outcome directly. The values add up to `logit`.
+    """What each part adds directly to the logit of an outcome. The values add up to `logit`.
 
     Names are for example "decoder.3.2" (a head), "decoder.3.feed_forward", "decoder.tokens", "decoder.positions" and
     "biases". A translator's encoder has no direct path to the output: what it adds comes through the cross-attention.

@@ -53,7 +53,7 @@ class ModelMap:
 
     stacks: tuple[StackMap, ...]
     answers: tuple[Token, ...]  # the next token at each decoder position, up to the end of the text
-    position: int  # a position in the last stack
+    position: int  # position in the decoder, or in the encoder if there is no decoder
     d_model: int
     layer_texts: tuple[str, ...]  # the likeliest outcome after the embedding and after each layer (logit lens)
     layer_probabilities: Float64[np.ndarray, " n_layers_and_one"]
@@ -83,8 +83,9 @@ class SublayerDetail:
 class PlaceDetail:
     """The vectors at one place of a model, at one position.
 
-    Places are "decoder.embedding", blocks such as "decoder.2", and "output". `names` and `vectors` are those of an
-    embedding ("token", "position", "embedded") or of the output layer ("stream", "normalized", "pooled").
+    Places are "decoder.embedding", blocks such as "decoder.2", and "output". `names` are the names of
+    the `vectors`: "token", "position" and "embedded" for an embedding; "stream", "normalized" and "pooled" for the
+    output layer. A block has none.
     """
 
     place: str
@@ -92,8 +93,8 @@ class PlaceDetail:
     token: Token
     names: tuple[str, ...]
     vectors: tuple[Float32[np.ndarray, " d_model"], ...]
-    sublayers: tuple[SublayerDetail, ...]  # the sublayers of a block; empty if the place is not a block
-    outcomes: TopPredictions | None  # the likeliest outcomes; None except for the output layer
+    sublayers: tuple[SublayerDetail, ...]  # the sublayers of a block; empty for an embedding or the output layer
+    outcomes: TopPredictions | None  # the likeliest outcomes; only for the output layer, otherwise None
     logits: Float64[np.ndarray, " k"]
     log_sum: float  # the logarithm of the sum of exp(logit) over all outcomes
 

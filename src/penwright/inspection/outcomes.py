@@ -10,7 +10,7 @@ from penwright.model.encoder_only import EncoderOnly
 
 
 class Outcomes:
-    """The outcomes of a model by name."""
+    """The outcomes that a model can predict, with a look-up by name."""
 
     def __init__(self, model: Model, names: Sequence[str]):
         self.model, self._names = model, names
@@ -48,9 +48,10 @@ class Outcomes:
         outcome: str | None = None,
         against: str | None = None,
     ) -> AttributionTarget:
-        """Return the outcome to explain: by default, the next token or the label. If there is none, use the likeliest.
+        """Return the outcome to explain: by default, the given label or the next token of the text.
 
-        The default position is the last for a writer, and the first for a translator.
+        Without a label or a next token, it is the likeliest outcome. The default position is the last for a
+        writer, and the first for a translator.
         """
         position = (0 if reading.source else len(reading.target) - 1) if position is None else position
         chosen = likeliest_outcome(self.model, reading, position)

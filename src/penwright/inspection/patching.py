@@ -91,9 +91,9 @@ def patching(
     kind: PatchKind,
     positions: Sequence[int] | None = None,
 ) -> tuple[Patching, ...]:
-    """Patch activations of the first text into a run on the second, one place at a time; return a result per part.
+    """Patch activations of the first text into a pass over the second, one at a time; return a result per part.
 
-    `aim` must have an outcome to compare with. `positions` are the positions to patch, by default all.
+    `aim.against` must be given. `positions` are the positions to patch, by default all.
     """
     text, other = texts
     require_same_lengths(text, other)

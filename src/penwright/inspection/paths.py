@@ -31,7 +31,7 @@ from penwright.model.attention import Attention, Kernel, repeat_kv, swap_kernels
 from penwright.model.mask import KernelMask
 
 INPUTS = ("query", "key", "value")
-BATCH_TOKENS = 2048  # maximum number of tokens per batch, in which each row has one edge cut
+BATCH_TOKENS = 2048  # maximum number of tokens per batch; each row of a batch has one edge cut
 
 
 @dataclass(frozen=True)
@@ -101,14 +101,14 @@ class _Site(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """A cut edge, and what replaces the result of its destination: queries, keys, values, an output or logits."""
+    """A cut edge, and the tensor that replaces the queries, keys, values, output or logits of its destination."""
 
     site: _Site
     instead: Tensor
 
 
 def paths(model: Model, reading: ForwardPass, aim: AttributionTarget, names: Sequence[str], n_edges: int = 20) -> Paths:
-    """Estimate every edge of a model for an outcome, and measure the `n_edges` with the largest estimates."""
+    """Estimate the effect of every edge on an outcome; measure the `n_edges` edges with the largest estimates."""
     recording = record(model, reading)
     gradients = _gradients(model, recording, aim)
     found: list[tuple[float, str, _Site]] = []
@@ -210,7 +210,7 @@ def _pulled(
     aim: AttributionTarget,
     gradients: dict[tuple[int, str], Tensor],
 ) -> Float[Tensor, "sites positions d_model"]:
-    """Return the gradient of log p(outcome) with respect to the residual stream, through each input alone."""
+    """Return the gradient of log p(outcome) with respect to the residual stream, through one input at a time."""
     stream = vectors.sum(0)
     found = []
     for site in sites:

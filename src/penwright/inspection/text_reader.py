@@ -20,7 +20,7 @@ class TextReader:
 
     def __init__(self, application: Inspected):
         self.application, self.tokenizer = application, application.tokenizer
-        self._translate = lru_cache(maxsize=16)(self._translation)  # a cache, since several views show the same text
+        self._translate = lru_cache(maxsize=16)(self._translation)  # cached, since several views show the same text
 
     @property
     def room(self) -> int:
@@ -61,7 +61,7 @@ class TextReader:
                 return ForwardPass(source, (*starts, *written), (*starts[1:], *written, close))
 
     def with_source(self, text: str, reading: ForwardPass) -> ForwardPass:
-        """Return the tokens of another text; a translator keeps the target of `reading`."""
+        """Return the tokens of another text. For a translator, combine them with the target tokens of `reading`."""
         other = self.read(text, "" if self.application.kind == "translator" else None)
         return ForwardPass(other.source, reading.target, reading.answers) if other.source else other
 

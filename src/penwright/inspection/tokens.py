@@ -15,7 +15,7 @@ _AS_BYTES = "penwright.as_bytes"
 class Token:
     """A token and the characters that it covers in whole or in part: from `start` up to, but not including, `end`."""
 
-    text: str  # readable text; special tokens by name; bytes without a whole character as ⟨c3⟩
+    text: str  # readable text; the name of a special token; bytes of an incomplete character as ⟨c3⟩
     id: int
     start: int
     end: int

@@ -1,4 +1,4 @@
-"""Inspection results as views, in the formats of `views/modules/*.js`, with one byte per weight.
+"""Inspection results as views, in the formats that `views/modules/*.js` read, with one byte per weight.
 
 A row of cross-attention is labelled with the token that is chosen at its position, for comparison with the source.
 """
@@ -31,9 +31,9 @@ from penwright.inspection.tokens import Token
 from penwright.views import View
 from penwright.views.packing import as_table
 
-WEAKEST = 0.1  # smallest weight of a drawn link; the strongest link of each token is always drawn
+WEAKEST = 0.1  # minimum weight for a link to be drawn; the strongest link of each token is always drawn
 MODEL = "The whole model"
-WITHOUT_TOKENS = ("(label)",)  # label of a classifier's only position
+WITHOUT_TOKENS = ("(label)",)  # shown instead of tokens for a classifier, which has one position
 
 
 @singledispatch
@@ -118,7 +118,7 @@ def _text(found: TokenScores) -> View:
     others = found.alternatives
     places = map(_choices, others.texts, others.ids, others.probabilities)
     data = {**as_table(found), "alternatives": list(places)}
-    del data["next"]  # the next token is shown in its own view
+    del data["next"]  # a separate view shows what follows the text
     return View("text", data, heading="How likely each token was")
 
 
@@ -141,7 +141,7 @@ def _candidates(found: TopPredictions) -> View:
 
 @view.register
 def _attribution(found: Attribution) -> View:
-    n_seen = found.n_source + found.position + 1  # later tokens have no effect
+    n_seen = found.n_source + found.position + 1  # tokens after the position have no effect
     data = {
         "method": found.method.replace("_", " "),
         "target": found.target,
@@ -225,7 +225,7 @@ def _parts(found: LogitAttribution) -> View:
 @view.register
 def _patching(found: Patching) -> View:
     kind = found.kind.replace("_", "-")
-    heading = f"What carries the difference: {kind}, {found.part}"
+    heading = f"What restores the prediction: {kind}, {found.part}"
     return View("patching", {**as_table(found), "explanation": found.explanation}, heading=heading)
 
 
@@ -239,7 +239,7 @@ def _paths(found: Paths) -> View:
 def importance(found: Sequence[HeadImportance]) -> View:
     """Show the increase in loss when each head is ablated, part by part."""
     parts = [{**as_table(part), "n_heads": part.changes.shape[1]} for part in found]
-    return View("importance", {"parts": parts}, heading="How much the loss grows without each head")
+    return View("importance", {"parts": parts}, heading="Increase in loss when each head is removed")
 
 
 def labels(found: Lens) -> View:

@@ -28,7 +28,7 @@ from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import OPTIMIZED, OpenedRun, corpus_record, load_translator, open_run
 
-MAX_LOSS_INCREASE = 0.005  # maximum increase of the loss compared with float32, in nats per token
+MAX_LOSS_INCREASE = 0.005  # maximum increase in loss compared with float32, in nats per token
 MEASURED_BATCHES = 100
 # Minimum number of target tokens on which a precision is measured after training, for models of up to MEDIUM parameters
 # and for larger ones, of which 4,096 tokens take more than half a minute.

@@ -16,7 +16,7 @@ class Rename(NamedTuple):
     """A module of a transformers model class, and our names for it; {i} represents the layer number."""
 
     theirs: str
-    ours: tuple[str, ...]  # several names if one module of transformers is the concatenation of several of ours
+    ours: tuple[str, ...]  # several names if a module of transformers combines several modules of ours
     transposed: bool = False
 
 
@@ -30,7 +30,7 @@ class Architecture:
 
     task: Task
     model_type: str  # model_type in config.json
-    keys: tuple[tuple[str, str], ...]  # (key of config.json, our setting); keys of one setting must have equal values
+    keys: tuple[tuple[str, str], ...]  # (config.json key, our setting); keys of the same setting must have equal values
     modules: tuple[Rename, ...]
     block: Table  # our model settings that reproduce the blocks of this class
     supported: Mapping[str, tuple[object, ...]]  # supported values of other keys of config.json, the default first

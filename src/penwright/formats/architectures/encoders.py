@@ -116,7 +116,7 @@ def _writing(prefix: str, offset: int = 0) -> Callable[[Tensors], Tensors]:
 
 
 def _without_head(architecture: Architecture, prefix: str, modules: tuple[Rename, ...]) -> Architecture:
-    """Return the table of the same encoder without a classification head; it ignores the tensors of any head."""
+    """Return the table of this architecture's encoder without a classification head. Tensors of heads are ignored."""
     return replace(
         architecture, modules=modules, has_head=False, ignored=("pooler.", f"{prefix}pooler.", *_OTHER_HEADS)
     )
@@ -145,7 +145,7 @@ ROBERTA = replace(
         _LAYER,
         (rename("classifier.dense", "pooler"), rename("classifier.out_proj", "output")),
     ),
-    supported={**BERT.supported, "pad_token_id": (1,)},  # positions start after the padding token's id
+    supported={**BERT.supported, "pad_token_id": (1,)},  # positions are numbered from pad_token_id + 1
     prepare=_reading("roberta.", 2),
     restore=_writing("roberta.", 2),
     offset=2,

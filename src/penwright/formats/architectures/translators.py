@@ -1,4 +1,4 @@
-"""The tables for translators: Marian (OPUS-MT), and M2M100 with NLLB."""
+"""The tables for translators: Marian (OPUS-MT) and M2M100 (also for NLLB)."""
 
 from penwright.config import Table, merge
 from penwright.formats.architectures.architecture import (
@@ -109,7 +109,7 @@ M2M100 = Architecture(
         rename("model.decoder.layer_norm", "decoder.norm"),
     ),
     block=merge(_TRANSLATOR_BLOCK, {"positions": {"type": "sinusoidal", "layout": "tensor2tensor", "offset": 2}}),
-    supported={"tie_word_embeddings": (True,), "pad_token_id": (1,)},  # positions start after the padding token's id
+    supported={"tie_word_embeddings": (True,), "pad_token_id": (1,)},  # positions are numbered from pad_token_id + 1
     defaults={**_TRANSLATOR_DEFAULTS, "scale_embedding": True, "attention_dropout": 0.1},
     prepare=_find_shared,
 )

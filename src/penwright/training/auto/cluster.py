@@ -27,7 +27,7 @@ FEW_TOKENS = 8192  # tokens per GPU and batch below which the estimated throughp
 
 
 class Gpu(NamedTuple):
-    """The data sheet of a GPU."""
+    """The specifications of a GPU."""
 
     memory: float  # bytes
     flops: float  # FLOP per second for dense matrix products in bfloat16
