@@ -117,7 +117,7 @@ def requested_languages(data: DataSettings) -> Languages | None:
 
 
 def side_name(path: str) -> str:
-    """Return the language or role at the end of a file name: `de` for train.de.gz and news-de.txt; "" if none."""
+    """Return the end of a file name if it may be a language (`de` for train.de.gz and news-de.txt), otherwise ""."""
     suffixes = [suffix[1:] for suffix in Path(path).suffixes if suffix not in FORMAT_SUFFIXES]
     if suffixes:
         return suffixes[-1]

@@ -24,7 +24,7 @@ _MARKS = (
     r"\u0e30-\u0e3a\u0e45-\u0e4e\u0eb0-\u0ebd\u0ec6-\u0ece\u102b-\u103e\u1056-\u1059\u105e-\u1060\u1062-\u1064"
     r"\u1067-\u106d\u1071-\u1074\u1082-\u108d\u108f\u109a-\u109d\u17b4-\u17d3\u17dd"
 )
-_JOINING = r"[\u1039\u17d2]"  # characters that stack the next consonant below the previous one
+_JOINING = r"[\u1039\u17d2]"  # Burmese and Khmer signs that stack the next consonant below the previous one
 _ALONE = f"[{_HAN}{_LETTERS_OF_KANA}{_SIGNS}{_SOUTH_EAST}]"
 WORD = re.compile(rf"{_BEFORE}*{_ALONE}(?:{_JOINING}{_ALONE}|[{_MARKS}])*|(?:(?!{_ALONE})\S)+")
 ENDS_ALONE = re.compile(rf"{_ALONE}[{_MARKS}]*$")  # matches a text that ends with a character that is a word by itself

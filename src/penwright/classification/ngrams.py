@@ -100,14 +100,14 @@ def _scramble(values: Hashes) -> Hashes:
 
 
 def _character_ngrams(spans: _Spans, rows: Indices) -> Iterator[tuple[Indices, Hashes]]:
-    """Yield the rows and hashes of the character n-grams of each length. Spaces between words count as characters."""
+    """Yield, for each length, the rows (text numbers) and hashes of the character n-grams. Spaces are characters too."""
     for n in range(CHARACTERS[0], CHARACTERS[1] + 1):
         begins = np.flatnonzero(rows[: max(0, len(rows) - n + 1)] == rows[n - 1 :])
         yield rows[begins], spans.hashes(begins, begins + n) & np.uint64(WORD_BIT - 1)
 
 
 def _word_ngrams(spans: _Spans, rows: Indices, text: str) -> Iterator[tuple[Indices, Hashes]]:
-    """Yield the rows and hashes of the word n-grams of each length."""
+    """Yield, for each length, the rows (text numbers) and hashes of the word n-grams."""
     found = np.array([match.span() for match in TOKEN.finditer(text)], dtype=np.int64).reshape(-1, 2)
     words, rows = spans.hashes(found[:, 0], found[:, 1]), rows[found[:, 0]]
     hashes = words

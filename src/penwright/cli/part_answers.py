@@ -30,7 +30,7 @@ def parts(found: LogitAttribution, console: Console) -> Drawn:
 
 
 def paths(found: Paths, console: Console) -> Drawn:
-    """Draw the strongest paths through the model, with a sentence about the strongest of all."""
+    """Draw the strongest paths through the model, with a sentence about the strongest one."""
     yield Text(str(found))
     rows = [
         [

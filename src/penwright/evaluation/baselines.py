@@ -64,8 +64,8 @@ class _Order(NamedTuple):
     codes: NDArray[np.int64]  # (index of the first n - 1 tokens) * vocabulary size + last token
     # The arrays below end with a zero, which represents n-grams and contexts that were not counted.
     discounted: Counts  # count of each n-gram, minus the discount
-    totals: Counts  # total count of each context
-    freed: Counts  # total discount of each context, which is given to shorter n-grams
+    totals: Counts  # sum of the counts of all n-grams with the same context
+    freed: Counts  # total discount of each context; its probability goes to shorter n-grams
 
     def find(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the index of each n-gram in `codes`, or -1 if the n-gram was not counted."""
@@ -87,7 +87,7 @@ def kneser_ney(training: Tokens, held_out: Tokens, vocab_size: int) -> float:
 
 
 def _count(tokens: NDArray[np.int64], vocab_size: int) -> list[_Order]:
-    """Count the n-grams of each length. For all but the longest, count the distinct tokens that precede them."""
+    """Count the n-grams of the longest length; for shorter n-grams, count the distinct tokens that precede them."""
     numbers, n_contexts = np.zeros(len(tokens) + 1, np.int64), 1
     shorter: tuple[NDArray[np.int64], int] | None = None  # codes of the (n - 1)-grams, and number of (n - 2)-grams
     found: list[_Order] = []

@@ -133,7 +133,7 @@ def _flat(config: Config) -> Config:
 
 
 def _translate(architecture: Architecture, config: Config) -> Table:
-    """Return our settings as nested tables; a value that is None in config.json keeps our default."""
+    """Return our settings as nested tables; if a value in config.json is null, our default is kept."""
     found: dict[str, tuple[str, object]] = {}  # our keys, mapped to (transformers key, value)
     for theirs, ours in architecture.keys:
         value = _required(config, theirs)

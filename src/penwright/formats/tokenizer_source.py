@@ -50,7 +50,7 @@ def read_tokenizer_source(source: str) -> Tokenizer:
 
 
 def _single_file(path: Path) -> Table:
-    """Read a tokenizer.json, or build one from a vocab.txt or a SentencePiece model, which may have any name."""
+    """Read a tokenizer.json, or build one from a vocab.txt or a SentencePiece model, whose file may have any name."""
     content = read_bytes(path.resolve())
     if path.suffix == ".json":
         return parse_json(content) | {"truncation": None, "padding": None}

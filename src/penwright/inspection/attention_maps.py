@@ -52,7 +52,7 @@ class Alignment:
     """A translator's attention to each source token while it chooses each target token. Rows sum to 1."""
 
     weights: Float32[np.ndarray, "answers sources"]
-    tokens: tuple[Token, ...]  # tokens of the translation, with the end token
+    tokens: tuple[Token, ...]  # tokens of the translation, including the end token
     source_tokens: tuple[Token, ...]
 
 
@@ -180,7 +180,7 @@ def crossed_rollout(
     cross: Float[np.ndarray, "n_layers n_heads targets sources"],
     encoder: Float[np.ndarray, "sources sources"],
 ) -> tuple[Float64[np.ndarray, "targets targets"], Float64[np.ndarray, "targets sources"]]:
-    """Return a decoder's rollout with cross-attention: the shares of target tokens and of source tokens.
+    """Return a decoder's rollout with cross-attention: what each position gets from target tokens and source tokens.
 
     Each cross-attention C is treated like self-attention with a residual connection: half of the content is kept, and
     half is C times the encoder's rollout.

@@ -84,7 +84,7 @@ def neighbours(model: Model, tokenizer: Tokenizer, word: str, k: int = 10, side:
 def embedding_map(
     model: Model, tokenizer: Tokenizer, chosen: Sequence[str] | None = None, n: int = 500, side: Side | None = None
 ) -> EmbeddingMap:
-    """Map the chosen words, or the first `n` tokens of the vocabulary, to the plane in which they vary most."""
+    """Map the chosen words, or the first `n` tokens of the vocabulary, to the plane of their largest variance."""
     words, specials = vocabulary(tokenizer), set(special_ids(tokenizer))
     if chosen is None:
         groups = [[token] for token in range(len(words)) if token not in specials][:n]

@@ -32,7 +32,7 @@ class HeadStatistics:
     induction: Float64[np.ndarray, "n_layers n_heads"]
 
 
-STATISTICS = tuple(HeadStatistics.__annotations__)[2:]  # names of the statistics, for sorting
+STATISTICS = tuple(HeadStatistics.__annotations__)[2:]  # names of the statistics by which heads can be sorted
 
 
 def joined(some: Sequence[HeadStatistics]) -> HeadStatistics:

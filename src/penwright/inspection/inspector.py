@@ -68,7 +68,7 @@ class Inspector(CircuitInspector):
         return [str(head) for head in all_heads(self.model)]
 
     def warnings(self, text: str, target: str | None = None) -> tuple[str, ...]:
-        """Return warnings about unknown characters in a text, and about text that the model does not read."""
+        """Return warnings about unknown characters in a text, and about text that does not fit the context."""
         return self.reader.warnings(text, target)
 
     def attention(self, text: str, target: str | None = None, layers: Sequence[int] | None = None) -> AttentionMaps:
@@ -126,7 +126,7 @@ class Inspector(CircuitInspector):
     def loss_by_position(self, texts: Sequence[str], targets: Sequence[str] | None = None) -> LossByPosition:
         """Return the mean loss at each position.
 
-        A writer reads each text in adjacent windows of the context length; a translator needs texts and targets.
+        A writer reads each text in adjacent windows of the context length; for a translator, `targets` are required.
         """
         if self.shape == "writer":
             readings = [window for text in texts for window in self.reader.windows(text)]
@@ -184,7 +184,7 @@ class Inspector(CircuitInspector):
         return neighbours(self.model, self.tokenizer, word, k, side)
 
     def embedding_map(self, words: Sequence[str] | None = None, n: int = 500, side: Side | None = None) -> EmbeddingMap:
-        """Map words, or the first `n` tokens of the vocabulary, to the plane in which they vary most."""
+        """Map words, or the first `n` tokens of the vocabulary, to the plane of their largest variance."""
         return embedding_map(self.model, self.tokenizer, words, n, side)
 
     def positions(self, n: int | None = None, side: Side | None = None) -> PositionalSimilarity:

@@ -41,7 +41,7 @@ class Edge:
     source: str  # for example "decoder.0.3" (a head), "decoder.1.feed_forward" or "decoder.tokens"
     destination: str  # a head, a feed-forward network or "output"
     via: str  # "query", "key" or "value" of a head; "input" of a feed-forward network or the output layer
-    estimate: float  # gradient times contribution
+    estimate: float  # estimated effect: gradient times contribution
     effect: float  # log p(outcome) with the edge minus log p(outcome) without it
 
 

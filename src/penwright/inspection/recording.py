@@ -85,7 +85,7 @@ class StackRecord:
 
 @dataclass(eq=False)
 class Recording:
-    """A forward pass over one text."""
+    """The record of a forward pass over one text."""
 
     reading: ForwardPass
     stacks: tuple[StackRecord, ...]  # an encoder, a decoder, or both; the last one's output becomes the logits

@@ -84,7 +84,7 @@ class TextReader:
         return ForwardPass((), (start, *twice), tuple(twice))
 
     def warnings(self, text: str, target: str | None = None) -> tuple[str, ...]:
-        """Return warnings about unknown characters, and about text that the model does not read."""
+        """Return warnings about unknown characters, and about text that does not fit the context."""
         kind = self.application.kind
         warnings = unknown_warnings(self.tokenizer, text + (target or "" if kind == "translator" else ""))
         n_tokens = len(self.tokenizer.encode(self._line(text)))

@@ -33,8 +33,8 @@ class Architecture:
     keys: tuple[tuple[str, str], ...]  # (config.json key, our setting); keys of the same setting must have equal values
     modules: tuple[Rename, ...]
     block: Table  # our model settings that reproduce the blocks of this class
-    supported: Mapping[str, tuple[object, ...]]  # supported values of other keys of config.json, the default first
-    defaults: Config = field(default_factory=dict)  # defaults of optional keys of config.json; None: our default
+    supported: Mapping[str, tuple[object, ...]]  # supported values of other config.json keys, the default first
+    defaults: Config = field(default_factory=dict)  # defaults of optional config.json keys; None stands for our default
     prepare: Callable[[Tensors], Tensors] = _unchanged  # function applied to the tensors on import, before renaming
     restore: Callable[[Tensors], Tensors] = _unchanged  # inverse of `prepare`, used on export
     offset: int = 0  # number of unused learned positions included in max_position_embeddings

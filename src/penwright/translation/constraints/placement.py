@@ -24,7 +24,7 @@ MIN_LOSS = 1.0  # minimum loss of log-probability, in nats, for a word that tran
 class HiddenSource(NamedTuple):
     """A sentence pair in which some source tokens are hidden from the model."""
 
-    source: Sequence[int]  # source tokens, with the end token
+    source: Sequence[int]  # source tokens, including the end token
     target: Sequence[int]  # target tokens, without the start token
     hidden: range
 

@@ -50,7 +50,7 @@ class ConstrainedSegment(NamedTuple):
 
 
 def source_tokens(tokenizer: Tokenizer, job: Segment) -> list[int]:
-    """Return the tokens of a segment's source, with the end token, and with hints if the model uses them."""
+    """Return the source tokens of a segment, including the end token, and hints if the model uses them."""
     source = job.source
     if job.constraints.hints:
         terms = [each for each in constraints_of(source, job.constraints) if not each.protected]
