@@ -100,7 +100,7 @@ def _scramble(values: Hashes) -> Hashes:
 
 
 def _character_ngrams(spans: _Spans, rows: Indices) -> Iterator[tuple[Indices, Hashes]]:
-    """Yield, for each length, the rows (text numbers) and hashes of the character n-grams. Spaces are characters too."""
+    """Yield, for each length, the rows (text numbers) and hashes of the character n-grams. Spaces count, too."""
     for n in range(CHARACTERS[0], CHARACTERS[1] + 1):
         begins = np.flatnonzero(rows[: max(0, len(rows) - n + 1)] == rows[n - 1 :])
         yield rows[begins], spans.hashes(begins, begins + n) & np.uint64(WORD_BIT - 1)
