@@ -55,7 +55,7 @@ clean:
 	@touch $@
 
 .venv/.demo: .venv/.pip pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[demo,tensorboard]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[demo,serve,tensorboard]'
 	@touch $@
 
 .venv/.dev: .venv/.pip pyproject.toml constraints.txt

@@ -177,8 +177,18 @@ def test_new_run_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
 def test_missing_run_names_the_runs_nearby(tmp_path: Path) -> None:
     Run.create(tmp_path / "novels")
     (tmp_path / "novels" / "recipe.toml").write_text("")
-    with pytest.raises(PenwrightError, match=r"Runs here: .*novels"):
+    with pytest.raises(PenwrightError, match=r"Did you mean .*novels\?"):
         Run.open(tmp_path / "novel")
+    with pytest.raises(PenwrightError, match=r"Runs here: .*novels"):
+        Run.open(tmp_path / "translator")
+
+
+def test_missing_run_is_also_sought_in_the_folder_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Run.create(Path("runs/novel"))
+    Path("runs/novel/recipe.toml").write_text("")
+    with pytest.raises(PenwrightError, match=r"Did you mean runs/novel\?"):
+        Run.open(Path("novel"))
 
 
 def test_records_after_the_resumed_step_are_deleted(run: Run) -> None:

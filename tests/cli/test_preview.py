@@ -60,6 +60,21 @@ def test_ambiguous_columns_are_refused_without_a_terminal(penwright: Command, am
     assert told.returncode == 0 and "label = column obscene" in told.stdout
 
 
+def test_misspelled_data_key_is_named_before_any_question(penwright: Command, ambiguous_table: Path) -> None:
+    done = penwright("train", ambiguous_table, "--set", "data.labl=toxic")
+    assert done.returncode == 2 and "'labl'; did you mean 'label'?" in done.stderr and "Choose" not in done.stderr
+
+
+def test_label_column_guessed_from_values_alone_is_pointed_out(penwright: Command, tmp_path: Path) -> None:
+    path, rows = tmp_path / "reviews.csv", [f"{i},a film seen on day {i},{('Rex', 'Odeon')[i % 2]}" for i in range(60)]
+    path.write_text("\n".join(["id,review,cinema", *rows]), encoding="utf-8")
+    done = penwright("train", path, "--task", "classify", "--dry-run", "--steps", 5, *QUICK)
+    assert "column cinema" in done.stdout and "--set data.label=NAME" in done.stdout
+    path.write_text("\n".join(["id,review,label", *rows]), encoding="utf-8")
+    named = penwright("train", path, "--task", "classify", "--dry-run", "--steps", 5, *QUICK)
+    assert named.returncode == 0 and "data.label=NAME" not in named.stdout
+
+
 def settings_for(path: Path) -> dict[str, object]:
     model = {"d_model": 16, "n_layers": 1, "n_heads": 2, "context_length": 32}
     return {"data": {"train": [str(path)]}, "model": model, "training": {"steps": 5, "device": "cpu"}}

@@ -232,6 +232,7 @@ def test_existing_run_folder_is_not_overwritten(penwright: Command, corpora: Pat
         (["NOVEL", "--steps", "5", "--minutes", "5"], 2, "exactly one of"),
         (["NOVEL", "--set", "training.device=cuda:7"], 2, "cannot be used here"),
         (["--resume", "no-such-run"], 1, "there is no run in no-such-run"),
+        (["NOVEL", "--task", "generate", "--minutes", "0"], 2, "minutes: must be greater than 0"),
         (["NOVEL", "--recipe", "no-such.toml"], 1, "no-such.toml"),
     ],
 )  # fmt: skip

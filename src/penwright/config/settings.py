@@ -129,7 +129,7 @@ def _explain(kind: type[BaseModel], location: tuple[int | str, ...], problem: Ma
     names, keys = _walk(kind, tables)
     table = f"[{'.'.join(names)}] " if names else ""
     if problem["type"] != "extra_forbidden":
-        reason = problem["msg"].removeprefix("Value error, ")
+        reason = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
         if problem["type"] in ("model_type", "model_attributes_type", "dict_type"):
             reason = "must be a table of settings"
         return f"{table}{key}: {reason}" if key != "" else reason

@@ -108,7 +108,8 @@ def guess_label(table: str, profiles: Profiles, without: Sequence[int] = ()) -> 
     if likely and (len(likely) == 1 or len(likely[1].values) >= CLEARLY_FEWER * len(likely[0].values)):
         best = likely[0]
         what = "is the only one with few values" if len(likely) == 1 else "has by far the fewest values"
-        return Guess((best.place,), f"column {best.name} {what} ({len(best.values):,} different ones), all short")
+        check = "; guessed from the values alone: to choose another, --set data.label=NAME" if len(profiles) > 2 else ""
+        return Guess((best.place,), f"column {best.name} {what} ({len(best.values):,} different ones), all short{check}")
     if likely:
         raise _undecided(table, "which column is the label?", "label", likely)
     left = [column for column in profiles if column.place not in without]

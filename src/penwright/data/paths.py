@@ -45,7 +45,7 @@ def existing_file(path: str | Path) -> Path:
         if PIPE.match(str(path)):
             raise PenwrightError(f"the pipe {path} has ended and cannot be read again; save its data as a file")
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
-        raise PenwrightError(f"there is no file {path}{where}{_near_miss(path)}")
+        raise PenwrightError(f"there is no file {path}{where}{near_miss(path)}")
     except OSError as error:  # for example, the name is too long or a folder is not accessible
         raise PenwrightError(f"{_shortened(path)} cannot be read: {error.strerror}") from None
 
@@ -266,7 +266,7 @@ def _shortened(path: str | Path) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... ({len(text):,} characters)"
 
 
-def _near_miss(path: Path) -> str:
+def near_miss(path: Path) -> str:
     """Return a hint on a missing file: a similar name, or the remark that its folder does not exist."""
     if not path.parent.is_dir():
         return f": there is no folder {path.parent}"

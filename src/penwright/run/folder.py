@@ -4,7 +4,7 @@ recipe.toml  tokenizer.json  corpus.json  steps.jsonl  metrics.jsonl  samples.js
 stop (asks training to stop)  stopped (training was interrupted and has saved everything)  lock (held during training)
 checkpoints/step-00001200/ (see run/checkpoints.py)
 ngrams.safetensors (linear classifier on n-grams, only in runs of classifiers)  baselines.json (scores of the baselines)
-checkpoints/first/ (the weights at the first evaluation, kept for comparison)
+checkpoints/first/ (the weights of the first checkpoint, kept for comparison)
 checkpoints/early-00000012/ (the weights after 1, 10, 100 ... seconds, if `training.early` asks for them)
 job.json (the last torchrun job that trained the run)
 quickened.json  alignment.json  calibration.json (results measured on the best model)  tensorboard/
@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from warnings import warn
 
@@ -81,9 +82,11 @@ class Run(CheckpointFolder):
         if os.path.lexists(folder / RECIPE):
             return cls(folder)
         place = folder.parent if folder.parent.is_dir() else Path()
-        near = sorted(f"{path.parent}" for path in place.glob(f"*/{RECIPE}"))
-        hint = f" Runs here: {', '.join(near)}." if near else " Train one with: penwright train YOUR_TEXT"
-        raise PenwrightError(f"there is no run in {folder}.{hint}")
+        near = sorted(f"{path.parent}" for each in (place, Path("runs")) for path in each.glob(f"*/{RECIPE}"))
+        alike = get_close_matches(folder.name, [Path(each).name for each in near], n=1, cutoff=0.7)
+        nearest = next((each for each in near if alike and Path(each).name == alike[0]), None)
+        hint = f"Runs here: {', '.join(near)}." if near else "Train one with: penwright train YOUR_TEXT"
+        raise PenwrightError(f"there is no run in {folder}. {f'Did you mean {nearest}?' if nearest else hint}")
 
     @property
     def real_folder(self) -> Path:

@@ -102,7 +102,11 @@ def sample(context: RunContext) -> Sequence[Sample]:
 
 @lru_cache(maxsize=1)
 def _default_prompts(part: AnyPart) -> list[str]:
-    """Return the first words of the first held-out lines. They are cached: finding them may read a whole file."""
+    """Return the first words of the first held-out lines, if possible of lines that do not begin with a small letter.
+
+    They are cached: finding them may read a whole file.
+    """
     chunks = (chunk for document in part if isinstance(document, Document) for chunk in document.chunks)
     lines = [line[:200] for line in next(chunks, "").split("\n") if any(map(str.isalpha, line[:200]))]
+    lines.sort(key=lambda line: next(filter(str.isalpha, line)).islower())
     return [first_words(line, WORDS) for line in lines[:N_PROMPTS]] or ["\n"]

@@ -5,13 +5,24 @@ from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from pathlib import Path
 
-from penwright.config import BUDGETS, Recipe, Table, Task, flatten, merge, one_or_more, read_toml, validate
+from penwright.config import (
+    BUDGETS,
+    DataSettings,
+    Recipe,
+    Table,
+    Task,
+    flatten,
+    merge,
+    one_or_more,
+    read_toml,
+    validate,
+)
 from penwright.data.conversations import Conversation
 from penwright.data.corpus import Document, LabelKind, Labelled, Pair, ReadingOptions
 from penwright.data.detection import detect_task
 from penwright.data.paths import WILDCARD, is_pattern, is_pipe_name
 from penwright.data.report import count
-from penwright.errors import PenwrightError, Say, UsageError, say_nothing
+from penwright.errors import PenwrightError, Say, Undecided, UsageError, say_nothing
 from penwright.formats.tokenizer_source import read_tokenizer_source
 from penwright.run.folder import Run
 from penwright.storage import require_writable_cache
@@ -83,13 +94,17 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     given = without_score_task(given)
     asked, encoding = given.get("task"), data.get("encoding")
     told = _task_of_columns(data)
-    task, reason = (asked, "as requested") if asked else told or detect_task(paths, encoding=encoding)
+    try:
+        task, reason = (asked, "as requested") if asked else told or detect_task(paths, encoding=encoding)
+    except Undecided:
+        validate(DataSettings, data, "the settings: [data]")  # a misspelled key may be the reason
+        raise
     if task not in TASKS:
         raise UsageError(f"there is no task '{task}'; the tasks are {', '.join([*TASKS, SCORE])}")
-    say("reading the text")
     given, tokenizer = _with_existing_tokenizer({**given, "task": task})
     given = with_base(_with_teacher_tokenizer(given))
     first = validate(Recipe, _without_open_choices(merge(given, {"task": task})), "the settings")
+    say("reading the text")
     corpus = TASKS[first.task].open_corpus(first.data.train, _reading(first, given))
     given = merge(given, _found_in(corpus))
     if tokenizer is None and (tokenizer := changed_tokenizer(first, corpus, say)):

@@ -48,8 +48,11 @@ def test_error_in_a_glossary_file_names_its_line(tmp_path: Path, content: str | 
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PenwrightError, match=r"none.tsv cannot be read"):
+    with pytest.raises(PenwrightError, match=r"there is no glossary .*none.tsv"):
         Glossary.read(tmp_path / "none.tsv")
+    (tmp_path / "terms.tsv").write_text("dog\tHund\n")
+    with pytest.raises(PenwrightError, match=r"did you mean .*terms.tsv\?"):
+        Glossary.read(tmp_path / "term.tsv")
 
 
 def test_repeated_line_is_one_term(tmp_path: Path) -> None:

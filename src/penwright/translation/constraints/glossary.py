@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
+from penwright.data.paths import near_miss
 from penwright.errors import PenwrightError
 from penwright.text import WITHOUT_SPACES
 
@@ -66,6 +67,8 @@ class Glossary:
         """
         try:
             content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+        except FileNotFoundError:
+            raise PenwrightError(f"there is no glossary {path}{near_miss(path)}") from None
         except OSError as error:
             raise PenwrightError(f"the glossary {path} cannot be read: {error.strerror}") from None
         return cls.parse(content, str(path))
