@@ -109,7 +109,7 @@ def guess_label(table: str, profiles: Profiles, without: Sequence[int] = ()) -> 
         best = likely[0]
         what = "is the only one with few values" if len(likely) == 1 else "has by far the fewest values"
         check = "; guessed from the values alone: to choose another, --set data.label=NAME" if len(profiles) > 2 else ""
-        return Guess((best.place,), f"column {best.name} {what} ({len(best.values):,} different ones), all short{check}")
+        return Guess((best.place,), f"column {best.name} {what} ({len(best.values):,} in all), all short{check}")
     if likely:
         raise _undecided(table, "which column is the label?", "label", likely)
     left = [column for column in profiles if column.place not in without]
