@@ -11,6 +11,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryFile
 from time import monotonic_ns
@@ -275,3 +276,12 @@ def require_writable_cache() -> None:
             raise PenwrightError(
                 f"The cache folder {folder} is not writable: {error.strerror}. {CACHE_ADVICE}"
             ) from None
+
+
+def near_miss(path: Path) -> str:
+    """Return a hint on a missing file: a similar name, or the remark that its folder does not exist."""
+    if not path.parent.is_dir():
+        return f": there is no folder {path.parent}"
+    names = [entry.name for entry in path.parent.iterdir()]
+    nearest = get_close_matches(path.name, names, n=1, cutoff=0.7)
+    return f"; did you mean {path.parent / nearest[0]}?" if nearest else ""

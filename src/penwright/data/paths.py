@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from glob import glob
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from penwright.data.readers.archives import archive_of, data_members, is_archive, members
 from penwright.data.readers.formats import unpacked_name
 from penwright.errors import PenwrightError
+from penwright.storage import near_miss
 
 PLAIN_SUFFIXES = (".txt", ".md", ".text")
 SUBTITLE_SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
@@ -264,12 +264,3 @@ def _shortened(path: str | Path) -> str:
     """Return the path for a message, cut off if it is very long."""
     text = str(path)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... ({len(text):,} characters)"
-
-
-def near_miss(path: Path) -> str:
-    """Return a hint on a missing file: a similar name, or the remark that its folder does not exist."""
-    if not path.parent.is_dir():
-        return f": there is no folder {path.parent}"
-    names = [entry.name for entry in path.parent.iterdir()]
-    nearest = get_close_matches(path.name, names, n=1, cutoff=0.7)
-    return f"; did you mean {path.parent / nearest[0]}?" if nearest else ""

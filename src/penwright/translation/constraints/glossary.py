@@ -19,8 +19,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from penwright.data.paths import near_miss
 from penwright.errors import PenwrightError
+from penwright.storage import near_miss
 from penwright.text import WITHOUT_SPACES
 
 Case = Literal["any", "exact", "follow"]
