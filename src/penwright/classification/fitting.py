@@ -29,7 +29,7 @@ STRENGTHS_OF_SCORES: Sequence[float] = (
     3.0,
     10.0,
     30.0,
-)  # inverse regularization strengths to try for scores (regression)
+)  # inverse regularization strengths to try for regression
 N_FOLDS, FEW_TEXTS = 5, 1000  # all folds are checked if there are at most this many texts
 MANY_LABELS = 1000  # with at least this many labels, only one regularization strength is tried, to save time
 MOST_WORK = 1e11  # maximum number of multiplications per fit; limits the number of iterations
@@ -116,7 +116,7 @@ def fit_coefficients(
     until: float = inf,
     problem: ProblemType = SINGLE,
 ) -> Coefficients:
-    """Fit a generalized linear model (multinomial for one label per text) with an L2 penalty, using L-BFGS."""
+    """Fit a generalized linear model (multinomial if each text has one label) with an L2 penalty, using L-BFGS."""
     n, transposed = max(1, rows.n_rows), rows.transpose(n_ngrams)
     weights, bias = (
         (t.clone() for t in start[:2]) if start else (torch.zeros(n_ngrams, n_labels), torch.zeros(n_labels))

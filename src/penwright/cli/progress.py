@@ -54,7 +54,7 @@ class _Progress(Observer):
     def _reset(self) -> None:
         self.losses: list[float] = []
         self.mean_loss: float | None = None
-        self.began: tuple[float, int] | None = None  # seconds and target tokens at the first reported step
+        self.began: tuple[float, int] | None = None  # elapsed seconds and number of target tokens at the first step
         self.samples_due = [0.0, 0.5]  # fractions of the training time at which samples are still to be shown
         self.newest_samples: Sequence[Sample] = ()  # samples that have not been shown
 

@@ -126,11 +126,11 @@ def _look_up(wanted: Hashes, hashes: Hashes) -> tuple[NDArray[np.int64], Bool[np
 
 @dataclass
 class _Text:
-    """A text and the longest passage found in it so far."""
+    """A text and the longest copied passage found in it so far."""
 
     spelled: bytes
     longest: CopiedPassage | None = None
-    n_bytes: int = SHORTEST - 1  # length of the longest passage so far
+    n_bytes: int = SHORTEST - 1  # length of the longest copied passage so far
 
 
 @dataclass

@@ -191,7 +191,7 @@ def _name(token: Any) -> str:
 
 
 def _special_id(task: Task, role: str, special: Mapping[str, int], config: Table) -> int:
-    """Return the id of the token with this role, from the settings of the tokenizer or of the model."""
+    """Return the id of the token with this role (such as eos), from the settings of the tokenizer or of the model."""
     for name in ROLES[task][role]:
         given = special.get(name, config.get(f"{name}_token_id"))
         given = given[0] if isinstance(given, list) and given else given

@@ -37,9 +37,7 @@ class Ablation:
     loss_after: float
     tokens: tuple[Token, ...]  # the predicted tokens; empty for a classifier, which predicts a label
     changes: Float64[np.ndarray, " answers"]  # increase in the loss of each token after ablation
-    next_ids: Int[
-        np.ndarray, " outcomes"
-    ]  # outcomes that are the most likely before or after ablation, at the last position
+    next_ids: Int[np.ndarray, " outcomes"]  # most likely outcomes at the last position, before or after ablation
     next_texts: tuple[str, ...]
     next_before: Float64[np.ndarray, " outcomes"]  # probabilities of the outcomes in `next_ids`
     next_after: Float64[np.ndarray, " outcomes"]

@@ -107,7 +107,7 @@ def last_stack(model: Model) -> Stack:
 
 
 def residual_stream(model: Model, run: Callable[[], object]) -> list[Float[Tensor, "rows positions d_model"]]:
-    """Call `run` and return the last stack's residual stream: the first block's input and each block's output."""
+    """Call `run` and return the residual stream that leads to the logits: the first input, and each block's output."""
     kept: list[Tensor] = []
     blocks = last_stack(model).blocks
     hooks = [blocks[0].register_forward_pre_hook(lambda block, given: kept.append(given[0]))]

@@ -176,7 +176,7 @@ class Inspector(CircuitInspector):
         return head_importance(self.model, self.read(text, target), self.outcome.label(target))
 
     def arithmetic(self, text: str, head: str, target: str | None = None) -> HeadArithmetic:
-        """Return the queries, keys, scores, weights and values of one head, step by step."""
+        """Return the steps of one head's computation: queries, keys, scores, weights, values and output."""
         return head_arithmetic(self.model, self.read(text, target), parse_head(head, self.model))
 
     def neighbours(self, word: str, k: int = 10, side: Side | None = None) -> Neighbours:

@@ -101,7 +101,7 @@ class PlaceDetail:
 
 @torch.no_grad()
 def model_map(model: Model, reading: ForwardPass, names: Sequence[str], position: int, k: int = 10) -> ModelMap:
-    """Return the overview of a forward pass. `position` is a position in the last stack."""
+    """Return the overview of a forward pass. `position` counts in the decoder or, without one, in the encoder."""
     recording = record(model, reading)
     last = recording.stacks[-1]
     require_position(position, len(last.embedded))
