@@ -124,16 +124,9 @@ def command(
     Ctrl+C saves the run; --resume continues it, bit for bit.
     """
     budget = {"minutes": minutes, "steps": steps, "epochs": epochs}
+    files = {"train": data, "validation": validation, "dictionary": dictionary, "group": group}
     flags = {
-        **training_flags(
-            {"train": data, "validation": validation, "dictionary": dictionary, "group": group},
-            columns,
-            task,
-            size,
-            tokenizer,
-            balance=balance,
-            **budget,
-        ),
+        **training_flags(files, columns, task, size, tokenizer, balance=balance, **budget),
         **without_none({"seed": seed, "lora": lora and {"rank": lora}}),
         "finetuning": _finetuning_flags(from_, keep_old, trim_vocabulary, add_tokens),
     }
@@ -292,9 +285,8 @@ def _finish(folder: Path, task: str, json: bool) -> None:
         print_json({"run": folder, "task": task, "finished": True})
         return
     quoted = shlex.quote(str(folder))
-    command = "embed" if task == "encode" else task
     print_message(
-        f"\nDone. Try next:\n  penwright {command} {quoted} {_example(folder)}\n  penwright evaluate {quoted}"
+        f"\nDone. Try next:\n  penwright {'embed' if task == 'encode' else task} {quoted} {_example(folder)}\n  penwright evaluate {quoted}"
     )
 
 

@@ -65,8 +65,7 @@ class ModelWorker:
         self._builder = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-build-{name}")
         self._read_folder()
         self.n_inside = 0  # number of queued and running texts
-        # is_stopping: whether the server is shutting down; is_learning: whether the run is being trained
-        self.is_stopping = self.is_learning = False
+        self.is_stopping = self.is_learning = False  # the server is shutting down; the run is being trained
         self.is_live = False  # whether a newer checkpoint may replace the model
 
     def _read_folder(self) -> None:
@@ -92,9 +91,7 @@ class ModelWorker:
         device, precision = (limits.device, limits.precision) if limits else ("cpu", None)
         served = cls(name or folder.resolve().name, open_run(folder), load(folder, device, precision), limits)
         if served.kind == "writer":
-            _ = (
-                served.completion_worker
-            )  # created now, since creating it later would delay the first request by a second
+            _ = served.completion_worker  # created now, since that would delay the first request by a second
         return served
 
     @property

@@ -173,15 +173,8 @@ def forecast(prepared: Prepared) -> Forecast:
 
 def _task_of_columns(data: Table) -> tuple[str, str] | None:
     """Return the task that the given columns imply, and the reason. Return None if they imply no task."""
-    for key, task in (
-        ("label", "classify"),
-        ("label_separator", "classify"),
-        ("source", "translate"),
-        ("target", "translate"),
-    ):
-        if data.get(key) is not None:
-            return task, f"data.{key} is set"
-    return None
+    tasks = {"label": "classify", "label_separator": "classify", "source": "translate", "target": "translate"}
+    return next(((task, f"data.{key} is set") for key, task in tasks.items() if data.get(key) is not None), None)
 
 
 def first_examples(corpus: AnyCorpus) -> list[dict[str, str]]:

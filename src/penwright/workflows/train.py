@@ -44,8 +44,7 @@ from penwright.workflows.optimize import choose_precision, expected_precision
 from penwright.workflows.plan import Prepared
 
 WORTH_COMPILING = 2.0  # minimum budget in minutes for compiling the decoding steps during training
-# Share of the budget in which the throughput is checked, and the number of initial steps to ignore.
-WATCHED, FIRST_STEPS = 0.1, 8
+WATCHED, FIRST_STEPS = 0.1, 8  # share of the budget in which the throughput is checked; number of steps to ignore
 CHECK_EVERY = 5.0  # seconds of training between two checks of the throughput
 FASTER = 2.0  # minimum ratio of real to planned throughput for which a new plan is made
 LINEAR_SHARE = 0.25  # maximum share of a budget in minutes for fitting linear classifiers on n-grams
@@ -111,9 +110,8 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
         try:
             return _train(prepared, run, [*observers, *([_PaceWatch(prepared)] if is_watched else [])])
         except _LargerModelFits as found:
-            size = found.plan.size.parameters
-            again = f"this machine is much faster than planned: starting again with {size:,} parameters"
-            notify(observers, "said", again)
+            size = f"{found.plan.size.parameters:,} parameters"
+            notify(observers, "said", f"this machine is much faster than planned: starting again with {size}")
             run.clear()
             return _train(replace(prepared, plan=found.plan), run, observers)
 
@@ -274,12 +272,9 @@ def fit(
     for warning in warnings:
         notify(observers, "said", warning)
     for baseline in _unbeaten(run, best.step, to_beat):
-        advice = (
-            "The model needs more text"
-            if is_over_fitted(run, best.step)
-            else "The model needs more minutes, or more text"
-        )
-        notify(observers, "said", f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). {advice}")
+        more = "more text" if is_over_fitted(run, best.step) else "more minutes, or more text"
+        said = f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). The model needs {more}"
+        notify(observers, "said", said)
     if note := choose_precision(run, context):
         notify(observers, "said", note)
     torch.set_num_threads(n_threads)
