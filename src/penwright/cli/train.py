@@ -284,10 +284,9 @@ def _finish(folder: Path, task: str, json: bool) -> None:
     if json:
         print_json({"run": folder, "task": task, "finished": True})
         return
-    quoted = shlex.quote(str(folder))
-    print_message(
-        f"\nDone. Try next:\n  penwright {'embed' if task == 'encode' else task} {quoted} {_example(folder)}\n  penwright evaluate {quoted}"
-    )
+    command, quoted = "embed" if task == "encode" else task, shlex.quote(str(folder))
+    example = _example(folder)
+    print_message(f"\nDone. Try next:\n  penwright {command} {quoted} {example}\n  penwright evaluate {quoted}")
 
 
 def _example(folder: Path) -> str:
