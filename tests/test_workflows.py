@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from penwright.config import Recipe, Table, validate
+from penwright.config import Recipe, Table, merge, validate
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import Run
 from penwright.tasks import TASKS, generation, reading_of, translation
@@ -134,6 +134,19 @@ def trained_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Path("run"),
     )
     return Path("run")
+
+
+def test_bigram_init_lowers_the_first_loss_and_needs_two_tables(trained: Path) -> None:
+    losses = []
+    model = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
+    for has_bigrams in (False, True):
+        given = {"task": "generate", "data": {"train": ["novel.txt"]}, "training": {"steps": 1}}
+        given = merge(given, {"model": model | {"tie_embeddings": "none"}, "training": {"bigram_init": has_bigrams}})
+        train(prepare(given), Path(f"bigrams-{has_bigrams}"))
+        losses.append(Run.open(Path(f"bigrams-{has_bigrams}")).records("steps.jsonl")[0]["loss"])
+    assert losses[1] < 0.7 * losses[0]
+    with pytest.raises(UsageError, match="tie_embeddings"):
+        prepare(merge(given, {"model": {"tie_embeddings": "all"}}))
 
 
 @pytest.mark.parametrize("checks", [{"WATCHED": 1e-6}, {"CHECK_EVERY": 0.0}], ids=["a single check", "many checks"])

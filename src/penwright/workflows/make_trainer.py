@@ -1,11 +1,12 @@
 """The trainer of a run, in this process or together with other ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import time_ns
 
 from penwright.config import Recipe
+from penwright.data.report import count
 from penwright.errors import PenwrightError, UsageError
 from penwright.model import Model
 from penwright.model.size import size_of
@@ -58,6 +59,19 @@ def make_trainer(
     if shared is not None:
         trainer.saver = _make_saver(ranks, Path(shared), observers)
     return trainer
+
+
+def skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
+    """Yield notices about texts that training leaves out, or reads only in part."""
+    batches, reach = trainer.batches, recipe.model.context_length
+    if n := batches.n_left_out:
+        yield f"left out: {count(n, 'pair')} longer than {reach} tokens, the limit of the model's learned positions"
+    if n := batches.n_cut if recipe.model.text_pairs else 0:
+        yield f"{count(n, 'pair')} longer than the context of {reach} tokens: the end of the longer text is not read"
+    elif n := batches.n_cut if recipe.task == "chat" else 0:
+        yield f"{count(n, 'conversation')} longer than the context of {reach} tokens: only the end is read"
+    elif n := batches.n_cut:
+        yield f"{count(n, 'text')} longer than the context of {reach} tokens: each epoch learns from a different part"
 
 
 def _temporary_folder(run: Run) -> Path:

@@ -16,13 +16,14 @@ from penwright.application import Application
 from penwright.classification.linear import LinearClassifier
 from penwright.config import Recipe
 from penwright.data.corpus import Labelled
-from penwright.data.report import count
 from penwright.decoding.ahead_of_time import with_threads
 from penwright.devices import advise_on_out_of_memory, give_back_memory
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Score
 from penwright.model import make_model
+from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_only import EncoderOnly
+from penwright.model.init import start_from_bigrams
 from penwright.run.folder import LINEAR, METRICS, Run
 from penwright.run.stop_file import clear_stop_files
 from penwright.storage import remember
@@ -38,7 +39,7 @@ from penwright.workflows.background import compilation_note, compile_in_backgrou
 from penwright.workflows.consistency import made_with
 from penwright.workflows.finetune import origin_of_base, start_from_base
 from penwright.workflows.load import CORPUS, load, open_base
-from penwright.workflows.make_trainer import evaluates_first, make_trainer
+from penwright.workflows.make_trainer import evaluates_first, make_trainer, skipped_text
 from penwright.workflows.new_head import fit_head
 from penwright.workflows.optimize import choose_precision, expected_precision
 from penwright.workflows.plan import Prepared
@@ -126,7 +127,7 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
     if context.has_new_head:
         fit_head(context, observers)
     trainer = make_trainer(context, prepared.machine, run, observers)
-    for note in _skipped_text(trainer, context.recipe):
+    for note in skipped_text(trainer, context.recipe):
         notify(observers, "said", note)
     baselines = TASKS[context.recipe.task].baselines(context, False)
     trainer.state.seconds = monotonic() - begin  # computing the baselines counts towards the budget
@@ -186,6 +187,8 @@ def make_context(
     held_out = task.token_store(corpus, tokenizer, corpus.labels, held_out=True)
     model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels), recipe.lora)
     has_new_head = start_from_base(model, recipe, tokenizer, corpus.labels) if is_new or recipe.lora else False
+    if isinstance(model, DecoderOnly) and is_new and recipe.training.bigram_init:
+        start_from_bigrams(model, training.column("text").tokens)
     if isinstance(model, EncoderOnly) and recipe.model.balanced:
         counts = torch.tensor([float(n) for n in corpus.label_counts.values()])
         model.log_prior.copy_((counts / counts.sum()).log())
@@ -228,19 +231,6 @@ def _save_corpus_record(run: Run, context: RunContext) -> None:
     here = os.path.relpath(Path.cwd(), run.real_folder)  # a relative path: run and text can be moved together
     places = {"trained_from": Path(here).as_posix(), "card": asdict(context.card)}
     run.write_json(CORPUS, {**record, **places, "columns": corpus.roles, **origin_of_base(context.recipe)})
-
-
-def _skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
-    """Yield notices about texts that training leaves out, or reads only in part."""
-    batches, reach = trainer.batches, recipe.model.context_length
-    if n := batches.n_left_out:
-        yield f"left out: {count(n, 'pair')} longer than {reach} tokens, the limit of the model's learned positions"
-    if n := batches.n_cut if recipe.model.text_pairs else 0:
-        yield f"{count(n, 'pair')} longer than the context of {reach} tokens: the end of the longer text is not read"
-    elif n := batches.n_cut if recipe.task == "chat" else 0:
-        yield f"{count(n, 'conversation')} longer than the context of {reach} tokens: only the end is read"
-    elif n := batches.n_cut:
-        yield f"{count(n, 'text')} longer than the context of {reach} tokens: each epoch learns from a different part"
 
 
 def fit(
