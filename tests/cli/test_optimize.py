@@ -142,6 +142,20 @@ def background_commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list
     return commands
 
 
+def test_small_models_try_int8_only_if_their_steps_can_be_compiled(
+    runs: Path, background_commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimize, "fastest_first", lambda: ["int8", "float32"])
+    model = open_run(runs / "translator").model()
+    assert optimize.expected_precision(model, torch.device("cpu")) == "int8"
+    monkeypatch.setenv(background.SWITCH, "off")
+    assert optimize.expected_precision(model, torch.device("cpu")) == "float32"
+    monkeypatch.setenv(background.SWITCH, "on")
+    monkeypatch.setattr(background.toolchain, "missing_requirement", lambda: "no compiler")
+    assert optimize.expected_precision(model, torch.device("cpu")) == "float32"
+    assert optimize.expected_precision(open_run(runs / "classifier").model(), torch.device("cpu")) == "float32"
+
+
 @pytest.mark.parametrize("name", ["writer", "translator"])
 def test_first_use_compiles_in_the_background(
     runs: Path, background_commands: list[list[str]], monkeypatch: pytest.MonkeyPatch, name: str

@@ -29,7 +29,7 @@ except ImportError:  # on Windows, decoding steps are not compiled
     fcntl = None  # type: ignore[assignment]
 
 SWITCH = "PENWRIGHT_COMPILE"  # environment variable; "off": compile only if `penwright optimize` is called
-FEWEST_PARAMETERS = 500_000  # minimum number of parameters; smaller models are fast enough without compilation
+FEWEST_PARAMETERS = 100_000  # minimum number of parameters; smaller models are toys
 MOST_PARAMETERS = 300_000_000  # maximum number of parameters; compilation needs memory for random weights
 NICENESS = 10  # nice value with which other programs, training included, get about ten times as much processor time
 LOCK, FAILED = "background.lock", "background-failed"
@@ -43,12 +43,11 @@ def compile_in_background(run: Run, precision: Precision) -> bool:
     Nothing is started for very small or very large models, without a compiler, if `PENWRIGHT_COMPILE` is "off", while
     another process compiles, or if compiling this shape has failed before.
     """
-    if fcntl is None or os.environ.get(SWITCH) == "off" or toolchain.missing_requirement():
+    if not _is_possible():
         return False
     with shapes_only():
         model = _model_of(run, precision)
-    n_parameters = sum(tensor.numel() for tensor in model.state_dict().values())
-    if not FEWEST_PARAMETERS <= n_parameters <= MOST_PARAMETERS or engine.are_steps_kept(model):
+    if not can_be_compiled(model) or engine.are_steps_kept(model):
         return False
     with suppress(PenwrightError, OSError):  # the cache cannot be written, or another process holds the lock
         if not _failure_of(model).exists():
@@ -60,6 +59,16 @@ def compile_in_background(run: Run, precision: Precision) -> bool:
                 _start(run.folder.absolute(), precision, lock.fileno())
                 return True
     return False
+
+
+def can_be_compiled(model: DecoderOnly | EncoderDecoder) -> bool:
+    """Return whether the decoding steps of this model are compiled in the background, now or at first use."""
+    n_parameters = sum(tensor.numel() for tensor in model.state_dict().values())
+    return _is_possible() and FEWEST_PARAMETERS <= n_parameters <= MOST_PARAMETERS
+
+
+def _is_possible() -> bool:
+    return fcntl is not None and os.environ.get(SWITCH) != "off" and not toolchain.missing_requirement()
 
 
 def is_compiling(model: DecoderOnly | EncoderDecoder) -> bool:

@@ -25,6 +25,7 @@ from penwright.run.folder import Run
 from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, AnyCorpus, RunContext, classification
 from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
+from penwright.workflows.background import can_be_compiled
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import OPTIMIZED, OpenedRun, corpus_record, load_translator, open_run
 
@@ -33,7 +34,7 @@ MEASURED_BATCHES = 100
 # Minimum number of target tokens on which a precision is measured after training, for models of up to MEDIUM parameters
 # and for larger ones, of which 4,096 tokens take more than half a minute.
 MEASURED_TARGETS, FEW_TARGETS, MEDIUM = 4096, 1024, 30_000_000
-INT8_FROM = 2_000_000  # minimum number of decoder parameters for int8 by default; smaller models are as fast in float32
+INT8_FROM = 2_000_000  # minimum number of decoder parameters for int8 without compiled steps
 ALIGNMENT = "alignment.json"  # file in a run folder: the attention head that aligns best
 CALIBRATION = "calibration.json"  # file in a run folder: the calibration of a classifier
 
@@ -90,9 +91,10 @@ def _nats_by_precision(opened_run: OpenedRun, say: Say) -> dict[Precision, float
 
 def expected_precision(model: Model, device: torch.device) -> Precision:
     """Return the precision to try for decoding after training. It is used unless the held-out loss rises too much."""
-    if device.type != "cpu" or isinstance(model, EncoderOnly) or n_decoder_parameters(model) < INT8_FROM:
+    if device.type != "cpu" or isinstance(model, EncoderOnly) or "int8" not in fastest_first():
         return "float32"
-    return "int8" if "int8" in fastest_first() else "float32"
+    is_large = n_decoder_parameters(model) >= INT8_FROM
+    return "int8" if is_large or can_be_compiled(model) else "float32"
 
 
 def choose_precision(run: Run, context: RunContext) -> str:
