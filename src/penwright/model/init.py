@@ -56,7 +56,7 @@ def start_from_bigrams(model: "DecoderOnly", tokens: Integer[np.ndarray, " token
     embedding, output, n = model.embedding, model.output, len(model.output.weight)
     counted = torch.from_numpy(tokens[:MOST_COUNTED].astype(np.int64))
     pairs = torch.stack([counted[:-1], counted[1:]])
-    counts = torch.sparse_coo_tensor(pairs, torch.ones(pairs.shape[1]), (n, n)).coalesce()
+    counts = torch.sparse_coo_tensor(pairs, torch.ones(pairs.shape[1]), (n, n), check_invariants=False).coalesce()
     seen, kinds = (torch.bincount(each, minlength=n).float() for each in (pairs[0], counts.indices()[0]))
     share, unigram = seen + 1, torch.bincount(counted, minlength=n) + 1.0
     share, unigram, rows = share / share.sum(), unigram / unigram.sum(), torch.arange(n)
