@@ -43,7 +43,7 @@ class UserTable(NamedTuple):
         return cls(path, header, [row + [""] * (len(header) - len(row)) for row in rows], delimiter)
 
     def texts(self, names: Sequence[str], trained: Sequence[tuple[str, int]], between: str = " ") -> list[str]:
-        """Return the text of each row, with `between` between the cells of several columns.
+        """Return the text of each row. The cells of several columns are joined by `between`.
 
         Without column names, the columns that the run was trained on are used.
         """

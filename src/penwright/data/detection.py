@@ -70,7 +70,7 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
 
 
 def _single_files(paths: list[str]) -> list[str]:
-    """Replace each archive with the files in it, unless there are too many for one table or a pair of files."""
+    """Replace each archive with its files, unless that gives more files than a table or a pair of texts can have."""
     files = expand_archives(paths)
     return files if len(files) <= max(2, len(paths)) else paths
 
@@ -242,7 +242,8 @@ def _refuse_scored_pairs(table: Table, profiles: Sequence[Profile], texts: Seque
             f"{table.name} has pairs of texts, {overview(texts)}, and numbers on a scale, {scale.described()}. "
             "Which task is this?",
             [TRANSLATE],
-            "To learn the numbers: --task score. To learn classes, replace them with names such as low and high",
+            "To predict the numbers, add --task score. To predict classes, replace the numbers with names, "
+            "such as low and high",
         )
 
 

@@ -131,8 +131,8 @@ def _refuse_scale(table: str, label: Profile) -> None:
     if label.is_scale:
         raise PenwrightError(
             f"{table}: column '{label.name}' holds numbers on a scale, such as {label.example} "
-            f"({len(label.values):,} different values in {label.n_rows:,} rows). To learn the numbers: --task score. "
-            "To learn classes, replace them with names such as low and high, or choose a different column: "
+            f"({len(label.values):,} different values in {label.n_rows:,} rows). To predict numbers, add --task score. "
+            "To predict classes, replace the numbers with names such as low and high, or choose a different column: "
             "--set data.label=..."
         )
 

@@ -87,7 +87,7 @@ class _Ngrams:
         self._found = {n: np.zeros(len(wanted), dtype=bool) for n, wanted in self._wanted.items()}
 
     def read(self, text: str, begun: bool) -> None:
-        """Search a chunk of a document. If `begun`, its first word ends the previous chunk and is skipped."""
+        """Search a chunk of a document for the n-grams. If `begun`, skip its first word, which was already read."""
         words = _words(text)
         for n, hashes in _ngrams(words[1:] if begun else words):
             places, known = _look_up(self._wanted[n], hashes)

@@ -94,7 +94,10 @@ def embeddings(model: Model) -> dict[Side, Embedding]:
 
 
 def embedding_of(model: Model, side: Side | None = None) -> Embedding:
-    """Return the embedding of a side, by default the source if there is one; raises UsageError for a missing side."""
+    """Return the embedding of the source or the target; by default, of the source if the model has one.
+
+    Raises UsageError if the model lacks that side.
+    """
     sides = embeddings(model)
     if side is not None and side not in sides:
         raise UsageError(f"only a translator has a {side}; this model has only a {next(iter(sides))}")

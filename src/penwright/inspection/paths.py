@@ -172,7 +172,7 @@ def _inputs(site: _Site, stack: StackRecord, x: Float[Tensor, "rows positions d_
 
 
 def _gradients(model: Model, recording: Recording, aim: AttributionTarget) -> dict[tuple[int, str], Tensor]:
-    """Return the gradient of log p(outcome) for each head's queries, keys and values, and each feed-forward output."""
+    """Return the gradients of log p(outcome) with respect to each feed-forward output, and each head's inputs."""
     kept: dict[tuple[int, str], Tensor] = {}
 
     def keep_inputs(place: SublayerRecord, name: str, kernel: Kernel) -> Kernel:

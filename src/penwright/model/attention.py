@@ -30,7 +30,7 @@ class KeysValues(NamedTuple):
 Kernel = Callable[[Tensor, Tensor, Tensor, KernelMask, float], Tensor]
 CAUSAL_BLOCK = 128  # number of targets per block in plain causal attention; each block skips later sources
 PLAIN_UP_TO = 512  # maximum number of sources for plain attention; a larger weight matrix costs time and memory
-CAUSAL_UP_TO = 1024  # maximum number of sources for causal attention in blocks
+CAUSAL_UP_TO = 1024  # maximum number of source positions for causal attention that is computed block by block
 
 
 def disable_cudnn_attention() -> None:

@@ -62,7 +62,7 @@ def paragraph(block: TextBlock, translator: Translator) -> Paragraph:
 
 
 def short_parts(text: str) -> list[str]:
-    """Split a text into parts that `check_sentence` accepts, before a word if possible."""
+    """Split a text, between words if possible, into parts that `check_sentence` accepts."""
     cuts, start, n_words = [0], 0, 0
     for span in word_spans(text):
         if n_words == MAX_WORDS or (span.end - start > MAX_CHARACTERS and span.start > start):

@@ -18,9 +18,9 @@ def check_file(file: Table) -> None:
         if file.get(part) is not None:
             raise ValueError(f"it defines {part}")
     if (file.get("post_processor") or {}).get("type", "TemplateProcessing") != "TemplateProcessing":
-        raise ValueError("it has a post_processor that Penwright does not write")
+        raise ValueError("it has a post_processor that Penwright does not use")
     if file.get("normalizer") not in (None, {"type": "Prepend", "prepend": " "}):
-        raise ValueError(f"it has a normalizer that Penwright does not write: {file['normalizer']!r}")
+        raise ValueError(f"it has a normalizer that Penwright does not use: {file['normalizer']!r}")
     _require_known_pattern(file.get("pre_tokenizer"))
     ids = _ids_of_pieces(file["model"]["vocab"])
     for token in file["added_tokens"]:
@@ -52,7 +52,7 @@ def _require_known_pattern(splitter: object) -> None:
 
 
 def check_foreign_file(file: Table) -> None:
-    """Raise ValueError unless a tokenizer of another project has a model and a decoder that Penwright supports."""
+    """Raise ValueError if a tokenizer from another project has a model or a decoder that Penwright does not support."""
     for part in PLAIN:
         if file.get(part) is not None:
             raise ValueError(f"it defines {part}")

@@ -209,7 +209,10 @@ def _clean(text: str) -> str:
 
 
 def _with_hidden_specials(file: Table) -> Table:
-    """Return a tokenizer.json that never encodes text as special tokens, not even those of a unigram model."""
+    """Return a tokenizer.json with which text is never encoded as special tokens.
+
+    Only unigram models need a change: their special tokens are also pieces of the vocabulary.
+    """
     added = file["added_tokens"]
     special = {token["content"] for token in added if token["special"]}
     if file["model"]["type"] != "Unigram":

@@ -107,7 +107,7 @@ def _changeable(tokenizer: Tokenizer) -> File:
     if not tokenizer.is_plain or tokenizer.target is not tokenizer:
         raise PenwrightError("a vocabulary whose ids differ from those of its SentencePiece model cannot be changed")
     if model["type"] == "BPE" and (model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")):
-        raise PenwrightError("a BPE vocabulary with word prefixes or suffixes cannot be changed")
+        raise PenwrightError("a BPE vocabulary with markers of word parts, such as ## or </w>, cannot be changed")
     if model["type"] == "BPE":
         model["merges"] = [list(pair) for pair in tokenizer.merges]  # older files store a merge as a string
     return file

@@ -143,7 +143,7 @@ class Session:
             self._handle_over_fitting(scores)
         trainer.synchronize()  # the other ranks wait for a message, because a collective has a time limit
         trainer.state.reserved_seconds = monotonic() - begin
-        # count the time of the evaluation before saving; otherwise, a resumed run would get this time again
+        # before saving, count the evaluation's time as spent; otherwise, a resumed run would be granted it again
         trainer.state.seconds = before + trainer.state.reserved_seconds
         self._save()
         trainer.state.reserved_seconds = monotonic() - begin

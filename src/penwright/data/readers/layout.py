@@ -13,7 +13,7 @@ DELIMITERS = ("\t", ";", "|", ",", "^", "~", "::", "||", "|||")
 FEW_FIT = 0.3  # minimum share of rows of the usual width, if the first row is a header
 TABBED = 0.95  # minimum share of lines with the same number of tabs, if nothing else suggests a table
 MANY_FIT = 0.6  # minimum share of rows of the usual width, if there is no header
-LONGEST_KNOWN = 30  # maximum length of a common column name, in characters
+LONGEST_KNOWN = 30  # column names are rarely longer than this many characters
 LONGEST_NAME = 100  # maximum length of a column name, in characters; surveys use whole questions
 MOST_BEFORE = 20  # maximum number of rows before a header, such as titles and comments
 ENOUGH = 3  # minimum number of values needed to judge the length of a column's texts
@@ -162,7 +162,7 @@ def _fit(lines: Sequence[str], dialect: Dialect, is_cut: bool) -> Fit | None:
 
 
 def _has_written_quotes(lines: Sequence[str], dialect: Dialect) -> bool:
-    """Return whether a CSV writer wrote the quote marks: all are in place, and they cannot all belong to the text."""
+    """Return whether the quote marks are CSV quoting: all surround whole cells, and not all can belong to the text."""
     if not dialect.quote:
         return True
     quote = dialect.quote

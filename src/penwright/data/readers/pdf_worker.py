@@ -1,6 +1,6 @@
 """A program that reads a PDF document from standard input and writes its text to standard output.
 
-The program runs in its own process with limited memory, time and output, which a malicious PDF could exhaust.
+The program runs in its own process, because a malicious PDF could use up all memory, time or disk space.
 Its exit code is 3 for a document with a password, and 4 for a document that cannot be read.
 """
 

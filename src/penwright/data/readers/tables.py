@@ -95,7 +95,10 @@ def has_text_column(table: Table) -> bool:
 
 
 def select(table: Table, first: Sequence[int], second: int, between: str = " ") -> Iterator[tuple[str, str] | Broken]:
-    """Yield the two sides of every row, without spaces around them. Blank cells of the `first` columns are left out."""
+    """Yield the two sides of every row, stripped of surrounding spaces.
+
+    The first side joins the cells of the columns in `first`, except blank ones.
+    """
     for row in table.rows([*first, second]):
         if isinstance(row, Broken):
             yield row

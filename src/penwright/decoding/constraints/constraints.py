@@ -251,7 +251,7 @@ class ConstrainedRows:
         self._places = [self._guide.follow(*place, token) for place, token in pairs]
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep these rows."""
+        """Keep only the given rows of the batch, in the given order."""
         self._places = [self._places[row] for row in rows]
 
 

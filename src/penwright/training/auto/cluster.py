@@ -23,7 +23,7 @@ UTILIZATION, HALF_WIDTH = 0.54, 600.0
 GPUS_PER_HOST = 8
 TOKENS_PER_PARAMETER = 20  # training tokens per parameter for the best model of a given cost (Hoffmann et al. 2022)
 NETWORK = 50e9  # bytes per second between hosts for each GPU (400 Gb/s)
-FEW_TOKENS = 8192  # tokens per GPU and batch below which the estimated throughput is too high
+FEW_TOKENS = 8192  # tokens per batch on each GPU below which the estimated throughput is too high
 
 
 class Gpu(NamedTuple):

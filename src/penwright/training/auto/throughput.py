@@ -36,7 +36,7 @@ MOST_LORA_TOKENS = 256
 def throughput_meter(
     machine: Machine, task: Task, n_labels: int = 2, lora: LoraSettings | None = None
 ) -> MeasureThroughput:
-    """Return a function that times training steps on random tokens, and returns 0 if GPU memory is too small."""
+    """Return a function that measures the tokens per second of training; 0 if GPU memory is too small."""
 
     def measure(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
         model = make_model(task, vocab_size, settings, n_labels, lora).to(machine.device).train()
