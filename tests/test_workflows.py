@@ -6,12 +6,12 @@ from typing import ClassVar
 import pytest
 import torch
 
+from penwright import losses
 from penwright.config import Recipe, Table, merge, validate
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import Run
 from penwright.tasks import TASKS, generation, reading_of, translation
 from penwright.training.auto.planner import Plan
-from penwright.training.distributed import parallel
 from penwright.training.observers import Observer
 from penwright.workflows import load
 from penwright.workflows import resume as resume_workflow
@@ -136,15 +136,15 @@ def trained_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("run")
 
 
-def test_bigram_init_lowers_the_first_loss_and_needs_two_tables(trained: Path) -> None:
-    losses = []
+def test_bigram_init_lowers_the_first_loss_and_needs_two_tables(trained_run: Path) -> None:
+    first_losses = []
     model = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
     for has_bigrams in (False, True):
         given = {"task": "generate", "data": {"train": ["novel.txt"]}, "training": {"steps": 1}}
         given = merge(given, {"model": model | {"tie_embeddings": "none"}, "training": {"bigram_init": has_bigrams}})
         train(prepare(given), Path(f"bigrams-{has_bigrams}"))
-        losses.append(Run.open(Path(f"bigrams-{has_bigrams}")).records("steps.jsonl")[0]["loss"])
-    assert losses[1] < 0.7 * losses[0]
+        first_losses.append(Run.open(Path(f"bigrams-{has_bigrams}")).records("steps.jsonl")[0]["loss"])
+    assert first_losses[1] < 0.7 * first_losses[0]
     with pytest.raises(UsageError, match="tie_embeddings"):
         prepare(merge(given, {"model": {"tie_embeddings": "all"}}))
 
@@ -221,7 +221,7 @@ def test_out_of_memory_during_a_step_gives_advice(trained_run: Path, monkeypatch
     def too_large(*requested: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(parallel, "summed_loss", too_large)
+    monkeypatch.setattr(losses, "summed_loss", too_large)
     with pytest.raises(PenwrightError, match=r"smaller model\.size.*training\.batch_tokens"):
         resume(trained_run, {"training": {"steps": 2}})
 

@@ -130,6 +130,17 @@ def test_estimated_token_counts_are_within_a_quarter_in_all_scripts(
         assert facts.tokens_in("bpe", vocab_size) == pytest.approx(facts.n_bytes / n_bytes, rel=0.25)
 
 
+def test_new_writer_with_subwords_starts_from_bigrams() -> None:
+    recipe = plan_for(NOVELS).recipe
+    assert recipe.tokenizer.type == "bpe" and recipe.training.bigram_init and recipe.model.tie_embeddings == "none"
+    tied = plan_for(NOVELS, model={"tie_embeddings": "all"}).recipe
+    assert tied.model.tie_embeddings == "all" and not tied.training.bigram_init
+    large = plan_for(NOVELS, tokenizer={"vocab_size": 32_000}).recipe
+    characters = plan_for(Facts("generate", 1, 100_000, 60)).recipe
+    for other in (large, characters, plan_for(PAIRS).recipe, plan_for(REVIEWS).recipe):
+        assert other.model.tie_embeddings == "all" and not other.training.bigram_init
+
+
 def test_vocabulary_grows_with_the_text() -> None:
     sizes = [
         plan_for(Facts("generate", 1, n_bytes, 500)).recipe.tokenizer.vocab_size or 0

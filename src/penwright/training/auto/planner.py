@@ -13,8 +13,7 @@ from penwright.training.auto.choices import Choice, Choices, amount, in_words, r
 from penwright.training.auto.throughput import MeasureThroughput
 
 MANY_EPOCHS = 6.0  # number of epochs from which classifiers need a higher token dropout (measured)
-# Epochs after which text generation is better with characters than with subwords. Subwords were 5 % better after 3.5
-# epochs, 2 % better after 5.2, and 6 % worse after 13 (measured).
+# Epochs from which characters beat subwords. Subwords were 5 % better after 3.5 epochs, and 6 % worse after 13.
 CHARACTER_EPOCHS = 6.0
 LORA_RATE = 1e-2  # learning rate of adapters (measured: better than 2e-3 after 40 steps)
 # Usual learning rates for fine-tuning pretrained models, in full and with adapters.
@@ -23,6 +22,7 @@ PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3
 # rate for models that are narrower than BERT (measured with MiniLM, whose width is 384).
 FINE_BATCH, FINE_RATE, NARROW_RATE, WIDTH_OF_BERT = 768, 5e-5, 2e-4, 768
 FEW_LABELS = 64  # texts per label up to which a pretrained encoder is tuned contrastively
+MOST_BIGRAMMED = 8192  # largest vocabulary whose bigrams are learned within seconds
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
 
 
@@ -86,23 +86,17 @@ class _Planner:
         if self._prefers_characters():
             facts = self.facts
             size = f"{in_words(float(facts.letters))} characters, {facts.n_characters:,} of them distinct"
-            why = (
-                ": most characters are whole words"
-                if facts.has_many_characters
-                else ": enough text to learn spelling, but too little to learn many words"
-            )
-            self._suggest("tokenizer.type", "characters", size + why)
+            little = "enough text to learn spelling, but too little to learn many words"
+            why = "most characters are whole words" if facts.has_many_characters else little
+            self._suggest("tokenizer.type", "characters", f"{size}: {why}")
         else:
             self._suggest("tokenizer.type", "bpe", "subwords, which can encode any text")
         if self.choices.section("tokenizer")["type"] in ("bpe", "unigram"):
             vocabulary, reason = self._vocabulary()
             self._suggest("tokenizer.vocab_size", vocabulary, reason)
             if self.facts.task in ("classify", "encode"):
-                self._suggest(
-                    "tokenizer.prefix_space",
-                    True,
-                    "a word gets the same tokens at the start of a text as elsewhere (measured)",
-                )
+                reason = "a word gets the same tokens at the start of a text as elsewhere (measured)"
+                self._suggest("tokenizer.prefix_space", True, reason)
 
     def _prefers_characters(self) -> bool:
         """Return whether a text-generating model should read characters, not subwords.
@@ -155,10 +149,7 @@ class _Planner:
             self._suggest("model.context_length", 256, "longer texts are read in parts")
             batch, reason = 3072, "average, padding included; all batches have the same number of texts"
             if self._is_pretrained:
-                batch, reason = (
-                    FINE_BATCH,
-                    "a pretrained model learns best in many small steps (measured)",
-                )
+                batch, reason = FINE_BATCH, "a pretrained model learns best in many small steps (measured)"
             self._suggest("training.batch_tokens", batch, reason)
 
     def _choose_model(self) -> None:
@@ -177,6 +168,10 @@ class _Planner:
                     self._suggest("finetuning.contrastive", True, f"{few}: needs fewer texts than ordinary training")
                     self._suggest("model.ngrams", False, f"{few}: n-grams need more")
                 self._suggest("model.ngrams", True, "adds a linear classifier, which learns fast (measured)")
+            if self._starts_from_bigrams:
+                reason = "separate embeddings and output layer can start from the bigrams of the text"
+                self._suggest("model.tie_embeddings", "none", reason)
+                self._suggest("training.bigram_init", True, "saves the first part of training (measured)")
         if size is None and self.facts.task == "classify":
             self._suggest("model.n_layers", 2, "labels carry little information; more layers overfit (measured)")
         if size is None and "d_model" not in self.choices.section("model"):
@@ -207,6 +202,16 @@ class _Planner:
         # pairs of epochs and dropout, to be used with weight decay (measured up to 15 epochs)
         rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {amount(epochs, 'epoch')}"
+
+    @property
+    def _starts_from_bigrams(self) -> bool:
+        """Whether the model is a new writer that reads subwords. Bigrams of characters are learned in no time."""
+        model, tokenizer = self.choices.section("model"), self.choices.section("tokenizer")
+        is_new = self.facts.task == "generate" and not self.choices.section("finetuning")
+        reads_subwords = (
+            tokenizer.get("type") in ("bpe", "unigram") and tokenizer.get("vocab_size", 0) <= MOST_BIGRAMMED
+        )
+        return is_new and reads_subwords and model.get("tie_embeddings", "none") == "none"
 
     @property
     def _is_pretrained(self) -> bool:
