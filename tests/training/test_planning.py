@@ -136,8 +136,9 @@ def test_new_writer_with_subwords_starts_from_bigrams() -> None:
     tied = plan_for(NOVELS, model={"tie_embeddings": "all"}).recipe
     assert tied.model.tie_embeddings == "all" and not tied.training.bigram_init
     large = plan_for(NOVELS, tokenizer={"vocab_size": 32_000}).recipe
+    often = plan_for(NOVELS, training={"epochs": 9.0}).recipe
     characters = plan_for(Facts("generate", 1, 100_000, 60)).recipe
-    for other in (large, characters, plan_for(PAIRS).recipe, plan_for(REVIEWS).recipe):
+    for other in (large, often, characters, plan_for(PAIRS).recipe, plan_for(REVIEWS).recipe):
         assert other.model.tie_embeddings == "all" and not other.training.bigram_init
 
 
