@@ -207,14 +207,12 @@ class _Planner:
 
     @property
     def _starts_from_bigrams(self) -> bool:
-        """Whether the model is a new writer with subwords and few epochs. It learns bigrams of characters in no time."""
-        model, tokenizer = self.choices.section("model"), self.choices.section("tokenizer")
+        """Whether the model is a new writer with subwords and few epochs. Bigrams of characters are learned fast."""
+        tokenizer = self.choices.section("tokenizer")
         is_new = self.facts.task == "generate" and not self.choices.section("finetuning")
-        reads_subwords = (
-            tokenizer.get("type") in ("bpe", "unigram") and tokenizer.get("vocab_size", 0) <= MOST_BIGRAMMED
-        )
-        is_free = model.get("tie_embeddings", "none") == "none"
-        return is_new and reads_subwords and is_free and self.capacity.epochs < BIGRAM_EPOCHS
+        has_subwords = tokenizer.get("type") in ("bpe", "unigram") and tokenizer["vocab_size"] <= MOST_BIGRAMMED
+        is_free = self.choices.section("model").get("tie_embeddings", "none") == "none"
+        return is_new and has_subwords and is_free and self.capacity.epochs < BIGRAM_EPOCHS
 
     @property
     def _is_pretrained(self) -> bool:
