@@ -44,7 +44,7 @@ from penwright.workflows.new_head import fit_head
 from penwright.workflows.optimize import choose_precision, expected_precision
 from penwright.workflows.plan import Prepared
 
-WORTH_COMPILING = 2.0  # minimum budget in minutes for compiling the decoding steps during training
+WORTH_COMPILING = 5.0  # minimum budget in minutes for compiling the decoding steps during training
 WATCHED, FIRST_STEPS = 0.1, 8  # share of the budget in which the throughput is checked; number of steps to ignore
 CHECK_EVERY = 5.0  # seconds of training between two checks of the throughput
 FASTER = 2.0  # minimum ratio of real to planned throughput for which a new plan is made
