@@ -16,24 +16,24 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("missing", ["", "there is no C++ compiler"])
 def test_long_cpu_run_is_compiled_if_a_compiler_is_available(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "missing_requirement", lambda: missing)
-    compiled, reason = choose_compilation(CPU, "generate", PAYS_FROM["generate"])
+    compiled, reason = choose_compilation(CPU, PAYS_FROM)
     assert compiled == (not missing) and missing in reason
-    assert not choose_compilation(CPU, "generate", PAYS_FROM["generate"] - 1)[0]
+    assert not choose_compilation(CPU, PAYS_FROM - 1)[0]
 
 
 def test_gpu_run_is_compiled_if_possible_and_other_devices_never(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "missing_requirement", lambda: "")
-    assert choose_compilation(torch.device("cuda"), "translate", PAYS_FROM["translate"])[0]
-    assert not choose_compilation(torch.device("cuda"), "translate", 1.0)[0]
-    assert not choose_compilation(torch.device("mps"), "translate", 1e6)[0]
+    assert choose_compilation(torch.device("cuda"), PAYS_FROM)[0]
+    assert not choose_compilation(torch.device("cuda"), 1.0)[0]
+    assert not choose_compilation(torch.device("mps"), 1e6)[0]
     monkeypatch.setattr(toolchain, "missing_requirement", lambda: "there is no C++ compiler")
-    assert not choose_compilation(torch.device("cuda"), "translate", 1e6)[0]
+    assert not choose_compilation(torch.device("cuda"), 1e6)[0]
 
 
 def test_missing_compiler_is_named_in_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain.sys, "platform", "linux")
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert "C++ compiler" in choose_compilation(CPU, "generate", 1e6)[1]
+    assert "C++ compiler" in choose_compilation(CPU, 1e6)[1]
     with pytest.raises(PenwrightError, match="compile=off"):
         compile_blocks(torch.nn.Linear(1, 1), CPU, dynamic=False)
 

@@ -114,7 +114,7 @@ def doctor(json: Json = False) -> None:
     from penwright.training.compilation import choose_compilation
 
     machine = choose_machine(TrainingSettings(minutes=10))
-    compiled, reason = choose_compilation(machine.device, "generate", 600.0)
+    compiled, reason = choose_compilation(machine.device, 600.0)
     reasons = (
         *machine.reasons,
         f"training on running text for ten minutes would {'' if compiled else 'not '}be compiled: {reason}",

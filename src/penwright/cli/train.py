@@ -124,7 +124,7 @@ def command(
     Ctrl+C saves the run; --resume continues it, bit for bit.
     """
     budget = {"minutes": minutes, "steps": steps, "epochs": epochs}
-    files = {"train": data, "validation": validation, "dictionary": dictionary, "group": group}
+    files: dict[str, object] = {"train": data, "validation": validation, "dictionary": dictionary, "group": group}
     flags = {
         **training_flags(files, columns, task, size, tokenizer, balance=balance, **budget),
         **without_none({"seed": seed, "lora": lora and {"rank": lora}}),

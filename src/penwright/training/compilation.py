@@ -6,33 +6,24 @@ import torch
 from torch import nn
 from torch.fx.experimental import _config as shapes
 
-from penwright.config import Task
 from penwright.errors import PenwrightError
 from penwright.native import toolchain
 from penwright.training.optimizers import blocks_of
 
-# Minimum seconds of training for which compiling pays off, by task. On a CPU, compiling took 22 s, or 60 s if batch
-# lengths vary. It took twice as long on slow cores. GPUs were not measured.
-PAYS_FROM: dict[Task, float] = {
-    "generate": 240.0,
-    "chat": 240.0,
-    "translate": 240.0,
-    "classify": 240.0,
-    "encode": 240.0,
-}
+# Minimum seconds of training for which compiling pays off. On a CPU, compiling took 22 s, 60 s if batch lengths vary,
+# and twice as long on slow cores. GPUs were not measured.
+PAYS_FROM = 240.0
 # Minimum seconds of training with adapters for which compiling pays off. Compiling 30 blocks took one core a minute,
 # and then saved a sixth of the time.
 LORA_PAYS_FROM = 1200.0
 GAIN = 1.45  # measured speedup of training on a CPU
 
 
-def choose_compilation(
-    device: torch.device, task: Task, seconds: float, *, has_adapters: bool = False
-) -> tuple[bool, str]:
+def choose_compilation(device: torch.device, seconds: float, *, has_adapters: bool = False) -> tuple[bool, str]:
     """Decide whether to compile for about this many seconds of training. Return the decision and the reason."""
     if device.type not in ("cpu", "cuda"):
         return False, "untested on this device"
-    if seconds < (LORA_PAYS_FROM if has_adapters else PAYS_FROM[task]):
+    if seconds < (LORA_PAYS_FROM if has_adapters else PAYS_FROM):
         return False, "compiling would take more time than it saves in such a short run"
     missing = toolchain.missing_requirement()
     if missing:

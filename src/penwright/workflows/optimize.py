@@ -103,7 +103,7 @@ def choose_precision(run: Run, context: RunContext) -> str:
     Int8 is chosen if the nats per token on a part of the held-out text rise by at most MAX_LOSS_INCREASE.
     """
     wanted = expected_precision(context.model, context.device)
-    if wanted == "float32" or context.held_out is None:
+    if wanted == "float32" or context.held_out is None or isinstance(context.model, EncoderOnly):
         return ""
     opened_run, nats = open_run(run.folder), dict[Precision, float]()
     n_targets = MEASURED_TARGETS if n_decoder_parameters(context.model) <= MEDIUM else FEW_TARGETS

@@ -166,7 +166,7 @@ def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Obs
     seconds = 60 * (recipe.training.minutes or 0.0)
     if (
         recipe.training.compile == "off"
-        and choose_compilation(machine.device, recipe.task, seconds, has_adapters=recipe.lora is not None)[0]
+        and choose_compilation(machine.device, seconds, has_adapters=recipe.lora is not None)[0]
     ):
         notify(
             observers, "said", "steps are not compiled; --set training.compile=on would save about a third of the time"

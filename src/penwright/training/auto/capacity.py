@@ -260,7 +260,7 @@ class CapacityPlanner:
         if asked != "auto":
             return asked == "on", "as requested"
         has_adapters = bool(self._choices.section("lora"))
-        return choose_compilation(self._device, self._facts.task, seconds, has_adapters=has_adapters)
+        return choose_compilation(self._device, seconds, has_adapters=has_adapters)
 
     def _settings(self, name: str | None) -> ModelSettings:
         table = merge(SIZES[name] if name else {}, self._choices.section("model"))
