@@ -174,7 +174,7 @@ def test_unsupported_settings_are_refused_by_name(changes, named, random_model, 
 
 
 def test_classifier_is_refused(random_model, bpe, tmp_path):
-    with pytest.raises(PenwrightError, match="no classifiers"):
+    with pytest.raises(PenwrightError, match="Export classifiers and encoders to onnx"):
         save_ctranslate2(random_model("classify", bpe), bpe, tmp_path)
 
 

@@ -63,9 +63,10 @@ class OpenedRun(NamedTuple):
         """Load the model of the best or the requested checkpoint. Warn about damaged checkpoints that are skipped."""
         keep_freed_memory()
         disable_cudnn_attention()
+        weights = self.weights()  # read first, because that refuses weights of another shape before memory is allocated
         with no_init_weights():
             model = make_model(self.recipe.task, self.tokenizer.vocab_size, self.recipe.model, len(self.card.labels))
-        load_weights(model, self.weights(), str(self.run.folder))
+        load_weights(model, weights, str(self.run.folder))
         to_precision(model.eval(), precision)
         return model
 
