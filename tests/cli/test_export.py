@@ -31,7 +31,7 @@ def test_impossible_export_is_refused_and_leaves_no_files(
     name: str, to: str, penwright: Command, runs: Path, tmp_path: Path
 ) -> None:
     done = penwright("export", runs / name, "--to", to, "--output", tmp_path / "new")
-    assert done.returncode == 1 and done.stderr.startswith("penwright: ") and "export" in done.stderr
+    assert done.returncode == 1 and done.stderr.startswith("penwright: ") and "export" in done.stderr.lower()
     assert not list(tmp_path.iterdir())
 
 

@@ -5,13 +5,13 @@ import json
 from penwright.data.files import SourceFile
 from penwright.data.report import Dropped, Report
 
-FILE = SourceFile("a.txt", 1234, "00", n_lines=1, n_replaced=2, first_replaced=17, n_nul=1, n_crlf=1)
+FILE = SourceFile("a.txt", 1234, "00", n_lines=3, n_replaced=2, first_replaced=17, n_nul=1, n_crlf=1)
 REPORT = Report("pair", (FILE,), 1001, 998, (Dropped("exact duplicates", 3, "a.txt line 9"),), "held out: 100 pairs")
 
 
 def test_report_lines_give_read_dropped_and_held_out_counts():
     assert REPORT.lines() == [
-        "a.txt: 1,234 bytes, UTF-8, 1 line, 2 invalid byte sequences replaced by U+FFFD, the first at byte 17, "
+        "a.txt: 1,234 bytes, UTF-8, 3 lines, 2 invalid byte sequences replaced by U+FFFD, the first at byte 17, "
         "1 NUL character removed, 1 line ended in CRLF",
         "998 of 1,001 pairs kept; 3 dropped: exact duplicates (first: a.txt line 9)",
         "held out: 100 pairs",
