@@ -109,6 +109,35 @@ def test_hub_name_is_tried_as_user_and_name_first(monkeypatch, first, rest):
     assert asked == ([("user/name",), ("user", "name")] if rest == "name" else [("user/name", "config")])
 
 
+def test_first_rows_of_a_data_set_are_streamed_once(monkeypatch):
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    read, loaded = [], []
+
+    def rows():
+        for i in range(10**6):
+            read.append(i)
+            yield {"text": f"Text number {i}.", "label": i % 2}
+
+    def load(*name: str, streaming: bool):
+        loaded.append(name)
+        data = datasets.IterableDataset.from_generator(rows, features=features)
+        return datasets.IterableDatasetDict({"train": data, "test": data})
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    for _ in range(2):
+        corpus = open_labelled(["hub:some/name@train[:50]"])
+        assert corpus.n_training + corpus.n_held_out == 50 and set(corpus.labels) == {"no", "yes"}
+    assert len(read) <= 1000 and loaded == [("some/name",)]
+    with pytest.raises(PenwrightError, match="has no split 'other'"):
+        open_text(["hub:some/name@other[:50]"])
+
+
+def test_first_rows_of_a_folder_are_its_first_rows(tmp_path):
+    name = saved(tmp_path, {"train": [{"text": f"Document number {i}."} for i in range(60)]})
+    corpus = open_text([f"{name}@train[:30]"])
+    assert corpus.n_training + corpus.n_held_out == 30
+
+
 def test_task_is_detected_from_a_data_set(tmp_path):
     rows = [{"translation": {"de": f"Hund {i}", "en": f"dog {i}"}} for i in range(4)]
     assert detect_task([saved(tmp_path, {"train": rows})])[0] == "translate"

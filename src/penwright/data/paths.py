@@ -57,7 +57,8 @@ def text_files(paths: Sequence[str | Path]) -> list[Path]:
 
 def is_pattern(path: str | Path) -> bool:
     """Return whether the path is a pattern. A file with exactly this name takes precedence."""
-    return WILDCARD.search(str(path)) is not None and not Path(path).exists()
+    name = str(path)
+    return not name.startswith(HUB) and WILDCARD.search(name) is not None and not Path(path).exists()
 
 
 def resolve_from(folder: Path, path: str) -> str:

@@ -2,10 +2,13 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from penwright.data.corpus import Broken
@@ -18,13 +21,17 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 ROWS = 1000  # number of rows per batch
+FIRST_ROWS = re.compile(
+    r"(?P<split>\w*)\[:(?P<number>[1-9][0-9]{0,11})\]"
+)  # the part of a name after @: the first rows
 MANY = 100_000  # for a data set with at least this many rows, size and hash are cached
 
 
 def is_hub(path: str | Path) -> bool:
     """Return whether the path names a data set.
 
-    The forms are `hub:name`, `hub:user/name/config` and `hub:/a/folder`, each with an optional `@split`.
+    The forms are `hub:name`, `hub:user/name/config` and `hub:/a/folder`, each with an optional `@split` or
+    `@split[:1000]`, which are its first 1,000 rows.
     """
     return str(path).startswith(HUB)
 
@@ -32,12 +39,17 @@ def is_hub(path: str | Path) -> bool:
 def open_hub(path: str) -> Records:
     """Open one split of a data set, `train` by default. Class numbers become class names.
 
+    The first rows of a data set on the hub are streamed: the rest is not downloaded.
+
     Raises PenwrightError if the data set or the split does not exist, or has no rows.
     """
     name, _, split = path.removeprefix(HUB).partition("@")
     if not name:
         raise PenwrightError("hub: needs the name of a data set, for example hub:wmt14/de-en or hub:/my/folder@train")
-    rows = _choose_split(_load(name), name, split)
+    if first := FIRST_ROWS.fullmatch(split):
+        rows = _first_rows(name, first["split"], int(first["number"]))
+    else:
+        rows = _choose_split(_load(name), name, split)
 
     def read() -> Iterator[Mapping[str, object] | Broken | None]:
         return _records(rows)
@@ -51,24 +63,34 @@ def open_hub(path: str) -> Records:
     return replace(table, files=(remember_file(key, lambda: _as_file(path, _records(rows))),))
 
 
-def _load(name: str) -> "Dataset | DatasetDict":
+def _first_rows(name: str, split: str, number: int) -> "Dataset":
+    if _folder(name):
+        rows = _choose_split(_load(name), name, split)
+        return rows.select(range(min(number, len(rows))))
+    datasets = _library(name)
     try:
-        import datasets  # noqa: PLC0415 - an extra, and slow to import
-    except ImportError:
-        raise PenwrightError(
-            f"{HUB}{name} needs the library datasets. Install it: pip install 'penwright[hub]'"
-        ) from None
-    folder = Path(name).expanduser()
-    if not folder.is_dir() and name.startswith((".", "/", "~")):
-        raise PenwrightError(f"the folder {folder} does not exist")
-    saved = any((folder / mark).exists() for mark in ("state.json", "dataset_dict.json"))
+        with _quiet():  # the library keeps the rows on disk
+            arguments = {"name": name, "split": split, "number": number}
+            return datasets.Dataset.from_generator(_stream, gen_kwargs=arguments)
+    except datasets.exceptions.DatasetGenerationError as error:
+        if isinstance(error.__cause__, PenwrightError):
+            raise error.__cause__ from None
+        raise PenwrightError(f"the data set {HUB}{name} cannot be streamed: {error.__cause__ or error}") from None
+
+
+def _stream(name: str, split: str, number: int) -> Iterator[Mapping[str, object]]:
+    yield from _records(_choose_split(_load(name, streaming=True), name, split).take(number))
+
+
+def _load(name: str, **options: bool) -> "Dataset | DatasetDict":
+    datasets, folder = _library(name), _folder(name)
     try:
         with _quiet():
-            if saved:
+            if folder and any((folder / mark).exists() for mark in ("state.json", "dataset_dict.json")):
                 return datasets.load_from_disk(str(folder))
-            if folder.is_dir():
+            if folder:
                 return datasets.load_dataset(str(folder))
-            return _download(name)
+            return _download(name, **options)
     except Exception as error:  # the libraries that `datasets` uses raise many kinds of errors
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise PenwrightError(
@@ -77,18 +99,35 @@ def _load(name: str) -> "Dataset | DatasetDict":
         ) from None
 
 
-def _download(name: str) -> "DatasetDict":
-    import datasets  # noqa: PLC0415 - an extra, and slow to import
+def _library(name: str) -> ModuleType:
+    try:
+        return import_module("datasets")  # an extra, and slow to import
+    except ImportError:
+        raise PenwrightError(
+            f"{HUB}{name} needs the library datasets. Install it: pip install 'penwright[hub]'"
+        ) from None
 
+
+def _folder(name: str) -> Path | None:
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if name.startswith((".", "/", "~")):
+        raise PenwrightError(f"the folder {folder} does not exist")
+    return None
+
+
+def _download(name: str, **options: bool) -> "DatasetDict":
+    datasets = _library(name)
     *parts, last = name.split("/")
     if len(parts) == 2:
-        return datasets.load_dataset("/".join(parts), last)
+        return datasets.load_dataset("/".join(parts), last, **options)
     try:
-        return datasets.load_dataset(name)
+        return datasets.load_dataset(name, **options)
     except datasets.exceptions.DatasetNotFoundError:
         if not parts:
             raise
-        return datasets.load_dataset(parts[0], last)  # the name has the form name/config, not user/name
+        return datasets.load_dataset(parts[0], last, **options)  # the form is name/config, not user/name
 
 
 @contextmanager
@@ -120,7 +159,7 @@ def _choose_split(loaded: "Dataset | DatasetDict", name: str, split: str) -> "Da
 
 
 def _records(rows: "Dataset") -> Iterator[Mapping[str, object]]:
-    names = {key: feature.names for key, feature in rows.features.items() if hasattr(feature, "names")}
+    names = {key: feature.names for key, feature in (rows.features or {}).items() if hasattr(feature, "names")}
     for batch in rows.iter(batch_size=ROWS):
         for key, classes in names.items():
             # -1 marks a withheld label; many test sets have such labels
