@@ -17,8 +17,15 @@ from penwright.data.corpus import Columns, LabelKind, ReadingOptions
 from penwright.data.labelled import open_labelled
 from penwright.data.labels import label_set
 from penwright.errors import PenwrightError
-from penwright.evaluation.label_sets import count_sets, scores_of_labels, set_scores, worst_sets
-from penwright.evaluation.regression import correlation, ranks, regression_scores
+from penwright.evaluation.classification import (
+    correlation,
+    count_sets,
+    ranks,
+    regression_scores,
+    scores_of_labels,
+    set_scores,
+    worst_sets,
+)
 from penwright.tasks.multi_label import FEWEST_POSITIVES, fit_thresholds
 
 from ..cli.conftest import QUICK, Command, penwright  # noqa: F401  # a fixture

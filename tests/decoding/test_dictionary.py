@@ -11,7 +11,7 @@ from penwright.data.files import examine
 from penwright.data.parallel import open_pairs
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import Run
-from penwright.tasks.dictionary import FEW_ENTRIES, hinted_source, open_pairs_with_dictionary, read_entries
+from penwright.tasks.translation import FEW_ENTRIES, hinted_source, open_pairs_with_dictionary, read_entries
 from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.hints import with_hints
 from penwright.translation.constraints.requirements import Constraints, constraints_of, places_of

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penwright.evaluation.classification import classification_scores, confusion_and_nll
-from penwright.evaluation.label_report import best_threshold
+from penwright.evaluation.scores import best_threshold
 
 
 def scores_of(counts: list[list[int]]) -> dict[str, float]:

@@ -8,9 +8,9 @@ import transformers
 
 from penwright.config import Table
 from penwright.errors import PenwrightError
+from penwright.formats.export import ModelMetadata
 from penwright.formats.huggingface import load_huggingface
 from penwright.formats.huggingface_export import save_huggingface
-from penwright.formats.outside import ModelMetadata
 from penwright.tokenizers import Tokenizer
 
 GPT2 = {"positions": {"type": "learned"}, "norm": {"type": "layer"}, "bias": True}

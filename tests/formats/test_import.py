@@ -15,7 +15,7 @@ import penwright
 from penwright.config import merge
 from penwright.errors import PenwrightError, UsageError
 from penwright.formats import pretrained
-from penwright.formats.gguf_file import GGUFFile
+from penwright.formats.gguf_import import GGUFFile
 from penwright.formats.huggingface_tokenizer import read_tokenizer
 from penwright.generation.generator import Generator
 from penwright.languages import Languages

@@ -13,11 +13,11 @@ from penwright.classification.classifier import Classifier
 from penwright.config import ModelSettings
 from penwright.decoding.batches import right_padded
 from penwright.errors import PenwrightError
-from penwright.formats.export import save_as
-from penwright.formats.outside import ModelMetadata
+from penwright.formats.export import ModelMetadata
 from penwright.model import make_model
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
+from penwright.workflows.export import save_as
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install 'penwright[onnx]')")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed (pip install 'penwright[onnx]')")

@@ -77,7 +77,7 @@ def test_each_tokenizer_is_used_unchanged(make, spm, tmp_path: Path) -> None:
 
 def test_tokenizer_of_a_gguf_file_is_used(bpe: Tokenizer, random_model, tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="the extra penwright[gguf] is not installed")
-    from penwright.formats.export import save_as
+    from penwright.workflows.export import save_as
 
     save_as("gguf", random_model("generate", bpe), bpe, tmp_path / "gguf")
     ours = read_tokenizer_source(str(tmp_path / "gguf" / "model.gguf"))

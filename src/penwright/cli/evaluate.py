@@ -12,8 +12,7 @@ from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder
 from penwright.errors import UsageError
 
 if TYPE_CHECKING:
-    from penwright.evaluation.label_report import LabelReport, Mistake
-    from penwright.evaluation.scores import Baseline, Score
+    from penwright.evaluation.scores import Baseline, LabelReport, Mistake, Score
 
 MOST_LABELS, MOST_COLUMNS = 50, 12  # maximum number of rows in the score table, and of columns in the confusion matrix
 LONGEST = 80  # maximum number of characters of a text to print

@@ -1,18 +1,22 @@
-"""Scores of predicted labels, and the calibration of the predicted probabilities."""
+"""Scores of predicted labels, sets of labels and numbers, and the calibration of predicted probabilities."""
 
-from math import erf, exp, pi, sqrt
+from collections.abc import Sequence
+from heapq import nlargest
+from math import erf, exp, log, pi, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int64
+import torch
+from jaxtyping import Bool, Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from penwright.evaluation.perplexity import NegativeLogLikelihood
-from penwright.evaluation.scores import Score
+from penwright.evaluation.scores import LONGEST_TEXT, N_MISTAKES, LabelScores, Mistake, Score, label_score
 
 Counts = NDArray[np.int64]
+Numbers = NDArray[np.float64]
 
 
 def confusion_and_nll(
@@ -96,3 +100,121 @@ def debiased_error(calibration: Calibration) -> float:
             gap = deviation * sqrt(2 / pi) * exp(-(ratio**2) / 2) + gap * erf(ratio / sqrt(2))
         redrawn += each.n * gap
     return max(0.0, 2 * calibration.error - redrawn / max(1, calibration.n))
+
+
+class SetCounts(NamedTuple):
+    """The counts of predicted and true labels."""
+
+    right: Int64[Tensor, " n_labels"]  # number of texts for which a label is both predicted and true
+    predicted: Int64[Tensor, " n_labels"]
+    true: Int64[Tensor, " n_labels"]
+    exact: int  # number of texts whose predicted set of labels is the true one
+    n_texts: int
+
+    def plus(self, other: "SetCounts") -> "SetCounts":
+        """Return the sum of these counts and `other`, field by field."""
+        return SetCounts(
+            self.right + other.right,
+            self.predicted + other.predicted,
+            self.true + other.true,
+            self.exact + other.exact,
+            self.n_texts + other.n_texts,
+        )
+
+
+def count_sets(predicted: Bool[Tensor, "texts n_labels"], truth: Float[Tensor, "texts n_labels"]) -> SetCounts:
+    """Count the predicted and the true labels of some texts."""
+    true = truth.bool()
+    exact = int((predicted == true).all(-1).sum())
+    return SetCounts((predicted & true).sum(0), predicted.sum(0), true.sum(0), exact, len(true))
+
+
+def set_scores(counts: SetCounts) -> tuple[Score, ...]:
+    """Return micro-F1, macro-F1 and the exact match, in percent.
+
+    Micro-F1 counts all labels of all texts together. Macro-F1 is the unweighted mean of the F1 scores of all labels
+    that have examples. The exact match is the share of texts whose set of labels is right.
+    """
+    f1 = 200 * counts.right / (counts.predicted + counts.true).clamp(min=1)
+    micro = 200 * int(counts.right.sum()) / max(1, int((counts.predicted + counts.true).sum()))
+    exact = 100 * counts.exact / max(1, counts.n_texts)
+    return (
+        Score("micro-F1", micro, True, f"% over all labels of {counts.n_texts:,} texts"),
+        Score("macro-F1", float(f1[counts.true > 0].mean()) if counts.true.any() else 0.0, True, "%"),
+        Score("exact match", exact, True, "% of the texts"),
+    )
+
+
+def scores_of_labels(
+    counts: SetCounts, labels: Sequence[str], thresholds: Float[Tensor, " n_labels"]
+) -> tuple[LabelScores, ...]:
+    """Return the scores of each label, with its threshold."""
+    numbers = zip(counts.right.tolist(), counts.true.tolist(), counts.predicted.tolist(), strict=True)
+    rows = zip(labels, numbers, thresholds.tolist(), strict=True)
+    return tuple(label_score(label, *three)._replace(threshold=threshold) for label, three, threshold in rows)
+
+
+def nats_of_sets(logits: Float[Tensor, "texts n_labels"], truth: Float[Tensor, "texts n_labels"]) -> float:
+    """Return the negative log-likelihood of the true labels, summed over labels and texts."""
+    return float(F.binary_cross_entropy_with_logits(logits, truth.to(logits), reduction="sum"))
+
+
+def worst_sets(
+    logits: Float[Tensor, "texts n_labels"],
+    truth: Float[Tensor, "texts n_labels"],
+    thresholds: Float[Tensor, " n_labels"],
+    texts: Sequence[str],
+    labels: Sequence[str],
+    first_row: int = 0,
+) -> list[Mistake]:
+    """Return the texts in which a label is wrongly predicted or missed with the most confidence.
+
+    In each Mistake, `predicted` lists all predicted labels of the text, and `label` lists all true labels.
+    """
+    probabilities = logits.sigmoid()
+    predicted = probabilities >= thresholds.to(probabilities)
+    confidence = torch.where(predicted, probabilities, 1 - probabilities) * (predicted != truth.bool())
+    best = confidence.max(-1).values
+    names = np.array(labels, dtype=object)
+    return [
+        Mistake(
+            float(best[row]),
+            ", ".join(names[predicted[row].numpy()]),
+            ", ".join(names[truth[row].bool().numpy()]),
+            texts[row][:LONGEST_TEXT],
+            first_row + row,
+        )
+        for row in nlargest(N_MISTAKES, best.nonzero()[:, 0].tolist(), key=lambda row: float(best[row]))
+    ]
+
+
+def regression_scores(predicted: Numbers, truth: Numbers, deviation: float) -> tuple[Score, ...]:
+    """Return Pearson's correlation, Spearman's rank correlation, the mean absolute error, and nats per text.
+
+    The nats are those of a normal distribution around the prediction. Its standard deviation is `deviation`, that of
+    the training scores.
+    """
+    r, n = correlation(predicted, truth), len(truth)
+    error = (1 - r**2) / sqrt(max(1, n - 1))
+    nats = float(np.square((predicted - truth) / deviation).mean()) / 2 + log(2 * pi) / 2
+    return (
+        Score("Pearson's r", r, True, f"correlation on {n:,} texts, standard error {error:.3f}", error),
+        Score("Spearman's rho", correlation(ranks(predicted), ranks(truth)), True, "correlation of the ranks"),
+        Score("mean absolute error", float(np.abs(predicted - truth).mean())),
+        Score("nats per text", nats),
+    )
+
+
+def correlation(first: Numbers, second: Numbers) -> float:
+    """Return Pearson's correlation, or 0 if either array is constant."""
+    first, second = first - first.mean(), second - second.mean()
+    norm = float(np.linalg.norm(first) * np.linalg.norm(second))
+    return float(first @ second) / norm if norm > 0 else 0.0
+
+
+def ranks(numbers: Numbers) -> Numbers:
+    """Return the rank of each number. Equal numbers share the mean of their ranks."""
+    _, places, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    found: Numbers = (ends - (counts - 1) / 2)[places.reshape(-1)].astype(np.float64)
+    return found

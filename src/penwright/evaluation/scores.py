@@ -1,9 +1,127 @@
-"""The scores of an evaluation, and sample outputs for people to read."""
+"""The scores of an evaluation, the report on a classifier's labels, and sample outputs for people to read."""
 
+from collections.abc import Sequence
+from heapq import nlargest
 from math import isfinite
 from typing import NamedTuple
 
-from penwright.evaluation.label_report import LabelReport
+import numpy as np
+from jaxtyping import Float, Int64
+from numpy.typing import NDArray
+from torch import Tensor
+
+from penwright.text import BETWEEN_TEXTS
+
+N_MISTAKES = 20
+LONGEST_TEXT = 300  # maximum number of characters of a text to store
+
+
+class LabelScores(NamedTuple):
+    """The scores of one label, in percent. A score is None if no text counts towards it."""
+
+    label: str
+    precision: float | None  # share of correct predictions among the texts with this predicted label
+    recall: float | None  # share of correct predictions among the texts with this true label
+    f1: float | None  # harmonic mean of precision and recall
+    n_texts: int  # number of texts with this true label
+    threshold: float | None = None  # a text gets the label from this probability on; None if each text has one label
+
+
+class Mistake(NamedTuple):
+    """A text whose predicted label is wrong."""
+
+    probability: float  # probability of the predicted label
+    predicted: str
+    label: str  # true label
+    text: str  # beginning of the text
+    row: int  # index of the text among all texts, from 0
+
+
+class Threshold(NamedTuple):
+    """The decision threshold that maximizes the F1 of a label, and the scores (in percent) with this threshold.
+
+    The same texts determine the threshold and the scores, so the scores are slightly optimistic.
+    """
+
+    label: str
+    threshold: float
+    precision: float
+    recall: float
+    f1: float
+
+
+class LabelReport(NamedTuple):
+    """A report on the labels of a classifier. In the confusion matrix, rows are true labels."""
+
+    labels: tuple[LabelScores, ...]
+    confusion: list[list[int]]  # empty if texts can have several labels
+    mistakes: tuple[Mistake, ...]  # mistakes with the highest probabilities, in descending order
+    threshold: Threshold | None = None  # best threshold for the rarer label; None unless there are exactly two labels
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the report as a dictionary for JSON."""
+        return {
+            "labels": [
+                {name: value for name, value in each._asdict().items() if name != "threshold" or value is not None}
+                for each in self.labels
+            ],
+            "confusion": self.confusion,
+            "mistakes": [each._asdict() for each in self.mistakes],
+            **({"threshold": self.threshold._asdict()} if self.threshold else {}),
+        }
+
+
+def label_scores(counts: NDArray[np.int64], labels: Sequence[str]) -> tuple[LabelScores, ...]:
+    """Return the scores of each label from a confusion matrix."""
+    numbers = zip(np.diag(counts).tolist(), counts.sum(1).tolist(), counts.sum(0).tolist(), strict=True)
+    return tuple(label_score(label, *three) for label, three in zip(labels, numbers, strict=True))
+
+
+def label_score(label: str, correct: int, n_true: int, n_predicted: int) -> LabelScores:
+    """Return the scores of a label, from its numbers of true positives (`correct`), texts and predictions."""
+    precision = 100 * correct / n_predicted if n_predicted else None
+    recall = 100 * correct / n_true if n_true else None
+    f1 = 200 * correct / (n_true + n_predicted) if n_true + n_predicted else None
+    return LabelScores(label, precision, recall, f1, n_true)
+
+
+def best_threshold(probabilities: NDArray[np.float64], is_label: NDArray[np.bool_], label: str) -> Threshold | None:
+    """Return the threshold that maximizes F1, given each text's probability of the label; None if no text has it."""
+    order = np.argsort(-probabilities, kind="stable")
+    sorted_probabilities, n_right = probabilities[order], np.cumsum(is_label[order])
+    lower = np.append(sorted_probabilities[1:], 0.0)
+    places = np.flatnonzero(sorted_probabilities > lower)  # texts with equal probabilities get the same label
+    if not len(places) or not n_right[-1]:
+        return None
+    f1 = 2 * n_right[places] / (places + 1 + n_right[-1])
+    best = places[np.argmax(f1)]
+    precision, recall = n_right[best] / (best + 1), n_right[best] / n_right[-1]
+    middle = (sorted_probabilities[best] + lower[best]) / 2
+    return Threshold(label, float(middle), *(float(100 * each) for each in (precision, recall, f1.max())))
+
+
+def worst_mistakes(
+    log_probs: Float[Tensor, "texts n_labels"],
+    truth: Int64[Tensor, " texts"],
+    texts: Sequence[str],
+    labels: Sequence[str],
+    first_row: int = 0,
+    most: int = N_MISTAKES,
+) -> list[Mistake]:
+    """Return the most confident mistakes among these texts."""
+    best = log_probs.max(-1)
+    wrong = (best.indices != truth).nonzero()[:, 0].tolist()
+    worst = nlargest(most, wrong, key=lambda row: float(best.values[row]))
+    return [
+        Mistake(
+            float(best.values[row].exp()),
+            labels[int(best.indices[row])],
+            labels[int(truth[row])],
+            texts[row].replace(BETWEEN_TEXTS, " | ")[:LONGEST_TEXT],
+            first_row + row,
+        )
+        for row in worst
+    ]
 
 
 class Baseline(NamedTuple):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from penwright.config import ModelSettings, Precision
 from penwright.errors import PenwrightError
-from penwright.formats.outside import NO_METADATA, ModelMetadata, check_limits, cpu_copy, optional_package
+from penwright.formats.export import NO_METADATA, ModelMetadata, check_limits, cpu_copy, optional_package
 from penwright.model import Model
 from penwright.model.attention import Attention
 from penwright.model.block import Block, Stack

@@ -1,51 +1,62 @@
-"""The entry point to all export formats."""
+"""What exports share: metadata, the packages and limits of engines, and a new folder that is complete or absent."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Literal
+from typing import Any, NamedTuple
 
-from penwright.config import Precision
+import torch
+from torch import Tensor
+
+from penwright.config import ChatSettings, ModelSettings
 from penwright.errors import PenwrightError, UsageError
-from penwright.formats.ctranslate2 import save_ctranslate2
-from penwright.formats.gguf import save_gguf
-from penwright.formats.huggingface_export import save_huggingface
-from penwright.formats.onnx import save_onnx
-from penwright.formats.outside import NO_METADATA, ModelMetadata
-from penwright.model import Model
-from penwright.tokenizers import Tokenizer
-
-Format = Literal["ctranslate2", "gguf", "huggingface", "onnx"]
-SAVERS: dict[Format, Callable[[Model, Tokenizer, Path, Precision, ModelMetadata], None]] = {
-    "ctranslate2": save_ctranslate2,
-    "gguf": save_gguf,
-    "huggingface": save_huggingface,
-    "onnx": save_onnx,
-}
 
 
-def save_as(
-    to: Format,
-    model: Model,
-    tokenizer: Tokenizer,
-    folder: Path,
-    precision: Precision = "float32",
-    metadata: ModelMetadata = NO_METADATA,
-) -> None:
-    """Export a model to a new folder in the format of an engine. The folder is created only if the export succeeds.
+class ModelMetadata(NamedTuple):
+    """The contents of a model's files besides the weights and the tokenizer."""
 
-    Raises PenwrightError for a classifier that is mixed with an n-gram classifier, which other engines cannot run.
+    labels: tuple[str, ...] = ()
+    licence: str | None = None
+    card: str = ""  # text of README.md: the origin of an imported model
+    chat: ChatSettings | None = None  # the chat template, if the writer is a chat model
+
+
+NO_METADATA = ModelMetadata()
+Limits = Mapping[str, tuple[object, ...]]  # values that an engine supports, by key of [model]
+
+
+def optional_package(name: str, extra: str) -> Any:
+    """Import a module that only an extra of Penwright installs.
+
+    Raises PenwrightError, with the installation command, if the module is missing.
     """
-    if to in ("huggingface", "onnx") and metadata.labels and model.settings.ngrams:
+    try:
+        return import_module(name)
+    except ImportError as error:
         raise PenwrightError(
-            f"this classifier cannot be exported to {to}: it is mixed with an n-gram classifier, which other engines "
-            "cannot run. Train a classifier without n-grams: --set model.ngrams=false"
-        )
-    with new_folder(folder) as unfinished:
-        SAVERS[to](model, tokenizer, unfinished, precision, metadata)
-        write_card(metadata, unfinished)
+            f"cannot import {name}: {error}. Install it with: pip install 'penwright[{extra}]'"
+        ) from error
+
+
+def check_limits(settings: ModelSettings, limits: Limits, engine: str) -> None:
+    """Raise PenwrightError, naming the unsupported settings, if an engine does not support a model."""
+    table = settings.model_dump()
+    table |= {f"{outer}.{key}": table[outer][key] for outer in ("positions", "norm") for key in table[outer]}
+    unsupported = [
+        f"model.{key} = {table[key]!r} (only {', '.join(map(repr, values))})"
+        for key, values in limits.items()
+        if table[key] not in values
+    ]
+    if unsupported:
+        raise PenwrightError(f"{engine} cannot run this model. It does not support {'; '.join(unsupported)}")
+
+
+def cpu_copy(tensor: Tensor) -> Tensor:
+    """Return a contiguous float32 copy on the CPU that shares no memory with the model."""
+    return tensor.detach().to("cpu", torch.float32, copy=True).contiguous()
 
 
 def write_card(metadata: ModelMetadata, folder: Path) -> None:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from penwright.config import ModelSettings, Precision, Table, flatten
 from penwright.errors import PenwrightError
+from penwright.formats.export import NO_METADATA, ModelMetadata, check_limits, cpu_copy, optional_package
 from penwright.formats.gguf_tokenizer import describe_tokenizer
-from penwright.formats.outside import NO_METADATA, ModelMetadata, check_limits, cpu_copy, optional_package
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.positions import rotary_frequencies, scaled

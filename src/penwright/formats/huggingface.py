@@ -1,16 +1,37 @@
-"""Conversion of the transformers library's config.json and tensors to our settings and weights, by lookup tables."""
+"""Import of models in the layout of the Hugging Face Hub, by tables that map config.json and tensors to ours."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from penwright.config import ModelSettings, Table, merge, validate
 from penwright.errors import PenwrightError
-from penwright.formats.architectures import ARCHITECTURES, VALUE_NAMES, Architecture, Config, Tensors
-from penwright.formats.huggingface_files import read_config, read_tensors
-from penwright.formats.pretrained import Outline, listed, outlined, require_all
+from penwright.formats.architectures import VALUE_NAMES, Architecture, Config
+from penwright.formats.architectures.encoders import ENCODERS
+from penwright.formats.architectures.translators import TRANSLATORS
+from penwright.formats.architectures.writers import WRITERS
+from penwright.formats.huggingface_files import (
+    TOKENIZER_FILES,
+    licence_of,
+    read_config,
+    read_optional,
+    read_tensors,
+    shards_of,
+)
+from penwright.formats.huggingface_tokenizer import read_template, read_tokenizer, special_names
+from penwright.formats.pretrained import (
+    Outline,
+    Pretrained,
+    Tensors,
+    fit_vocabulary,
+    listed,
+    outlined,
+    read_chat,
+    require_all,
+)
+from penwright.languages import Languages
 from penwright.model import Model, make_model
 from penwright.model.weights import load_weights
 
@@ -36,6 +57,8 @@ ROPE_KEYS = {  # for each type of RoPE scaling: {transformers key: our key}
         "original_max_position_embeddings": "original_context",
     },
 }
+ARCHITECTURES = WRITERS | TRANSLATORS | ENCODERS  # by the name of the class in transformers
+POOLING = "1_Pooling/config.json"  # file with the pooling settings of sentence-transformers
 
 
 class TensorSource(NamedTuple):
@@ -186,3 +209,58 @@ def _parts(source: TensorSource, tensor: Tensor) -> Iterator[tuple[str, Tensor]]
         raise PenwrightError(f"{source.name} has shape {tuple(tensor.shape)}, but config.json implies {expected}")
     for name, part in zip(source.parameters, tensor.split(rows), strict=True):
         yield name, part.contiguous()
+
+
+def read_huggingface(folder: Path, languages: Languages | None = None) -> Pretrained:
+    """Read the model in a folder. Raises PenwrightError, naming the file or key, if the model cannot be used."""
+    try:
+        return _read(folder, languages)
+    except PenwrightError as error:
+        raise PenwrightError(f"{folder}: {error}") from None
+
+
+def _read(folder: Path, languages: Languages | None) -> Pretrained:
+    config = read_config(folder)
+    architecture = architecture_of(config)
+    settings_from_huggingface(config)  # check the settings before reading large files
+    generation = read_optional(folder, "generation_config.json")
+    tokenizer = read_tokenizer(folder, {**generation, **config}, architecture.task, languages)
+    outline, weights = weights_from_huggingface(config, read_tensors(folder))
+    if architecture.task == "classify" and not architecture.has_head:
+        outline = _pooled(outline, weights, folder)
+    outline = fit_vocabulary(outline, weights, tokenizer)
+    names = [name for name in ("config.json", *TOKENIZER_FILES) if (folder / name).is_file()]
+    special, notes = special_names(folder), list[str]()
+    template = read_template(folder) if architecture.task == "generate" else None
+    return Pretrained(
+        outline=outline,
+        weights=weights,
+        tokenizer=tokenizer,
+        files=[*(folder / name for name in names), *shards_of(folder)],
+        architecture=_name_of(config),
+        licence=licence_of(folder),
+        labels=labels_in(config) if outline.n_labels else (),
+        languages=languages,
+        chat=read_chat(template, special.get("bos", ""), tokenizer.pieces[tokenizer.end_id], tokenizer, notes),
+        notes=notes,
+    )
+
+
+def _name_of(config: dict[str, Any]) -> str:
+    return str(config["architectures"][0])
+
+
+def _pooled(outline: Outline, weights: Tensors, folder: Path) -> Outline:
+    """Return the arguments for building an encoder, with the folder's sentence-transformers pooling, if any."""
+    place = folder / POOLING
+    pooling = read_optional(place.parent, place.name) if place.is_file() else {}
+    modes = [name for name, used in pooling.items() if name.startswith("pooling_mode_") and used is True]
+    if not modes:
+        return outline
+    kinds = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
+    if len(modes) > 1 or modes[0] not in kinds:
+        raise PenwrightError(f"{POOLING}: {', '.join(modes)} is not supported. Supported: one of {', '.join(kinds)}")
+    for name in ("pooler.weight", "pooler.bias"):  # drop these weights, which were trained for next-sentence prediction
+        weights.pop(name, None)
+    changes = {"pooling": kinds[modes[0]], "pooler": False}
+    return outline._replace(settings=outline.settings.model_copy(update=changes))

@@ -11,10 +11,16 @@ from torch import Tensor
 
 from penwright.config import ChatSettings, Precision, Task
 from penwright.errors import PenwrightError
-from penwright.formats.architectures import ARCHITECTURES, VALUE_NAMES, Architecture
-from penwright.formats.huggingface import ROPE_KEYS, TensorSource, settings_from_huggingface, tensor_sources
+from penwright.formats.architectures import VALUE_NAMES, Architecture
+from penwright.formats.export import NO_METADATA, ModelMetadata, cpu_copy
+from penwright.formats.huggingface import (
+    ARCHITECTURES,
+    ROPE_KEYS,
+    TensorSource,
+    settings_from_huggingface,
+    tensor_sources,
+)
 from penwright.formats.huggingface_tokenizer import OWN_TOKENIZER
-from penwright.formats.outside import NO_METADATA, ModelMetadata, cpu_copy
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder

@@ -1,5 +1,6 @@
-"""A reader of folders in the layout of the Hugging Face Hub: JSON and safetensors, never pickles."""
+"""Models in the layout of the Hugging Face Hub: downloads, JSON and safetensors, never pickles."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,20 @@ from safetensors.torch import load_file
 from torch import Tensor, bfloat16, float16, float32
 
 from penwright.errors import PenwrightError
+from penwright.formats.export import optional_package
 from penwright.formats.pretrained import require_memory
 from penwright.storage import MAX_BYTES, MOST_IN_SMALL, UnsafeFile, parse_json, read_bytes, read_json
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
+TOKENIZER_FILES = (
+    *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"),
+    *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"),
+    *("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja"),
+)
 DTYPES = (float32, float16, bfloat16)
+PREFIX = "hub:"
+WANTED = ("config.json", INDEX, "*.safetensors", *TOKENIZER_FILES, "1_Pooling/config.json", "README.md", "LICENSE*")
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -107,3 +116,19 @@ def licence_of(folder: Path) -> str | None:
         if key.strip() in ("license", "licence") and value.strip():
             return value.strip().strip("\"'")[:100]
     return next((f"see {name}" for name in ("LICENSE", "LICENSE.txt") if (folder / name).is_file()), None)
+
+
+def download(name: str, wanted: Sequence[str] = WANTED) -> Path:
+    """Download these files of a model on the Hugging Face Hub, unless they are cached. Return the folder.
+
+    Raises PenwrightError if the download fails.
+    """
+    hub = optional_package("huggingface_hub", "hub")
+    try:
+        return Path(hub.snapshot_download(name, allow_patterns=[*wanted]))
+    except Exception as error:  # a network error, an error of the Hub, or a wrong name
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise PenwrightError(
+            f"{PREFIX}{name} cannot be downloaded: {reason}. Check the name and the network, "
+            "or download the folder by other means and import it"
+        ) from None

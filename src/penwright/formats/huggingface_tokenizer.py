@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from penwright.config import Task
 from penwright.errors import PenwrightError
-from penwright.formats.huggingface_files import read_content, read_optional
+from penwright.formats.huggingface_files import TOKENIZER_FILES, read_content, read_optional
 from penwright.languages import Languages
 from penwright.storage import MAX_BYTES, MOST_IN_SMALL, parse_json
 from penwright.tokenizers.checks import FOREIGN
@@ -17,11 +17,6 @@ from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
 from penwright.tokenizers.sentencepiece import added_token, as_tokenizer_json, parse_sentencepiece
 
 Table = dict[str, Any]
-FILES = (
-    *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"),
-    *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"),
-    *("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja"),
-)
 OWN_TOKENIZER = "penwright-tokenizer.json"  # for exported translators; their tokenizers do not fit a tokenizer.json
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 USUAL = {role: f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}  # special tokens of BERT
@@ -58,7 +53,9 @@ def tokenizer_json(folder: Path, config: Table) -> Table:
     for name in ("source.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"):
         if (content := read_content(folder, name)) is not None:
             return as_tokenizer_json(parse_sentencepiece(content))
-    raise PenwrightError(f"there is no tokenizer. Penwright reads {', '.join(FILES[:2])} and SentencePiece models")
+    raise PenwrightError(
+        f"there is no tokenizer. Penwright reads {', '.join(TOKENIZER_FILES[:2])} and SentencePiece models"
+    )
 
 
 def wordpiece(vocabulary: str, settings: Table) -> Table:

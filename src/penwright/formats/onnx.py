@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from penwright.config import Precision
 from penwright.decoding.batches import evaluating
 from penwright.errors import PenwrightError
-from penwright.formats.outside import NO_METADATA, ModelMetadata, optional_package
+from penwright.formats.export import NO_METADATA, ModelMetadata, optional_package
 from penwright.model import Model
 from penwright.model.encoder_only import EncoderOnly
 from penwright.storage import let_others_read

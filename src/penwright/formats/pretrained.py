@@ -1,20 +1,21 @@
-"""Models imported from other projects: settings, weights under our names, tokenizer and origin."""
+"""Models imported from other projects: settings, weights under our names, tokenizer, chat template and origin."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from penwright.config import ChatSettings, ModelSettings, Task
+from penwright.config import ChatSettings, ModelSettings, Task, validate
 from penwright.errors import PenwrightError
 from penwright.languages import Languages
 from penwright.model import Model, make_model
 from penwright.model.init import shapes_only
 from penwright.model.weights import VOCABULARY
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.chat_template import ChatTemplate, Message, template_of
 
 Tensors = dict[str, Tensor]
 LEAST_NAMED = 0.9  # minimum fraction of embeddings that belong to a token
@@ -109,3 +110,36 @@ def listed(names: Iterable[object]) -> str:
     words = [str(name) for name in names]
     shown = ", ".join(words[:8])
     return shown if len(words) <= 8 else f"{shown} and {len(words) - 8} more"
+
+
+def read_chat(
+    template: Any, bos_token: str, eos_token: str, tokenizer: Tokenizer, notes: list[str]
+) -> ChatSettings | None:
+    """Return the settings of a model's chat template, or None.
+
+    The template is tried on one message, in a sandbox. If it is too long or fails, append the reason to `notes` and
+    return None.
+    """
+    if template is None:
+        return None
+    given = {"template": template, "bos_token": bos_token, "eos_token": eos_token}
+    try:
+        settings = validate(ChatSettings, given, "the chat template")
+        template_of(settings).turns([Message("user", "Hello")])
+        end = _end_of_turn(template_of(settings), tokenizer)
+    except PenwrightError as error:
+        notes.append(f"the chat template is left out, so the model cannot chat: {error}")
+        return None
+    return settings if end in ("", eos_token) else settings.model_copy(update={"end_of_turn": end})
+
+
+def _end_of_turn(template: ChatTemplate, tokenizer: Tokenizer) -> str:
+    """Return the special token that the template writes after an answer; "" if it writes none.
+
+    It is often not the end token of the tokenizer: many base models end a document and a turn with different tokens.
+    """
+    try:
+        after = template.after_answer().lstrip(" ")
+    except PenwrightError:  # the template rejects conversations of more than one message
+        return ""
+    return max((name for name in tokenizer.special_ids if after.startswith(name)), key=len, default="")

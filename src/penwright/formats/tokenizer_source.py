@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from penwright.errors import PenwrightError
-from penwright.formats.gguf_file import GGUFFile
+from penwright.formats.gguf_import import GGUFFile
 from penwright.formats.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
-from penwright.formats.hub import PREFIX, TOKENIZER, download
-from penwright.formats.huggingface_files import read_optional
+from penwright.formats.huggingface_files import PREFIX, TOKENIZER_FILES, download, read_optional
 from penwright.formats.huggingface_tokenizer import Table, special_names, tokenizer_json, wordpiece
 from penwright.run.folder import RECIPE
 from penwright.storage import parse_json, read_bytes
@@ -31,7 +30,11 @@ def read_tokenizer_source(source: str) -> Tokenizer:
 
     A tokenizer that has no special token for the start, the end or padding gets one, after all other tokens.
     """
-    path = download(source.removeprefix(PREFIX), TOKENIZER) if source.startswith(PREFIX) else Path(source)
+    path = (
+        download(source.removeprefix(PREFIX), ("config.json", *TOKENIZER_FILES))
+        if source.startswith(PREFIX)
+        else Path(source)
+    )
     if not path.exists():
         raise PenwrightError(f"there is no tokenizer {path}. Choose a run, a folder, a tokenizer file or {PREFIX}NAME")
     folder = path if path.is_dir() else path.parent

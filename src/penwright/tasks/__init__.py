@@ -25,7 +25,7 @@ from penwright.evaluation.scores import Sample, Score
 from penwright.storage import cache_folder
 from penwright.tasks import chat, classification, encoding, generation, labelled, multi_label, regression, translation
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext, make_card, reading_of
-from penwright.tasks.dictionary import open_pairs_with_dictionary
+from penwright.tasks.translation import open_pairs_with_dictionary
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.pairs import text_in_pieces
 

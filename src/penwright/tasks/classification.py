@@ -17,16 +17,17 @@ from penwright.evaluation.classification import (
     confusion_and_nll,
     debiased_error,
 )
-from penwright.evaluation.label_report import (
+from penwright.evaluation.perplexity import NegativeLogLikelihood
+from penwright.evaluation.scores import (
     N_MISTAKES,
     LabelReport,
     Mistake,
+    Sample,
+    Score,
     best_threshold,
     label_scores,
     worst_mistakes,
 )
-from penwright.evaluation.perplexity import NegativeLogLikelihood
-from penwright.evaluation.scores import Sample, Score
 from penwright.tasks.context import AnyCorpus, RunContext
 from penwright.tasks.labelled import (
     LINEAR,

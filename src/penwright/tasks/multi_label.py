@@ -9,8 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from penwright.classification.mixture import fit_mixture_of_sets
-from penwright.evaluation.label_report import N_MISTAKES, LabelReport, Mistake, best_threshold
-from penwright.evaluation.label_sets import (
+from penwright.evaluation.classification import (
     SetCounts,
     count_sets,
     nats_of_sets,
@@ -18,7 +17,7 @@ from penwright.evaluation.label_sets import (
     set_scores,
     worst_sets,
 )
-from penwright.evaluation.scores import Sample, Score
+from penwright.evaluation.scores import N_MISTAKES, LabelReport, Mistake, Sample, Score, best_threshold
 from penwright.tasks.context import RunContext
 from penwright.tasks.labelled import (
     LINEAR,

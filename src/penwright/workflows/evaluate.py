@@ -14,9 +14,8 @@ from penwright.data.paths import resolve_from
 from penwright.data.report import count
 from penwright.devices import CPU, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
-from penwright.evaluation.label_report import Mistake
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
-from penwright.evaluation.scores import Baseline, Score
+from penwright.evaluation.scores import Baseline, Mistake, Score
 from penwright.languages import Languages, languages_between
 from penwright.model import Model
 from penwright.run.folder import Run

@@ -1,21 +1,34 @@
 """Export a run for another engine, as an adapter, or as a new run."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 from penwright.config import Precision
-from penwright.errors import UsageError
-from penwright.formats.export import Format, new_folder, save_as, write_card
-from penwright.formats.outside import ModelMetadata
+from penwright.errors import PenwrightError, UsageError
+from penwright.formats.ctranslate2 import save_ctranslate2
+from penwright.formats.export import NO_METADATA, ModelMetadata, new_folder, write_card
+from penwright.formats.gguf import save_gguf
+from penwright.formats.huggingface_export import save_huggingface
+from penwright.formats.onnx import save_onnx
 from penwright.formats.peft import Adapter, load_adapter, save_adapter
+from penwright.model import Model
 from penwright.model.lora import merged
 from penwright.model.weights import load_weights
 from penwright.run.checkpoints import Tensors
 from penwright.run.folder import Run
+from penwright.tokenizers import Tokenizer
 from penwright.workflows.consistency import made_with
 from penwright.workflows.load import CORPUS, OpenedRun, corpus_record, open_base, open_run
 
+Format = Literal["ctranslate2", "gguf", "huggingface", "onnx"]
+SAVERS: dict[Format, Callable[[Model, Tokenizer, Path, Precision, ModelMetadata], None]] = {
+    "ctranslate2": save_ctranslate2,
+    "gguf": save_gguf,
+    "huggingface": save_huggingface,
+    "onnx": save_onnx,
+}
 AnyFormat = Literal[Format, "peft", "penwright"]
 
 
@@ -41,6 +54,28 @@ def export(
             _save_run(run, {name: parameter.detach() for name, parameter in model.named_parameters()}, unfinished)
     else:
         save_as(to, model, run.tokenizer, output, precision, _metadata(run))
+
+
+def save_as(
+    to: Format,
+    model: Model,
+    tokenizer: Tokenizer,
+    folder: Path,
+    precision: Precision = "float32",
+    metadata: ModelMetadata = NO_METADATA,
+) -> None:
+    """Export a model to a new folder in the format of an engine. The folder is created only if the export succeeds.
+
+    Raises PenwrightError for a classifier that is mixed with an n-gram classifier, which other engines cannot run.
+    """
+    if to in ("huggingface", "onnx") and metadata.labels and model.settings.ngrams:
+        raise PenwrightError(
+            f"this classifier cannot be exported to {to}: it is mixed with an n-gram classifier, which other engines "
+            "cannot run. Train a classifier without n-grams: --set model.ngrams=false"
+        )
+    with new_folder(folder) as unfinished:
+        SAVERS[to](model, tokenizer, unfinished, precision, metadata)
+        write_card(metadata, unfinished)
 
 
 def _metadata(run: OpenedRun) -> ModelMetadata:

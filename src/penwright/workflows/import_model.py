@@ -13,8 +13,8 @@ from penwright.application import Application
 from penwright.config import Recipe, Table, merge, validate
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
 from penwright.formats.gguf_import import read_gguf
-from penwright.formats.hub import PREFIX, download
-from penwright.formats.huggingface_import import read_huggingface
+from penwright.formats.huggingface import read_huggingface
+from penwright.formats.huggingface_files import PREFIX, download
 from penwright.formats.pretrained import Pretrained
 from penwright.languages import Languages
 from penwright.run.folder import RECIPE, Run, require_unused

@@ -1,34 +1,78 @@
 """Tables that map the architectures of the transformers library to our settings and names, for import and export."""
 
-from penwright.formats.architectures.architecture import VALUE_NAMES, Architecture, Config, Tensors
-from penwright.formats.architectures.encoders import (
-    BERT,
-    BERT_ENCODER,
-    DISTILBERT,
-    DISTILBERT_ENCODER,
-    ROBERTA,
-    ROBERTA_ENCODER,
-)
-from penwright.formats.architectures.translators import M2M100, MARIAN
-from penwright.formats.architectures.writers import GPT2, LLAMA, MISTRAL, QWEN2, QWEN3
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-__all__ = ["ARCHITECTURES", "VALUE_NAMES", "Architecture", "Config", "Tensors"]
+from torch import Tensor
 
-ARCHITECTURES = {
-    "LlamaForCausalLM": LLAMA,
-    "Qwen3ForCausalLM": QWEN3,
-    "GPT2LMHeadModel": GPT2,
-    "MistralForCausalLM": MISTRAL,
-    "Qwen2ForCausalLM": QWEN2,
-    "MarianMTModel": MARIAN,
-    "M2M100ForConditionalGeneration": M2M100,
-    "BertForSequenceClassification": BERT,
-    "DistilBertForSequenceClassification": DISTILBERT,
-    "RobertaForSequenceClassification": ROBERTA,
-    "BertModel": BERT_ENCODER,
-    "DistilBertModel": DISTILBERT_ENCODER,
-    "RobertaModel": ROBERTA_ENCODER,
-    "BertForMaskedLM": BERT_ENCODER,
-    "DistilBertForMaskedLM": DISTILBERT_ENCODER,
-    "RobertaForMaskedLM": ROBERTA_ENCODER,
+from penwright.config import Table, Task
+
+Config = Mapping[str, object]  # the content of a config.json
+Tensors = dict[str, Tensor]
+
+
+class Rename(NamedTuple):
+    """A module of a transformers model class, and our names for it; {i} represents the layer number."""
+
+    theirs: str
+    ours: tuple[str, ...]  # several names if a module of transformers combines several modules of ours
+    transposed: bool = False
+
+
+def _unchanged(tensors: Tensors) -> Tensors:
+    return tensors
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A model class of the transformers library: the supported configurations, and our names for its parts."""
+
+    task: Task
+    model_type: str  # model_type in config.json
+    keys: tuple[tuple[str, str], ...]  # (config.json key, our setting); keys of the same setting must have equal values
+    modules: tuple[Rename, ...]
+    block: Table  # our model settings that reproduce the blocks of this class
+    supported: Mapping[str, tuple[object, ...]]  # supported values of other config.json keys, the default first
+    defaults: Config = field(default_factory=dict)  # defaults of optional config.json keys; None stands for our default
+    prepare: Callable[[Tensors], Tensors] = _unchanged  # function applied to the tensors on import, before renaming
+    restore: Callable[[Tensors], Tensors] = _unchanged  # inverse of `prepare`, used on export
+    offset: int = 0  # number of unused learned positions included in max_position_embeddings
+    has_head: bool = True  # whether an encoder has a classification head
+    ignored: tuple[str, ...] = ()  # prefixes of the names of tensors that we do not need
+
+
+VALUE_NAMES: dict[str, dict[object, object]] = {  # for each of our settings: {value in transformers: our value}
+    "feed_forward": {
+        "gelu": "gelu",
+        "gelu_new": "gelu_tanh",
+        "gelu_pytorch_tanh": "gelu_tanh",
+        "relu": "relu",
+        "silu": "silu",
+        "swish": "silu",
+    },
+    "tie_embeddings": {True: "output", False: "none"},
 }
+
+
+def first_of(*names: str) -> Callable[[Tensors], Tensors]:
+    """Return a `prepare` function that renames a shared tensor to the first of its names; files may use any of them."""
+
+    def prepare(tensors: Tensors) -> Tensors:
+        found = next((name for name in names if name in tensors), None)
+        return tensors if found is None else {**tensors, names[0]: tensors[found]}
+
+    return prepare
+
+
+def rename(theirs: str, *ours: str, transposed: bool = False) -> Rename:
+    """Return the table entry of a module: its name in transformers, and our names."""
+    return Rename(theirs, ours, transposed)
+
+
+def layer_modules(theirs: str, ours: str, *modules: Rename) -> tuple[Rename, ...]:
+    """Prefix the names of a layer's modules with the name of the layer, in transformers and in Penwright."""
+    return tuple(
+        Rename(f"{theirs}.{module.theirs}", tuple(f"{ours}.{name}" for name in module.ours), module.transposed)
+        for module in modules
+    )

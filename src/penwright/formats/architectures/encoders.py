@@ -7,7 +7,7 @@ import torch
 
 from penwright.config import Table, merge
 from penwright.errors import PenwrightError
-from penwright.formats.architectures.architecture import (
+from penwright.formats.architectures import (
     Architecture,
     Config,
     Rename,
@@ -178,3 +178,15 @@ DISTILBERT_ENCODER = replace(
     _without_head(DISTILBERT, "distilbert.", _modules("distilbert.", "transformer.layer", _DISTILBERT_LAYER, ())),
     block=merge(DISTILBERT.block, {"pooler": False}),
 )
+
+ENCODERS = {
+    "BertForSequenceClassification": BERT,
+    "DistilBertForSequenceClassification": DISTILBERT,
+    "RobertaForSequenceClassification": ROBERTA,
+    "BertModel": BERT_ENCODER,
+    "DistilBertModel": DISTILBERT_ENCODER,
+    "RobertaModel": ROBERTA_ENCODER,
+    "BertForMaskedLM": BERT_ENCODER,
+    "DistilBertForMaskedLM": DISTILBERT_ENCODER,
+    "RobertaForMaskedLM": ROBERTA_ENCODER,
+}

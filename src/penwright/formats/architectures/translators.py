@@ -1,7 +1,7 @@
 """The tables for translators: Marian (OPUS-MT) and M2M100 (also for NLLB)."""
 
 from penwright.config import Table, merge
-from penwright.formats.architectures.architecture import (
+from penwright.formats.architectures import (
     Architecture,
     Config,
     Tensors,
@@ -113,3 +113,5 @@ M2M100 = Architecture(
     defaults={**_TRANSLATOR_DEFAULTS, "scale_embedding": True, "attention_dropout": 0.1},
     prepare=_find_shared,
 )
+
+TRANSLATORS = {"MarianMTModel": MARIAN, "M2M100ForConditionalGeneration": M2M100}

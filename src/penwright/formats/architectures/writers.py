@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from penwright.config import Table
-from penwright.formats.architectures.architecture import (
+from penwright.formats.architectures import (
     Architecture,
     Config,
     Tensors,
@@ -145,3 +145,11 @@ QWEN3 = replace(
     supported={**_LLAMA_SUPPORTED, "attention_bias": (False,), "use_sliding_window": (False,)},
     defaults={**_LLAMA_DEFAULTS, "head_dim": 128},
 )
+
+WRITERS = {
+    "LlamaForCausalLM": LLAMA,
+    "Qwen3ForCausalLM": QWEN3,
+    "GPT2LMHeadModel": GPT2,
+    "MistralForCausalLM": MISTRAL,
+    "Qwen2ForCausalLM": QWEN2,
+}
