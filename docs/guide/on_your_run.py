@@ -18,7 +18,7 @@ from penwright.decoding.sampling.sampler import Sampling
 from penwright.errors import PenwrightError, UsageError
 from penwright.generation.generator import Generator
 from penwright.inspection import Inspector, whole_model
-from penwright.inspection.heads import parse_head
+from penwright.inspection.attention_maps import parse_head
 from penwright.inspection.views import labels, one_head
 from penwright.model import make_model
 from penwright.run.checkpoints import Record

@@ -12,13 +12,12 @@ from penwright.cli.drawing import ShadedToken, heat_map, label, numbers, shaded_
 from penwright.cli.options import counted
 from penwright.inspection.ablation import Ablation, HeadImportance
 from penwright.inspection.arithmetic import HeadArithmetic
-from penwright.inspection.attention_maps import Alignment, AttentionMaps, Rollout
+from penwright.inspection.attention_maps import Alignment, AttentionMaps, Head, Rollout
 from penwright.inspection.beams import Beams
 from penwright.inspection.comparison import Comparison, HeadComparison
 from penwright.inspection.embeddings import Neighbours
 from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
-from penwright.inspection.heads import Head
 from penwright.inspection.lens import Lens
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import Token

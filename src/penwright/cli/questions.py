@@ -11,11 +11,10 @@ from penwright.cli.answers import Drawn
 from penwright.errors import UsageError
 from penwright.inspection import Inspector, pages, view
 from penwright.inspection.ablation import HeadImportance
-from penwright.inspection.attention_maps import AttentionMaps, Rollout
+from penwright.inspection.attention_maps import AttentionMaps, Rollout, parse_head
 from penwright.inspection.comparison import Comparison, HeadComparison, compare, compare_heads
 from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
-from penwright.inspection.heads import parse_head
 from penwright.inspection.logit_attribution import LogitAttribution
 from penwright.inspection.model_map import ModelMap
 from penwright.inspection.patching import parse_kind

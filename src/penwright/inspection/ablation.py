@@ -16,8 +16,8 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from penwright.decoding.batches import diverged, evaluating
+from penwright.inspection.attention_maps import Head, all_heads, place_of
 from penwright.inspection.forward_pass import ForwardPass, PartName, scores
-from penwright.inspection.heads import Head, all_heads, place_of
 from penwright.inspection.tokens import Token
 from penwright.model import Model
 from penwright.model.attention import Kernel, swap_kernels

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from penwright.decoding.batches import evaluating
 from penwright.errors import UsageError
+from penwright.inspection.attention_maps import Head, attentions
 from penwright.inspection.forward_pass import ForwardPass, PartName, scores
-from penwright.inspection.heads import Head, attentions
 from penwright.inspection.tokens import Token
 from penwright.model import Model
 from penwright.model.attention import Kernel, swap_kernels

@@ -16,8 +16,10 @@ from penwright.inspection.attention_maps import (
     PackedPart,
     Rollout,
     alignment,
+    all_heads,
     attention_maps,
     packed_maps,
+    parse_head,
     rollouts,
 )
 from penwright.inspection.beams import Beams, beams
@@ -40,7 +42,6 @@ from penwright.inspection.gradients import (
     likeliest_outcome,
 )
 from penwright.inspection.head_statistics import HeadStatistics, head_statistics, joined
-from penwright.inspection.heads import all_heads, parse_head
 from penwright.inspection.lens import Lens, logit_lens
 from penwright.inspection.token_scores import (
     LossByPosition,

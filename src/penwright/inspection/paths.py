@@ -20,11 +20,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from penwright.decoding.batches import evaluating
-from penwright.inspection.decomposition import BIASES, walk
 from penwright.inspection.forward_pass import ForwardPass, embeddings, scores
 from penwright.inspection.gradients import AttributionTarget
 from penwright.inspection.lens import read_out
-from penwright.inspection.logit_attribution import readable_part
+from penwright.inspection.logit_attribution import BIASES, readable_part, walk
 from penwright.inspection.recording import Recording, StackRecord, SublayerRecord, record
 from penwright.model import Model
 from penwright.model.attention import Attention, Kernel, repeat_kv, swap_kernels

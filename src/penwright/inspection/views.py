@@ -13,14 +13,13 @@ import numpy as np
 from penwright.errors import UsageError
 from penwright.inspection.ablation import Ablation, HeadImportance, Occlusion
 from penwright.inspection.arithmetic import HeadArithmetic
-from penwright.inspection.attention_maps import Alignment, AttentionMaps, AttentionPart, PackedPart, Rollout, pack
+from penwright.inspection.attention_maps import Alignment, AttentionMaps, AttentionPart, Head, PackedPart, Rollout, pack
 from penwright.inspection.beams import Beams
 from penwright.inspection.comparison import Comparison, HeadComparison
 from penwright.inspection.embeddings import EmbeddingMap, Neighbours, PositionalSimilarity
 from penwright.inspection.forward_pass import TopPredictions
 from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics, head_statistics
-from penwright.inspection.heads import Head
 from penwright.inspection.lens import Lens
 from penwright.inspection.logit_attribution import LogitAttribution, readable_part
 from penwright.inspection.model_map import ModelMap, PlaceDetail

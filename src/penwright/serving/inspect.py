@@ -16,10 +16,9 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from penwright.inspection import Inspector, as_record, view
-from penwright.inspection.attention_maps import PackedPart
+from penwright.inspection.attention_maps import PackedPart, parse_head
 from penwright.inspection.forward_pass import PartName, Side
 from penwright.inspection.gradients import Method
-from penwright.inspection.heads import parse_head
 from penwright.inspection.pages import circuit, heads
 from penwright.inspection.patching import PatchKind
 from penwright.inspection.views import importance, labels, one_head

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from penwright.inspection.heads import all_heads
+from penwright.inspection.attention_maps import all_heads
 from penwright.model import Model
 from penwright.model.size import size_of
 from penwright.run.folder import SAMPLES
