@@ -71,7 +71,7 @@ class Ours:
         self.stepper = DecodeEngine(self.model)
 
     def write(self, job: Job) -> list[str]:
-        from penwright.model.decoder_only import DecoderOnly
+        from penwright.model.transformer import DecoderOnly
 
         written = self._continue(job) if isinstance(self.model, DecoderOnly) else self._translate(job)
         return [self.tokenizer.decode(tokens) for tokens in written]
@@ -79,9 +79,8 @@ class Ours:
     def _continue(self, job: Job) -> Tokens:
         """Greedily, without the end token."""
         from penwright.config import DecodingSettings
-        from penwright.decoding.completion_draft import plan_of
         from penwright.decoding.continuous_batching import ContinuousBatch
-        from penwright.decoding.requests import Request
+        from penwright.decoding.requests import Request, plan_of
 
         length = {"min_new_tokens": job.n_new, "max_new_tokens": job.n_new}
         plan = plan_of(self.tokenizer, DecodingSettings(temperature=0, **length), [])

@@ -24,14 +24,14 @@ from benchmarks.report import Result, write_result
 from penwright.classification.classifier import Classifier
 from penwright.config import ModelSettings, Table, Task
 from penwright.decoding.engine import compile_steps
-from penwright.formats.export import save_as
 from penwright.model import Model, make_model
-from penwright.model.encoder_only import EncoderOnly
 from penwright.model.quantised import to_precision
+from penwright.model.transformer import EncoderOnly
 from penwright.model.weights import weights_of
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.workflows import api
+from penwright.workflows.export import save_as
 
 N_PROMPT, N_CONTINUED = 9, 128  # tokens, <s> included
 N_SOURCE, N_TRANSLATED = 15, 20  # without the end token

@@ -11,8 +11,7 @@ from penwright.config import ModelSettings, Task
 from penwright.data.batches import IGNORED, Batch, LabelledBatch, PairBatch, TextBatch
 from penwright.losses import Teachers, summed_loss, vocabulary_loss
 from penwright.model import Model, make_model
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import EncoderDecoder, EncoderOnly
 
 
 def reference_loss(hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float) -> Tensor:

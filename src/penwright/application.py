@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 from penwright.config import Recipe
 from penwright.languages import Languages, requested_languages
 from penwright.model import Model
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import template_of
 

@@ -65,3 +65,17 @@ def give_back_memory() -> None:
     """Return freed memory to the operating system. Call this before a process becomes idle."""
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextmanager
+def with_threads(n: int) -> Iterator[None]:
+    """Set torch's number of threads inside the context."""
+    before = torch.get_num_threads()
+    if n == before:
+        yield
+        return
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -10,10 +10,8 @@ from torch.nn import functional as F
 
 from penwright.data.batches import IGNORED, Batch, LabelledBatch, MaskedBatch, PairBatch, TextBatch
 from penwright.model import Model
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.model.encoder_only import EncoderOnly
 from penwright.model.quantised import Int8Linear
+from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 
 CHUNK = {"cpu": 2**21, "cuda": 2**27}  # logits per chunk; on a CPU, a chunk fits in the cache (benchmarks/LOG.md)
 

@@ -1,8 +1,10 @@
-"""Script-dependent text handling: word boundaries, display width, line breaks, and spaces between sentences."""
+"""Text in all scripts: words and their spans, display width, line breaks, spaces between sentences; short phrases."""
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import islice, pairwise
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, islice, pairwise
+from typing import NamedTuple
 from unicodedata import category, east_asian_width
 
 _HAN = (
@@ -35,8 +37,8 @@ _UNIT = re.compile(  # a part of a line that is never broken
     f"[{_OPENING}]*(?:(?:[^\\s{_HAN}{_KANA}{_WIDE_MARKS}]|[{_HARD}])+|\\S)[{_CLOSING}]*(?:(?![{_HARD}])\\s)*"
 )
 
-
 BETWEEN_TEXTS = "\x1e"  # the "record separator" of ASCII: stands between the two texts of a pair
+LONGEST = 60  # maximum number of characters of a text in a description
 
 
 def words(text: str) -> list[str]:
@@ -54,6 +56,51 @@ def next_word(text: str, piece: str) -> str:
     """Return the first word of a text. If its script has no spaces and it begins with `piece`, return `piece`."""
     first = first_words(text, 1)
     return piece if WITHOUT_SPACES.match(first) and text.startswith(piece) and len(piece.split()) == 1 else first
+
+
+class WordSpan(NamedTuple):
+    """The character offsets of a word: from `start` up to, but not including, `end`."""
+
+    start: int
+    end: int
+
+
+def word_spans(text: str) -> list[WordSpan]:
+    """Return the spans of the words of a text, as `text.words` splits it."""
+    return [WordSpan(*match.span()) for match in WORD.finditer(text)]
+
+
+def complete_last_word(text: str) -> str:
+    """Append a space to complete the last word of a text, unless its script has no spaces."""
+    return text if not text or text[-1].isspace() or ENDS_ALONE.search(text) else f"{text} "
+
+
+def joined(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[WordSpan]:
+    """Join adjacent spans unless a token ends between them. `sizes` holds the size of each token in bytes."""
+    ends, starts = set(accumulate(sizes)), byte_places(text)
+    found: list[WordSpan] = []
+    for span in spans:
+        touches = bool(found) and found[-1].end == span.start
+        if touches and starts[span.start] not in ends:
+            found[-1] = WordSpan(found[-1].start, span.end)
+        else:
+            found.append(span)
+    return found
+
+
+def span_indices(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[int]:
+    """Return the index of the span in which each token ends (of the preceding span if it ends between spans).
+
+    `sizes` holds the size of each token in bytes.
+    """
+    places = byte_places(text)
+    starts = [places[span.start] for span in spans]
+    return [max(0, bisect_left(starts, end) - 1) for end in accumulate(sizes)]
+
+
+def byte_places(text: str) -> list[int]:
+    """Return the UTF-8 byte offsets of each character and of the end."""
+    return [*accumulate((len(character.encode()) for character in text), initial=0)]
 
 
 def display_width(text: str) -> int:
@@ -93,3 +140,18 @@ def gap_between(before: str, gap: str, after: str, in_source: tuple[str, str]) -
     if not gap and all(map(WITHOUT_SPACES.match, between)) and not any(map(WITHOUT_SPACES.match, (last, first))):
         return " " if last and first else ""
     return gap
+
+
+def brief(text: str) -> str:
+    """Return the repr of a text, shortened if it is long."""
+    return repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
+
+
+def noted(warnings: Sequence[str]) -> str:
+    """Return the number of warnings as a phrase to append; "" without warnings."""
+    return f", {len(warnings)} warning{'s' if len(warnings) > 1 else ''}" if warnings else ""
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: '1 pair', '29,000 pairs'."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from penwright.classification.mixture import ENCODER_ALONE, PRIOR, fit_mixture, mixed
+from penwright.classification.linear import ENCODER_ALONE, PRIOR, fit_mixture, mixed
 
 
 def log_probs(labels: torch.Tensor, strength: float, seed: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ from penwright.config import ModelSettings
 from penwright.data.batches import Markers
 from penwright.data.bucketing import LabelledBatches
 from penwright.data.store import Column
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import EncoderOnly
 from penwright.workflows import new_head
 from penwright.workflows.new_head import contrast, cross_validate
 

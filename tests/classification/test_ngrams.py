@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penwright.classification import ngrams
+from penwright.classification.fitting import SparseRows
 from penwright.classification.ngrams import WORD_BIT, NgramVectorizer, count_ngrams
-from penwright.classification.sparse import SparseRows
 
 TEXTS = ["A fine film, a fine cast.", "a dull film", "", "   ", "x", "Żółć 😀 żółć", "one\ntwo\tthree one two"]
 

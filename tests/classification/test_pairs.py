@@ -17,9 +17,9 @@ from penwright.data.bucketing import TokenDropout
 from penwright.data.corpus import Columns, Labelled, ReadingOptions
 from penwright.data.labelled import open_evaluation_labelled, open_labelled
 from penwright.errors import PenwrightError, PenwrightWarning, Undecided, UsageError
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import EncoderOnly
 from penwright.tokenizers.chat_template import encode_pieces
-from penwright.tokenizers.pairs import cut_pair, encode_text, text_in_pieces
+from penwright.tokenizers.markup import cut_pair, encode_text, text_in_pieces
 from penwright.tokenizers.training import train_tokenizer
 
 ROWS = [(f"a man number {i} sleeps", f"a {'man' if i % 2 else 'dog'} {i} sleeps", "yn"[i % 2]) for i in range(40)]

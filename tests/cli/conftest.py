@@ -15,7 +15,7 @@ import torch
 from penwright.cli.main import main
 from penwright.run.folder import Run
 from penwright.training.auto import throughput
-from penwright.training.signals import STOP_SIGNALS
+from penwright.training.distributed.launcher import STOP_SIGNALS
 
 QUICK = [
     option

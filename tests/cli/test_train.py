@@ -16,7 +16,7 @@ import pytest
 
 from penwright.cli.train import _warn_of_short_members
 from penwright.run.folder import Run
-from penwright.training.signals import STOP_SIGNALS
+from penwright.training.distributed.launcher import STOP_SIGNALS
 from penwright.workflows import api
 
 from .conftest import QUICK, Command

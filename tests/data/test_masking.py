@@ -10,7 +10,7 @@ from penwright.data.bucketing import LabelledBatches
 from penwright.data.masking import MASKED, MOST_CHARACTERS, MaskedBatches, passages
 from penwright.data.store import Column
 from penwright.losses import summed_loss
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import EncoderOnly
 
 MARKERS = Markers(pad=0, start=1, end=2)
 LENGTHS = np.random.default_rng(3).integers(1, 90, 400)

@@ -2,8 +2,8 @@
 
 import json
 
+from penwright.data.cleaning import Dropped, Report
 from penwright.data.files import SourceFile
-from penwright.data.report import Dropped, Report
 
 FILE = SourceFile("a.txt", 1234, "00", n_lines=3, n_replaced=2, first_replaced=17, n_nul=1, n_crlf=1)
 REPORT = Report("pair", (FILE,), 1001, 998, (Dropped("exact duplicates", 3, "a.txt line 9"),), "held out: 100 pairs")

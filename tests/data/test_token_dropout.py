@@ -10,7 +10,7 @@ from penwright.config import ModelSettings
 from penwright.data.batches import LabelledBatch, Markers
 from penwright.data.bucketing import LabelledBatches, TokenDropout
 from penwright.data.store import Column
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import EncoderOnly
 
 MARKERS = Markers(pad=0, start=1, end=2)
 N_TOKENS = np.random.default_rng(3).integers(0, 40, 600)  # tokens in each text; 0 is an empty text

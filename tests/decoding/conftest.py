@@ -7,9 +7,7 @@ import torch
 
 from penwright.config import ModelSettings, Table, Task, merge
 from penwright.model import Model, make_model
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 

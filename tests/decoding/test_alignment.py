@@ -9,20 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.translation.alignment import (
     Aligner,
     AlignmentHead,
+    TokenPair,
     choose_head,
+    coverage,
+    cross_attention,
     error_rate,
     lexical_links,
     pharaoh,
     word_numbers,
     word_weights,
 )
-from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
 
 PAIRS = [("ab cd", "cd ab ef"), ("abc", "a b"), ("j, a b", "b"), ("", "a"), ("a", "")]
 

@@ -11,7 +11,7 @@ from penwright.decoding.batches import TargetBatch
 from penwright.decoding.beam_search import beam_search
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
 from penwright.errors import PenwrightError
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.transformer import EncoderDecoder
 
 START, END = 1, 2
 SOURCES = [[4, 5, 6, 2], [7, 2], [9, 8, 7, 6, 5, 4, 3, 2], [3, 4, 2]]

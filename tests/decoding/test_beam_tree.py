@@ -6,7 +6,7 @@ import pytest
 
 from penwright.config import DecodingSettings
 from penwright.inspection.beams import BeamTree, Node
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.requirements import Constraints

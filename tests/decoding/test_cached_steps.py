@@ -6,8 +6,7 @@ from torch import Tensor
 
 from penwright.config import Table
 from penwright.decoding.batches import PromptBatch, TargetBatch, evaluating
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.transformer import DecoderOnly, EncoderDecoder
 
 VOCABULARY, CONTEXT, N_NEW = 29, 16, 20
 PROMPTS = [[1, 2, 3, 4, 5, 6, 7], [9], [8, 3, 8, 3, 5, 1, 2, 9, 11, 12, 3, 4, 5], list(range(16))]

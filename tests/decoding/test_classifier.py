@@ -7,7 +7,7 @@ import torch
 from penwright.classification.classifier import Classifier
 from penwright.classification.linear import LinearClassifier
 from penwright.errors import PenwrightError
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import EncoderOnly
 from penwright.tokenizers import Tokenizer
 
 LABELS = ("bad", "fair", "good")

@@ -17,11 +17,10 @@ from penwright.decoding.engine import DecodeEngine, compile_steps
 from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.errors import PenwrightError
 from penwright.model import quantised
-from penwright.model.cached_attention import stepping_attention
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.model.mask import KernelMask
+from penwright.model.attention import KernelMask
+from penwright.model.attention_kernels import stepping_attention
 from penwright.model.quantised import Int8Linear, compiled_product, to_precision
+from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.native import toolchain
 from penwright.storage import cache_folder
 

@@ -15,7 +15,7 @@ from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import PenwrightError
 from penwright.generation.generator import Completion, Generator
 from penwright.model.attention import KeysValues
-from penwright.model.decoder_only import DecoderOnly
+from penwright.model.transformer import DecoderOnly
 from penwright.tokenizers import Tokenizer
 
 SETTINGS = DecodingSettings(max_new_tokens=12, temperature=1.0)

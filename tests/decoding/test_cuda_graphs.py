@@ -17,8 +17,7 @@ from penwright.decoding import cuda_graphs
 from penwright.decoding.cuda_graphs import Replay
 from penwright.errors import PenwrightWarning
 from penwright.generation.generator import Generator
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.translation.translator import Translator
 

@@ -12,10 +12,9 @@ from penwright.data.parallel import open_pairs
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import Run
 from penwright.tasks.translation import FEW_ENTRIES, hinted_source, open_pairs_with_dictionary, read_entries
-from penwright.translation.constraints.glossary import Entry, Glossary
-from penwright.translation.constraints.hints import with_hints
+from penwright.translation.constraints.glossary import Entry, Glossary, with_hints
 from penwright.translation.constraints.requirements import Constraints, constraints_of, places_of
-from penwright.translation.constraints.segments import Segment, source_tokens
+from penwright.translation.results import Segment, source_tokens
 from penwright.workflows.resume import resume
 
 DOG = Glossary((Entry("dog", ("Hund", "Köter")), Entry("black cat", ("schwarze Katze",))))

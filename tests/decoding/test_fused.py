@@ -9,11 +9,10 @@ import torch
 from penwright.config import Precision, Table
 from penwright.decoding import engine
 from penwright.decoding.batches import PromptBatch, TargetBatch
-from penwright.model.attention_recording import record_attention
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.attention_kernels import record_attention
 from penwright.model.fused import fuse
 from penwright.model.quantised import to_precision
+from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.model.weights import weights_of
 
 VOCABULARY, N_NEW = 29, 20

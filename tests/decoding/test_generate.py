@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings, Table
-from penwright.decoding.completion_draft import plan_of
-from penwright.decoding.sampling.filters import NEG_INF
-from penwright.decoding.sampling.penalties import History
+from penwright.decoding.requests import plan_of
+from penwright.decoding.sampling.logits_process import NEG_INF, History
 from penwright.decoding.sampling.sampler import RowRng
 from penwright.errors import PenwrightError
 from penwright.generation.generator import Generator
-from penwright.model.decoder_only import DecoderOnly
+from penwright.model.transformer import DecoderOnly
 from penwright.tokenizers import Tokenizer
 
 Make = Callable[..., Generator]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.translation.segments import segments, sentences
+from penwright.translation.documents import segments, sentences
 
 
 def at_most(n: int) -> Callable[[str], bool]:

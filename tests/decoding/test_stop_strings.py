@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.decoding.completion_draft import StopFilter
+from penwright.decoding.requests import StopFilter
 
 texts = st.text("abc", max_size=12)
 stop_strings = st.lists(st.text("abc", min_size=1, max_size=4), max_size=3)

@@ -7,14 +7,13 @@ from penwright.config import DecodingSettings
 from penwright.decoding.beam_search import beam_search
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
 from penwright.errors import UsageError
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.translation.constraints import search
 from penwright.translation.constraints.glossary import Entry, Glossary
-from penwright.translation.constraints.placement import HiddenSource, Scorer, TargetWord
-from penwright.translation.constraints.requirements import Constraint, Constraints, DraftReport
-from penwright.translation.constraints.revision import Revision
-from penwright.translation.constraints.segments import ConstrainedSegment, Segment
+from penwright.translation.constraints.requirements import Constraint, Constraints, DraftReport, TargetWord
+from penwright.translation.constraints.revision import HiddenSource, Revision, Scorer
+from penwright.translation.results import ConstrainedSegment, Segment
 from penwright.translation.translator import Translator
 
 TEXTS = ["abc", "", "j, a b", "   ", "Aé bc", "abc", "h", "abcdefgh ab. A bcdefgh. C"]

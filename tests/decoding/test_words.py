@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penwright.text import complete_last_word, joined, word_spans
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
-from penwright.translation.words import complete_last_word, joined, pieces_of_words, word_spans
+from penwright.translation.alignment import pieces_of_words
 
 
 def cut(text: str) -> list[str]:

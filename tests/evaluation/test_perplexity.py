@@ -8,7 +8,7 @@ from penwright.config import ModelSettings
 from penwright.data.batches import IGNORED, Markers, TextBatch, TextBatches
 from penwright.data.store import Column
 from penwright.evaluation.perplexity import NegativeLogLikelihood, negative_log_likelihood, text_scores
-from penwright.model.decoder_only import DecoderOnly
+from penwright.model.transformer import DecoderOnly
 
 CPU = torch.device("cpu")
 

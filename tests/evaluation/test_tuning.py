@@ -6,7 +6,7 @@ import torch
 from penwright.config import DecodingSettings, ModelSettings
 from penwright.errors import PenwrightError
 from penwright.evaluation.tuning import COVERAGE_PENALTIES, LENGTH_PENALTIES, Tuning, apply_trial, tune
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers.training import train_tokenizer
 from penwright.translation.translator import Translator
 

@@ -11,7 +11,7 @@ from penwright.decoding.batches import TargetBatch
 from penwright.decoding.beam_search import beam_search
 from penwright.decoding.hypotheses import BeamSettings
 from penwright.formats.huggingface import load_huggingface
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.transformer import EncoderDecoder
 
 PAD, END, MAX_TOKENS = 1, 2, 20
 SOURCES = [[7, 8, 9, 2], [20, 21, 22, 23, 24, 2], [5, 2]]

@@ -12,8 +12,7 @@ from penwright.decoding.beam_search import beam_search
 from penwright.decoding.hypotheses import BeamSettings
 from penwright.errors import PenwrightError
 from penwright.formats.ctranslate2 import save_ctranslate2
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.tokenizers import Tokenizer
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra penwright[ctranslate2] is not installed")

@@ -9,7 +9,7 @@ from penwright.errors import PenwrightError
 from penwright.formats.gguf import save_gguf
 from penwright.formats.gguf_import import read_gguf
 from penwright.model import make_model
-from penwright.model.decoder_only import DecoderOnly
+from penwright.model.transformer import DecoderOnly
 from penwright.model.weights import load_weights
 from penwright.tokenizers.training import train_tokenizer
 

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from penwright.errors import PenwrightError
 from penwright.formats.huggingface import load_huggingface, model_from_huggingface, settings_from_huggingface
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 
 VOCABULARY = 60
 WRITER = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}

@@ -10,9 +10,7 @@ from penwright.config import ModelSettings, Table, Task, merge
 from penwright.generation.generator import Generator
 from penwright.inspection import Inspector
 from penwright.model import make_model
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.translation.translator import Translator

@@ -14,7 +14,7 @@ from penwright.errors import UsageError
 from penwright.inspection import Inspector, head_statistics
 from penwright.inspection.attention_maps import pack, rollout, unpack
 from penwright.inspection.forward_pass import scores
-from penwright.model.attention_recording import record_attention
+from penwright.model.attention_kernels import record_attention
 
 MakeInspector = Callable[..., Inspector]
 

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
 from penwright.config import ModelSettings
-from penwright.model.attention import CAUSAL_BLOCK, Attention, fused_attention, plain_attention
-from penwright.model.mask import KernelMask, Mask
+from penwright.model.attention import CAUSAL_BLOCK, Attention, KernelMask, Mask, fused_attention, plain_attention
 
 CAUSAL = Mask(causal=True).resolve(torch.arange(5)[None], 5)
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from penwright.model.dropout import Dropout, random_levels
+from penwright.model.layers import Dropout, random_levels
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

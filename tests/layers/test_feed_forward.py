@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from penwright.config import ModelSettings
-from penwright.model.feed_forward import ACTIVATIONS, GATED, FeedForward
+from penwright.model.layers import ACTIVATIONS, GATED, FeedForward
 
 
 def feed_forward_of(**changes: object) -> FeedForward:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.model.mask import KernelMask, Mask
+from penwright.model.attention import KernelMask, Mask
 
 FOUR = torch.arange(4)[None]
 

@@ -3,7 +3,7 @@
 import torch
 
 from penwright.config import NormSettings
-from penwright.model.norm import make_norm
+from penwright.model.layers import make_norm
 
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
 

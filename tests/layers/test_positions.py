@@ -9,8 +9,7 @@ from torch import Tensor
 from penwright.config import ModelSettings
 from penwright.errors import PenwrightError
 from penwright.model.cache import Cache, positions_of
-from penwright.model.embedding import Embedding
-from penwright.model.positions import Rotary, Sinusoidal, SinusoidLayout
+from penwright.model.embedding import Embedding, Rotary, Sinusoidal, SinusoidLayout
 
 WIDTH = 8
 

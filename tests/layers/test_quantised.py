@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from penwright.config import ModelSettings
-from penwright.model.decoder_only import DecoderOnly
 from penwright.model.quantised import BLOCK, COMPILES, Int8Linear, int8_product, packed_weights, quantise, to_precision
+from penwright.model.transformer import DecoderOnly
 
 
 @pytest.mark.parametrize("bias", [True, False])

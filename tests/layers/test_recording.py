@@ -3,8 +3,8 @@
 import torch
 
 from penwright.config import ModelSettings
-from penwright.model.attention_recording import record_attention
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.attention_kernels import record_attention
+from penwright.model.transformer import EncoderDecoder
 
 SETTINGS = ModelSettings.model_validate({"d_model": 16, "n_layers": 2, "n_heads": 2, "zero_init_outputs": False})
 

@@ -3,16 +3,15 @@
 import pytest
 import torch
 
-from penwright.model.attention import plain_attention
-from penwright.model.cached_attention import COMPILES, stepping_attention
-from penwright.model.mask import KernelMask
+from penwright.model.attention import KernelMask, plain_attention
+from penwright.model.attention_kernels import COMPILES, stepping_attention
 
 ROWS, HEADS, TARGETS, SOURCES, WIDTH = 3, 4, 2, 7, 8
 
 
 @pytest.fixture(params=[pytest.param(True, marks=pytest.mark.skipif(not COMPILES, reason="no AVX-512")), False])
 def as_an_operator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penwright.model.cached_attention.COMPILES", request.param)
+    monkeypatch.setattr("penwright.model.attention_kernels.COMPILES", request.param)
 
 
 @pytest.mark.usefixtures("as_an_operator")

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from penwright.config import ModelSettings, Table
-from penwright.model.decoder_only import DecoderOnly
 from penwright.model.embedding import Embedding
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.transformer import DecoderOnly, EncoderDecoder
 
 VOCABULARY, WIDTH = 11, 8
 

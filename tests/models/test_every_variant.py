@@ -9,14 +9,11 @@ from torch import Tensor, nn
 
 from penwright.config import ModelSettings, Table, Task, merge
 from penwright.model import Model, make_model
-from penwright.model.attention import Attention
+from penwright.model.attention import Attention, KernelMask, Mask
 from penwright.model.block import Block, ForwardContext
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.model.encoder_only import EncoderOnly
-from penwright.model.mask import KernelMask, Mask
-from penwright.model.positions import rotary_positions
+from penwright.model.embedding import rotary_positions
 from penwright.model.size import size_of
+from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 
 VOCABULARY, LABELS = 23, 3
 SMALL: Table = {

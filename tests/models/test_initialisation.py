@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from penwright.config import ModelSettings, Task
-from penwright.model import DecoderOnly, init, make_model
+from penwright.model import DecoderOnly, make_model, weights
 
 SMALL = {"d_model": 64, "n_layers": 3, "n_heads": 4}
 
@@ -49,7 +49,7 @@ def test_same_seed_gives_the_same_model() -> None:
 
 @pytest.mark.parametrize("n_rows", [100, 8], ids=["all tokens in each step", "some tokens in each step"])
 def test_bigram_init_predicts_the_next_token_as_well_as_bigrams(n_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(init, "BIGRAM_ROWS", n_rows)
+    monkeypatch.setattr(weights, "BIGRAM_ROWS", n_rows)
     rng = np.random.default_rng(3)
     likely, tokens = rng.permutation(20), [0]
     for is_likely, other in zip(rng.random(5000) < 0.8, rng.integers(20, size=5000), strict=True):
@@ -59,7 +59,7 @@ def test_bigram_init_predicts_the_next_token_as_well_as_bigrams(n_rows: int, mon
     model = make_model("generate", 24, ModelSettings.model_validate(SMALL | {"tie_embeddings": "none"}))  # 4 are unused
     assert isinstance(model, DecoderOnly)
     before = torch.get_rng_state()
-    init.start_from_bigrams(model, np.array(tokens, np.uint16))
+    weights.start_from_bigrams(model, np.array(tokens, np.uint16))
     assert torch.equal(torch.get_rng_state(), before)
     logits = model.eval()(torch.tensor(tokens)[None, :2000])
     assert logits.isfinite().all() and all(parameter.grad is None for parameter in model.parameters())

@@ -8,9 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from penwright.config import ModelSettings, Table
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 
 LETTERS, LENGTH, START, COUNTED = 8, 6, 0, 1
 Task = Callable[[int], tuple[Tensor, Tensor]]  # maps a number of examples to logits and targets

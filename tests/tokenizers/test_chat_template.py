@@ -9,9 +9,9 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from penwright.errors import PenwrightError
 from penwright.tokenizers import chat_template
-from penwright.tokenizers.algorithms import Markup
 from penwright.tokenizers.chat_template import PLAIN, ChatTemplate, Message, encode_pieces
 from penwright.tokenizers.foreign import ForeignTokenizer
+from penwright.tokenizers.markup import Markup
 from penwright.tokenizers.training import train_tokenizer
 
 CHATML = (

@@ -12,9 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from penwright.errors import PenwrightError
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.algorithms import KINDS
 from penwright.tokenizers.encoders import WordEncoder, ids_type
-from penwright.tokenizers.training import train_tokenizer
+from penwright.tokenizers.training import KINDS, train_tokenizer
 
 HARD = [
     "",

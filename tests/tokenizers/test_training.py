@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from penwright.errors import PenwrightError
 from penwright.tokenizers import Tokenizer, training
-from penwright.tokenizers.algorithms import KINDS
-from penwright.tokenizers.training import train_tokenizer
+from penwright.tokenizers.training import KINDS, train_tokenizer
 
 STEMS = ["walk", "talk", "jump", "sleep", "wait", "paint", "play", "laugh", "śpiew", "czyt"]
 ENDINGS = ["", "s", "ed", "er", "ers", "ing", "ać", "ający"]

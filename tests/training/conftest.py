@@ -9,7 +9,7 @@ import torch
 from penwright.config import Recipe, Table, merge, validate
 from penwright.data.batches import Markers, TextBatches
 from penwright.data.store import Column
-from penwright.model.decoder_only import DecoderOnly
+from penwright.model.transformer import DecoderOnly
 from penwright.training.auto.machine import Machine
 from penwright.training.trainer import Trainer
 

@@ -26,8 +26,8 @@ from penwright.run.checkpoint_folder import CHECKPOINTS
 from penwright.run.checkpoints import folder_name
 from penwright.run.folder import Run
 from penwright.training.auto.machine import Machine
+from penwright.training.distributed.parallel import ShardedSaver
 from penwright.training.distributed.ranks import ALONE, Ranks, join
-from penwright.training.distributed.saving import ShardedSaver
 from penwright.training.trainer import Trainer
 
 STEPS, VOCABULARY = 50, 12

@@ -8,7 +8,7 @@ import torch._inductor.runtime.cache_dir_utils
 
 from penwright.errors import PenwrightError
 from penwright.native import toolchain
-from penwright.training.compilation import PAYS_FROM, choose_compilation, compile_blocks, uncompiled
+from penwright.training.auto.machine import PAYS_FROM, choose_compilation, compile_blocks, uncompiled
 
 CPU = torch.device("cpu")
 

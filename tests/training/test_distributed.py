@@ -25,11 +25,10 @@ from penwright.data.batches import TextBatch
 from penwright.errors import PenwrightError
 from penwright.run.checkpoints import DamagedCheckpoint, Record
 from penwright.run.folder import Run
-from penwright.training.distributed import heartbeat
-from penwright.training.distributed.heartbeat import SILENT_BEATS, Heartbeat
-from penwright.training.distributed.parallel import choose_parallelism
+from penwright.training.distributed import launcher
+from penwright.training.distributed.launcher import SILENT_BEATS, Heartbeat
+from penwright.training.distributed.parallel import ShardedSaver, choose_parallelism
 from penwright.training.distributed.ranks import ALONE, Ranks, agree_on_prefix
-from penwright.training.distributed.saving import ShardedSaver
 from penwright.workflows.make_trainer import goes_on, has_extended
 
 SETTINGS = {
@@ -206,8 +205,8 @@ def test_rank_exits_when_its_torchrun_agent_is_lost(
             raise RuntimeError("Connection reset by peer")
 
     codes: list[int] = []
-    monkeypatch.setattr(heartbeat, "BEAT", 0.001)
-    monkeypatch.setattr(heartbeat.os, "_exit", codes.append)
+    monkeypatch.setattr(launcher, "BEAT", 0.001)
+    monkeypatch.setattr(launcher.os, "_exit", codes.append)
     Heartbeat(LostStore(), 0, 2).run(Event())
     assert codes == [1] and "torchrun has ended" in capfd.readouterr().err
 

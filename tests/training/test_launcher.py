@@ -10,8 +10,7 @@ from time import monotonic, sleep
 import pytest
 
 from penwright.errors import PenwrightError
-from penwright.training.distributed.launcher import launch, run_to_restart
-from penwright.training.signals import ONE_REQUEST, stop_requests, treat_as_ctrl_c
+from penwright.training.distributed.launcher import ONE_REQUEST, launch, run_to_restart, stop_requests, treat_as_ctrl_c
 
 # A fake rank: it writes down its process id and does what ACTION_<rank>_<attempt> says.
 FAKE_RANK = """

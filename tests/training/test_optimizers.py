@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from penwright.config import AdamW, ModelSettings, Muon
-from penwright.model.decoder_only import DecoderOnly
+from penwright.model.transformer import DecoderOnly
 from penwright.training.optimizers import MuonOptimizer, Optimizers, orthogonalise
 
 

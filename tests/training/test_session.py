@@ -13,9 +13,9 @@ from penwright.errors import Interrupted
 from penwright.evaluation.scores import Sample, Score
 from penwright.run.folder import Run
 from penwright.run.stop_file import clear_stop_files, is_stop_requested, request_stop, was_stopped
+from penwright.training.distributed.launcher import STOP_SIGNALS
 from penwright.training.loop import Session, save_interval
 from penwright.training.observers import Observer
-from penwright.training.signals import STOP_SIGNALS
 from penwright.training.trainer import StepReport, Trainer
 
 MakeTrainer = Callable[..., Trainer]

@@ -11,17 +11,16 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from penwright.classification.linear import LinearClassifier
-from penwright.classification.mixture import mixed
+from penwright.classification.linear import LinearClassifier, mixed
 from penwright.config import ProblemType
 from penwright.decoding.batches import Padded, diverged
-from penwright.decoding.brief import described, noted
 from penwright.decoding.windows import n_windows, read_windows, split
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
-from penwright.model.encoder_only import EncoderOnly
-from penwright.text import BETWEEN_TEXTS
+from penwright.model.size import described
+from penwright.model.transformer import EncoderOnly
+from penwright.text import BETWEEN_TEXTS, noted
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.pairs import cut_pair, encode_text
+from penwright.tokenizers.markup import cut_pair, encode_text
 from penwright.tokenizers.tokenizer import unknown_warnings
 
 SHOWN = 10  # maximum number of labels in a repr

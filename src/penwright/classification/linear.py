@@ -1,4 +1,8 @@
-"""A linear n-gram classifier: a baseline for the neural classifier, and an optional part of it."""
+"""A linear n-gram classifier, and its mixture with the neural classifier.
+
+It is a baseline for the neural classifier, and an optional part of it. The mixture is a weighted product of their
+probabilities, with weights fitted on held-out texts.
+"""
 
 from collections.abc import Sequence
 from math import inf
@@ -8,10 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn import functional as F
 
 from penwright.classification.fitting import (
     FEW_TEXTS,
@@ -20,6 +25,7 @@ from penwright.classification.fitting import (
     SINGLE,
     STRENGTHS,
     Coefficients,
+    SparseRows,
     Targets,
     choose_strength,
     fit_coefficients,
@@ -27,7 +33,6 @@ from penwright.classification.fitting import (
     stratified_folds,
 )
 from penwright.classification.ngrams import NgramVectorizer
-from penwright.classification.sparse import SparseRows
 from penwright.config import ProblemType
 from penwright.errors import PenwrightError
 from penwright.storage import let_others_read, require_plain
@@ -37,9 +42,15 @@ SMALL_CORPUS = 5000  # n-grams that occur in only one text are kept if there are
 PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated, in characters
 ENOUGH_EVALUATIONS = 60  # minimum number of loss evaluations per fit; fewer texts are used if there is less time
 SEARCH_SHARE = 0.6  # after vectorizing, tuning the regularization may take this share of the remaining time
-
 # The names of the tensors in a file. The prefix marks the classifier that was fitted on all texts.
 NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"
+# Initial weights of the encoder and of the linear classifier. A pretrained encoder is expected to be the better one.
+LINEAR_ALONE, ENCODER_ALONE = (0.0, 1.0), (1.0, 0.0)
+PRIOR = 20.0  # strength of the L2 penalty that keeps weights near their initial values; matters if there are few texts
+MOST_WEIGHT = 5.0
+ITERATIONS, HALVINGS = 20, 20
+Outputs = Float[Tensor, "texts n_labels"]
+Weights = tuple[float, float]
 
 
 class LinearClassifier(NamedTuple):
@@ -192,3 +203,70 @@ def _affordable(
     seconds = (vectorized - begin) + ENOUGH_EVALUATIONS / FEWEST_ITERATIONS * (evaluated - vectorized)
     share = (until - evaluated) / seconds * float(sizes[len(sample) - 1] / sizes[-1])
     return min(len(texts), max(len(sample), int(share * len(texts))))
+
+
+def mixed(
+    encoder: Outputs, linear: Outputs, weights: Float[Tensor, "2"], problem: ProblemType = "single_label_classification"
+) -> Outputs:
+    """Return the outputs of the mixture in double precision: log-probabilities, multi-label logits, or scores."""
+    first, second = weights.double().cpu()
+    outputs = first * encoder.double() + second * linear.double()
+    return outputs.log_softmax(-1) if problem == "single_label_classification" else outputs
+
+
+def fit_mixture(
+    encoder: Outputs, linear: Outputs, labels: Int64[Tensor, " texts"], initial: Weights = LINEAR_ALONE
+) -> Float[Tensor, "2"]:
+    """Return the mixture weights with the lowest loss on these texts, found by Newton's method.
+
+    The sum of the weights calibrates the probabilities, like a temperature (Guo et al. 2017).
+    """
+    both = torch.stack([encoder.double(), linear.double()])
+    start = torch.tensor(initial, dtype=torch.double)
+
+    def loss(weights: Float[Tensor, "2"]) -> float:
+        log_probs = mixed(encoder, linear, weights)
+        return float(F.nll_loss(log_probs, labels, reduction="sum") + PRIOR / 2 * (weights - start).square().sum())
+
+    weights, present = start, loss(start)
+    for _ in range(ITERATIONS):
+        probs = mixed(encoder, linear, weights).exp()
+        means = (both * probs).sum(-1)
+        truth = both.gather(-1, labels.expand(2, -1)[..., None])[..., 0]
+        gradient = (means - truth).sum(-1) + PRIOR * (weights - start)
+        centred = both - means[..., None]
+        hessian = torch.einsum("anl,bnl,nl->ab", centred, centred, probs) + PRIOR * torch.eye(2, dtype=torch.double)
+        step = torch.linalg.solve(hessian, gradient)
+        for _ in range(HALVINGS):
+            moved = (weights - step).clamp(0, MOST_WEIGHT)
+            if (value := loss(moved)) <= present:
+                break
+            step = step / 2
+        else:
+            break
+        is_done = present - value < 1e-6
+        weights, present = moved, value
+        if is_done:
+            break
+    return weights.float()
+
+
+def fit_mixture_of_sets(
+    encoder: Outputs, linear: Outputs, targets: Float[Tensor, "texts n_labels"], initial: Weights = LINEAR_ALONE
+) -> Float[Tensor, "2"]:
+    """Return the mixture weights for multi-label logits. Each label of each text is a separate binary example."""
+    first, second = (
+        torch.stack([-F.softplus(logits), -F.softplus(-logits)], -1).flatten(0, 1) for logits in (encoder, linear)
+    )
+    return fit_mixture(first, second, targets.long().flatten(), initial)
+
+
+def fit_mixture_of_scores(
+    encoder: Outputs, linear: Outputs, targets: Float[Tensor, "texts n_labels"], initial: Weights = LINEAR_ALONE
+) -> Float[Tensor, "2"]:
+    """Return the mixture weights for standardized scores, by ridge regression toward the initial weights."""
+    both = torch.stack([encoder.double().flatten(), linear.double().flatten()])
+    start = torch.tensor(initial, dtype=torch.double)
+    penalty = PRIOR * torch.eye(2, dtype=torch.double)
+    weights = torch.linalg.solve(both @ both.T + penalty, both @ targets.double().flatten() + penalty @ start)
+    return weights.clamp(0, MOST_WEIGHT).float()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penwright.classification.sparse import SparseRows, stacked
+from penwright.classification.fitting import SparseRows, stacked
 from penwright.text import BETWEEN_TEXTS
 
 Hashes = NDArray[np.uint64]

@@ -110,8 +110,7 @@ def doctor(json: Json = False) -> None:
     import torch
 
     from penwright.config import TrainingSettings
-    from penwright.training.auto.machine import choose_machine, measure_speed
-    from penwright.training.compilation import choose_compilation
+    from penwright.training.auto.machine import choose_compilation, choose_machine, measure_speed
 
     machine = choose_machine(TrainingSettings(minutes=10))
     compiled, reason = choose_compilation(machine.device, 600.0)

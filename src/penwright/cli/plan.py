@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penwright.config import TrainingSettings
-    from penwright.training.auto.cluster import ClusterEstimate
     from penwright.training.auto.forecast import Forecast
     from penwright.training.auto.planner import Plan
+    from penwright.training.auto.throughput import ClusterEstimate
     from penwright.workflows.api import Prepared
 
 LONGEST_SIDE = 100  # maximum number of characters per side of an example in the preview
@@ -66,7 +66,7 @@ def command(
     Also estimates how much longer training would pay off. Trains nothing.
     """
     from penwright.training.auto.choices import amount
-    from penwright.training.auto.cluster import GPUS, estimate_cluster
+    from penwright.training.auto.throughput import GPUS, estimate_cluster
     from penwright.workflows import api
 
     if gpu not in GPUS:
@@ -107,13 +107,13 @@ def command(
 def _estimate_in_words(estimate: "ClusterEstimate", plan: "Plan", gpus: str) -> "Iterator[str]":
     """Yield lines that estimate the memory, speed and duration of training on these GPUs."""
     from penwright.training.auto.choices import duration, in_words
-    from penwright.training.auto.cluster import TOKENS_PER_PARAMETER
+    from penwright.training.auto.throughput import TOKENS_PER_PARAMETER
 
     speed, enough = estimate.tokens_per_second, TOKENS_PER_PARAMETER * float(plan.size.parameters)
     yield f"on {gpus}: {estimate.parallelism}, because {estimate.reason}"
     yield (
         f"on {gpus}: {estimate.bytes_per_gpu / 1e9:.2g} GB per GPU, about {in_words(speed)} tokens/s "
-        "(estimated, see training/auto/cluster.py)"
+        "(estimated, see training/auto/throughput.py)"
     )
     yield (
         f"on {gpus}: about {duration(plan.tokens / plan.epochs / speed)} to read the text once, and "

@@ -21,8 +21,7 @@ Restarts = Annotated[
 
 def run_in_processes(processes: int | None, max_restarts: int, work: Callable[[], None]) -> None:
     """Call `work` in this process, or start several ranks that run the command, in which rank 0 directs the others."""
-    from penwright.training.distributed.launcher import is_launched, launch, leave_rank
-    from penwright.training.signals import treat_as_ctrl_c
+    from penwright.training.distributed.launcher import is_launched, launch, leave_rank, treat_as_ctrl_c
     from penwright.workflows import api
 
     treat_as_ctrl_c()

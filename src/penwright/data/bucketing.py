@@ -27,7 +27,7 @@ from penwright.data.batches import (
 )
 from penwright.data.store import Column
 from penwright.errors import PenwrightError
-from penwright.tokenizers.pairs import cut_pair
+from penwright.tokenizers.markup import cut_pair
 
 Labels = NDArray[np.int32]
 _LONGEST_BATCH = 4  # maximum size of a batch of long labelled texts, as a multiple of `batch_tokens`

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from penwright.data.files import SourceFile, examine
 from penwright.data.paths import TEXT_SUFFIXES, suffix_of, visible_files
-from penwright.data.report import count
 from penwright.errors import PenwrightError
+from penwright.text import count
 
 SPLITS = {"train", "training", "test", "testing", "dev", "valid", "val", "validation", "eval"}
 UNLABELLED = ("unsup", "unlabeled", "unlabelled")

@@ -1,16 +1,43 @@
-"""The rules that drop items from a corpus: broken items, blank or too long ones, and duplicates."""
+"""The rules that drop items from a corpus, and the report on the items that were read, dropped and held out."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penwright.data.report import Dropped
+from penwright.data.files import SourceFile
+from penwright.data.paths import STANDARD_INPUT
+from penwright.data.readers.formats import FORMATS, PLAIN
 from penwright.data.splits import Hashes, Mask
+from penwright.text import count
 
 Rule = tuple[str, Callable[[Mask], Mask]]  # a reason, and a function that returns which of the kept items to drop
+SHOWN = 8  # maximum number of files to describe individually
+NAMES = {
+    "parquet": "Parquet",
+    "utf-8": "UTF-8",
+    "ascii": "ASCII",
+    "koi8_r": "KOI8-R",
+    "cp874": "Windows-874",
+    **{f"cp{page}": f"Windows-{page}" for page in range(1250, 1257)},
+    "cp932": "Shift-JIS",
+    "euc_jp": "EUC-JP",
+    "gb18030": "GB18030",
+    "big5": "Big5",
+    "big5hkscs": "Big5-HKSCS",
+    "cp949": "EUC-KR",
+}
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """The number of examples dropped for one reason."""
+
+    reason: str
+    count: int
+    first: str = ""  # location of the first dropped example
 
 
 @dataclass(frozen=True)
@@ -52,3 +79,75 @@ def duplicates(hashes: Hashes, keep: Mask) -> Mask:
     found = keep.copy()
     found[kept[np.unique(hashes[kept], return_index=True)[1]]] = False
     return found
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of reading the files of a corpus."""
+
+    unit: str  # noun for an example, such as "pair"
+    files: tuple[SourceFile, ...]
+    n_read: int
+    n_kept: int
+    dropped: tuple[Dropped, ...]
+    split: str  # description of the held-out part, and how it was chosen
+    notes: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """Return the report as lines of text."""
+        shown = [describe(file) for file in self.files[:SHOWN]]
+        if len(self.files) > SHOWN:
+            rest = self.files[SHOWN:]
+            shown.append(f"and {count(len(rest), 'more file')}, {sum(file.n_bytes for file in rest):,} bytes")
+            shown += [describe(file) for file in rest if oddities(file)][:SHOWN]
+        kept = f"{self.n_kept:,} of {count(self.n_read, self.unit)} kept"
+        left_out = [f"{each.count:,} dropped: {each.reason}{_place(each)}" for each in self.dropped]
+        return [*shown, "; ".join([kept, *left_out]), *self.notes, self.split]
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the report as a dictionary, ready for JSON."""
+        record = asdict(self) | {"text": self.lines()}
+        for file in record["files"]:
+            del file["copy"]  # temporary copies are deleted when the process ends
+        return record
+
+
+def describe(file: SourceFile) -> str:
+    """Describe a file in one line: its size, encoding and corrections."""
+    encoding = " and ".join(NAMES.get(each, each) for each in file.encoding.split("|"))
+    encoding += " (chosen for each line)" if "|" in file.encoding else ""
+    facts = [f"{file.n_bytes:,} bytes"]
+    if file.format:
+        facts.append(FORMATS[file.format].description)
+    if file.remark:
+        facts.append(file.remark)
+    if file.encoding and FORMATS.get(file.format, PLAIN).is_decoded:
+        facts.append(f"{encoding} guessed from the letters (if wrong, set the encoding)" if file.guessed else encoding)
+    if file.n_lines:
+        facts.append(count(file.n_lines, "line"))
+    name = "standard input" if file.path == STANDARD_INPUT else file.path
+    return f"{name}: {', '.join([*facts, *oddities(file)])}"
+
+
+def oddities(file: SourceFile) -> list[str]:
+    """Return the corrections made while reading a file."""
+    found = []
+    if file.n_replaced:
+        place = "" if file.first_replaced is None else f", the first at byte {file.first_replaced:,}"
+        found.append(f"{count(file.n_replaced, 'invalid byte sequence')} replaced by U+FFFD{place}")
+    if file.n_nul:
+        found.append(f"{count(file.n_nul, 'NUL character')} removed")
+    if file.n_crlf and file.n_crlf < file.n_lines - 1:  # not if all lines end so, as in files from Windows
+        found.append(f"{count(file.n_crlf, 'line')} ended in CRLF")
+    if file.n_cr:
+        found.append(f"{count(file.n_cr, 'line')} ended in CR")
+    return found
+
+
+def reasons(dropped: Sequence[Dropped]) -> str:
+    """Return the reasons why no examples are left, for an error message."""
+    return "; ".join(f"{each.count:,} dropped: {each.reason}{_place(each)}" for each in dropped) or "no rows were read"
+
+
+def _place(dropped: Dropped) -> str:
+    return f" (first: {dropped.first})" if dropped.first else ""

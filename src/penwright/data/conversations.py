@@ -20,11 +20,11 @@ from penwright.data.paths import expand_archives
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.layout import ANSWER_NAMES, PROMPT_NAMES
 from penwright.data.readers.tables import Table, find_table
-from penwright.data.report import count
 from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules, open_evaluation_rows, open_rows
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
 from penwright.data.store import Column
 from penwright.errors import PenwrightError
+from penwright.text import count
 from penwright.tokenizers.chat_template import ASSISTANT, ChatTemplate, Message, Turn
 
 MOST_HELD_OUT = 500  # maximum number of held-out conversations, unless the settings give a share

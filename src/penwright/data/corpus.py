@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from penwright.config import ProblemType
-from penwright.data.cleaning import STANDARD, Cleaning
+from penwright.data.cleaning import STANDARD, Cleaning, Report
 from penwright.data.files import SourceFile
-from penwright.data.report import Report, count
 from penwright.data.splits import Mask
 from penwright.errors import PenwrightError
+from penwright.text import count
 from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate
 
 BETWEEN_LABELS = "\x1f"  # the "unit separator" of ASCII, which no label contains

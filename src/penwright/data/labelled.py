@@ -38,7 +38,6 @@ from penwright.data.readers.delimited import PREFIX, LabelledLines, labelled_lin
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table_file, open_table, select
-from penwright.data.report import count
 from penwright.data.rows import (
     RowKind,
     Rows,
@@ -50,6 +49,7 @@ from penwright.data.rows import (
 )
 from penwright.data.splits import DEFAULT_FRACTION, Hashes, Mask, held_out_groups, held_out_of_classes
 from penwright.errors import PenwrightError
+from penwright.text import count
 
 MOST_HELD_OUT = 2000  # maximum number of held-out rows, unless the settings give a share
 MOST_LABELS = 1000  # maximum number of different labels

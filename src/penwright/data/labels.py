@@ -11,10 +11,9 @@ from unicodedata import category, normalize
 
 from penwright.data.corpus import BETWEEN_LABELS, Broken, Columns, Corpus, LabelKind, Labelled
 from penwright.data.readers.tables import Table, select
-from penwright.data.report import count
 from penwright.data.rows import TwoSides
 from penwright.errors import PenwrightError
-from penwright.text import BETWEEN_TEXTS
+from penwright.text import BETWEEN_TEXTS, count
 
 JOINERS = "\u200c\u200d"  # invisible characters that are needed to write some languages and emoji
 SEPARATORS = "|;,"

@@ -23,11 +23,11 @@ from penwright.data.readers.bilingual import (
 )
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.tables import Table, find_table, select
-from penwright.data.report import count
 from penwright.data.rows import SHORT, RowKind, Rows, RowSource, common_rules, open_evaluation_rows, open_rows
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
 from penwright.errors import PenwrightError
 from penwright.languages import languages_between, side_name, side_names
+from penwright.text import count
 
 Opener = Callable[[Columns], RowSource]  # function that opens a source with the given columns or languages
 MOST_HELD_OUT = 1000  # maximum number of held-out pairs, unless the settings give a share

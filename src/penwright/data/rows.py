@@ -11,7 +11,17 @@ from typing import Generic
 import numpy as np
 from numpy.typing import NDArray
 
-from penwright.data.cleaning import KEEP_ALL, Cleaning, Rule, broken_rules, duplicates, leave_out
+from penwright.data.cleaning import (
+    KEEP_ALL,
+    Cleaning,
+    Dropped,
+    Report,
+    Rule,
+    broken_rules,
+    duplicates,
+    leave_out,
+    reasons,
+)
 from penwright.data.corpus import (
     Broken,
     Corpus,
@@ -25,9 +35,9 @@ from penwright.data.corpus import (
     only_held_out,
     with_training_columns,
 )
-from penwright.data.report import Dropped, Report, count, reasons
 from penwright.data.splits import Hashes, Mask
 from penwright.errors import PenwrightError
+from penwright.text import count
 
 TwoSides = tuple[str, str]
 RowSource = Source[TwoSides]

@@ -31,9 +31,9 @@ from penwright.data.store import (
 from penwright.errors import PenwrightError
 from penwright.storage import CACHE_ADVICE, MOST_IN_SMALL, flush, read_json, write_bytes_atomically
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.algorithms import Answer, Markup
 from penwright.tokenizers.chat_template import encode_chunks
 from penwright.tokenizers.encoders import Ragged
+from penwright.tokenizers.markup import Answer, Markup
 from penwright.tokenizers.processes import EncodingProcesses
 
 Cell = str | Iterable[str] | int  # a text, the chunks of a long text (their tokens are concatenated), or a label id

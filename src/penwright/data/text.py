@@ -7,7 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from penwright.data.cleaning import KEEP_ALL, Cleaning, Rule, broken_rules, duplicates, leave_out
+from penwright.data.cleaning import (
+    KEEP_ALL,
+    Cleaning,
+    Dropped,
+    Report,
+    Rule,
+    broken_rules,
+    duplicates,
+    leave_out,
+    reasons,
+)
 from penwright.data.corpus import (
     DEFAULT_READING,
     Corpus,
@@ -19,9 +29,9 @@ from penwright.data.corpus import (
     with_training_columns,
 )
 from penwright.data.documents import Documents, TextSlice, open_documents
-from penwright.data.report import Dropped, Report, count, reasons
 from penwright.data.splits import DEFAULT_FRACTION, Cut, Mask, held_out_documents, tail_position, tail_start
 from penwright.errors import PenwrightError
+from penwright.text import count
 
 MANY = 20  # the end of each document is held out if there are fewer different documents than this
 ENOUGH = 0.5  # whole documents are held out only if they make up at least this share of the requested characters

@@ -6,7 +6,6 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -16,16 +15,16 @@ from torch import Tensor, nn
 import penwright.decoding.sampling
 import penwright.model
 from penwright.decoding.sampling import topk
+from penwright.devices import with_threads
 from penwright.errors import PenwrightWarning
-from penwright.model import cached_attention, quantised
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model import attention_kernels, quantised
+from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.native import toolchain
 from penwright.storage import MOST_IN_SMALL, UnsafeFile, cache_folder, read_bytes, sha256_of, write_atomically
 
 OPERATORS = {  # custom C++ operators
     torch.ops.penwright.int8_product.default: quantised.SOURCE,
-    torch.ops.penwright.stepping_attention.default: cached_attention.SOURCE,
+    torch.ops.penwright.stepping_attention.default: attention_kernels.SOURCE,
     torch.ops.penwright.likeliest.default: topk.SOURCE,
 }
 HEADER = toolchain.SOURCES / "vectors.h"
@@ -165,17 +164,3 @@ def key_of(part: ModelPart, n_threads: int) -> str:
 
 def _modules_of(package: ModuleType) -> list[Path]:
     return sorted(Path(str(package.__file__)).parent.glob("*.py"))
-
-
-@contextmanager
-def with_threads(n: int) -> Iterator[None]:
-    """Set torch's number of threads inside the context."""
-    before = torch.get_num_threads()
-    if n == before:
-        yield
-        return
-    torch.set_num_threads(n)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

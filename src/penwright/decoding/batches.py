@@ -13,8 +13,7 @@ from penwright.decoding.engine import DecodeEngine
 from penwright.errors import PenwrightError
 from penwright.model.attention import KeysValues
 from penwright.model.cache import Cache, ContinuousCache
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.transformer import DecoderOnly, EncoderDecoder
 
 SHORTEST = 2  # minimum number of tokens per source; torch.export would specialize on a length of 1
 

@@ -28,7 +28,7 @@ from penwright.decoding.hypotheses import (
     hypothesis_of,
     trace_back,
 )
-from penwright.decoding.sampling.filters import NEG_INF
+from penwright.decoding.sampling.logits_process import NEG_INF
 from penwright.decoding.sampling.topk import MAX_K, Choose, MaskedTopK, TokenSelector
 from penwright.decoding.sampling.utf8 import FREE, Situations, States, Utf8Rules
 

@@ -12,17 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from penwright.decoding import cuda_graphs
-from penwright.decoding.ahead_of_time import (
-    Compiled,
-    Input,
-    ModelPart,
-    compile_ahead,
-    forget,
-    is_kept,
-    key_of,
-    load,
-    with_threads,
-)
+from penwright.decoding.ahead_of_time import Compiled, Input, ModelPart, compile_ahead, forget, is_kept, key_of, load
 from penwright.decoding.exported import (
     MOST_TARGETS,
     DecodeStep,
@@ -37,12 +27,12 @@ from penwright.decoding.exported import (
 )
 from penwright.decoding.sampling.topk import COMPILES, MAX_K, MaskedTopK, likeliest
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
+from penwright.devices import with_threads
 from penwright.errors import PenwrightError, Say, say_nothing
 from penwright.model.block import Encoded
 from penwright.model.cache import Cache
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.quantised import Int8Linear
+from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.native import toolchain
 
 READ_TOGETHER = 2  # minimum number of sources per call; torch.export would specialize on a batch of 1

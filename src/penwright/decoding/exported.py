@@ -10,12 +10,11 @@ from penwright.decoding.ahead_of_time import Input, ModelPart
 from penwright.decoding.sampling.topk import MAX_K
 from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.model.attention import Kernel, KeysValues, swap_kernels
+from penwright.model.attention_kernels import stepping_attention
 from penwright.model.block import Encoded
 from penwright.model.cache import ROOM, Cache, WholeLayerCache
-from penwright.model.cached_attention import stepping_attention
-from penwright.model.decoder_only import DecoderOnly
 from penwright.model.embedding import Embedding
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.transformer import DecoderOnly, EncoderDecoder
 
 # "one": a step of one row. "many": a step of several rows. "prompt": prefill of one row. "sources": the encoder.
 # "best": selection of the likeliest tokens.

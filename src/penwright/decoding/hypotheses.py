@@ -23,9 +23,7 @@ class BeamSettings:
     n_best: int = 1  # number of hypotheses per sentence, at most beam_size
     length_penalty: float = 1.0
     banned: tuple[int, ...] = ()  # tokens that are never generated
-    coverage_penalty: float = (
-        0.0  # weight of the coverage penalty in the final ranking (translation/cross_attention.py)
-    )
+    coverage_penalty: float = 0.0  # weight of the coverage penalty in the final ranking (translation/alignment.py)
     beam_patience: float = 0.25  # beams may grow by this share of their length (at least 4 tokens) before the end
 
 

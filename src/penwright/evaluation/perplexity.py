@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 
 from penwright.data.batches import IGNORED, Batch
-from penwright.data.report import count
 from penwright.evaluation.scores import Score
 from penwright.losses import summed_loss
 from penwright.model import Model
+from penwright.text import count
 
 N_UNICODE_CHARACTERS = 160_000  # approximate number of characters in Unicode 17: any of them may be unknown
 

@@ -10,8 +10,8 @@ from sacrebleu.significance import PairedTest, Result
 from penwright.config import DecodingSettings
 from penwright.errors import PenwrightError, Say, say_nothing
 from penwright.evaluation.translation import bleu_for, translation_scores
+from penwright.translation.alignment import TokenPair, coverage, cross_attention
 from penwright.translation.constraints.requirements import NO_CONSTRAINTS
-from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
 from penwright.translation.results import Candidate
 from penwright.translation.translator import Translator
 

@@ -16,11 +16,9 @@ from penwright.formats.export import NO_METADATA, ModelMetadata, check_limits, c
 from penwright.model import Model
 from penwright.model.attention import Attention
 from penwright.model.block import Block, Stack
-from penwright.model.decoder_only import DecoderOnly
 from penwright.model.embedding import Embedding
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.model.encoder_only import EncoderOnly
-from penwright.model.feed_forward import GATED, FeedForward
+from penwright.model.layers import GATED, FeedForward
+from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from penwright.tokenizers import Tokenizer
 
 ACTIVATIONS = {  # our activations, mapped to their names in CTranslate2

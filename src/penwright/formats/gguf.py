@@ -12,8 +12,8 @@ from penwright.errors import PenwrightError
 from penwright.formats.export import NO_METADATA, ModelMetadata, check_limits, cpu_copy, optional_package
 from penwright.formats.gguf_tokenizer import describe_tokenizer
 from penwright.model import Model
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.positions import rotary_frequencies, scaled
+from penwright.model.embedding import rotary_frequencies, scaled
+from penwright.model.transformer import DecoderOnly
 from penwright.model.weights import weights_of
 from penwright.tokenizers import Tokenizer
 

@@ -17,7 +17,7 @@ from penwright.formats.gguf import KEYS, NAMES, ROPE_FACTORS, VARIANTS, their_na
 from penwright.formats.gguf_tokenizer import CHAT_TEMPLATE, read_tokenizer, special_piece
 from penwright.formats.pretrained import Outline, Pretrained, Tensors, fit_vocabulary, outlined, read_chat, require_all
 from penwright.model import Model
-from penwright.model.positions import rotary_frequencies, scaled
+from penwright.model.embedding import rotary_frequencies, scaled
 from penwright.tokenizers.checks import MOST_PIECES
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)

@@ -22,9 +22,7 @@ from penwright.formats.huggingface import (
 )
 from penwright.formats.huggingface_tokenizer import OWN_TOKENIZER
 from penwright.model import Model
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from penwright.storage import let_others_read
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.foreign import ForeignTokenizer

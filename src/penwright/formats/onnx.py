@@ -14,7 +14,7 @@ from penwright.decoding.batches import evaluating
 from penwright.errors import PenwrightError
 from penwright.formats.export import NO_METADATA, ModelMetadata, optional_package
 from penwright.model import Model
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import EncoderOnly
 from penwright.storage import let_others_read
 from penwright.tokenizers import Tokenizer
 

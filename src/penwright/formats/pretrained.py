@@ -12,8 +12,7 @@ from penwright.config import ChatSettings, ModelSettings, Task, validate
 from penwright.errors import PenwrightError
 from penwright.languages import Languages
 from penwright.model import Model, make_model
-from penwright.model.init import shapes_only
-from penwright.model.weights import VOCABULARY
+from penwright.model.weights import VOCABULARY, shapes_only
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import ChatTemplate, Message, template_of
 

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from penwright.config import DecodingSettings, GivenSettings, decoding_settings
 from penwright.decoding.batches import Padded, PromptBatch, evaluating, newest_half
-from penwright.decoding.brief import brief, described, noted
-from penwright.decoding.completion_draft import Finish, plan_of
 from penwright.decoding.constraints.expressions import never_end
 from penwright.decoding.continuous_batching import ContinuousBatch
 from penwright.decoding.engine import DecodeEngine
-from penwright.decoding.requests import Request
+from penwright.decoding.requests import Finish, Request, plan_of
 from penwright.decoding.windows import mean_pooled, read_windows, split, unit_vectors
 from penwright.errors import UsageError
-from penwright.model.decoder_only import DecoderOnly
+from penwright.model.size import described
+from penwright.model.transformer import DecoderOnly
+from penwright.text import brief, noted
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate, Message, encode_pieces
 from penwright.tokenizers.tokenizer import unknown_warnings

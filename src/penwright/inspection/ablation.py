@@ -20,9 +20,8 @@ from penwright.inspection.attention_maps import Head, all_heads, place_of
 from penwright.inspection.forward_pass import ForwardPass, PartName, scores
 from penwright.inspection.tokens import Token
 from penwright.model import Model
-from penwright.model.attention import Kernel, swap_kernels
-from penwright.model.encoder_only import EncoderOnly
-from penwright.model.mask import KernelMask
+from penwright.model.attention import Kernel, KernelMask, swap_kernels
+from penwright.model.transformer import EncoderOnly
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from penwright.inspection.attention_maps import Head, attentions
 from penwright.inspection.forward_pass import ForwardPass, PartName, scores
 from penwright.inspection.tokens import Token
 from penwright.model import Model
-from penwright.model.attention import Kernel, swap_kernels
-from penwright.model.mask import KernelMask
+from penwright.model.attention import Kernel, KernelMask, swap_kernels
 
 
 @dataclass(frozen=True)

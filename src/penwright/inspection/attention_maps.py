@@ -17,8 +17,8 @@ from penwright.inspection.forward_pass import ForwardPass, PartName, scores
 from penwright.inspection.tokens import Token
 from penwright.model import Model
 from penwright.model.attention import Attention
-from penwright.model.attention_recording import record_attention
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.attention_kernels import record_attention
+from penwright.model.transformer import EncoderDecoder
 
 LEVELS = 255
 

@@ -17,7 +17,7 @@ from penwright.inspection.patching import Patching, PatchKind, patching, prefere
 from penwright.inspection.paths import Paths, paths
 from penwright.inspection.tokens import Token, readable, special_ids, special_token, tokens_of, vocabulary
 from penwright.model import Model
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import EncoderOnly
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import unknown_warnings, well_formed
 from penwright.translation.translator import Translator

@@ -12,8 +12,7 @@ from penwright.errors import UsageError
 from penwright.inspection.forward_pass import Side, embedding_of
 from penwright.inspection.tokens import special_ids, vocabulary
 from penwright.model import Model
-from penwright.model.embedding import Embedding
-from penwright.model.positions import Learned, Rotary, rotary_positions
+from penwright.model.embedding import Embedding, Learned, Rotary, rotary_positions
 from penwright.tokenizers import Tokenizer
 
 

@@ -14,10 +14,8 @@ from penwright.errors import UsageError
 from penwright.inspection.tokens import Token
 from penwright.model import Model
 from penwright.model.block import Stack
-from penwright.model.decoder_only import DecoderOnly
 from penwright.model.embedding import Embedding
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 
 Side = Literal["source", "target"]  # the sides of an encoder-decoder; each may have its own embedding
 # parts with attention; "cross" attends from the decoder to the encoder

@@ -50,7 +50,7 @@ from penwright.inspection.token_scores import (
     token_scores,
     token_scores_in_steps,
 )
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import EncoderOnly
 from penwright.translation.translator import Translator
 
 

@@ -19,7 +19,7 @@ from penwright.decoding.batches import evaluating
 from penwright.inspection.forward_pass import ForwardPass, last_stack, ranks, residual_stream, scores, top_predictions
 from penwright.inspection.tokens import Token
 from penwright.model import Model
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import EncoderOnly
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from penwright.inspection.forward_pass import ForwardPass
 from penwright.inspection.gradients import AttributionTarget
 from penwright.inspection.recording import StackRecord, SublayerRecord, record
 from penwright.model import Model
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import EncoderOnly
 
 BIASES, TOKENS, POSITIONS = range(3)  # indices of the contributions with which every stack begins
 MOST_NUMBERS = 250_000_000  # maximum number of values in the contributions' vectors (1 GB in float32)

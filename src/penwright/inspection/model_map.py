@@ -20,7 +20,7 @@ from penwright.inspection.lens import read_out
 from penwright.inspection.recording import Kind, Recording, StackName, StackRecord, SublayerRecord, record
 from penwright.inspection.tokens import Token
 from penwright.model import Model
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import EncoderOnly
 
 
 @dataclass(frozen=True)

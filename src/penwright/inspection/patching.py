@@ -24,8 +24,7 @@ from penwright.inspection.logit_attribution import readable_part
 from penwright.inspection.recording import Kind, Recording, SublayerRecord, record
 from penwright.inspection.tokens import Token
 from penwright.model import Model
-from penwright.model.attention import Kernel, swap_kernels
-from penwright.model.mask import KernelMask
+from penwright.model.attention import Kernel, KernelMask, swap_kernels
 
 PatchKind = Literal["residual", "attention", "feed_forward", "heads"]
 PATCH_KINDS: tuple[PatchKind, ...] = ("residual", "attention", "feed_forward", "heads")

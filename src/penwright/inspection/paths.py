@@ -26,8 +26,7 @@ from penwright.inspection.lens import read_out
 from penwright.inspection.logit_attribution import BIASES, readable_part, walk
 from penwright.inspection.recording import Recording, StackRecord, SublayerRecord, record
 from penwright.model import Model
-from penwright.model.attention import Attention, Kernel, repeat_kv, swap_kernels
-from penwright.model.mask import KernelMask
+from penwright.model.attention import Attention, Kernel, KernelMask, repeat_kv, swap_kernels
 
 INPUTS = ("query", "key", "value")
 BATCH_TOKENS = 2048  # maximum number of tokens per batch; each row of a batch has one edge cut

@@ -13,14 +13,11 @@ from torch import Tensor, nn
 from penwright.decoding.batches import evaluating
 from penwright.inspection.forward_pass import ForwardPass, PartName, scores
 from penwright.model import Model
-from penwright.model.attention import Attention, Kernel, repeat_kv, swap_kernels
+from penwright.model.attention import Attention, Kernel, KernelMask, repeat_kv, swap_kernels
 from penwright.model.block import Block, Residual, Stack
-from penwright.model.embedding import Embedding
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.model.encoder_only import EncoderOnly
-from penwright.model.feed_forward import FeedForward
-from penwright.model.mask import KernelMask
-from penwright.model.positions import Rotation
+from penwright.model.embedding import Embedding, Rotation
+from penwright.model.layers import FeedForward
+from penwright.model.transformer import EncoderDecoder, EncoderOnly
 
 Kind = Literal["attention", "feed_forward"]
 StackName = Literal["encoder", "decoder"]

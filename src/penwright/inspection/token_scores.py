@@ -20,7 +20,7 @@ from penwright.inspection.forward_pass import (
 )
 from penwright.inspection.tokens import Token
 from penwright.model import Model
-from penwright.model.decoder_only import DecoderOnly
+from penwright.model.transformer import DecoderOnly
 
 STEP_ROWS = 128  # number of positions scored per step
 

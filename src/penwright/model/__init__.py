@@ -2,10 +2,8 @@
 
 from penwright.config import LoraSettings, ModelSettings, Task
 from penwright.model.block import Encoded
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.model.encoder_only import EncoderOnly
 from penwright.model.lora import add_lora
+from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 
 HEAD = ("output", "pooler")  # modules of a classifier's head; LoRA trains them in full, because the labels may be new
 Model = DecoderOnly | EncoderDecoder | EncoderOnly

@@ -9,13 +9,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from penwright.config import ModelSettings
-from penwright.model.attention import Attention, KeysValues
+from penwright.model.attention import Attention, KernelMask, KeysValues, Mask
 from penwright.model.cache import Cache, LayerCache
-from penwright.model.dropout import Dropout
-from penwright.model.feed_forward import FeedForward
-from penwright.model.mask import KernelMask, Mask
-from penwright.model.norm import make_norm
-from penwright.model.positions import Rotary, Rotation, rotary_positions
+from penwright.model.embedding import Rotary, Rotation, rotary_positions
+from penwright.model.layers import Dropout, FeedForward, make_norm
 from penwright.model.quantised import outputs_kept_like
 
 

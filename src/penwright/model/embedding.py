@@ -1,14 +1,16 @@
-"""The embedding and the output layer of a Transformer."""
+"""Embeddings of tokens and positions, and the output layer. Positions are added vectors or rotations (RoPE)."""
 
-from math import sqrt
+from math import pi, sqrt
+from typing import Literal, NamedTuple
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from penwright.config import ModelSettings
-from penwright.model.dropout import Dropout
-from penwright.model.norm import make_norm
-from penwright.model.positions import added_positions
+from penwright.config import ModelSettings, RotaryScaling
+from penwright.model.layers import Dropout, make_norm
+
+SinusoidLayout = Literal["interleaved", "halves", "tensor2tensor"]
 
 
 class Embedding(nn.Module):
@@ -45,3 +47,93 @@ def output_layer(vocab_size: int, settings: ModelSettings, tied: nn.Embedding) -
     if settings.tie_embeddings != "none":
         layer.weight = tied.weight
     return layer
+
+
+class Sinusoidal(nn.Module):
+    """Sinusoidal encodings: sin and cos of p / 10000^(2i/d) for any position p (Vaswani et al. 2017, section 3.5).
+
+    The layout "interleaved" alternates sines and cosines, as in the paper; "halves" (Marian) puts all sines first.
+    "tensor2tensor" (M2M100) also puts all sines first, and its lowest frequency is exactly 1/10000.
+    """
+
+    frequencies: Float[Tensor, " half_width"]
+
+    def __init__(self, d_model: int, layout: SinusoidLayout = "interleaved", offset: int = 0):
+        super().__init__()
+        self.layout, self.offset = layout, offset
+        last = d_model - 2 if layout == "tensor2tensor" else d_model
+        # computed on the CPU even inside shapes_only()
+        exponents = torch.arange(0, d_model, 2, device="cpu") / max(1, last)
+        self.register_buffer("frequencies", 10_000.0**-exponents, persistent=False)
+
+    def forward(self, positions: Int[Tensor, "rows length"]) -> Float[Tensor, "rows length d_model"]:
+        """Return the encodings of these positions."""
+        angles = (positions + self.offset)[..., None] * self.frequencies
+        if self.layout == "interleaved":
+            return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+        return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+class Learned(nn.Embedding):
+    """Learned position encodings: one vector for each position below context_length."""
+
+
+class Rotation(NamedTuple):
+    """The RoPE rotations of one forward pass, as cosines and sines."""
+
+    cosines: Float[Tensor, "rows 1 length half_head"]
+    sines: Float[Tensor, "rows 1 length half_head"]
+
+    def apply(self, x: Float[Tensor, "batch heads length d_head"]) -> Float[Tensor, "batch heads length d_head"]:
+        """Rotate each pair (x_i, x_(i + d_head/2)) by its angle, as Llama does; d_head = 2 half_head."""
+        first, second = x.chunk(2, dim=-1)
+        cosines, sines = self.cosines.to(x.dtype), self.sines.to(x.dtype)
+        return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
+
+
+class Rotary(nn.Module):
+    """Rotary position encodings (RoPE, Su et al. 2021): scores depend only on the distance between query and key."""
+
+    frequencies: Float[Tensor, " half_head"]
+
+    def __init__(self, d_head: int, base: float, scaling: RotaryScaling | None = None):
+        super().__init__()
+        frequencies = rotary_frequencies(d_head, base)
+        self.register_buffer("frequencies", scaled(frequencies, scaling) if scaling else frequencies, persistent=False)
+
+    def forward(self, positions: Int[Tensor, "rows length"]) -> Rotation:
+        """Return the RoPE rotations at these positions."""
+        angles = positions[:, None, :, None] * self.frequencies
+        return Rotation(angles.cos(), angles.sin())
+
+
+def rotary_frequencies(d_head: int, base: float) -> Float[Tensor, " half_head"]:
+    """Return the unscaled RoPE frequency of each pair of dimensions, in radians per position."""
+    return base ** -(torch.arange(0, d_head, 2, device="cpu") / d_head)  # computed on the CPU even inside shapes_only()
+
+
+def scaled(frequencies: Float[Tensor, " half_head"], scaling: RotaryScaling) -> Float[Tensor, " half_head"]:
+    """Scale RoPE frequencies as in Llama 3.1: divide low ones by the factor, keep high ones, blend the rest."""
+    if scaling.original_context is None:
+        return frequencies / scaling.factor
+    rotations = scaling.original_context * frequencies / (2 * pi)
+    kept = (rotations - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    kept = kept.clamp(0, 1)
+    return frequencies * (kept + (1 - kept) / scaling.factor)
+
+
+def added_positions(settings: ModelSettings) -> Sinusoidal | Learned | None:
+    """Make the position encodings that are added to the embeddings; return None if the settings use another type."""
+    match settings.positions.type:
+        case "sinusoidal":
+            return Sinusoidal(settings.d_model, settings.positions.layout, settings.positions.offset)
+        case "learned":
+            return Learned(settings.context_length, settings.d_model)
+        case _:
+            return None
+
+
+def rotary_positions(settings: ModelSettings) -> Rotary | None:
+    """Make the rotary position encodings; return None if the settings use another type."""
+    positions = settings.positions
+    return Rotary(settings.d_head, positions.base, positions.scaling) if positions.type == "rotary" else None

@@ -9,15 +9,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from penwright.model.attention import KeysValues
+from penwright.model.attention import KeysValues, Mask
 from penwright.model.block import Block, Encoded, ForwardContext
 from penwright.model.cache import Cache, LayerCache, positions_of
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.model.mask import Mask
-from penwright.model.norm import RMSNorm
-from penwright.model.positions import Rotary
+from penwright.model.embedding import Rotary
+from penwright.model.layers import RMSNorm
 from penwright.model.quantised import Int8Linear, int8_rows
+from penwright.model.transformer import DecoderOnly, EncoderDecoder
 
 Product = Callable[[Tensor], Tensor]  # a function that multiplies rows by a weight matrix
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from penwright.config import LoraSettings
 from penwright.model.attention import Attention
-from penwright.model.feed_forward import FeedForward
+from penwright.model.layers import FeedForward
 
 A, B = "lora_A", "lora_B"  # names of the two low-rank factors, as in PEFT
 

@@ -6,8 +6,9 @@ from typing import NamedTuple
 from torch import nn
 
 from penwright.config import LoraSettings, ModelSettings, Task
-from penwright.model import make_model
-from penwright.model.init import shapes_only
+from penwright.model import Model, make_model
+from penwright.model.weights import shapes_only
+from penwright.tokenizers import Tokenizer
 
 ADAMW_BYTES = 16  # bytes per float32 parameter with AdamW: weight, gradient, two moments (with Muon, one)
 FROZEN_BYTES = 6  # bytes per frozen parameter: the weight in float32, and a copy in bfloat16 for matrix products
@@ -53,3 +54,12 @@ def _counted(
     tables = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, nn.Embedding)}
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return sum(p.numel() for p in model.parameters()), sum(tables.values()), trained
+
+
+def described(kind: str, model: Model, tokenizer: Tokenizer, more: str = "") -> str:
+    """Describe a model and its tokenizer in one line."""
+    n_parameters, settings = sum(parameter.numel() for parameter in model.parameters()), model.settings
+    return (
+        f"<{kind}: {n_parameters:,} parameters, {settings.n_layers} layers of {settings.d_model}, "
+        f"context {settings.context_length:,}, vocabulary {tokenizer.vocab_size:,}{more}>"
+    )

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 
-from penwright.decoding.completion_draft import MAX_NEW_TOKENS
+from penwright.decoding.requests import MAX_NEW_TOKENS
 from penwright.errors import UsageError
 from penwright.generation.generator import Generator
 from penwright.serving.chat_fields import (

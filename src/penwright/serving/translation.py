@@ -1,7 +1,7 @@
 """The routes of the translation screen: sentences with word probabilities, alternatives, alignments and beam trees.
 
-`translation/words.py` splits texts into words. A word is sent with the text between it and the previous word instead of
-an offset, because browsers and Python count characters differently.
+`text.py` splits texts into words. A word is sent with the text between it and the previous word instead of an offset,
+because browsers and Python count characters differently.
 """
 
 import asyncio
@@ -35,12 +35,11 @@ from penwright.serving.translation_fields import (
     Tree,
     TreeNode,
 )
-from penwright.translation.alignment import Aligner, Weights
+from penwright.translation.alignment import Aligner, Weights, pieces_of_words
 from penwright.translation.constraints.glossary import Glossary
 from penwright.translation.constraints.requirements import Constraints
 from penwright.translation.documents import blocks
 from penwright.translation.results import Translation
-from penwright.translation.words import pieces_of_words
 
 router = APIRouter(prefix="/translating", responses=ERROR_RESPONSES)
 T = TypeVar("T")

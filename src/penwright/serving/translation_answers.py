@@ -14,13 +14,13 @@ from penwright.serving.translation_fields import (
     SourceSentence,
     TermResult,
 )
+from penwright.text import WordSpan, complete_last_word, span_indices, word_spans
 from penwright.tokenizers import Tokenizer
+from penwright.translation.alignment import pieces_of_words
 from penwright.translation.constraints.requirements import ConstraintResult
-from penwright.translation.documents import TextBlock
+from penwright.translation.documents import TextBlock, sentences
 from penwright.translation.results import Alternative, Candidate, Translation
-from penwright.translation.segments import sentences
 from penwright.translation.translator import Translator
-from penwright.translation.words import WordSpan, complete_last_word, pieces_of_words, span_indices, word_spans
 
 # limits for a sentence, because the cost of search and attention is quadratic in its length
 MAX_WORDS, MAX_CHARACTERS = 300, 3000

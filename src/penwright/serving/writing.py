@@ -15,11 +15,10 @@ from pydantic import BaseModel, Field
 
 from penwright.config import DecodingSettings
 from penwright.decoding.batches import in_view
-from penwright.decoding.completion_draft import MAX_NEW_TOKENS, plan_of
 from penwright.decoding.constraints.constraints import is_constrained
 from penwright.decoding.constraints.expressions import never_end
-from penwright.decoding.requests import Request, TokenUpdate
-from penwright.decoding.sampling.penalties import History
+from penwright.decoding.requests import MAX_NEW_TOKENS, Request, TokenUpdate, plan_of
+from penwright.decoding.sampling.logits_process import History
 from penwright.errors import PenwrightError, UsageError
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import readable

@@ -27,7 +27,7 @@ from penwright.tasks import chat, classification, encoding, generation, labelled
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext, make_card, reading_of
 from penwright.tasks.translation import open_pairs_with_dictionary
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.pairs import text_in_pieces
+from penwright.tokenizers.markup import text_in_pieces
 
 __all__ = [
     "TASKS",

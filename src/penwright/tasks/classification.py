@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penwright.classification.linear import out_of_fold
-from penwright.classification.mixture import fit_mixture
+from penwright.classification.linear import fit_mixture, out_of_fold
 from penwright.evaluation.classification import (
     Calibration,
     Counts,

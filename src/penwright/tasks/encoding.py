@@ -18,7 +18,7 @@ from penwright.decoding.batches import evaluating
 from penwright.evaluation.baselines import ngram_baselines
 from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.scores import Sample, Score
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import EncoderOnly
 from penwright.tasks.context import AnyPart, RunContext
 
 N_SAMPLES, LONGEST_SAMPLE = 3, 60  # number of samples, and their maximum length in tokens

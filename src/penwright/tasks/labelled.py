@@ -12,15 +12,14 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from penwright.classification.classifier import Classifier
-from penwright.classification.linear import LinearClassifier
-from penwright.classification.mixture import ENCODER_ALONE, LINEAR_ALONE, Weights
+from penwright.classification.linear import ENCODER_ALONE, LINEAR_ALONE, LinearClassifier, Weights
 from penwright.data.bucketing import LabelledBatches, TokenDropout
 from penwright.data.corpus import Labelled
 from penwright.data.labels import label_key
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.errors import PenwrightError
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import EncoderOnly
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 from penwright.text import BETWEEN_TEXTS
 

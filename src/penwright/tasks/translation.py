@@ -22,8 +22,7 @@ from penwright.evaluation.scores import Sample, Score
 from penwright.evaluation.translation import translation_scores
 from penwright.storage import write_atomically
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
-from penwright.translation.constraints.glossary import Entry, Glossary
-from penwright.translation.constraints.hints import inflected, with_hints
+from penwright.translation.constraints.glossary import Entry, Glossary, inflected, with_hints
 from penwright.translation.constraints.requirements import NO_CONSTRAINTS
 from penwright.translation.translator import Translator
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from penwright.config import ChatSettings
 from penwright.errors import PenwrightError
-from penwright.tokenizers.algorithms import Answer, Markup
 from penwright.tokenizers.encoders import Ragged
+from penwright.tokenizers.markup import Answer, Markup
 from penwright.tokenizers.tokenizer import Tokenizer
 
 PLAIN = (

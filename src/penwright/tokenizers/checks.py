@@ -1,15 +1,39 @@
-"""Checks of an untrusted tokenizer.json, which must not exhaust memory or time when the tokenizers library reads it."""
+"""The kinds of tokenizers, and checks of an untrusted tokenizer.json, which must not exhaust memory or time."""
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from penwright.tokenizers.algorithms import MARKED_WORDS
+from tokenizers import Tokenizer as LibraryTokenizer
 
+Kind = Literal["characters", "bytes", "bpe", "unigram"]
 Table = Mapping[str, Any]
+PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
+SPECIALS = [PAD, START, END]  # <unk> exists only in character vocabularies, as a piece of the model
+# GPT-2's pattern, except that a combining mark (an accent, or a vowel sign of Hebrew, Arabic, Hindi or Thai) does not
+# end a word.
+MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 MOST_PIECES = 1 << 22  # maximum size of a vocabulary, far above that of any real one
 FOREIGN = "penwright"  # key in the tokenizer.json of another project; its value tells Penwright how to use the file
 LONGEST_PATTERN = 2_000  # maximum length of a regular expression, in characters
 PLAIN = ("truncation", "padding")  # parts of a tokenizer.json that Penwright never writes
+
+
+def kind_of(library: LibraryTokenizer) -> Kind:
+    """Return the kind of a tokenizer, from the types of its parts; raise ValueError for an unknown combination."""
+    parts = json.loads(library.to_str())
+    splitter = parts["pre_tokenizer"]
+    match parts["model"]["type"], splitter and (splitter["type"], splitter.get("use_regex")):
+        case "BPE", None:
+            return "characters"
+        case "BPE", ("ByteLevel", False):
+            return "bytes"
+        case "BPE", ("ByteLevel", True) | ("Sequence", None):
+            return "bpe"
+        case "Unigram", ("ByteLevel", True) | ("Sequence", None):
+            return "unigram"
+        case other:
+            raise ValueError(f"no kind of tokenizer has these parts: {other}")
 
 
 def check_file(file: Table) -> None:

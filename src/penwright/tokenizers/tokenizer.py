@@ -14,8 +14,7 @@ from tokenizers.processors import TemplateProcessing
 
 from penwright.errors import PenwrightError
 from penwright.storage import parse_json, read_bytes, write_bytes_atomically
-from penwright.tokenizers.algorithms import END, PAD, START, UNKNOWN, kind_of
-from penwright.tokenizers.checks import FOREIGN, check_file
+from penwright.tokenizers.checks import END, FOREIGN, PAD, START, UNKNOWN, check_file, kind_of
 from penwright.tokenizers.encoders import (
     Encoder,
     Ragged,

@@ -9,15 +9,15 @@ from time import monotonic
 
 from torch import Tensor
 
-from penwright.data.report import count
 from penwright.errors import Interrupted
 from penwright.evaluation.scores import Sample, Score
 from penwright.run.checkpoints import Record, Tensors, folder_name
 from penwright.run.folder import METRICS, SAMPLES, Run
 from penwright.run.stop_file import clear_stop_files, is_stop_requested, mark_stopped
-from penwright.training.compilation import uncompiled
+from penwright.text import count
+from penwright.training.auto.machine import uncompiled
+from penwright.training.distributed.launcher import stop_requests
 from penwright.training.observers import Observer, notify
-from penwright.training.signals import stop_requests
 from penwright.training.trainer import Trainer
 
 # Minimum and maximum seconds between two checkpoints, and seconds per weight, since saving a large model takes longer.

@@ -22,12 +22,10 @@ from penwright.model import Model
 from penwright.model.block import Stack
 from penwright.model.weights import load_weights, weights_of
 from penwright.run.checkpoints import Checkpoint, DamagedCheckpoint, Record, Tensors, first_problem
-from penwright.training.auto.machine import Machine
+from penwright.training.auto.machine import Machine, compile_blocks
 from penwright.training.budget import Budget, TrainState
-from penwright.training.compilation import compile_blocks
-from penwright.training.distributed.parallel import Parallelism, full, gathered, like, parallelise, synchronized
-from penwright.training.distributed.ranks import is_lost_connection
-from penwright.training.distributed.saving import ShardedSaver
+from penwright.training.distributed.parallel import Parallelism, ShardedSaver, full, gathered, like, parallelise
+from penwright.training.distributed.ranks import is_lost_connection, synchronized
 from penwright.training.optimizers import Optimizers, WeightAverage
 
 TOO_MANY_SKIPPED = 25  # number of consecutive skipped steps that ends the training

@@ -1,31 +1,68 @@
-"""Word alignment from the cross-attention of a translator.
-
-The head that aligns best differs from model to model, and is often not in the last layer, so it is chosen on data. The
-weights of each head are taken both at the step that outputs a word and at the step that reads the word (Chen et al.
-2020, "Accurate Word Alignment Induction from Neural Machine Translation"). The head whose links agree best with a
-lexical model of the corpus is chosen. The lexical model is IBM model 1 with a preference for the diagonal (after Dyer
-et al. 2013), and keeps the links that it finds in both directions.
-"""
+"""Word alignment from the cross-attention of a translator, which is recorded while given translations are read."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.text import words
+from penwright.decoding.batches import batches_by_length, evaluating, right_padded
+from penwright.model.attention_kernels import record_attention
+from penwright.model.transformer import EncoderDecoder
+from penwright.text import WordSpan, joined, span_indices, word_spans, words
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
-from penwright.translation.cross_attention import Maps, TokenPair, cross_attention
-from penwright.translation.words import WordSpan, span_indices, word_spans
 
+BATCH_TOKENS = 2048
+Maps = Float[np.ndarray, "layers heads steps sources"]
 ITERATIONS = 8  # number of EM iterations
 TENSION = 4.0  # penalty in nats for a link that is a whole sentence length away from the diagonal
 Links = frozenset[tuple[int, int]]  # pairs of indices: of a source word and of a target word
 Cut = Callable[[str], Sequence[WordSpan]]  # a function that splits a text into words
 Weights = Float[np.ndarray, "target_words source_words"]  # attention of target words to source words
+
+
+class TokenPair(NamedTuple):
+    """A source and a target, both without start and end tokens."""
+
+    source: Sequence[int]
+    target: Sequence[int]
+
+
+@torch.inference_mode()
+def cross_attention(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[TokenPair]) -> list[Maps]:
+    """Return the cross-attention of each pair, with a row for the start token and for each target token.
+
+    The end token of the source is left out.
+    """
+    found: dict[int, Maps] = {}
+    before = (tokenizer.start_id, *tokenizer.target_prefix)
+    first_row, first_column = len(before) - 1, tokenizer.n_before_source
+    names = [f"blocks.{layer}.cross_attention" for layer in range(model.n_decoder_layers)]
+    with evaluating(model) as device:
+        for batch in batches_by_length([max(map(len, pair)) + 1 for pair in pairs], BATCH_TOKENS):
+            sources = right_padded([tokenizer.source(pairs[number].source) for number in batch], device)
+            targets = right_padded([[*before, *pairs[number].target] for number in batch], device)
+            with record_attention(model.decoder) as maps:
+                model(*sources, targets.tokens)
+            layers = torch.stack([maps[name][0] for name in names]).float().cpu().numpy()
+            for place, number in enumerate(batch):
+                source, target = pairs[number]
+                maps_of_pair = layers[:, place, :, first_row:, first_column:]
+                found[number] = maps_of_pair[:, :, : len(target) + 1, : len(source)]
+    return [found[number] for number in range(len(pairs))]
+
+
+def coverage(maps: Maps) -> float:
+    """Return the coverage of the source in nats: 0 if each source token receives a total attention of at least 1.
+
+    This is the sum over source tokens of log(min(1, attention received)) (Wu et al. 2016, equation 14). The attention
+    is the mean of all heads.
+    """
+    received = maps.mean((0, 1)).sum(0)
+    return float(np.log(np.clip(received, 1e-6, 1.0)).sum())
 
 
 class AlignmentHead(NamedTuple):
@@ -214,3 +251,11 @@ def _co_occurrences(
 
 def _plain(word: str) -> str:
     return word.strip(".,;:!?\"'()„“”«»").casefold() or word
+
+
+def pieces_of_words(text: str, tokenizer: Tokenizer) -> list[WordSpan]:
+    """Return the spans of the words of a text, joining words that share a token.
+
+    In Chinese, Japanese, Thai, Lao, Khmer and Burmese, which do not separate words, words end where tokens end.
+    """
+    return joined(text, word_spans(text), tokenizer.sizes(text))

@@ -11,15 +11,14 @@ from penwright.decoding.batches import TargetBatch, batches_by_length, evaluatin
 from penwright.decoding.beam_search import beam_search
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
-from penwright.decoding.sampling.filters import Logits
-from penwright.decoding.sampling.penalties import History
+from penwright.decoding.sampling.logits_process import History, Logits
 from penwright.decoding.sampling.sampler import NEG_INF, RowRng, Sampling
 from penwright.decoding.sampling.topk import MaskedTopK, TokenSelector
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.translation.constraints.search import BATCH_TOKENS, Searcher
-from penwright.translation.constraints.segments import ConstrainedSegment, Segment, SegmentResult, source_tokens
+from penwright.translation.results import ConstrainedSegment, Segment, SegmentResult, source_tokens
 
 
 class TokenSampler:

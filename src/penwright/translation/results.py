@@ -1,27 +1,77 @@
-"""Translations, assembled from the results of a text's segments."""
+"""Segments, which are translated in one pass, and the translations of texts, assembled from their results."""
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import fsum
 from typing import Literal, NamedTuple
 
-from penwright.decoding.brief import brief, noted
+from penwright.decoding.constraints.term_automaton import ConstraintAutomaton
 from penwright.decoding.hypotheses import Hypothesis, Wanted
-from penwright.text import WITHOUT_SPACES, gaps_between, words
+from penwright.text import WITHOUT_SPACES, brief, gaps_between, noted, words
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import unknown_warnings
-from penwright.translation.constraints.requirements import ConstraintResult
-from penwright.translation.constraints.search import WantedJob
-from penwright.translation.constraints.segments import Segment, SegmentResult
+from penwright.translation.constraints.glossary import with_hints
+from penwright.translation.constraints.requirements import (
+    NO_DRAFT,
+    Constraint,
+    ConstraintResult,
+    Constraints,
+    DraftReport,
+    constraints_of,
+)
 
 LONGEST_LOOP = 6  # maximum number of words in a repeated phrase
 MIN_REPEATS = 4  # number of occurrences in a row that make a word count as repeated (one less for a phrase)
 STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters, at least six times in a row
 FEW_TOKENS = 8  # sources with fewer tokens than this get no warning about the length of the translation
 SHORTEST, LONGEST = 0.3, 3.0  # usual range of the number of target tokens per source token
+
+
+class Segment(NamedTuple):
+    """A text that is translated in one pass."""
+
+    source: str
+    constraints: Constraints
+    prefix: str = ""  # required beginning of the translation; white space at its end completes the last word
+
+
+class SegmentResult(NamedTuple):
+    """One translation of a segment."""
+
+    text: str
+    hypothesis: Hypothesis
+    constraints: Sequence[Constraint] = ()
+    outcomes: Sequence[ConstraintResult] = ()
+
+    @property
+    def missed(self) -> list[Constraint]:
+        """The glossary constraints that are not satisfied."""
+        pairs = zip(self.constraints, self.outcomes, strict=True)
+        return [wish for wish, outcome in pairs if outcome.state == "missed" and not wish.protected]
+
+
+class ConstrainedSegment(NamedTuple):
+    """A segment with all its constraints, and an automaton of those that its search enforces or favours."""
+
+    segment: Segment
+    constraints: Sequence[Constraint]
+    guide: ConstraintAutomaton | None
+    draft: DraftReport = NO_DRAFT
+
+
+def source_tokens(tokenizer: Tokenizer, job: Segment) -> list[int]:
+    """Return the source tokens of a segment, including the end token, and hints if the model uses them."""
+    source = job.source
+    if job.constraints.hints:
+        terms = [each for each in constraints_of(source, job.constraints) if not each.protected]
+        source = with_hints(source, [(each.end, each.forms[0]) for each in terms])
+    return tokenizer.source(tokenizer.encode(source))
+
+
+WantedJob = Callable[[Segment], bool]  # a function that returns whether a segment is still needed
 
 
 def symptoms(source: str, target: str, n_source: int, n_target: int) -> list[str]:

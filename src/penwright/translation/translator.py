@@ -9,12 +9,12 @@ from typing import Any, Literal, TypeVar
 from warnings import warn
 
 from penwright.config import BEAM_SETTINGS, DecodingSettings, GivenSettings, decoding_settings
-from penwright.decoding.brief import described
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import BeamSettings, Wanted, Watch
 from penwright.decoding.sampling.sampler import Sampling
 from penwright.errors import PenwrightWarning, UsageError
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.size import described
+from penwright.model.transformer import EncoderDecoder
 from penwright.text import next_word
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import controls, never_generated, well_formed
@@ -22,10 +22,10 @@ from penwright.translation.alternatives import AlternativeSearch
 from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.requirements import DEFAULT_CONSTRAINTS, Constraints
 from penwright.translation.constraints.search import Searcher
-from penwright.translation.constraints.segments import Segment
-from penwright.translation.documents import translated
+from penwright.translation.documents import keep_spans_whole, segments, translated
 from penwright.translation.results import (
     Alternative,
+    Segment,
     SplitText,
     TextPart,
     Translation,
@@ -33,7 +33,6 @@ from penwright.translation.results import (
     distinct_segments,
     still_wanted,
 )
-from penwright.translation.segments import keep_spans_whole, segments
 
 SHORTEST_REACH = 5  # minimum source tokens per part: up to four for one character, and the end token
 USED_BY_BEAMS = (*BEAM_SETTINGS, "max_new_tokens")

@@ -14,10 +14,9 @@ from penwright.decoding import engine
 from penwright.decoding.ahead_of_time import KEY_LENGTH
 from penwright.errors import PenwrightError
 from penwright.model import EncoderOnly, Model, make_model
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.model.init import shapes_only
 from penwright.model.quantised import to_precision
+from penwright.model.transformer import DecoderOnly, EncoderDecoder
+from penwright.model.weights import shapes_only
 from penwright.native import toolchain
 from penwright.run.folder import Run
 from penwright.storage import cache_folder

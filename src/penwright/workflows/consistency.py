@@ -8,8 +8,7 @@ current files and settings of the run before a model is built.
 from penwright.config import Recipe, flatten
 from penwright.errors import PenwrightError
 from penwright.model import make_model
-from penwright.model.init import shapes_only
-from penwright.model.weights import weights_of
+from penwright.model.weights import shapes_only, weights_of
 from penwright.run.checkpoints import Checkpoint, Record, Shapes
 from penwright.run.folder import LINEAR, RECIPE, Run
 from penwright.storage import sha256_of

@@ -11,7 +11,6 @@ from penwright.application import languages_of
 from penwright.config import Precision, Recipe, Table, merge, validate
 from penwright.data.corpus import Document, Roles
 from penwright.data.paths import resolve_from
-from penwright.data.report import count
 from penwright.devices import CPU, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
@@ -29,6 +28,7 @@ from penwright.tasks import (
     reading_of,
     translation,
 )
+from penwright.text import count
 from penwright.workflows.load import OpenedRun, best_precision, corpus_record, open_run
 
 

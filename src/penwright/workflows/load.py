@@ -18,10 +18,9 @@ from penwright.languages import Languages
 from penwright.model import EncoderOnly, Model, make_model
 from penwright.model.attention import disable_cudnn_attention
 from penwright.model.fused import fuse
-from penwright.model.init import no_init_weights
 from penwright.model.lora import merged
 from penwright.model.quantised import to_precision
-from penwright.model.weights import load_weights, weights_for, with_vocabulary
+from penwright.model.weights import load_weights, no_init_weights, weights_for, with_vocabulary
 from penwright.native import toolchain
 from penwright.run.checkpoints import STATE, WEIGHTS, Checkpoint, Tensors, first_problem
 from penwright.run.folder import LINEAR, Run

@@ -6,7 +6,6 @@ from pathlib import Path
 from time import time_ns
 
 from penwright.config import Recipe
-from penwright.data.report import count
 from penwright.errors import PenwrightError, UsageError
 from penwright.model import Model
 from penwright.model.size import size_of
@@ -14,11 +13,11 @@ from penwright.run.checkpoint_folder import CHECKPOINTS
 from penwright.run.checkpoints import folder_name
 from penwright.run.folder import Run
 from penwright.tasks import TASKS, RunContext
+from penwright.text import count
 from penwright.training.auto.machine import Machine, memory_of_rank
 from penwright.training.distributed.launcher import env_int, job, note_run
-from penwright.training.distributed.parallel import SHARDED_TASKS, choose_parallelism
+from penwright.training.distributed.parallel import SHARDED_TASKS, ShardedSaver, choose_parallelism
 from penwright.training.distributed.ranks import Ranks
-from penwright.training.distributed.saving import ShardedSaver
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.finetune import with_old_text

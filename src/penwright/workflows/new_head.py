@@ -25,18 +25,18 @@ from penwright.classification.fitting import (
     STRENGTHS,
     STRENGTHS_OF_SCORES,
     Coefficients,
+    SparseRows,
     Targets,
     fit_coefficients,
     loss_and_errors,
     stratified_folds,
 )
-from penwright.classification.sparse import SparseRows
 from penwright.config import ProblemType
 from penwright.data.bucketing import LabelledBatches
-from penwright.data.report import count
-from penwright.model.encoder_only import EncoderOnly
+from penwright.model.transformer import EncoderOnly
 from penwright.tasks import RunContext
 from penwright.tasks.labelled import batches, classifier_model, classifier_of, targets_of
+from penwright.text import count
 from penwright.training.observers import Observer, notify
 
 MOST_TEXTS = 1000  # maximum number of texts to embed for the head

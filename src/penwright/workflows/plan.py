@@ -21,13 +21,12 @@ from penwright.data.conversations import Conversation
 from penwright.data.corpus import Document, LabelKind, Labelled, Pair, ReadingOptions
 from penwright.data.detection import detect_task
 from penwright.data.paths import WILDCARD, is_pattern, is_pipe_name
-from penwright.data.report import count
 from penwright.errors import PenwrightError, Say, Undecided, UsageError, say_nothing
 from penwright.formats.tokenizer_source import read_tokenizer_source
 from penwright.run.folder import Run
 from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, AnyCorpus, reading_of
-from penwright.text import BETWEEN_TEXTS
+from penwright.text import BETWEEN_TEXTS, count
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.training.auto.capacity import Facts

@@ -20,8 +20,7 @@ from penwright.run.stop_file import clear_stop_files
 from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, RunContext, reading_of
 from penwright.tokenizers import Tokenizer
-from penwright.training.auto.machine import Machine, choose_machine
-from penwright.training.compilation import choose_compilation
+from penwright.training.auto.machine import Machine, choose_compilation, choose_machine
 from penwright.training.distributed.launcher import enter_rank
 from penwright.training.distributed.ranks import join
 from penwright.training.loop import Session

@@ -16,14 +16,12 @@ from penwright.application import Application
 from penwright.classification.linear import LinearClassifier
 from penwright.config import Recipe
 from penwright.data.corpus import Labelled
-from penwright.decoding.ahead_of_time import with_threads
-from penwright.devices import advise_on_out_of_memory, give_back_memory
+from penwright.devices import advise_on_out_of_memory, give_back_memory, with_threads
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Score
 from penwright.model import make_model
-from penwright.model.decoder_only import DecoderOnly
-from penwright.model.encoder_only import EncoderOnly
-from penwright.model.init import start_from_bigrams
+from penwright.model.transformer import DecoderOnly, EncoderOnly
+from penwright.model.weights import start_from_bigrams
 from penwright.run.folder import LINEAR, METRICS, Run
 from penwright.run.stop_file import clear_stop_files
 from penwright.storage import remember

@@ -8,7 +8,7 @@ from penwright.config import DecodingSettings
 from penwright.decoding.constraints.constraints import CompletionConstraint, ConstrainedRows, _decode
 from penwright.errors import UsageError
 from penwright.generation.generator import Completion, Generator
-from penwright.model.decoder_only import DecoderOnly
+from penwright.model.transformer import DecoderOnly
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 

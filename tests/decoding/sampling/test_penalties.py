@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from penwright.decoding.sampling.penalties import (
+from penwright.decoding.sampling.logits_process import (
     Bias,
     History,
     RowHistory,

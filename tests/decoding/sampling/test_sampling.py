@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.sampling.filters import (
+from penwright.decoding.sampling.logits_process import (
     FILTERS,
+    History,
     exclude_top_choices,
     keep_epsilon,
     keep_eta,
@@ -18,7 +19,6 @@ from penwright.decoding.sampling.filters import (
     keep_top_p,
     keep_typical_p,
 )
-from penwright.decoding.sampling.penalties import History
 from penwright.decoding.sampling.sampler import RowRng, Sampling, ban, draw, with_temperature
 
 VOCABULARY = 12

@@ -14,9 +14,9 @@ from penwright.decoding.beam_search import beam_search
 from penwright.decoding.constraints.constrained_beams import BeamState, ConstrainedBeams
 from penwright.decoding.constraints.term_automaton import Borders, ConstraintAutomaton, RequiredTerm
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
-from penwright.decoding.sampling.filters import NEG_INF
+from penwright.decoding.sampling.logits_process import NEG_INF
 from penwright.decoding.sampling.topk import MAX_K
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 

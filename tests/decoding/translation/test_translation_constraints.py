@@ -9,7 +9,7 @@ import torch
 
 from penwright.config import DecodingSettings
 from penwright.decoding.hypotheses import Hypothesis
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.translation.constraints.glossary import Entry, Glossary

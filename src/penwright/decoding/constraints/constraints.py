@@ -14,7 +14,7 @@ from torch import Tensor
 from penwright.config import DecodingSettings
 from penwright.decoding.constraints.expressions import TOO_MUCH, Automaton, Expression, Expressions, TooLarge, never_end
 from penwright.decoding.constraints.patterns import characters, parse_pattern
-from penwright.decoding.sampling.filters import NEG_INF, Logits
+from penwright.decoding.sampling.logits_process import NEG_INF, Logits
 from penwright.errors import UsageError
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import never_generated

@@ -15,12 +15,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.sampling.filters import FILTERS, NEG_INF, Logits, exclude_top_choices
-from penwright.decoding.sampling.penalties import (
+from penwright.decoding.sampling.logits_process import (
+    FILTERS,
+    NEG_INF,
     Bias,
     History,
+    Logits,
     add_biases,
     dont_repeat_yourself,
+    exclude_top_choices,
     forbid_repeated,
     penalise_frequency,
     penalise_presence,

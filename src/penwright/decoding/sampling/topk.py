@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from penwright.decoding.sampling.filters import NEG_INF
+from penwright.decoding.sampling.logits_process import NEG_INF
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 from penwright.native.toolchain import SOURCES
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64, UInt8
 from torch import Tensor
 
-from penwright.decoding.sampling.filters import NEG_INF
+from penwright.decoding.sampling.logits_process import NEG_INF
 from penwright.tokenizers import Tokenizer
 
 WORD = 64  # bits per integer of a bit mask

@@ -11,9 +11,8 @@ from penwright.devices import TOO_LITTLE_MEMORY
 from penwright.errors import PenwrightError, UsageError
 from penwright.model.size import Size, size_of
 from penwright.training.auto.choices import Choices, amount, in_words
-from penwright.training.auto.machine import available_memory
+from penwright.training.auto.machine import GAIN, available_memory, choose_compilation
 from penwright.training.auto.throughput import MeasureThroughput
-from penwright.training.compilation import GAIN, choose_compilation
 
 MANY_CHARACTERS = 400  # a script with more distinct characters than this is not an alphabet
 # Characters per token with a vocabulary of 1,024, and the increase for each doubling of the vocabulary (measured).

@@ -1,22 +1,32 @@
-"""A launcher for training processes (ranks) on this machine, based on torchrun's agent. It does not import torch."""
+"""The start and end of training processes (ranks): torchrun's agent, stop signals, heartbeats. It imports no torch."""
 
 import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
-from typing import Any
+from threading import Event
+from time import monotonic
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from penwright.errors import Interrupted, PenwrightError
-from penwright.training.signals import stop_requests
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 FOLDER = "PENWRIGHT_LAUNCH"  # environment variable through which ranks find the launcher's folder
 RUN, PROCESS, STOP, CODE = "run", "process", "stop", "code"
 INTERRUPTED = Interrupted.exit_code
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+STOP_SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows has no SIGHUP
+ONE_REQUEST = 0.5  # signals within this many seconds count as one: service managers signal each process of a group
+BEAT = 5.0  # seconds between two heartbeats
+SILENT_BEATS = 18  # a rank counts as stopped if its neighbour sees no heartbeat for this many beats
 
 
 def launch(n: int, command: Sequence[str], max_restarts: int = 0) -> int:
@@ -166,3 +176,92 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="surrogateescape")
     except FileNotFoundError:
         return ""
+
+
+def treat_as_ctrl_c() -> None:
+    """Make SIGTERM and SIGHUP act like Ctrl+C in this process, unless they are already handled or ignored."""
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.getsignal(signal.SIGINT))
+
+
+@contextmanager
+def stop_requests(on_request: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
+    """Catch the first stop signal, and append its number to the yielded list. A second signal acts as usual.
+
+    The first signal also calls `on_request`.
+
+    A hang-up never counts as the second signal, because a closing terminal sends several hang-ups. Under `nohup`,
+    hang-ups stay ignored.
+    """
+    received: list[int] = []
+    first_at = 0.0
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal first_at
+        if not received:
+            received.append(number)
+            first_at = monotonic()
+            on_request()
+        elif number != getattr(signal, "SIGHUP", None) and monotonic() - first_at >= ONE_REQUEST:
+            _restore(before)
+            signal.raise_signal(number)
+
+    before = {}
+    try:
+        for number in STOP_SIGNALS:
+            if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, note)
+    except ValueError:  # only the main thread may handle signals
+        before = {}
+    try:
+        yield received
+    finally:
+        _restore(before)
+
+
+def _restore(handlers: "dict[signal.Signals, signal._HANDLER]") -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+class Heartbeat:
+    """The heartbeat of a rank, and its check of the next rank's heartbeat.
+
+    Time is counted in beats, not in seconds, so ranks do not seem stopped after the machine has slept.
+    """
+
+    def __init__(self, store: "Store", rank: int, size: int):
+        self.store, self.rank, self.watched = store, rank, (rank + 1) % size
+        self.n_beats = self.n_silent = 0
+        self.last = b""
+
+    def beat(self) -> bool:
+        """Send a heartbeat. Return whether the next rank has sent none for SILENT_BEATS."""
+        self.n_beats += 1
+        self.store.set(f"beat/{self.rank}", str(self.n_beats))
+        key = f"beat/{self.watched}"
+        sign = self.store.get(key) if self.store.check([key]) else b""
+        self.n_silent = 0 if sign in (b"", b"left") or sign != self.last else self.n_silent + 1
+        self.last = sign
+        return self.n_silent >= SILENT_BEATS
+
+    def run(self, ended: Event) -> None:
+        """Send heartbeats until this rank ends. End it if the next rank was stopped or torchrun's agent has ended."""
+        try:
+            while not ended.wait(BEAT):
+                if self.beat():
+                    self._end(
+                        f"rank {self.watched} was stopped or cannot be reached: no sign of life for "
+                        f"{BEAT * SILENT_BEATS:.0f} seconds. All ranks end. Everything saved so far is intact"
+                    )
+        except RuntimeError:  # the store ends with torchrun's agent
+            if not ended.is_set():
+                self._end("torchrun has ended, so this rank ends" if self.rank == 0 else "")
+
+    @staticmethod
+    def _end(reason: str) -> None:
+        if reason:
+            sys.stderr.write(f"penwright: {reason}\n")
+            sys.stderr.flush()
+        os._exit(1)

@@ -1,27 +1,35 @@
-"""Data-parallel training with DDP, where each rank holds the whole model, or FSDP2, where each holds a shard of it."""
+"""Data-parallel training with DDP, where ranks hold the whole model, or FSDP2, where each holds and saves a shard."""
 
+import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Literal, TypeGuard
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from penwright.errors import PenwrightError
 from penwright.losses import LossModule
 from penwright.model.block import Block
-from penwright.model.encoder_only import EncoderOnly
-from penwright.training.distributed.ranks import Ranks
+from penwright.model.transformer import EncoderOnly
+from penwright.run.checkpoints import Record, Tensors, saved_file, shard_name
+from penwright.storage import flush, let_others_read
+from penwright.training.distributed.ranks import POLL, Ranks
 
 if TYPE_CHECKING:
-    from torch.distributed.fsdp import FSDPModule
+    from torch._C._distributed_c10d import Store
     from torch.distributed.tensor import DTensor
 
 Parallelism = Literal["ddp", "fsdp"]
 SHARDED_TASKS = ("generate", "chat", "translate")  # tasks whose models FSDP2 can shard
 FITS = 0.8  # maximum share of a rank's memory that the plan may use
+SECONDS_TO_END = 60.0  # maximum seconds for completing a checkpoint when training ends with an error
 
 
 def choose_parallelism(n_bytes: float, memory: float, *, can_shard: bool) -> tuple[Parallelism, str]:
@@ -81,19 +89,6 @@ def _shard(module: LossModule, ranks: Ranks, device: torch.device, precision: to
             part.set_force_sum_reduction_for_comms(device.type == "cpu")  # gloo can sum but not average
 
 
-@contextmanager
-def synchronized(module: nn.Module, is_last: bool) -> Iterator[None]:
-    """Inside the `with` block, reduce gradients over the ranks only if this is the last batch of the step."""
-    if _is_fsdp(module):
-        module.set_requires_gradient_sync(is_last)
-    with nullcontext() if is_last or not isinstance(module, DistributedDataParallel) else module.no_sync():
-        yield
-
-
-def _is_fsdp(module: nn.Module) -> "TypeGuard[FSDPModule]":
-    return hasattr(module, "set_requires_gradient_sync")
-
-
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
     """Return whether this rank has only a part of the tensor."""
     return hasattr(tensor, "full_tensor")
@@ -137,3 +132,80 @@ def like(tensor: Tensor, other: Tensor) -> Tensor:
 
         return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
     return tensor.to(other.device, copy=True)
+
+
+class ShardedSaver:
+    """A writer of the checkpoint files of one rank. All ranks need access to the run folder, on a shared disk.
+
+    Rank 0 completes a checkpoint when all ranks have written their files. Until then, it is a temporary folder. The
+    ranks report through the store of torchrun, since a collective could interfere with those of training.
+    """
+
+    def __init__(self, ranks: Ranks, place: Path, suffix: str) -> None:
+        """Set up saving to the folder `place`. The names of temporary folders end in `suffix`."""
+        assert ranks.store is not None
+        self.ranks, self.place, self.suffix = ranks, place, suffix
+        self._store: Store = ranks.store
+        self._thread, self._ended = ThreadPoolExecutor(1, "save"), Event()
+        self._pending: Future[None] | None = None
+        self._n_saved = 0
+
+    def start(self, name: str, tensors: Mapping[str, Tensor], complete: Callable[[Path, Record], None]) -> None:
+        """Save this rank's part of the tensors as part of the checkpoint `name`. All ranks must call this together.
+
+        The tensors are copied, so training can continue at once. On rank 0, `complete` is then called with the folder
+        and the manifest entries of all parts.
+        """
+        self.wait()
+        own = own_part(tensors, self.ranks)
+        self._n_saved += 1
+        self._pending = self._thread.submit(self._save, self._n_saved, self.place / (name + self.suffix), own, complete)
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being saved. On rank 0, raise PenwrightError if it could not be saved."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        """Wait for the checkpoint that is being saved, but at most SECONDS_TO_END, and end the thread."""
+        if self._pending is not None:
+            wait([self._pending], SECONDS_TO_END)
+        self._ended.set()
+        self._thread.shutdown()
+
+    def _save(self, number: int, folder: Path, own: Tensors, complete: Callable[[Path, Record], None]) -> None:
+        path = folder / shard_name(self.ranks.rank, self.ranks.size)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file(own, path)
+            let_others_read(path)
+            flush(path)
+            report: Record = {path.name: saved_file(path)}
+        except Exception as error:  # rank 0 raises the error
+            report = {"error": f"{path} could not be saved: {error}"}
+        self._store.set(f"saved/{number}/{self.ranks.rank}", json.dumps(report))
+        if self.ranks.leads:
+            files = self._reports_of_all(number)
+            if "error" in files:
+                raise PenwrightError(f"{files['error']}. Earlier checkpoints are intact.")
+            complete(folder, files)
+
+    def _reports_of_all(self, number: int) -> Record:
+        files: Record = {}
+        for rank in range(self.ranks.size):
+            key = f"saved/{number}/{rank}"
+            while not self._store.check([key]):
+                if self._ended.wait(POLL):
+                    raise PenwrightError("the ranks ended while a checkpoint was being saved")
+            files |= json.loads(self._store.get(key))
+        return files
+
+
+def own_part(tensors: Mapping[str, Tensor], ranks: Ranks) -> Tensors:
+    """Return copies of the parts of tensors that this rank has to save. Rank 0 saves those that are not sharded."""
+    return {
+        name: local(tensor).detach().cpu().clone()
+        for name, tensor in tensors.items()
+        if is_sharded(tensor) or ranks.leads
+    }

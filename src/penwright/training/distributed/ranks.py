@@ -11,27 +11,28 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from threading import Event, Thread
 from time import sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 from uuid import uuid4
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from penwright.data.batches import AnyBatch
 from penwright.run.checkpoints import Record, Tensors
-from penwright.training.distributed.heartbeat import Heartbeat
-from penwright.training.distributed.launcher import env_int, is_launched
+from penwright.training.distributed.launcher import Heartbeat, env_int, is_launched
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
+    from torch.distributed.fsdp import FSDPModule
 
 # Time limit of a collective. While rank 0 does longer work alone, the other ranks poll the store.
 TIMEOUT = timedelta(minutes=30)
@@ -275,3 +276,16 @@ def join() -> Ranks:
 def joined() -> Ranks:
     """Return the ranks of the last `join()`, or ALONE if it was not called."""
     return join() if dist.is_available() and dist.is_initialized() else ALONE
+
+
+@contextmanager
+def synchronized(module: nn.Module, is_last: bool) -> Iterator[None]:
+    """Inside the `with` block, reduce gradients over the ranks only if this is the last batch of the step."""
+    if _is_fsdp(module):
+        module.set_requires_gradient_sync(is_last)
+    with nullcontext() if is_last or not isinstance(module, DistributedDataParallel) else module.no_sync():
+        yield
+
+
+def _is_fsdp(module: nn.Module) -> "TypeGuard[FSDPModule]":
+    return hasattr(module, "set_requires_gradient_sync")

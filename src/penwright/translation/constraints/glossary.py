@@ -1,4 +1,4 @@
-"""Glossaries: terms and their required translations.
+"""Glossaries: terms and their required translations, and inline hints, which write them into the source.
 
 A glossary file has one term per line, in columns separated by tabs:
 
@@ -9,6 +9,8 @@ The columns are the term, its translation (alternative forms separated by |), an
 the default, the term matches regardless of case. Its translation is written as in the file, but capitalized at the
 beginning of a text. With `exact`, the term matches only as written in the file. With `follow`, the translation has
 the case of the term: capitalized or ALL CAPS. Blank lines and lines that begin with # are ignored.
+
+A source with hints has each translation after its term, as in "a dog ⟦Hund⟧ barks".
 """
 
 import re
@@ -26,6 +28,8 @@ from penwright.text import WITHOUT_SPACES
 Case = Literal["any", "exact", "follow"]
 _LETTERS = rf"(?:(?!{WITHOUT_SPACES.pattern})\w)+"  # the letters of a word, in scripts that separate words by spaces
 _WORD = re.compile(rf"{_LETTERS}(?:-{_LETTERS})*|[^\s]")
+OPEN, CLOSE = "\u27e6", "\u27e7"
+LONGEST_ENDING = 4  # maximum number of letters that an inflected form has after its stem
 
 
 class Entry(NamedTuple):
@@ -149,3 +153,16 @@ def _entry(line: str, place: str) -> Entry:
     if case is None:
         raise PenwrightError(f"{place}: the third column must be a case rule, one of {', '.join(get_args(Case))}")
     return Entry(source, targets, case)
+
+
+def with_hints(text: str, hints: Iterable[tuple[int, str]]) -> str:
+    """Return the text with hints. Each hint holds the character offset of a term's end, and the term's translation."""
+    for end, target in sorted(hints, reverse=True):
+        text = f"{text[:end]} {OPEN}{target}{CLOSE}{text[end:]}"
+    return text
+
+
+def inflected(form: str) -> str:
+    """Return a regular expression for the inflected forms of a word: its stem, followed by a few letters."""
+    stem = form[: max(4, len(form) - 2)]
+    return rf"(?<!\w){re.escape(stem)}\w{{0,{LONGEST_ENDING}}}(?!\w)"

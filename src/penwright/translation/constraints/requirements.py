@@ -11,9 +11,7 @@ from penwright.decoding.constraints.term_automaton import Borders, ConstraintAut
 from penwright.decoding.hypotheses import Hypothesis
 from penwright.text import CHINESE_OR_JAPANESE, WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
-from penwright.translation.constraints.glossary import Glossary, capitalize
-from penwright.translation.constraints.hints import inflected
-from penwright.translation.constraints.placement import TargetWord
+from penwright.translation.constraints.glossary import Glossary, capitalize, inflected
 from penwright.translation.constraints.protection import Protection
 
 NO_TERMS, USUAL_PROTECTION = Glossary(), Protection()
@@ -50,6 +48,14 @@ class Constraint(NamedTuple):
     protected: bool  # whether the words are a protected span, to be copied exactly
     follows_case: bool = False  # whether the words are capitalized at the beginning of a text
     inflects: bool = False  # whether inflected forms of the words are accepted
+
+
+class TargetWord(NamedTuple):
+    """A word of a target sentence, and its tokens."""
+
+    text: str
+    first: int  # index of the word's first token
+    length: int
 
 
 class DraftReport(NamedTuple):

@@ -1,6 +1,6 @@
 """Beam search for translations of segments that meet constraints. A batch holds segments of similar length."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -13,8 +13,9 @@ from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch
 from penwright.decoding.sampling.topk import TokenSelector, likeliest
 from penwright.decoding.sampling.utf8 import Utf8Rules
-from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
+from penwright.translation.alignment import TokenPair, coverage, cross_attention
 from penwright.translation.constraints.protection import ProtectedSpan
 from penwright.translation.constraints.requirements import (
     NO_DRAFT,
@@ -26,12 +27,10 @@ from penwright.translation.constraints.requirements import (
     constraints_of,
 )
 from penwright.translation.constraints.revision import Revision, with_swapped
-from penwright.translation.constraints.segments import ConstrainedSegment, Segment, SegmentResult, source_tokens
-from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
+from penwright.translation.results import ConstrainedSegment, Segment, SegmentResult, WantedJob, source_tokens
 
 MAX_LOSS = 2.0  # maximum loss of log-probability, in nats, when required words are swapped into a draft
 BATCH_TOKENS = 4096  # maximum of beam_size x source tokens in a batch, padding included
-WantedJob = Callable[[Segment], bool]  # a function that returns whether a segment is still needed
 
 
 class Searcher:

@@ -1,10 +1,27 @@
-"""The tokens of pairs of texts: an end token stands between the two texts, as in BERT."""
+"""Texts with special tokens: templates and answers of chats, and pairs of texts with an end token between them."""
 
 from collections.abc import Sequence
 
 from penwright.text import BETWEEN_TEXTS
-from penwright.tokenizers.algorithms import Markup
 from penwright.tokenizers.tokenizer import Tokenizer
+
+
+class Markup(str):
+    """Text of a chat template, in which names of special tokens are recognized. Messages are never Markup."""
+
+    __slots__ = ()
+
+
+class Answer(str):
+    """An answer in a conversation. It is encoded as a continuation of the template text before it."""
+
+    before: Markup
+
+    def __new__(cls, text: str, before: str = "") -> "Answer":
+        """Return an answer whose text follows `before`, a text of the template."""
+        answer = super().__new__(cls, text)
+        answer.before = Markup(before)
+        return answer
 
 
 def text_in_pieces(text: str, tokenizer: Tokenizer) -> tuple[str, ...]:

@@ -1,17 +1,43 @@
-"""The attention kernel of compiled decoding steps, in which a few targets attend to a cache."""
+"""Attention kernels beside the fused one: a recorder of attention weights, and the kernel of compiled decoding."""
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from math import inf
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from penwright.model.attention import Kernel, repeat_kv
-from penwright.model.mask import KernelMask
+from penwright.model.attention import Kernel, KernelMask, attention_weights, plain_attention, repeat_kv, swap_kernels
 from penwright.native.toolchain import SOURCES
 
 SOURCE = SOURCES / "stepping_attention.cpp"
 COMPILES = torch.cpu._is_avx512_supported()  # the C++ operator needs AVX-512
+
+
+@contextmanager
+def record_attention(
+    module: nn.Module, keep: Callable[[Tensor], Tensor] = Tensor.detach
+) -> Iterator[Mapping[str, list[Float[Tensor, "batch n_heads targets sources"]]]]:
+    """Record the attention weights of every layer inside the `with` block.
+
+    Yield a list for each layer name, with one matrix per forward pass, oldest first. Attention is computed step by step
+    instead of by the fused kernel; outputs are equal up to rounding. `keep` converts each matrix before it is stored,
+    for example to a smaller dtype.
+    """
+    maps: dict[str, list[Tensor]] = {}
+
+    def recorder(name: str, kernel: Kernel) -> Kernel:
+        kept = maps[name] = []
+
+        def record(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
+            kept.append(keep(attention_weights(queries, keys, mask)))
+            return plain_attention(queries, keys, values, mask, dropout)
+
+        return record
+
+    with swap_kernels(module, recorder):
+        yield maps
 
 
 def stepping_attention(origins: Int[Tensor, "batch sources"] | None = None) -> Kernel:
