@@ -90,3 +90,9 @@ def test_passages_have_the_length_and_come_from_every_document() -> None:
     assert 8 <= len(found) <= 10
     assert {len(passage) for passage in found} <= {50, 1}
     assert {"a", "b", "c"} <= {passage[0] for passage in found}
+
+
+def test_passages_begin_and_end_with_whole_words() -> None:
+    words = {f"word{number}" for number in range(200)}
+    found = passages([Document("a", [" ".join(sorted(words))])], 45)
+    assert len(found) > 10 and set(" ".join(found).split()) <= words

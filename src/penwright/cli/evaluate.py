@@ -91,7 +91,7 @@ def _as_dict(score: "Score") -> dict[str, object]:
 
 def _in_words(score: "Score", baseline: "Baseline") -> str:
     """Describe a baseline. If the score is not better than the baseline, say so."""
-    verdict = "" if score.beats(baseline.value) else ", not beaten"
+    verdict = "" if score.beats(baseline.value) else ", equal" if score.value == baseline.value else ", not beaten"
     return f"baseline {baseline.value:.4f} ({baseline.name}{verdict})"
 
 

@@ -69,13 +69,24 @@ def measure(texts: Sequence[str], training: Iterable[Document]) -> list[Novelty]
 
 
 def passages(documents: Iterable[Document], n_characters: int, most: int = 50) -> list[str]:
-    """Return at most `most` passages of `n_characters` characters, spread evenly over the documents."""
+    """Return at most `most` passages of about `n_characters` characters, spread evenly over the documents.
+
+    Parts of words at the ends of a passage are dropped, because they would count as new words.
+    """
     whole: list[str] = []
     for document in documents:
         text = "".join(document.chunks)
         starts = range(0, max(1, len(text) - n_characters + 1), max(1, n_characters))
-        whole += [text[start : start + n_characters] for start in starts]
+        whole += [_whole_words(text, start, start + n_characters) for start in starts]
     return whole[:: max(1, -(-len(whole) // most))]
+
+
+def _whole_words(text: str, start: int, end: int) -> str:
+    words = list(_WORD.finditer(text, start, end))
+    if len(words) > 2:  # texts without spaces have few words, so none is dropped
+        start = words[1].start() if start and _WORD.match(text[start - 1]) and words[0].start() == start else start
+        end = words[-2].end() if _WORD.match(text[end : end + 1]) and words[-1].end() == end else end
+    return text[start:end]
 
 
 class _Ngrams:

@@ -275,10 +275,14 @@ def fit(
 
 
 def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[Score]:
-    """Yield the baselines that are at least as good as the checkpoint of this step."""
+    """Yield the baselines that the checkpoint of this step does not beat, although it could be better."""
     scores = next((record for record in run.records(METRICS) if record["step"] == step), {})
     for baseline in baselines:
-        if baseline.name in scores and not baseline._replace(value=scores[baseline.name]).beats(baseline.value):
+        if baseline.name not in scores:
+            continue
+        score = baseline._replace(value=scores[baseline.name])
+        is_perfect = score.higher_is_better and score.value >= 100  # such scores are in percent
+        if not is_perfect and not score.beats(baseline.value):
             yield baseline
 
 
