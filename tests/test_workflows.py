@@ -261,8 +261,9 @@ def test_overfitting_is_detected_from_the_evaluations(trained_run: Path) -> None
     assert train_workflow.is_over_fitted(run, 1)
 
 
+@pytest.mark.parametrize(("budget", "n_evaluated"), [({"steps": 1}, 4), ({"minutes": 0.015}, 3)])
 def test_evaluations_translate_a_sample_of_many_held_out_pairs(
-    trained_run: Path, monkeypatch: pytest.MonkeyPatch
+    trained_run: Path, monkeypatch: pytest.MonkeyPatch, budget: dict[str, float], n_evaluated: int
 ) -> None:
     class Listener(Observer):
         words: ClassVar[list[str]] = []
@@ -280,8 +281,9 @@ def test_evaluations_translate_a_sample_of_many_held_out_pairs(
     sizes = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
     data = {"train": ["pairs.tsv"], "validation": ["valid.tsv"]}
     requested = {"task": "translate", "data": data, "model": sizes, "tokenizer": {"type": "bytes"}}
-    train(prepare({**requested, "training": {"steps": 1}}), Path("brief"), [Listener()])
-    assert max(translated) == 4 and any("4 of the 10 held-out pairs" in word for word in Listener.words)
+    train(prepare({**requested, "training": budget}), Path("brief"), [Listener()])
+    assert max(translated) == n_evaluated
+    assert any(f"{n_evaluated} of the 10 held-out pairs" in word for word in Listener.words)
 
 
 def test_evaluations_sample_windows_of_a_large_held_out_text(

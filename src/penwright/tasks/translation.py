@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
+from math import ceil
 from pathlib import Path
 from random import Random
 
@@ -28,6 +29,7 @@ from penwright.translation.translator import Translator
 
 N_SAMPLES = 3
 MOST_EVALUATED = 2000  # maximum number of pairs that a quick evaluation translates
+EVALUATED_PER_MINUTE = 200  # the same per minute of a budget, so that evaluations take little of a short one
 MOST_LEARNED = 50_000  # maximum number of pairs that the dictionary of the baseline is learned from
 SHARE = 0.5  # share of sentences that get hints, among those with usable terms
 MOST_HINTS = 3  # maximum number of hints in a sentence
@@ -69,14 +71,20 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
 
     They rank checkpoints as reliably as beam search on all pairs.
     """
-    pairs = _chosen_pairs(context.corpus.held_out)
+    pairs = _sample_of_pairs(context)
     return _scores(context, pairs, _translate(context, pairs, beam_size=1))
 
 
+def _sample_of_pairs(context: RunContext) -> Sequence[Pair]:
+    minutes = context.recipe.training.minutes
+    most = MOST_EVALUATED if minutes is None else min(MOST_EVALUATED, ceil(EVALUATED_PER_MINUTE * minutes))
+    return _chosen_pairs(context.corpus.held_out, max(N_SAMPLES, most))
+
+
 @lru_cache(maxsize=1)
-def _chosen_pairs(part: AnyPart) -> Sequence[Pair]:
+def _chosen_pairs(part: AnyPart, most: int) -> Sequence[Pair]:
     """Return a sample of pairs, spread over the part. It is cached, because all pairs must be read to draw it."""
-    n = min(len(part), MOST_EVALUATED)
+    n = min(len(part), most)
     chosen = {number * len(part) // n for number in range(n)}
     return [pair for number, pair in enumerate(_pairs(part)) if number in chosen]
 
@@ -93,7 +101,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 
     They are scored on the pairs of a quick evaluation or, with `whole`, on all held-out pairs.
     """
-    pairs = list(_pairs(context.corpus.held_out)) if whole else _chosen_pairs(context.corpus.held_out)
+    pairs = list(_pairs(context.corpus.held_out)) if whole else _sample_of_pairs(context)
     sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
     n_pairs = len(context.corpus.held_out)
     coverage = f"; evaluated on {len(pairs):,} of the {n_pairs:,} held-out pairs" if len(pairs) < n_pairs else ""
@@ -116,7 +124,7 @@ def learn_dictionary_of(part: AnyPart) -> dict[str, str]:
 def sample(context: RunContext) -> Sequence[Sample]:
     """Translate the prompts in the settings or, if the settings have no prompts, a few held-out sources."""
     asked = [Pair(prompt, "") for prompt in context.recipe.training.prompts]
-    pairs = asked or _chosen_pairs(context.corpus.held_out)[:N_SAMPLES]
+    pairs = asked or _sample_of_pairs(context)[:N_SAMPLES]
     translations = _translate(context, pairs, beam_size=1)
     return [Sample(pair.source, each, pair.target) for pair, each in zip(pairs, translations, strict=True)]
 
