@@ -40,22 +40,29 @@ def main() -> None:
             _shorten(texts)
         _write_labelled(texts)
         _write_beginning(texts)
-    with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
-        for done in [pool.submit(_train, folder, name, given.steps) for name in RUNS]:
-            done.result()
+    tables = {name: settings_of(given.steps or usual, settings) for name, (_, usual, settings) in RUNS.items()}
+    missing = [name for name, table in tables.items() if not _is_finished(folder / name, table)]
+    if missing:
+        with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
+            for done in [pool.submit(_train, folder, name, tables[name]) for name in missing]:
+                done.result()
 
 
-def _train(folder: Path, name: str, steps: int | None) -> None:
-    """Train a run, unless it was finished with the same settings."""
-    text, usual_steps, settings = RUNS[name]
-    table = settings_of(steps or usual_steps, settings)
-    run, note = folder / name, folder / f"{name}.json"  # the note says with which settings the run was finished
-    if note.is_file() and json.loads(note.read_text("utf-8")) == table:
-        return
+def _note(run: Path) -> Path:
+    """Return the file that says with which settings the run was finished."""
+    return run.with_name(f"{run.name}.json")
+
+
+def _is_finished(run: Path, table: Settings) -> bool:
+    return _note(run).is_file() and bool(json.loads(_note(run).read_text("utf-8")) == table)
+
+
+def _train(folder: Path, name: str, table: Settings) -> None:
+    run = folder / name
     print(f"{run}: training for {table['training']['steps']} steps", flush=True)
     shutil.rmtree(run, ignore_errors=True)
-    penwright.train(folder / "texts" / text, run=run, settings=table, quiet=True)
-    note.write_text(json.dumps(table), encoding="utf-8")
+    penwright.train(folder / "texts" / RUNS[name][0], run=run, settings=table, quiet=True)
+    _note(run).write_text(json.dumps(table), encoding="utf-8")
 
 
 def settings_of(steps: int, settings: Settings) -> Settings:
