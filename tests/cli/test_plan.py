@@ -2,6 +2,8 @@ import json
 from inspect import signature
 from pathlib import Path
 
+import pytest
+
 from penwright.cli import plan, train
 
 from .conftest import Command
@@ -20,6 +22,30 @@ def test_plan_as_json_has_a_forecast(penwright: Command, corpora: Path) -> None:
     assert plan["epochs"] > 0 and 0 < plan["outlook"]["low"] < plan["outlook"]["high"]
 
 
+def test_forecast_of_a_classifier_is_the_accuracy_of_a_linear_one(penwright: Command, tmp_path: Path) -> None:
+    words = {"good": "fine", "bad": "dull"}
+    rows = [f"a {words[label]} film number {n}\t{label}" for n in range(100) for label in words]
+    rows[::8] = [row.replace("fine", "dull") for row in rows[::8]]  # a quarter of the good ones look bad
+    (tmp_path / "films.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    options = ["--minutes", 1, "--set", "model.size=nano"]
+    found = json.loads(penwright("plan", tmp_path / "films.tsv", *options, "--json").stdout)
+    texts = [row.split("\t") for row in rows]
+    best = 100 * sum(("fine" in text) == (label == "good") for text, label in texts) / len(texts)
+    assert best < 90 and found["outlook"]["accuracy"] == pytest.approx(best, abs=15)
+    assert {each["share"] for each in found["budgets"]} == {None}
+    said = penwright("plan", tmp_path / "films.tsv", *options).stdout
+    assert f"expected: about {found['outlook']['accuracy']:.0f}% accuracy or more" in said
+
+
+def test_plan_of_a_translator_gives_a_share_of_its_best(penwright: Command, corpora: Path) -> None:
+    options = ["--task", "translate", "--size", "nano"]
+    done = penwright("plan", corpora / "pairs.tsv", *options, "--epochs", 2)
+    assert "expected: 88% to 94% of the best BLEU for this text" in done.stdout
+    found = json.loads(penwright("plan", corpora / "pairs.tsv", *options, "--minutes", 1, "--json").stdout)
+    lows = [each["share"][0] for each in found["budgets"] if each["share"]]
+    assert len(lows) > 1 and lows == sorted(lows), "more minutes, a higher share"
+
+
 def test_too_large_model_is_planned_but_not_trained(penwright: Command, corpora: Path, tmp_path: Path) -> None:
     options = [corpora / "novel.txt", "--size", "llama3-8b", "--minutes", 60]
     done = penwright("plan", *options)
@@ -31,9 +57,9 @@ def test_too_large_model_is_planned_but_not_trained(penwright: Command, corpora:
 def test_plan_without_a_forecast_says_so(penwright: Command, corpora: Path, tmp_path: Path) -> None:
     held_out = tmp_path / "held-out.tsv"
     held_out.write_text("a new house\tein neues Haus\n")
-    options = ["--validation", held_out, "--task", "translate", "--epochs", 2, "--size", "nano"]
+    options = ["--validation", held_out, "--task", "translate", "--epochs", 0.2, "--size", "nano"]
     done = penwright("plan", corpora / "pairs.tsv", *options)
-    assert done.returncode == 0 and "no forecast" in done.stdout and "reads the text about 2 times" in done.stdout
+    assert done.returncode == 0 and "no forecast" in done.stdout and "reads the text about 0.2 times" in done.stdout
 
 
 def test_plan_and_train_share_their_options() -> None:

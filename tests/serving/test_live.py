@@ -16,8 +16,9 @@ from penwright.run.folder import Run
 from penwright.serving import live
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker
-from penwright.serving.server import Server
+from penwright.serving.server import Server, serve
 from penwright.serving.settings import ServingSettings
+from penwright.workflows import load
 
 from .conftest import eventually
 
@@ -116,6 +117,32 @@ def test_running_request_keeps_its_weights(live_server: LiveServer) -> None:
     assert not eventually(lambda: old._worker._shutdown, 1.0)
     old.n_inside = 0
     assert eventually(lambda: old._worker._shutdown)
+
+
+def test_decoding_steps_are_compiled_only_after_training(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+
+    def start(run: Run, _: object) -> bool:
+        compiled.append(run.folder.name)
+        return False
+
+    monkeypatch.setattr(load, "compile_in_background", start)
+    monkeypatch.setattr(live, "MAX_SHARE", 1e6)  # no pause between two loads
+    run = Run(tmp_path / "runs" / "novel")
+    shutil.copytree(runs / "writer", run.folder)
+    save_next_checkpoint(run, 10)
+    settings = ServingSettings(port=0)
+    registry = ModelRegistry([], home=tmp_path)
+    models = live.LiveModels(registry, settings)
+    models.update()
+    serve([str(run.folder)], settings)._socket.close()
+    assert [each.step for each in registry] == [10] and compiled == []
+    save_next_checkpoint(run, 20, total=20)
+    models.update()
+    assert [each.step for each in registry] == [6] and compiled == ["novel"]
+    registry.close()
 
 
 def test_damaged_checkpoint_leaves_the_previous_one_in_use(live_server: LiveServer) -> None:

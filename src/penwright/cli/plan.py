@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 LONGEST_SIDE = 100  # maximum number of characters per side of an example in the preview
 FEW_EXAMPLES = 50  # number of labelled texts below which a warning is printed
 FEW_BYTES = 20_000  # size of the training text, in bytes, below which a warning is printed
+IMPROVES = "should improve the model", "would hardly improve the model"
 NGpus = Annotated[int | None, typer.Option(help="Also estimate training on this many GPUs.", min=1)]
 GpuName = Annotated[str, typer.Option(help="Kind of GPU for --gpus: a100, h100, h200, b200, l40s or rtx4090.")]
 
@@ -92,7 +93,8 @@ def command(
     estimate = estimate_cluster(plan.recipe, plan.size, gpus, GPUS[gpu]) if gpus else None
     if json:
         record = {"cluster": estimate._asdict()} if estimate else {}
-        print_json({**plan_as_record(prepared), "outlook": forecast._asdict(), **_alternatives(prepared), **record})
+        others = _alternatives(prepared, forecast)
+        print_json({**plan_as_record(prepared), "outlook": forecast._asdict(), **others, **record})
         return
     for line in plan_in_words(prepared):
         print(line)
@@ -126,7 +128,7 @@ def _estimate_in_words(estimate: "ClusterEstimate", plan: "Plan", gpus: str) -> 
         )
 
 
-def _alternatives(prepared: "Prepared") -> dict[str, object]:
+def _alternatives(prepared: "Prepared", forecast: "Forecast") -> dict[str, object]:
     """Return the alternatives to the plan (sizes, budgets and columns), and facts about the corpus."""
     from penwright.workflows import api
 
@@ -135,7 +137,7 @@ def _alternatives(prepared: "Prepared") -> dict[str, object]:
         "characters": prepared.corpus.training.n_characters,
         "bytes": prepared.corpus.training_bytes,
         "sizes": [each._asdict() for each in api.size_options(prepared)],
-        "budgets": [each._asdict() for each in api.budget_options(prepared)],
+        "budgets": [each._asdict() for each in api.budget_options(prepared, forecast.compressed)],
         "columns": api.columns_of(prepared),
         "roles": prepared.corpus.roles,
     }
@@ -145,22 +147,29 @@ def _forecast_in_words(forecast: "Forecast", minutes: float | None) -> "Iterator
     """Yield the lines of the forecast: the expected quality, and whether longer training pays off."""
     from penwright.training.auto.choices import amount
 
-    if forecast.low is None:
-        yield "expected: no forecast for this task, because labels and translations vary too much between data sets"
-        gains = "should improve the model", "would hardly improve the model"
-    else:
-        yield (
-            f"expected: {forecast.low:.2f} to {forecast.high:.2f} bits per byte of held-out text "
-            f"(a rough estimate, from the {forecast.compressed:.2f} bits per byte of xz compression "
-            "and a few recorded runs)"
-        )
-        gains = "should gain 1 % or more", "would gain less than 1 %"
+    yield f"expected: {_expected(forecast)}"
+    gains = ("should gain 1 % or more", "would gain less than 1 %") if forecast.low is not None else IMPROVES
     if minutes is not None and forecast.pays_up_to is not None:
         if forecast.pays_up_to >= 2 * minutes:
             limit = amount(forecast.pays_up_to, "minute")
             yield f"more time: up to about {limit}, each doubling of the time {gains[0]}"
         else:
             yield f"more time: doubling the time {gains[1]}"
+
+
+def _expected(forecast: "Forecast") -> str:
+    """Return the expected quality in words."""
+    if forecast.low is not None:
+        return (
+            f"{forecast.low:.2f} to {forecast.high:.2f} bits per byte of held-out text (a rough estimate, from the "
+            f"{forecast.compressed:.2f} bits per byte of xz compression and a few recorded runs)"
+        )
+    if forecast.share is not None:
+        low, high = forecast.share
+        return f"{low:.0%} to {high:.0%} of the best BLEU for this text (a rough estimate, from a few recorded runs)"
+    if forecast.accuracy is not None:
+        return f"about {forecast.accuracy:.0f}% accuracy or more (a linear classifier, fitted just now, reaches this)"
+    return "no forecast for this task, or for so little training"
 
 
 def plan_as_record(prepared: "Prepared") -> dict[str, object]:

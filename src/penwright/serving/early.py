@@ -65,7 +65,7 @@ async def run_early(served: ModelWorker, checkpoint: Checkpoint, function: Calla
     def work() -> T:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # hides the warning that the model is not optimized
-            application = load(checkpoint.folder, served.limits.device)
+            application = load(checkpoint.folder, served.limits.device, compiles=not served.is_learning)
         return function(application)
 
     async with _loading, asyncio.timeout(served.limits.deadline_seconds):

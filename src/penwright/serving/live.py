@@ -85,9 +85,10 @@ class LiveModels:
         if checkpoint is None:
             return
         begin, self._failed[run.folder] = monotonic(), step
-        served = ModelWorker.load(checkpoint.folder, name, self._settings)
+        is_learning = state_of(run) in LIVE  # the compilation of its decoding steps would slow down the training
+        served = ModelWorker.load(checkpoint.folder, name, self._settings, compiles=not is_learning)
         del self._failed[run.folder]
-        served.is_live, served.is_learning = True, state_of(run) in LIVE
+        served.is_live, served.is_learning = True, is_learning
         self._retire(self._registry.put(served))
         self._resting_until = monotonic() + (monotonic() - begin) / MAX_SHARE
 

@@ -56,6 +56,11 @@ class TranslationChoices(NamedTuple):
     prefix: str = ""
 
 
+Batcher = (
+    DynamicBatcher[TranslationChoices | None, Translation] | DynamicBatcher[TranslationChoices | None, Classification]
+)
+
+
 class ModelWorker:
     """A served run. It counts the queued and running texts and raises Busy if there are more than `max_waiting`."""
 
@@ -86,10 +91,13 @@ class ModelWorker:
         return self._head
 
     @classmethod
-    def load(cls, folder: Path, name: str | None = None, limits: ServingSettings | None = None) -> "ModelWorker":
+    def load(
+        cls, folder: Path, name: str | None = None, limits: ServingSettings | None = None, *, compiles: bool = True
+    ) -> "ModelWorker":
         """Load a run folder, or one of its checkpoints. The default name of the model is the name of the folder."""
         device, precision = (limits.device, limits.precision) if limits else ("cpu", None)
-        served = cls(name or folder.resolve().name, open_run(folder), load(folder, device, precision), limits)
+        application = load(folder, device, precision, compiles=compiles)
+        served = cls(name or folder.resolve().name, open_run(folder), application, limits)
         if served.kind == "writer":
             _ = served.completion_worker  # created now, since that would delay the first request by a second
         return served
@@ -136,12 +144,7 @@ class ModelWorker:
         return CompletionWorker(self.generator.pool(self.limits.max_rows), self._worker)
 
     @cached_property
-    def batcher(
-        self,
-    ) -> (
-        DynamicBatcher[TranslationChoices | None, Translation]
-        | DynamicBatcher[TranslationChoices | None, Classification]
-    ):
+    def batcher(self) -> Batcher:
         """The batcher that translates or classifies the texts of several requests together."""
         if self.kind == "translator":
             return DynamicBatcher(self._translate, self._worker)
@@ -290,9 +293,7 @@ def _build_check(disconnected: Event, until: float) -> Check:
             raise ClientsDisconnected("all clients have disconnected")
         now = monotonic()
         if now > until:
-            raise UsageError(
-                "the pattern and the words take too long to prepare. Use a simpler pattern, or fewer words"
-            )
+            raise UsageError("the pattern and the words take too long to prepare. Use fewer, or simpler ones")
         if now - began > WORK_SECONDS:
             sleep(REST_SECONDS)
             began = monotonic()

@@ -17,11 +17,13 @@ import uvicorn
 
 from penwright.devices import give_back_memory
 from penwright.errors import PenwrightError, UsageError
+from penwright.run.folder import Run
 from penwright.serving.app import create_app
 from penwright.serving.connections import allowed_connections, protocol
 from penwright.serving.live import LiveModels
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker
+from penwright.serving.runs import LIVE, state_of
 from penwright.serving.settings import ServingSettings
 
 if TYPE_CHECKING:
@@ -138,7 +140,12 @@ class _Draining(uvicorn.Server):
 
 def serve(folders: Sequence[str], settings: ServingSettings) -> Server:
     """Load runs, each given as FOLDER or NAME=FOLDER, and return a server for them."""
-    return Server(ModelRegistry([ModelWorker.load(*named_run(text), settings) for text in folders]), settings)
+    return Server(ModelRegistry([_worker(*named_run(text), settings) for text in folders]), settings)
+
+
+def _worker(folder: Path, name: str | None, settings: ServingSettings) -> ModelWorker:
+    """Load a run. While it is in training, its decoding steps are not compiled: that would slow down the training."""
+    return ModelWorker.load(folder, name, settings, compiles=state_of(Run(folder)) not in LIVE)
 
 
 def named_run(text: str) -> tuple[Path, str | None]:

@@ -145,8 +145,28 @@ def refit_linear(linear: LinearClassifier, context: RunContext, until: float = i
 def some_texts(context: RunContext, corpus: AnyCorpus, part: AnyPart, seed: int) -> tuple[list[str], Targets]:
     """Return the texts of a part with their targets. If there are many texts, return a random sample."""
     values, table = corpus.label_values or context.card.labels, target_table(context, corpus)
+    texts, numbers = _sampled(part, values, len(context.card.labels), seed)
+    return texts, numbers if table is None else table[numbers]
+
+
+def linear_accuracy(corpus: AnyCorpus, until: float) -> float:
+    """Return the percentage of held-out texts that a linear classifier labels correctly, one label for each text.
+
+    The classifier is fitted by the time `until` (on the clock of `monotonic`).
+    """
+    labels = corpus.labels
+    texts, truth = _sampled(corpus.training, labels, len(labels), 0)
+    linear = LinearClassifier.fit(texts, truth, len(labels), 0, until)
+    texts, truth = _sampled(corpus.held_out, labels, len(labels), 0)
+    return 100 * float((linear.outputs(texts[:MOST_EVALUATED]).argmax(-1) == truth[:MOST_EVALUATED]).double().mean())
+
+
+def _sampled(
+    part: AnyPart, values: Sequence[str], n_labels: int, seed: int
+) -> tuple[list[str], Int64[Tensor, " texts"]]:
+    """Return the texts of a part with the numbers of their labels. If there are many, return a random sample."""
     fitting = int(len(part) * MOST_CHARACTERS / max(1, part.n_characters))
-    n = max(1, min(len(part), fitting, MOST_LOGITS // len(context.card.labels)))
+    n = max(1, min(len(part), fitting, MOST_LOGITS // n_labels))
     kept = np.zeros(len(part), dtype=bool)
     kept[np.random.default_rng(seed).permutation(len(part))[:n]] = True
     texts, numbers = [], []
@@ -154,7 +174,7 @@ def some_texts(context: RunContext, corpus: AnyCorpus, part: AnyPart, seed: int)
         assert isinstance(text, str) and isinstance(number, int)
         texts.append(text)
         numbers.append(number)
-    return texts, torch.tensor(numbers) if table is None else table[torch.tensor(numbers)]
+    return texts, torch.tensor(numbers)
 
 
 class Predictions(NamedTuple):

@@ -1,19 +1,32 @@
-"""Alternatives to a plan: different sizes, budgets and columns for the user to choose from."""
+"""What to expect of a plan, and its alternatives: other sizes, budgets and columns for the user to choose from."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from time import monotonic
 from typing import NamedTuple
 
 from penwright.config import ModelSettings, validate
+from penwright.data.corpus import Document
 from penwright.data.readers.tables import find_table
 from penwright.errors import PenwrightError
 from penwright.model.size import size_of
+from penwright.tasks import TASKS
+from penwright.tasks.labelled import linear_accuracy
 from penwright.training.auto.capacity import LADDER
-from penwright.training.auto.forecast import forecast_bits
-from penwright.workflows.plan import Prepared, forecast
+from penwright.training.auto.forecast import (
+    CONTEXT,
+    MEASURED,
+    Forecast,
+    compressed_bits,
+    forecast_bits,
+    forecast_by_epochs,
+    share_of_best,
+)
+from penwright.workflows.plan import Prepared
 
 MINUTES = (1 / 3, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0)  # budgets to choose from, in minutes
 DIMENSIONS = {"size", "d_model", "n_layers", "n_decoder_layers", "n_heads", "n_kv_heads", "d_head", "d_ff"}
 SHOWN_COLUMNS = 100
+FITTING_SECONDS = 5.0  # maximum time to fit a linear classifier for a forecast
 
 
 class SizeOption(NamedTuple):
@@ -32,6 +45,26 @@ class BudgetOption(NamedTuple):
     epochs: float
     low: float | None  # bits per byte of held-out text; None for tasks without a forecast
     high: float | None
+    share: tuple[float, float] | None  # translators: range of the share of the best BLEU that the text can give
+
+
+def forecast(prepared: Prepared) -> Forecast:
+    """Forecast the result.
+
+    The forecast for writers depends on the compressibility of the text, and that for translators on the epochs. For
+    classifiers, a linear classifier is fitted: the classifier will contain one, so it should be no worse.
+    """
+    corpus, plan = prepared.corpus, prepared.plan
+    recipe, minutes = plan.recipe, plan.recipe.training.minutes
+    if recipe.task != "generate":
+        has_linear = recipe.task == "classify" and recipe.model.ngrams
+        is_single = recipe.model.problem_type == "single_label_classification"
+        accuracy = linear_accuracy(corpus, monotonic() + FITTING_SECONDS) if has_linear and is_single else None
+        return forecast_by_epochs(recipe.task, plan.epochs, minutes)._replace(accuracy=accuracy)
+    before = _first_bytes(TASKS["generate"].texts(corpus), CONTEXT)
+    held_out = (chunk for document in corpus.held_out if isinstance(document, Document) for chunk in document.chunks)
+    compressed = compressed_bits(before, _first_bytes(held_out, MEASURED))
+    return forecast_bits(compressed, corpus.training_bytes, plan.epochs, minutes)
 
 
 def size_options(prepared: Prepared) -> Iterator[SizeOption]:
@@ -48,19 +81,32 @@ def size_options(prepared: Prepared) -> Iterator[SizeOption]:
         yield SizeOption(name, size.parameters, epochs, is_chosen)
 
 
-def budget_options(prepared: Prepared) -> Iterator[BudgetOption]:
-    """Yield budgets in minutes with their forecasts. If the planned budget is not in minutes, yield none."""
+def budget_options(prepared: Prepared, compressed: float | None) -> Iterator[BudgetOption]:
+    """Yield budgets in minutes with their forecasts. If the planned budget is not in minutes, yield none.
+
+    `compressed` is that of the plan's forecast.
+    """
     plan, planned = prepared.plan, prepared.plan.recipe.training.minutes
     if planned is None:
         return
-    compressed = forecast(prepared).compressed
     for minutes in sorted({*MINUTES, planned}):
         epochs = plan.epochs * minutes / planned
         if compressed is None:
-            yield BudgetOption(minutes, epochs, None, None)
+            share = share_of_best(epochs) if plan.recipe.task == "translate" else None
+            yield BudgetOption(minutes, epochs, None, None, share)
         else:
             found = forecast_bits(compressed, prepared.corpus.training_bytes, epochs, minutes)
-            yield BudgetOption(minutes, epochs, found.low, found.high)
+            yield BudgetOption(minutes, epochs, found.low, found.high, None)
+
+
+def _first_bytes(texts: Iterable[str], n_bytes: int) -> bytes:
+    """Return the first `n_bytes` bytes of the texts."""
+    collected = bytearray()
+    for text in texts:
+        collected += text.encode()
+        if len(collected) >= n_bytes:
+            break
+    return bytes(collected[:n_bytes])
 
 
 def columns_of(prepared: Prepared) -> list[str]:

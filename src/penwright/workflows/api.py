@@ -1,14 +1,14 @@
 """A single place to import the workflows from, for the commands and the Python API."""
 
 from penwright.training.distributed.launcher import is_launched, launch
-from penwright.workflows.alternatives import budget_options, columns_of, size_options
+from penwright.workflows.alternatives import budget_options, columns_of, forecast, size_options
 from penwright.workflows.ensemble import member_settings, minutes_for, train_ensemble
 from penwright.workflows.evaluate import check_labels, evaluate, novelty
 from penwright.workflows.export import export
 from penwright.workflows.import_model import import_model, with_imported_base
 from penwright.workflows.load import kept_precision, load, load_classifier, load_generator, load_translator
 from penwright.workflows.optimize import load_aligner, optimize, quicken, tune_decoding
-from penwright.workflows.plan import Prepared, forecast, new_run_folder, prepare, read_recipe
+from penwright.workflows.plan import Prepared, new_run_folder, prepare, read_recipe
 from penwright.workflows.resume import follow, resume
 from penwright.workflows.train import train
 

@@ -80,10 +80,7 @@ class OpenedRun(NamedTuple):
         return weights
 
     def linear(self, *, whole: bool = False) -> "penwright.classification.linear.LinearClassifier | None":
-        """Load the linear classifier of a classification run; with `whole`, the one that was fitted on all texts.
-
-        Return None if the run has none.
-        """
+        """Load the linear classifier of a run, or None; with `whole`, load the one that was fitted on all texts."""
         path = self.run.folder / LINEAR
         if self.recipe.task != "classify" or not (self.recipe.model.ngrams or os.path.lexists(path)):
             return None
@@ -222,25 +219,28 @@ def open_run(folder: str | Path) -> OpenedRun:
     return OpenedRun(run, run.recipe, Tokenizer.load(run.tokenizer_path), card, checkpoint)
 
 
-def load(folder: str | Path, device: str = "cpu", precision: Precision | None = None) -> Application:
+def load(
+    folder: str | Path, device: str = "cpu", precision: Precision | None = None, *, compiles: bool = True
+) -> Application:
     """Load the best model of a run, or the model of a checkpoint: a Generator, a Translator or a Classifier.
 
-    The weights are in float32, unless `precision` is given, or a different precision was chosen after training.
+    The weights are in float32, unless `precision` is given, or a different precision was chosen after training. Unless
+    `compiles` is False, a background process compiles the decoding steps if they have not been compiled.
     """
     here, opened_run = usable_device(device), open_run(folder)
     kept = best_precision(opened_run.run, here)
     chosen = precision or kept or "float32"
     model = opened_run.model(chosen).to(here)
     if here.type == "cpu" and not isinstance(model, EncoderOnly):
-        if not are_steps_kept(model) and (compile_in_background(opened_run.run, chosen) or is_compiling(model)):
+        is_started = compiles and not are_steps_kept(model) and compile_in_background(opened_run.run, chosen)
+        if is_started or is_compiling(model):
             warn(f"{folder} {SOON}", PenwrightWarning, stacklevel=2)
         elif precision is None and (why := _why_slow(opened_run.run, kept, model)):
             slow = f"{folder} is slower than it could be: {why}. Run: penwright optimize {quote(str(folder))}"
             warn(slow, PenwrightWarning, stacklevel=2)
         fuse(model)
-    return make_application(
-        model, opened_run.tokenizer, opened_run.recipe, opened_run.card, opened_run.linear(whole=True)
-    )
+    linear = opened_run.linear(whole=True)
+    return make_application(model, opened_run.tokenizer, opened_run.recipe, opened_run.card, linear)
 
 
 def load_generator(
@@ -266,8 +266,7 @@ def load_embedder(
     folder: Path, device: str = "cpu", verb: str = "embed"
 ) -> "penwright.classification.classifier.Classifier | penwright.generation.generator.Generator":
     """Load a run that can embed texts. For a translator, raise a UsageError that names the command `verb`."""
-    need = "an encoder, a classifier or a writer"
-    return _of_kind(load(folder, device), folder, verb, need, "classifier", "writer")
+    return _of_kind(load(folder, device), folder, verb, "an encoder, a classifier or a writer", "classifier", "writer")
 
 
 def _of_kind(application: Application, folder: Path, verb: str, need: str, *kinds: str) -> Any:

@@ -1,6 +1,6 @@
 """Plan a run: merge the settings, open the corpus, plan the recipe. Nothing is written."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from pathlib import Path
@@ -30,14 +30,6 @@ from penwright.text import BETWEEN_TEXTS, count
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.training.auto.capacity import Facts
-from penwright.training.auto.forecast import (
-    CONTEXT,
-    MEASURED,
-    Forecast,
-    compressed_bits,
-    forecast_bits,
-    forecast_by_epochs,
-)
 from penwright.training.auto.machine import Machine, available_memory, choose_machine
 from penwright.training.auto.planner import Plan, make_plan
 from penwright.training.auto.throughput import throughput_meter
@@ -158,18 +150,6 @@ def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
         )
 
 
-def forecast(prepared: Prepared) -> Forecast:
-    """Forecast the result: for text generation from the compressibility of the text, otherwise from the epochs."""
-    corpus, plan = prepared.corpus, prepared.plan
-    minutes = plan.recipe.training.minutes
-    if plan.recipe.task != "generate":
-        return forecast_by_epochs(plan.recipe.task, plan.epochs, minutes)
-    before = _first_bytes(TASKS["generate"].texts(corpus), CONTEXT)
-    held_out = (chunk for document in corpus.held_out if isinstance(document, Document) for chunk in document.chunks)
-    compressed = compressed_bits(before, _first_bytes(held_out, MEASURED))
-    return forecast_bits(compressed, corpus.training_bytes, plan.epochs, minutes)
-
-
 def _task_of_columns(data: Table) -> tuple[str, str] | None:
     """Return the task that the given columns imply, and the reason. Return None if they imply no task."""
     tasks = {"label": "classify", "label_separator": "classify", "source": "translate", "target": "translate"}
@@ -189,16 +169,6 @@ def first_examples(corpus: AnyCorpus) -> list[dict[str, str]]:
                 lines = (line for chunk in example.chunks for line in chunk.split("\n") if line.strip())
                 collected += [{"text": line} for line in islice(lines, N_EXAMPLES - len(collected))]
     return collected
-
-
-def _first_bytes(texts: Iterable[str], n_bytes: int) -> bytes:
-    """Return the first `n_bytes` bytes of the texts."""
-    collected = bytearray()
-    for text in texts:
-        collected += text.encode()
-        if len(collected) >= n_bytes:
-            break
-    return bytes(collected[:n_bytes])
 
 
 def _without_open_choices(given: Table) -> Table:

@@ -2,8 +2,8 @@
 
 The difficulty of a text is estimated mainly by a general compressor: how well it compresses the held-out part after it
 has seen the training part. The amount of text, and how much of it the model will see, also matter. The formula below is
-fitted to only a handful of runs (benchmarks/LOG.md), hence the wide range. For translators and classifiers, the
-forecast only states when more time stops paying off.
+fitted to only a handful of runs (benchmarks/LOG.md), hence the wide range. For translators, the forecast is the share
+of the best score that the text can give, and for classifiers the accuracy of a linear classifier.
 """
 
 import lzma
@@ -25,6 +25,11 @@ MOST_DOUBLINGS = 10
 ENOUGH_EPOCHS: dict[Task, float] = {"chat": 8.0, "translate": 16.0, "classify": 8.0, "encode": 16.0}
 
 
+# Translators of Multi30k and Tatoeba lacked between these shares of their best BLEU, divided by the epochs (LOG.md).
+LACKS = 0.12, 0.25
+FEWEST_EPOCHS = 0.5  # no recorded translator read less of its text
+
+
 class Forecast(NamedTuple):
     """A forecast in bits per byte of held-out text, as a range; None for tasks that are not measured in bits."""
 
@@ -32,6 +37,8 @@ class Forecast(NamedTuple):
     high: float | None
     compressed: float | None  # bits per byte that the compressor needs
     pays_up_to: float | None  # minutes after which more time stops paying off (doubling gains less than 1 %)
+    share: tuple[float, float] | None = None  # translators: range of the share of the best BLEU that the text can give
+    accuracy: float | None = None  # classifiers: percent of held-out texts that a linear classifier labels correctly
 
 
 def compressed_bits(before: bytes, text: bytes) -> float:
@@ -54,9 +61,17 @@ def forecast_bits(compressed: float, corpus_bytes: int, epochs: float, minutes: 
 
 
 def forecast_by_epochs(task: Task, epochs: float, minutes: float | None) -> Forecast:
-    """Forecast when more time stops paying off, for tasks that are not measured in bits."""
+    """Forecast when more time stops paying off, and the share of the best score, for tasks not measured in bits."""
     pays_up_to = None if minutes is None else minutes * max(1.0, ENOUGH_EPOCHS[task] / epochs)
-    return Forecast(None, None, None, pays_up_to)
+    return Forecast(None, None, None, pays_up_to, share_of_best(epochs) if task == "translate" else None)
+
+
+def share_of_best(epochs: float) -> tuple[float, float] | None:
+    """Return the range of the share of its best BLEU that a translator reaches; None for too few epochs to say."""
+    if epochs < FEWEST_EPOCHS:
+        return None
+    least, most = LACKS
+    return 1 - most / epochs, 1 - least / epochs
 
 
 def _ratio(corpus_bytes: int, epochs: float) -> float:

@@ -117,8 +117,8 @@ export function makePlan({ signal, state, announce, texts, train }) {
         make("input", { type: "radio", name: "size", value: size, checked: chosen, id: `size-${size}`, change: () => become({ size }) }),
         make("strong", {}, size),
         make("span", {}, `${parameters(n)} weights`),
-        make("span", { class: "hint" }, reading(epochs)),
-        chosen && !state.get("size") ? make("span", { class: "mark" }, "fits your time") : null);
+        make("span", { class: "hint" }, reading(epochs, chosen)),
+        chosen && !state.get("size") ? make("span", { class: "mark" }, epochs < 1 ? "best for your time" : "fits your time") : null);
     const at = Math.max(0, budgets.findIndex(({ minutes }) => minutes === recipe.training.minutes));
     const words = make("p", { class: "expected", "aria-live": "polite" });
     const output = make("output", { for: "minutes" });
@@ -126,7 +126,7 @@ export function makePlan({ signal, state, announce, texts, train }) {
       change: () => become({ minutes: budgets[slider.value].minutes }) });
     function say() {
       const budget = budgets[slider.value];
-      const [text, exact] = expected(budget, plan.bytes / Math.max(1, plan.characters), plan.outlook.pays_up_to);
+      const [text, exact] = expected(budget, plan.bytes / Math.max(1, plan.characters), plan.outlook);
       output.textContent = duration(budget.minutes);
       slider.setAttribute("aria-valuetext", output.textContent);
       words.replaceChildren(make("span", { title: exact || null }, text));
@@ -150,8 +150,11 @@ export function makePlan({ signal, state, announce, texts, train }) {
 }
 
 /** Say how often a model of this size would read the text. */
-const reading = (epochs) =>
-  epochs < 1 ? `too big: would read only ${rounded(100 * epochs)} % of the text` : `passes over the text: ${rounded(epochs)}`;
+const reading = (epochs, isChosen) => {
+  const share = `${rounded(100 * epochs)} % of the text`;
+  if (epochs >= 1) return `passes over the text: ${rounded(epochs)}`;
+  return isChosen ? `reads ${share}` : `too big: would read only ${share}`;
+};
 
 /** Return a name for a run, from the name of a text. */
 const nameOf = (text) => text.replace(/\.[^.]*$/, "").replace(/^[^\p{L}\p{N}]+/u, "").slice(0, 40) || "run";

@@ -76,10 +76,26 @@ export function quality(scores) {
   return [`as unsure about the next piece of text as if choosing between ${rounded(Math.exp(nats[1]))} pieces`, exact(nats)];
 }
 
-/** Describe what to expect of a budget: [words, the exact figure]. More time is of use up to `paysUpTo` minutes. */
-export function expected({ low, high, epochs, minutes }, bytesPerLetter, paysUpTo) {
+/**
+ * Describe what to expect of a budget: [words, the exact figure]. `outlook` is the forecast for the planned budget: more
+ * time is of use up to `pays_up_to` minutes, and a linear classifier reaches `accuracy`.
+ */
+export function expected({ low, high, share, epochs, minutes }, bytesPerLetter, { pays_up_to: paysUpTo, accuracy }) {
   const reads = epochs < 1 ? `reads ${rounded(100 * epochs)} % of the text` : `reads the text ${rounded(epochs)} time${rounded(epochs) === "1" ? "" : "s"}`;
   const more = minutes < paysUpTo ? `More time helps, up to about ${duration(paysUpTo)}.` : "More time would hardly help.";
+  if (accuracy !== null)
+    return [
+      `It ${reads}, and should give about ${rounded(accuracy)} % of unseen texts the right label, or more. ${more}`,
+      "accuracy of a linear classifier that was fitted to this text just now",
+    ];
+  if (share !== null) {
+    const [least, most] = share.map((value) => Math.round(100 * value));
+    const well = least < 98 ? `${least} to ${most} % as well` : "about as well";
+    return [
+      `It ${reads}, and should translate ${well} as it can learn from this text. ${more}`,
+      "share of the best BLEU score, a rough estimate from a few recorded runs",
+    ];
+  }
   if (low === null) return [`It ${reads}. ${more}`, ""];
   const letters = rounded(2 ** (((low + high) / 2) * bytesPerLetter));
   return [
