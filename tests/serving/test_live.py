@@ -177,6 +177,10 @@ def test_registry_follows_its_folder_up_to_max_models(runs: Path, tmp_path: Path
         shutil.copytree(runs / kind, tmp_path / name)
     models.update()
     assert len(list(registry)) == 2, "no more models than the limit"
+    smaller = settings.model_copy(update={"max_model_bytes": 1})
+    live.LiveModels(registry, smaller).update()
+    assert list(registry) == [], "no more bytes than the limit"
+    models.update()
     shutil.rmtree(tmp_path / "runs")
     models.update()
     assert {each.name for each in registry} == {"pairs", "films"}

@@ -26,6 +26,12 @@ PAIRS = "".join(
 FILMS = "text\tlabel\n" + "".join(
     f"a {word} film number {n}\t{label}\n" for n in range(60) for word, label in (("fine", "good"), ("dull", "bad"))
 )
+DROP = """([target, name, text]) => {
+  const dataTransfer = new DataTransfer();
+  dataTransfer.items.add(new File([text], name));
+  const event = new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true });
+  return document.querySelector(target).dispatchEvent(event);
+}"""
 STEPS = 30
 SIZES = [("light", 1440, 900), ("dark", 390, 844)]
 
@@ -158,6 +164,11 @@ def test_from_an_empty_folder_to_a_writer_by_keyboard(page: Any, studio: Studio)
     server = studio.start()
     page.goto(studio.address)
     page.wait_for_selector("main[data-ready='train']")
+    if not (studio.folder / "runs").exists():
+        tab_to(page, "button[title^='A tour']")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".alert:has-text('The tour shows a model of yours')")
+        page.click(".alert button")
     add_text_by_keyboard(page, TEXT, "generate")
     assert "It was day" in page.inner_text(".preview")
     check_layout_and_accessibility(page)
@@ -182,8 +193,7 @@ def test_translator_by_mouse_and_classifier_by_keyboard_are_queued(page: Any, st
     studio.start()
     page.goto(f"{studio.address}/#/train")
     page.wait_for_selector("main[data-ready='train']")
-    pairs = {"name": "pairs.tsv", "mimeType": "text/plain", "buffer": PAIRS.encode()}
-    page.set_input_files("#files", pairs)
+    assert page.evaluate(DROP, ["h1", "pairs.tsv", PAIRS]) is False, "the browser does not open the file"
     page.wait_for_selector("#train")
     assert page.input_value("#task") == "translate" and "eins" in page.inner_text(".preview")
     assert re.search("should translate .* as well as it can learn from this text", page.inner_text(".expected"))

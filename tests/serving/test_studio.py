@@ -120,6 +120,18 @@ def test_oversized_uploads_are_refused(client: Client) -> None:
     assert [each["name"] for each in client.ask("studio")[1]["texts"]] == ["0.txt", "1.txt"]
 
 
+def test_disk_space_is_kept_free(tmp_path: Path) -> None:
+    client = Client(tmp_path, min_free_bytes=10**18)
+    try:
+        status, found = client.upload("days.txt", DAYS.encode())
+        assert status == 400 and "min_free_bytes" in found["error"]["message"]
+        status, found = client.ask("studio/train", {"texts": ["days.txt"], "name": "days", "steps": 1})
+        assert status == 400 and "min_free_bytes" in found["error"]["message"]
+        assert client.ask("studio")[1]["texts"] == client.ask("studio")[1]["jobs"] == []
+    finally:
+        client.close()
+
+
 def test_decompression_bombs_are_refused_and_deleted(client: Client) -> None:
     bomb = io.BytesIO()
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:

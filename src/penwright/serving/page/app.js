@@ -199,9 +199,9 @@ function drawTools() {
 /** Start the tour, with the text on the screen if there is one. */
 function tour() {
   const model = frame.model || frame.models[0];
-  if (!model) return;
+  if (!model) return fail({ status: 0, message: "The tour shows a model of yours. Train or serve one first." });
   const text = frame.screen ? store.of(frame.screen.name).get("text") : "";
-  startTour({ model, text: text || model.sample, go: store.go });
+  return startTour({ model, text: text || model.sample, go: store.go });
 }
 
 async function start() {

@@ -126,10 +126,10 @@ export function makePlan({ signal, state, announce, texts, train }) {
       change: () => become({ minutes: budgets[slider.value].minutes }) });
     function say() {
       const budget = budgets[slider.value];
-      const [text, exact] = expected(budget, plan.bytes / Math.max(1, plan.characters), plan.outlook);
+      const { before, figure, after, exact } = expected(budget, plan.bytes / Math.max(1, plan.characters), plan.outlook);
       output.textContent = duration(budget.minutes);
       slider.setAttribute("aria-valuetext", output.textContent);
-      words.replaceChildren(make("span", { title: exact || null }, text));
+      words.replaceChildren(before, make("span", { title: exact }, figure), after);
     }
     say();
     const name = make("input", { type: "text", id: "name", maxlength: 60, value: state.get("name") || nameOf(texts()[0]), input: () => state.set({ name: name.value }) });

@@ -47,13 +47,17 @@ export function makeTexts({ signal, fail, announce, changed }) {
     make("details", {}, make("summary", {}, "Paste a text instead"), pasted, make("div", { class: "line" }, called, keep)),
     list,
   );
-  zone.addEventListener("dragover", (event) => (event.preventDefault(), zone.classList.add("over")));
-  zone.addEventListener("dragleave", () => zone.classList.remove("over"));
-  zone.addEventListener("drop", (event) => {
-    event.preventDefault();
-    zone.classList.remove("over");
-    take([...event.dataTransfer.files]);
-  });
+  // Files may be dropped anywhere: beside the zone, the browser would open them in place of the page.
+  const onFiles = (name, act) =>
+    document.addEventListener(name, (event) => {
+      if (!event.dataTransfer?.types.includes("Files")) return;
+      event.preventDefault();
+      zone.classList.toggle("over", name === "dragover");
+      act?.(event);
+    }, { signal });
+  onFiles("dragover");
+  onFiles("dragleave");
+  onFiles("drop", (event) => take([...event.dataTransfer.files]));
 
   async function keepPasted() {
     if (!pasted.value.trim()) return pasted.focus();

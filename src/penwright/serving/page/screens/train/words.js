@@ -77,29 +77,35 @@ export function quality(scores) {
 }
 
 /**
- * Describe what to expect of a budget: [words, the exact figure]. `outlook` is the forecast for the planned budget: more
+ * Describe what to expect of a budget: {before, figure, after, exact}; `exact` is the unit. `outlook` is the forecast for the planned budget: more
  * time is of use up to `pays_up_to` minutes, and a linear classifier reaches `accuracy`.
  */
 export function expected({ low, high, share, epochs, minutes }, bytesPerLetter, { pays_up_to: paysUpTo, accuracy }) {
   const reads = epochs < 1 ? `reads ${rounded(100 * epochs)} % of the text` : `reads the text ${rounded(epochs)} time${rounded(epochs) === "1" ? "" : "s"}`;
   const more = minutes < paysUpTo ? `More time helps, up to about ${duration(paysUpTo)}.` : "More time would hardly help.";
   if (accuracy !== null)
-    return [
-      `It ${reads}, and should give about ${rounded(accuracy)} % of unseen texts the right label, or more. ${more}`,
-      "accuracy of a linear classifier that was fitted to this text just now",
-    ];
+    return {
+      before: `It ${reads}, and should give about `,
+      figure: `${rounded(accuracy)} % of unseen texts`,
+      after: ` the right label, or more. ${more}`,
+      exact: "accuracy of a linear classifier that was fitted to this text just now",
+    };
   if (share !== null) {
     const [least, most] = share.map((value) => Math.round(100 * value));
     const well = least < 98 ? `${least} to ${most} % as well` : "about as well";
-    return [
-      `It ${reads}, and should translate ${well} as it can learn from this text. ${more}`,
-      "share of the best BLEU score, a rough estimate from a few recorded runs",
-    ];
+    return {
+      before: `It ${reads}, and should translate `,
+      figure: well,
+      after: ` as it can learn from this text. ${more}`,
+      exact: "share of the best BLEU score, a rough estimate from a few recorded runs",
+    };
   }
-  if (low === null) return [`It ${reads}. ${more}`, ""];
+  if (low === null) return { before: `It ${reads}. `, figure: "", after: more, exact: null };
   const letters = rounded(2 ** (((low + high) / 2) * bytesPerLetter));
-  return [
-    `It ${reads}, and should become as unsure about the next letter as if choosing between about ${letters} letters (fewer is better). ${more}`,
-    `${low.toFixed(2)} to ${high.toFixed(2)} bits per byte of unseen text, a rough estimate`,
-  ];
+  return {
+    before: `It ${reads}, and should become as unsure about the next letter as if choosing between `,
+    figure: `about ${letters} letters`,
+    after: ` (fewer is better). ${more}`,
+    exact: `${low.toFixed(2)} to ${high.toFixed(2)} bits per byte of unseen text, a rough estimate`,
+  };
 }
