@@ -88,7 +88,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
       texts.show(studio);
       const all = joined(studio.jobs, runs);
       await learn(all);
-      jobs.show(all, studio.machine);
+      jobs.show(all, studio.folder, studio.machine);
       for (const { name, state: now } of all) {
         const before = page.states.get(name);
         if (before && before !== now && ["finished", "stopped", "failed"].includes(now)) announce(`${name} has ${now}.`);

@@ -27,6 +27,7 @@ export function makeJobs({ act, details }) {
   const machine = make("p", { class: "hint machine" });
   const root = make("section", { "aria-labelledby": "step-runs" }, make("h2", { id: "step-runs" }, "Your models"), machine, list);
   let drawn = "";
+  let place = ".";
 
   function buttons({ name, state, run, own }) {
     const button = (what, text, main = false) =>
@@ -79,10 +80,11 @@ export function makeJobs({ act, details }) {
     /** Say that the server does not answer. */
     offline() {
       machine.textContent =
-        "The studio does not answer. Training continues without it. To open the studio again: penwright studio";
+        `The studio does not answer. Training continues without it. To open it again: penwright studio "${place}"`;
     },
     /** Draw all runs and the load of the machine, if anything has changed. */
-    show(jobs, { load, processors, free_memory: memory, free_disk: disk }) {
+    show(jobs, folder, { load, processors, free_memory: memory, free_disk: disk }) {
+      place = folder;
       const busy = load === null ? "" : `about ${Math.min(processors, Math.round(load))} of ${processors} processors busy · `;
       machine.textContent = `This computer: ${busy}${memory ? `${size(memory)} of memory free · ` : ""}${size(disk)} of disk free`;
       const key = JSON.stringify(jobs.map((job) => [job, details(job.name)?.step]));
