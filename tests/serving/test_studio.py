@@ -4,12 +4,14 @@ import asyncio
 import base64
 import gzip
 import http.client
+import importlib
 import io
 import json
 import shutil
 import threading
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -136,7 +138,14 @@ def test_decompression_bombs_are_refused_and_deleted(client: Client) -> None:
     bomb = io.BytesIO()
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.txt", b"0" * 200_000_000)
-    for name, content in (("bomb.zip", bomb.getvalue()), ("bomb.txt.gz", gzip.compress(b"0" * 3_000_000))):
+    large = io.BytesIO()
+    with zipfile.ZipFile(large, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.txt", b"0" * 3_000_000)
+    zeros = b"0" * 3_000_000
+    bombs = {"bomb.zip": bomb.getvalue(), "large.zip": large.getvalue(), "bomb.txt.gz": gzip.compress(zeros)}
+    with suppress(ImportError):
+        bombs["bomb.txt.zst"] = importlib.import_module("pyarrow").compress(zeros, "zstd", asbytes=True)
+    for name, content in bombs.items():
         status, found = client.upload(name, content)
         assert status == 400 and (
             "zip bomb" in found["error"]["message"] or "max_text_bytes" in found["error"]["message"]

@@ -1,12 +1,10 @@
 """The folder of uploaded texts: names are checked, sizes are limited, and nothing outside the folder is touched."""
 
-import gzip
 import os
 import shutil
 import unicodedata
 import zipfile
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -14,6 +12,7 @@ from typing import BinaryIO
 
 from pydantic import BaseModel
 
+from penwright.data.blocks import GZIP, ZSTD, raw_blocks
 from penwright.data.readers.archives import open_zip
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.checkpoint_folder import CHECKPOINTS
@@ -24,7 +23,6 @@ from penwright.storage import open_plain, require_plain
 FORBIDDEN = set('<>:"|?*[]/\\')  # characters with a special meaning in HTML, glob patterns, paths or on Windows
 MAX_NAME = 120  # maximum length of a name, in bytes of UTF-8
 PART = ".part"  # suffix of an unfinished upload
-PACKED = b"\x1f\x8b"  # first bytes of a gzip file
 BLOCK = 1 << 20
 NOT_SENT = {LOCK, STOP, STOPPED, TENSORBOARD}  # files of a run that are useless on other machines
 
@@ -122,22 +120,19 @@ class TextFolder:
 
     def _require_harmless(self, path: Path, name: str) -> None:
         """Raise PenwrightError if a compressed file is damaged or unpacks to too many bytes."""
-        if zipfile.is_zipfile(path):
-            with path.open("rb") as file:
-                open_zip(file, name).close()
-            return
         with path.open("rb") as file:
-            if file.read(2) != PACKED:
-                return
-        n_bytes, most = 0, self._limits.max_text_bytes
-        try:
-            with gzip.open(path) as unpacked:
-                while block := unpacked.read(BLOCK):
-                    n_bytes += len(block)
-                    if n_bytes > most:
-                        raise PenwrightError(f"{name} unpacks to more than {most:,} bytes (max_text_bytes)")
-        except (OSError, EOFError, zlib.error) as error:
-            raise PenwrightError(f"{name} is damaged ({error}). Download or save it again") from None
+            is_packed = file.read(4).startswith((GZIP, ZSTD))
+            sizes: Iterable[int] = ()
+            if zipfile.is_zipfile(file):
+                with open_zip(file, name) as archive:
+                    sizes = [member.file_size for member in archive.infolist()]
+            elif is_packed:
+                sizes = map(len, raw_blocks(path, name))
+            n_bytes, most = 0, self._limits.max_text_bytes
+            for size in sizes:
+                n_bytes += size
+                if n_bytes > most:
+                    raise PenwrightError(f"{name} unpacks to more than {most:,} bytes (max_text_bytes)")
 
 
 def require_free_disk(folder: Path, wanted: int) -> None:
