@@ -1,8 +1,8 @@
 """A Sphinx extension for the guide: its pages run code, and what they say about models is computed or checked.
 
     {execute}  shows Python code and what it prints
-    {check}    runs assertions, which do not appear; a false one fails the build. Those marked `trained` are about the
-               models of make_run.py with all their steps
+    {check}    runs assertions, which do not appear; a false one fails the build. Those marked `ours` are about the
+               models of make_run.py, and those marked `trained` about these models with all their steps
     {look}     shows a line of Python and the interactive view of its result
     {value}    inserts the value of an expression into a sentence
     {diagram}  draws a diagram (diagrams.py)
@@ -94,12 +94,14 @@ class Execute(_Asking):
 class Check(_Asking):
     """Run assertions."""
 
-    optional_arguments = 1  # trained: skip it unless the models have all their steps
+    optional_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        if self.arguments not in ([], ["trained"]):
-            raise self.error(f"a check is about anything, or only about trained models, not {self.arguments[0]}")
-        if not self.arguments or _is_trained(self.env):
+        applies = {"": True, "ours": not self.env.config.run, "trained": _is_trained(self.env)}
+        (about,) = self.arguments or [""]
+        if about not in applies:
+            raise self.error(f"a check is marked ours, trained or not at all, but not {about}")
+        if applies[about]:
             self.execute()
         return []
 

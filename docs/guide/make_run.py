@@ -93,7 +93,8 @@ def _write_beginning(texts: Path) -> None:
 WRITER: Settings = {
     "data": {"held_out": 0.03},  # small enough to evaluate often
     "tokenizer": {"type": "bpe", "vocab_size": 700},  # pieces of words are easier to follow than letters
-    "model": {"d_model": 96, "n_layers": 3, "n_heads": 4, "context_length": 96},
+    # one table for input and output, as the pages explain it, and no start from bigrams, which would hide how it learns
+    "model": {"d_model": 96, "n_layers": 3, "n_heads": 4, "context_length": 96, "tie_embeddings": "output"},
     "training": {"evaluate_every": 100, "batch_tokens": 1_024},
 }
 TRANSLATOR: Settings = {
