@@ -133,7 +133,9 @@ def test_false_statement_fails_the_build_unless_it_is_about_other_models(built_g
     assert done.returncode != 0
     assert re.search(r"index\.md:\d+: the page states what does not hold: the year is 1945, not 1991", done.stderr)
     page = check.format(" ours", 1945)
-    assert build_page_with(page, tmp_path / "ours", runs, trained=0).returncode != 0, "it is about untrained models, too"
+    assert build_page_with(page, tmp_path / "ours", runs, trained=0).returncode != 0, (
+        "it is about untrained models, too"
+    )
 
 
 def test_first_right_example_is_shown_or_the_build_fails(import_from_guide: Callable[[str], ModuleType]) -> None:
