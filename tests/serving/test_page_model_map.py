@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from .conftest import eventually
+
 MODEL = ".shown .pw-flowmap"
 TEXTS = {"writer": "It was day", "translator": "eins zwei drei", "classifier": "a fine film"}
 
@@ -74,6 +76,26 @@ def test_keyboard_leads_from_the_map_to_one_product_and_back(visit: Any, server:
     page.wait_for_selector(f"{MODEL}:visible")
 
 
+LAYOUT = """async ([asked, width]) => {
+  const { askPacked } = await import("/api.js");
+  const { layout, hit } = await import("/views/flow.js");
+  const plan = layout((await askPacked("inspect/model", asked)).views[0].data.map, width);
+  return plan.places.flatMap((place) => place.columns.map((_, column) => {
+    const [x, found] = [place.x(column), hit(plan, place.x(column), place.y(0))];
+    const isInside = place.left <= x && x < place.left + place.wide && x < width;
+    return isInside && found?.place === place && found.column === column;
+  }));
+}"""
+
+
+@pytest.mark.parametrize("width", [360, 1000])
+@pytest.mark.parametrize("kind", list(TEXTS))
+def test_every_stack_is_drawn_inside_the_picture(visit: Any, kind: str, width: int) -> None:
+    page = visit(f"#/inspect?model={kind}&text={TEXTS[kind]}")
+    inside = page.evaluate(LAYOUT, [{"model": kind, "text": TEXTS[kind]}, width])
+    assert len(inside) > 3 and all(inside)
+
+
 def test_next_token_appends_the_likeliest_token(visit: Any, server: Any) -> None:
     text, inspector = TEXTS["writer"], server.registry.get("writer").inspector
     page = visit(f"#/inspect?model=writer&text={text}&tool=model")
@@ -92,6 +114,10 @@ def test_circuit_shows_a_sentence_for_each_path(visit: Any, server: Any) -> None
     page.wait_for_selector(".pw-path")
     found = inspector.paths(text, position=1, n_edges=16)
     assert page.locator(".pw-path span:first-child").all_inner_texts() == [found.sentence(each) for each in found.edges]
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate(
+        "(({ scrollHeight, clientHeight }) => scrollHeight <= clientHeight)(document.querySelector('.pw-circuit'))"
+    )
 
 
 def test_patching_and_logit_attribution_are_shown(visit: Any, server: Any) -> None:
@@ -104,6 +130,17 @@ def test_patching_and_logit_attribution_are_shown(visit: Any, server: Any) -> No
     page.wait_for_selector(".pw-parts-table")
     parts = inspector.logit_attribution("It was day")
     assert page.inner_text(".pw-parts > p >> nth=0") == parts.explanation
+
+
+@pytest.mark.parametrize("kind", list(TEXTS))
+def test_logit_attribution_fits_a_phone_in_both_themes(visit: Any, kind: str) -> None:
+    page = visit(f"#/inspect?model={kind}&text={TEXTS[kind]}&tool=parts", width=390, height=844)
+    page.wait_for_selector(".pw-parts-table")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    colour = "getComputedStyle(document.querySelector('.pw-parts-table tr:last-child td')).backgroundColor"
+    light = page.evaluate(colour)
+    page.emulate_media(color_scheme="dark")
+    assert eventually(lambda: page.evaluate(colour) != light, 5)
 
 
 def test_mismatched_texts_and_unknown_places_are_refused(call_api: Any, server: Any) -> None:

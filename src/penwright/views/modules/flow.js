@@ -38,7 +38,7 @@ export function layout(map, width) {
     const rows = top + TOP;
     const parts = rows + stack.tokens.length * high + 34;
     const place = { at, stack, columns: columns[at], left, wide, gutter, step, high, gap, heads, rows, parts };
-    place.x = (column) => left + gutter + (column + 0.4) * step;
+    place.x = (column) => place.left + gutter + (column + 0.4) * step;
     place.y = (row) => rows + (row + 0.5) * high;
     place.end = parts + heads * gap + 6;
     place.partY = (head) => parts + (head + 0.5) * gap;

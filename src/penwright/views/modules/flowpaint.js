@@ -192,7 +192,7 @@ function paintRow(pen, map, place, { pulse }) {
 /** Names of tokens beside their rows: all that fit, else the chosen one and those it attends to. */
 function paintTokens(pen, map, plan, place, { cursor }) {
   const { stack, high } = place;
-  const longest = place.gutter < 80 ? 8 : 13;
+  const longest = place.gutter < 80 ? 7 : 13;
   const name = (row, options) =>
     write(
       pen,

@@ -73,7 +73,7 @@ function build(root, data, options) {
     side,
   );
   const inner = make("div", { class: "pw-model-inner", hidden: true, tabindex: -1 });
-  const edges = make("div", { class: "pw-found" });
+  const edges = make("div", { class: "pw-circuit" });
   const steps = [
     make("button", { type: "button", click: () => step(-1) }, "◀ back"),
     make("button", { type: "button", click: () => step(1) }, "next token ▶"),

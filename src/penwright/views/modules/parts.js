@@ -16,21 +16,17 @@ function build(root, { explanation, values: given, labels, logit }) {
   const values = Array.from(tensor(given).values);
   const limit = Math.max(...values.map(Math.abs), 1e-9);
   const order = values.map((_, at) => at).sort((one, other) => Math.abs(values[other]) - Math.abs(values[one]));
-  const dark = isDark(root);
+  const painters = []; // one for each line, which take whether the page is dark
   const line = (at) => {
-    const colour = diverging(values[at] / limit, dark);
-    const half = {
-      width: `${(50 * Math.abs(values[at])) / limit}%`,
-      background: diverging(Math.sign(values[at]) * 0.75, dark),
-    };
-    const side = values[at] >= 0 ? "left" : "right";
-    return make(
-      "tr",
-      {},
-      make("th", { scope: "row" }, labels[at]),
-      make("td", { class: "pw-number", style: { background: colour, color: inkOn(colour) } }, signed(values[at])),
-      make("td", { class: "pw-bar-both" }, make("span", { style: { ...half, [side]: "50%" } })),
-    );
+    const number = make("td", { class: "pw-number" }, signed(values[at]));
+    const half = { width: `${(50 * Math.abs(values[at])) / limit}%`, [values[at] >= 0 ? "left" : "right"]: "50%" };
+    const bar = make("span", { style: half });
+    painters.push((dark) => {
+      const background = diverging(values[at] / limit, dark);
+      Object.assign(number.style, { background, color: inkOn(background) });
+      bar.style.background = diverging(Math.sign(values[at]) * 0.75, dark);
+    });
+    return make("tr", {}, make("th", { scope: "row" }, labels[at]), number, make("td", { class: "pw-bar-both" }, bar));
   };
   const rest = order.slice(LISTED);
   const sum = rest.reduce((total, at) => total + values[at], 0);
@@ -53,4 +49,7 @@ function build(root, { explanation, values: given, labels, logit }) {
       `${further}All parts add up to ${signed(logit)}.`,
     ),
   );
+  const repaint = () => painters.forEach((paint) => paint(isDark(root)));
+  repaint();
+  return { repaint };
 }
