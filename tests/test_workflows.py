@@ -16,7 +16,8 @@ from penwright.training.observers import Observer
 from penwright.workflows import load
 from penwright.workflows import resume as resume_workflow
 from penwright.workflows import train as train_workflow
-from penwright.workflows.evaluate import evaluate
+from penwright.workflows.evaluate import evaluate, evaluation_context, open_corpus_of
+from penwright.workflows.load import open_run
 from penwright.workflows.plan import new_run_folder, prepare, read_recipe
 from penwright.workflows.resume import resume
 from penwright.workflows.train import train
@@ -309,6 +310,26 @@ def test_evaluations_sample_windows_of_a_large_held_out_text(
             during_training[score.name] == pytest.approx(score.value, rel=0.01)
             and during_training[score.name] != score.value
         )
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "precision", "is_mixed"),
+    [("imported", "bfloat16", True), ("imported", "float32", False), ("bytes", "bfloat16", False)],
+)
+def test_quick_evaluations_of_imported_models_use_the_precision_of_training(
+    trained_run: Path, tokenizer: str, precision: str, is_mixed: bool
+) -> None:
+    opened = open_run(Path("run"))
+    context = evaluation_context(opened, open_corpus_of(opened), opened.model())
+    exact = TASKS["generate"].quick_evaluate(context)
+    tokenizer_settings = context.recipe.tokenizer.model_copy(update={"type": tokenizer})
+    training = context.recipe.training.model_copy(update={"precision": precision})
+    context.recipe = context.recipe.model_copy(update={"tokenizer": tokenizer_settings, "training": training})
+    with context.quick_precision():
+        assert torch.is_autocast_enabled("cpu") is is_mixed
+    for score, other in zip(exact, TASKS["generate"].quick_evaluate(context), strict=True):
+        assert (score.value != other.value) is is_mixed
+        assert score.value == pytest.approx(other.value, rel=0.02)
 
 
 def test_resuming_with_other_data_is_refused(trained_run: Path) -> None:

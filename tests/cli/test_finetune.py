@@ -186,6 +186,20 @@ def test_contrastive_fine_tuning_learns_few_labels(
     assert more.returncode == 1 and "To train longer, add a budget" in more.stderr
 
 
+def test_frozen_embeddings_stay_as_they_are(penwright: Command, runs: Path, corpora: Path, tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    options = ["--from", runs / "writer", "--steps", 6, *settings("--set", "finetuning.freeze_embeddings=true")]
+    made = penwright("train", corpora / "labels.csv", "--run", whole, *options)
+    assert made.returncode == 0, made.stderr
+    before, after = open_run(runs / "writer").weights(), Run(whole).newest()[0].weights()
+    assert torch.equal(after["embedding.tokens.weight"], before["embedding.tokens.weight"])
+    assert not torch.equal(after["encoder.norm.weight"], before["decoder.norm.weight"])
+    assert not any(name.startswith("optimizer/embedding") for name in Run(whole).newest()[0].training())
+    resumed = penwright("train", "--resume", copy_without_last_checkpoint(whole, killed))
+    assert resumed.returncode == 0, resumed.stderr
+    assert weights(killed) == weights(whole)
+
+
 def test_classifier_is_fine_tuned_keeping_its_head(
     penwright: Command, runs: Path, corpora: Path, tmp_path: Path
 ) -> None:
@@ -208,6 +222,7 @@ def test_classifier_is_fine_tuned_keeping_its_head(
         ("writer", "nights.txt", ("--size", "tiny"), "model.size cannot be set"),
         ("writer", "nights.txt", ("--set", "model.d_model=32"), "model.d_model cannot be set"),
         ("writer", "nights.txt", ("--set", "tokenizer.type=bytes"), "keeps its tokenizer"),
+        ("writer", "nights.txt", ("--add-tokens", "9", "--set", "finetuning.freeze_embeddings=true"), "add_tokens"),
         ("translator", "pairs.tsv", ("--keep-old", "1.5"), "keep_old"),
         ("nothing", "nights.txt", (), "there is no run in"),
         ("writer", "greek.txt", (), "unknown to the tokenizer"),

@@ -103,7 +103,14 @@ class FineTuningSettings(Settings):
     keep_old: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of batches from the base model's training text
     trim_vocabulary: bool = False  # drop tokens of the base model that are not in the training text
     add_tokens: PositiveInt | str | None = None  # number of new tokens to learn from the text, or a file of words
+    freeze_embeddings: bool = False  # do not train the token embeddings, which makes steps of small models faster
     contrastive: bool = False  # for few labels: contrastive fine-tuning and a new head, instead of ordinary training
+
+    @model_validator(mode="after")
+    def _check(self) -> "FineTuningSettings":
+        if self.freeze_embeddings and self.add_tokens:
+            raise ValueError("freeze_embeddings cannot be combined with add_tokens, whose vectors must be trained")
+        return self
 
 
 class ChatSettings(Settings):

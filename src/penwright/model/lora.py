@@ -1,6 +1,7 @@
 """LoRA (Hu et al. 2022): frozen matrices, each with a trained update of low rank."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import sqrt
 
 import torch
@@ -55,6 +56,30 @@ def adapted_layers(model: nn.Module, settings: LoraSettings) -> dict[str, nn.Lin
         for name, layer in module.named_children()
         if isinstance(layer, nn.Linear) and name in settings.targets
     }
+
+
+def narrow(model: nn.Module) -> None:
+    """Store the frozen matrices of adapted layers in bfloat16, which is the format of their products under autocast."""
+    for weight in _frozen_matrices(model):
+        weight.data = weight.data.bfloat16()
+
+
+@contextmanager
+def widened(model: nn.Module) -> Iterator[None]:
+    """Convert narrow matrices to float32 inside the `with` block, for products without autocast."""
+    matrices = _frozen_matrices(model)
+    narrow_ones = [weight.data for weight in matrices]
+    for weight in matrices:
+        weight.data = weight.data.float()
+    try:
+        yield
+    finally:
+        for weight, kept in zip(matrices, narrow_ones, strict=True):
+            weight.data = kept
+
+
+def _frozen_matrices(model: nn.Module) -> list[nn.Parameter]:
+    return [module.weight for module in model.modules() if isinstance(module, LoraLinear)]
 
 
 def merged(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], settings: LoraSettings) -> dict[str, Tensor]:

@@ -129,6 +129,13 @@ def shapes_only() -> Iterator[None]:
         yield
 
 
+def freeze_embeddings(model: nn.Module) -> None:
+    """Exclude the token embeddings from training, together with an output layer that shares their matrix."""
+    for name, parameter in model.named_parameters():
+        if name.removesuffix(".weight") in VOCABULARY:
+            parameter.requires_grad_(False)
+
+
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters that a run saves, by name and without copying. Shared parameters appear only once.
 

@@ -51,7 +51,8 @@ def evaluate(context: RunContext) -> Sequence[Score]:
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
     """Score a sample of answers, spread over the held-out part."""
-    return _scores(context, -(-len(context.held_out.column("answer").tokens) // MOST_EVALUATED))
+    with context.quick_precision():
+        return _scores(context, -(-len(context.held_out.column("answer").tokens) // MOST_EVALUATED))
 
 
 def _scores(context: RunContext, one_in: int) -> Sequence[Score]:

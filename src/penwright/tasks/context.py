@@ -1,7 +1,9 @@
 """The context of a run: a data structure for all tasks."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,6 +53,16 @@ class RunContext:
     dictionary: Mapping[str, str] | None = None  # word translations for the baseline; None: learned from the corpus
     has_new_head: bool = False  # whether a fine-tuned model has a new, untrained head
     is_trained: bool = False  # whether contrastive fine-tuning replaces ordinary training
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the model is imported and runs on a CPU, where its evaluations would take much of the budget."""
+        return self.recipe.tokenizer.is_pretrained and self.device.type == "cpu"
+
+    def quick_precision(self) -> AbstractContextManager[Any]:
+        """Return a context for quick evaluations, in which slow models compute in the precision of training."""
+        in_bfloat16 = self.is_slow and self.recipe.training.precision == "bfloat16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=in_bfloat16)
 
     @property
     def markers(self) -> Markers:

@@ -44,21 +44,17 @@ def evaluate(context: RunContext) -> Sequence[Score]:
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
     """Score a sample of windows, spread over the held-out part, and scale the result up to the whole part."""
-    return _scores(context, _window_stride(context))
+    with context.quick_precision():
+        return _scores(context, _window_stride(context))
 
 
 def _window_stride(context: RunContext) -> int:
     """Return the stride n of a quick evaluation, which reads every nth window."""
     most = MOST_EVALUATED
-    if _is_slow(context):
+    if context.is_slow:
         n_parameters = sum(parameter.numel() for parameter in context.model.parameters())
         most = min(most, max(1, MOST_COMPUTED // n_parameters))
     return -(-len(context.held_out.column("text").tokens) // most)
-
-
-def _is_slow(context: RunContext) -> bool:
-    """Return whether the model is imported and runs on a CPU, where its evaluations would take much of the budget."""
-    return context.recipe.tokenizer.is_pretrained and context.device.type == "cpu"
 
 
 def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
@@ -95,7 +91,7 @@ def sample(context: RunContext) -> Sequence[Sample]:
     prompts = context.recipe.training.prompts or _default_prompts(context.corpus.held_out)
     generator = context.application
     assert isinstance(generator, Generator)
-    length = context.recipe.decoding.max_new_tokens or (FEW_TOKENS if _is_slow(context) else SAMPLE_TOKENS)
+    length = context.recipe.decoding.max_new_tokens or (FEW_TOKENS if context.is_slow else SAMPLE_TOKENS)
     completions = generator.generate(prompts, context.recipe.decoding.model_copy(update={"max_new_tokens": length}))
     return [Sample(prompt, each.text) for prompt, each in zip(prompts, completions, strict=True)]
 

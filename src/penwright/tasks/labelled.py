@@ -205,7 +205,9 @@ def quick_predictions(
     """
     classifier, column, truth = classifier_of(context), context.held_out.column("text"), true_targets(context)
     rows = np.random.default_rng(0).permutation(len(truth))[: most_at_once(context)]
-    outputs, truth = classifier.outputs([column[row] for row in rows.tolist()]), truth[rows]
+    with context.quick_precision():
+        outputs = classifier.outputs([column[row] for row in rows.tolist()])
+    truth = truth[rows]
     if classifier.linear is not None:
         if context.linear_outputs is None:
             chosen = set(rows.tolist())

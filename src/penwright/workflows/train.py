@@ -21,7 +21,7 @@ from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Score
 from penwright.model import make_model
 from penwright.model.transformer import DecoderOnly, EncoderOnly
-from penwright.model.weights import start_from_bigrams
+from penwright.model.weights import freeze_embeddings, start_from_bigrams
 from penwright.run.folder import LINEAR, METRICS, Run
 from penwright.run.stop_file import clear_stop_files
 from penwright.storage import remember
@@ -185,6 +185,8 @@ def make_context(
     held_out = task.token_store(corpus, tokenizer, corpus.labels, held_out=True)
     model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels), recipe.lora)
     has_new_head = start_from_base(model, recipe, tokenizer, corpus.labels) if is_new or recipe.lora else False
+    if recipe.finetuning and recipe.finetuning.freeze_embeddings:
+        freeze_embeddings(model)
     if isinstance(model, DecoderOnly) and is_new and recipe.training.bigram_init:
         start_from_bigrams(model, training.column("text").tokens)
     if isinstance(model, EncoderOnly) and recipe.model.balanced:
