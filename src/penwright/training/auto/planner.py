@@ -169,6 +169,9 @@ class _Planner:
                     few = f"at most {FEW_LABELS} texts for each label"
                     self._suggest("finetuning.contrastive", True, f"{few}: needs fewer texts than ordinary training")
                     self._suggest("model.ngrams", False, f"{few}: n-grams need more")
+                elif self._is_pretrained and not self.choices.section("finetuning").get("add_tokens"):
+                    reason = "the tokens of a pretrained model have good vectors, and steps are faster"
+                    self._suggest("finetuning.freeze_embeddings", True, reason)
                 self._suggest("model.ngrams", True, "adds a linear classifier, which learns fast (measured)")
         if size is None and self.facts.task == "classify":
             self._suggest("model.n_layers", 2, "labels carry little information; more layers overfit (measured)")
@@ -184,9 +187,7 @@ class _Planner:
         if "dropout" not in model and (model.get("size") is None or model["size"] in LADDER):
             self._suggest("model.dropout", *self._dropout())
         if self.facts.task == "classify" and not self._is_taught and self.capacity.epochs >= MANY_EPOCHS:
-            reason = (
-                f"for about {amount(self.capacity.epochs, 'epoch')}, so that no prediction depends on a single word"
-            )
+            reason = f"for about {amount(self.capacity.epochs, 'epoch')}, so that no prediction depends on one word"
             self.choices.revise("model.token_dropout", 0.7, reason)
         if self.facts.task == "translate":
             self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")
@@ -262,11 +263,8 @@ class _Planner:
         if self.choices.section("optimizer")["type"] == "muon":
             self._suggest("optimizer.weight_decay", 0.1, "less overfitting if a text is read often (measured)")
         if self.facts.task == "translate" and self.choices.section("optimizer")["type"] == "muon":
-            self._suggest(
-                "optimizer.adamw.learning_rate",
-                0.02,
-                "high for the embeddings, each of which is updated rarely (measured)",
-            )
+            reason = "high for the embeddings, each of which is updated rarely (measured)"
+            self._suggest("optimizer.adamw.learning_rate", 0.02, reason)
             self._suggest("optimizer.adamw.betas", (0.9, 0.98), "the other settings were tuned with these values")
         self._choose_schedule(0.6, "the number of steps need not be known until the cooldown begins")
 
