@@ -293,11 +293,17 @@ def test_chosen_size_fits_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize(("width", "rate"), [(384, 2e-4), (768, 5e-5)])
-def test_pretrained_encoder_gets_a_low_learning_rate(width: int, rate: float) -> None:
+@pytest.mark.parametrize(
+    ("width", "steps", "rate"), [(384, 60, 2e-4), (384, 400, 1.4e-4), (384, 2000, 1e-4), (768, 2000, 5e-5)]
+)
+def test_pretrained_encoder_gets_a_low_learning_rate(width: int, steps: int, rate: float) -> None:
     model = {"d_model": width, "n_heads": 12, "n_layers": 1, "dropout": 0.1}
     tokenizer = {"type": "imported", "vocab_size": 30_000}
-    plan = plan_for(REVIEWS, model=model, tokenizer=tokenizer, finetuning={"base": "runs/bert"}, training={"steps": 60})
+    tables = {"model": model, "tokenizer": tokenizer, "training": {"steps": steps}}
+    plan = plan_for(REVIEWS, **tables, finetuning={"base": "runs/bert"})
+    assert plan.recipe.finetuning.freeze_embeddings
+    more = plan_for(REVIEWS, **tables, finetuning={"base": "runs/bert", "add_tokens": 100})
+    assert not more.recipe.finetuning.freeze_embeddings  # the vectors of new tokens must be trained
     assert plan.recipe.optimizer.learning_rate == rate
     assert (plan.recipe.training.batch_tokens, plan.recipe.schedule.cooldown_fraction) == (768, 0.95)
     assert (plan.recipe.model.token_dropout, plan.recipe.model.dropout, plan.recipe.model.ngrams) == (0.0, 0.1, True)

@@ -19,8 +19,10 @@ LORA_RATE = 1e-2  # learning rate of adapters (measured: better than 2e-3 after 
 # Usual learning rates for fine-tuning pretrained models, in full and with adapters.
 PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3
 # Batch size in tokens and learning rate for pretrained models that become classifiers: BERT's values, and a higher
-# rate for models that are narrower than BERT (measured with MiniLM, whose width is 384).
-FINE_BATCH, FINE_RATE, NARROW_RATE, WIDTH_OF_BERT = 768, 5e-5, 2e-4, 768
+# rate for models that are narrower than BERT (measured with MiniLM, whose width is 384). With more than NARROW_STEPS
+# steps, the higher rate falls with their square root, down to a half.
+FINE_BATCH, FINE_RATE, NARROW_RATE, NARROW_STEPS, WIDTH_OF_BERT = 768, 5e-5, 2e-4, 200, 768
+NEEDS_EMBEDDINGS = {"add_tokens", "contrastive"}  # settings of fine-tuning that need trained embeddings
 FEW_LABELS = 64  # texts per label up to which a pretrained encoder is tuned contrastively
 # Largest vocabulary whose bigrams are learned within seconds, and the number of epochs from which they help no more:
 # 4 % fewer bits after 5.7 epochs, about as many after 7.2 (measured).
@@ -169,9 +171,6 @@ class _Planner:
                     few = f"at most {FEW_LABELS} texts for each label"
                     self._suggest("finetuning.contrastive", True, f"{few}: needs fewer texts than ordinary training")
                     self._suggest("model.ngrams", False, f"{few}: n-grams need more")
-                elif self._is_pretrained and not self.choices.section("finetuning").get("add_tokens"):
-                    reason = "the tokens of a pretrained model have good vectors, and steps are faster"
-                    self._suggest("finetuning.freeze_embeddings", True, reason)
                 self._suggest("model.ngrams", True, "adds a linear classifier, which learns fast (measured)")
         if size is None and self.facts.task == "classify":
             self._suggest("model.n_layers", 2, "labels carry little information; more layers overfit (measured)")
@@ -243,13 +242,17 @@ class _Planner:
             has_adapters = bool(self.choices.section("lora"))
             full = PRETRAINED_RATE
             if self.facts.task == "classify":
-                full = NARROW_RATE if self.choices.number("model.d_model") < WIDTH_OF_BERT else FINE_RATE
+                narrow_rate = round(NARROW_RATE * min(1.0, max(0.5, (NARROW_STEPS / self.capacity.steps) ** 0.5)), 5)
+                full = narrow_rate if self.choices.number("model.d_model") < WIDTH_OF_BERT else FINE_RATE
             usual = PRETRAINED_LORA_RATE if has_adapters else full
             rate = usual if self._is_pretrained else LORA_RATE
             adamw: Table = {"type": "adamw", "learning_rate": rate, "weight_decay": 0.0}
             reason = f"learning rate {rate:g}, for {'adapters' if has_adapters else 'a pretrained model'}"
             self.choices.suggest_type("optimizer", adamw, reason)
             if self.facts.task == "classify":
+                if self._is_pretrained and not self.choices.section("finetuning").keys() & NEEDS_EMBEDDINGS:
+                    reason = "the tokens of a pretrained model have good vectors, and steps are faster"
+                    self._suggest("finetuning.freeze_embeddings", True, reason)
                 self._choose_schedule(0.95, "the learning rate falls for nearly the whole run (measured)")
             elif has_adapters and self._is_pretrained:
                 self._choose_schedule(0.95, "the learning rate falls for nearly the whole run, as in peft's examples")
