@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from penwright.cli.console import SafeConsole
+from penwright.cli.progress import SafeConsole
 from penwright.cli.streams import EscapingStream, LossyStream, discard, escaped
 
 from .conftest import Command

@@ -228,7 +228,7 @@ def _write(about: "Questions", chosen: "Sequence[Question]", output: Path, title
 
 def _answer(questions: "list[Question]", json: bool) -> None:
     """Print the answers as drawings or as JSON."""
-    from penwright.cli.console import SafeConsole
+    from penwright.cli.progress import SafeConsole
     from penwright.inspection import as_record
 
     answers = [(question, question.find()) for question in questions]

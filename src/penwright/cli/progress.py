@@ -1,27 +1,46 @@
 """Training progress on standard error: a live display on a terminal, plain lines otherwise."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from pathlib import Path
 from time import monotonic
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from penwright.cli.console import SafeConsole
 from penwright.cli.options import counted
-from penwright.cli.streams import escaped
+from penwright.cli.streams import Stream, escaped, without_escaping
 from penwright.evaluation.scores import Sample, Score
 from penwright.training.observers import Observer, tensorboard_observer
 from penwright.training.trainer import StepReport, Trainer
 
+# ASCII replacements, for encodings that lack these characters.
+ASCII_STAND_INS = str.maketrans("━▁▂▃▄▅▆▇█░▒▓…→←↵␣⟨⟩", "-_.:-=+*#.:%~><|_<>")
 SPARKS = "▁▂▃▄▅▆▇█"
 LOG_EVERY = 15.0  # seconds between log lines
 SHOWN = 400  # maximum number of characters to print per part of a sample
+
+
+class SafeConsole(Console):
+    """A `rich.console.Console` that sends its own escape sequences, but escapes control characters in the text."""
+
+    def __init__(self, stream: Stream):
+        super().__init__(file=without_escaping(stream), markup=False, highlight=False, emoji=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as usual, but escape control characters, and replace drawing characters that the encoding lacks."""
+        has_drawings = self.encoding.startswith("utf")
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                text = escaped(segment.text)
+                yield Segment(text if has_drawings else text.translate(ASCII_STAND_INS), segment.style)
 
 
 def print_message(text: str) -> None:

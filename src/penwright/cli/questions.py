@@ -4,10 +4,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 from rich.console import Console
+from rich.text import Text
 
-from penwright.cli import answers, part_answers
-from penwright.cli.answers import Drawn
+from penwright.cli import answers
+from penwright.cli.answers import MAX_ROWS, Drawn
+from penwright.cli.drawing import label, numbers, signed_bar, table_of
 from penwright.errors import UsageError
 from penwright.inspection import Inspector, pages, view
 from penwright.inspection.ablation import HeadImportance
@@ -15,9 +18,10 @@ from penwright.inspection.attention_maps import AttentionMaps, Rollout, parse_he
 from penwright.inspection.comparison import Comparison, HeadComparison, compare, compare_heads
 from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
-from penwright.inspection.logit_attribution import LogitAttribution
+from penwright.inspection.logit_attribution import LogitAttribution, readable_part
 from penwright.inspection.model_map import ModelMap
-from penwright.inspection.patching import parse_kind
+from penwright.inspection.patching import Patching, parse_kind
+from penwright.inspection.paths import Paths
 from penwright.inspection.views import compared, compared_heads, one_head
 from penwright.views import View
 
@@ -152,18 +156,18 @@ class Questions:
         def find() -> LogitAttribution:
             return self.inspector.logit_attribution(self.text, self.target, position=position)
 
-        return Question("parts", find, part_answers.parts)
+        return Question("parts", find, draw_parts)
 
     def paths(self, position: int | None) -> Question:
         """Ask for the strongest paths between parts of the model."""
         find = partial(self.inspector.paths, self.text, self.target, position=position)
-        return Question("paths", find, part_answers.paths)
+        return Question("paths", find, draw_paths)
 
     def patching(self, other: str, kind: str, position: int | None) -> Question:
         """Ask which activations of the text restore its prediction in a forward pass on a different text."""
         chosen = parse_kind(kind)
         find = partial(self.inspector.patching, self.text, other, self.target, kind=chosen, position=position)
-        return Question("patching", find, part_answers.patching, lambda result: [view(part) for part in result])
+        return Question("patching", find, draw_patching, lambda result: [view(part) for part in result])
 
     def whole(self, position: int | None) -> Question:
         """Ask for an overview of the whole forward pass."""
@@ -172,7 +176,7 @@ class Questions:
             return [pages.whole_model(self.inspector, self.text, self.target, position)]
 
         find = partial(self.inspector.model_map, self.text, self.target, position=position)
-        return Question("model", find, part_answers.whole, views)
+        return Question("model", find, draw_whole, views)
 
     def ablation(self, heads: str) -> Question:
         """Ask what changes without the heads in a comma-separated list, or how much each head matters (`each`)."""
@@ -190,3 +194,65 @@ class Questions:
 
 def _no_view(result: Sequence[HeadImportance]) -> list[View]:
     raise UsageError("--ablate each cannot be drawn as a view. Name heads, such as --ablate 0.1,2.3, or leave out -o")
+
+
+def draw_parts(found: LogitAttribution, console: Console) -> Drawn:
+    """Draw what the parts with the largest effect add to the logit of the predicted token or label."""
+    order = np.argsort(-np.abs(found.values), kind="stable")[:MAX_ROWS]
+    largest = float(np.abs(found.values).max()) or 1.0
+    yield Text(str(found))
+    rows = [
+        [readable_part(found.names[at]), f"{found.values[at]:+.2f}", signed_bar(found.values[at] / largest)]
+        for at in order
+    ]
+    yield table_of(["part", "logit", ""], rows, last="left")
+    rest = found.values.sum() - found.values[order].sum()
+    if len(order) < len(found.values):
+        yield Text(f"all other parts ({len(found.values) - len(order)}) together add {rest:+.2f}")
+
+
+def draw_paths(found: Paths, console: Console) -> Drawn:
+    """Draw the strongest paths through the model, with a sentence about the strongest one."""
+    yield Text(str(found))
+    rows = [
+        [
+            readable_part(edge.source),
+            edge.via,
+            "the output" if edge.destination == "output" else readable_part(edge.destination),
+            f"{edge.effect:+.3f}",
+            f"{edge.estimate:+.3f}",
+        ]
+        for edge in found.edges
+    ]
+    yield table_of(["from", "to the", "of", "effect", "estimate"], rows)
+    yield Text(f"effects on log p, in nats; the {len(found.edges)} strongest of {found.n_edges:,} paths were measured")
+
+
+def draw_patching(found: Sequence[Patching], console: Console) -> Drawn:
+    """Draw the share of the original preference that each activation patch restores: one table for each part."""
+    for part in found:
+        yield Text(str(part))
+        heads = [f"head {number}" for number in range(part.restored.shape[1])]
+        columns = heads if part.kind == "heads" else [label(token.text) for token in part.other_tokens]
+        rows = [f"layer {layer}" for layer in part.layers]
+        title = f"share restored by the {part.kind.replace('_', '-')} of the {part.part}"
+        yield numbers(title, part.restored, rows, columns, console)
+
+
+def draw_whole(found: ModelMap, console: Console) -> Drawn:
+    """Draw each sublayer at one position: what it adds, and what it attends to."""
+    for stack in found.stacks:
+        token = label(stack.tokens[stack.position].text)
+        yield Text(
+            f"{stack.name}, position {stack.position} ({token}): vector of length {stack.embedded[stack.position]:.3g}"
+        )
+        rows = []
+        for each in stack.sublayers:
+            sources = found.stacks[0].tokens if each.part == "cross" else stack.tokens
+            mean = each.weights.mean(0) if each.kind == "attention" else np.zeros(0)
+            most = [f"{label(sources[at].text)} {mean[at]:.0%}" for at in np.argsort(-mean, kind="stable")[:3]]
+            lengths = [f"{vector[stack.position]:.3g}" for vector in (each.added, each.after)]
+            rows.append([f"{each.part} {each.layer} {each.kind.replace('_', '-')}", *lengths, ", ".join(most)])
+        yield table_of(["sublayer", "adds", "stream", "attends most to"], rows, last="left")
+    shares = zip(found.outcomes.texts, found.outcomes.probabilities, strict=True)
+    yield Text("predicts " + ", ".join(f"{label(str(text))} {share:.0%}" for text, share in shares))
