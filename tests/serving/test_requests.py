@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penwright.config import DecodingSettings
 from penwright.errors import PenwrightError
 from penwright.inspection import Inspector
-from penwright.serving.decoding_fields import LISTS, OFF, decoding_settings
+from penwright.serving.fields import LISTS, OFF, decoding_settings
 from penwright.serving.settings import ServingSettings
 
 from .conftest import ApiCall, RunningServer, StartServer

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from penwright.config import merge
 from penwright.run.folder import Run
 from penwright.run.stop_file import is_stop_requested, mark_stopped
-from penwright.serving.alerts import alerts
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker
+from penwright.serving.run_records import alerts
 from penwright.serving.runs import downsample
 from penwright.serving.server import Server
 from penwright.serving.settings import ServingSettings

@@ -16,7 +16,7 @@ import penwright
 from penwright.config import merge
 from penwright.decoding.batches import TargetBatch
 from penwright.serving.model_worker import ModelWorker
-from penwright.serving.translation_answers import check_sentence
+from penwright.serving.translation_fields import check_sentence
 from penwright.translation.alignment import Aligner, pieces_of_words
 from penwright.translation.documents import translated
 from penwright.translation.translator import Translator

@@ -3,32 +3,186 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
 
 from penwright.decoding.requests import MAX_NEW_TOKENS
 from penwright.errors import UsageError
 from penwright.generation.generator import Generator
-from penwright.serving.chat_fields import (
-    AnswerMessage,
-    ChatAnswer,
-    ChatChoice,
-    ChatChunk,
-    ChatDelta,
-    ChatLogProbs,
-    ChatRequest,
+from penwright.serving.completion_fields import (
+    MAX_LOGPROBS,
+    Biases,
+    CompletionChoice,
+    CompletionRequest,
+    Finish,
+    LogProbs,
+    Stop,
+    StreamOptions,
+    Usage,
 )
-from penwright.serving.completion_fields import CompletionChoice
 from penwright.serving.completions import CompletionJob
 from penwright.serving.errors import ERROR_RESPONSES
-from penwright.serving.fields import Limits, Registry, as_json, check_lengths
+from penwright.serving.fields import MAX_INT, Limits, Name, Registry, Text, as_json, check_lengths
 from penwright.serving.model_registry import ModelRegistry, UnknownModel
 from penwright.serving.model_worker import ModelWorker
 from penwright.serving.openai import events, sent
 from penwright.serving.settings import ServingSettings
+from penwright.tokenizers.chat_template import Message
 
+MOST_MESSAGES = 1000
 router = APIRouter(prefix="/v1", responses=ERROR_RESPONSES)
+
+
+class ContentPart(BaseModel):
+    """A part of a message."""
+
+    type: Literal["text"]  # images and audio are not supported
+    text: Text
+
+
+class ChatMessage(BaseModel):
+    """A message of a conversation."""
+
+    role: Annotated[Text, Field(max_length=100)]
+    content: Text | Annotated[list[ContentPart], Field(max_length=MOST_MESSAGES)] | None = None
+
+    @property
+    def as_message(self) -> Message:
+        """The message with its parts joined. The role `developer`, OpenAI's newer name, becomes `system`."""
+        parts = self.content if isinstance(self.content, list) else ()
+        text = self.content if isinstance(self.content, str) else "".join(part.text for part in parts)
+        return Message({"developer": "system"}.get(self.role, self.role), text)
+
+
+class ChatRequest(BaseModel):
+    """A request for answers to a conversation. Unknown fields, e.g. `user`, are ignored.
+
+    `top_k`, `min_p` and `repetition_penalty` are not part of OpenAI's API.
+    """
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    model: Name | None = None  # name of a model; None for the first that was trained to answer
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = (
+        None  # maximum number of new tokens; None for the run's setting
+    )
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # newer name for max_tokens
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # at temperature 0, the likeliest token is chosen
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
+    n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of answers
+    stream: bool | None = False  # whether to send the text in events while it is generated
+    stream_options: StreamOptions | None = None  # options for a streamed response
+    logprobs: bool | None = False  # whether to return the log-probability of each token
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # number of alternatives per token
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None for a new one in each request
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
+    logit_bias: Biases | None = None  # values to add to logits, by token id
+    tools: list[Any] | None = None  # not supported
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # top-k sampling; 0 or -1 disables it
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+
+    def as_completion(self, tokens: list[int], max_tokens: int) -> CompletionRequest:
+        """Return a request to complete these tokens, with the same options."""
+        same = self.model_dump(
+            include=set(CompletionRequest.model_fields) - {"max_tokens", "logprobs", "stream_options"}
+        )
+        logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        limit = self.max_completion_tokens or self.max_tokens or max_tokens
+        return CompletionRequest(prompt=tokens, max_tokens=limit, logprobs=logprobs, **same)
+
+
+class TokenLogProb(BaseModel):
+    """A token with its log-probability."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int] | None  # bytes of the token; None if they are only part of a character
+
+
+class ChatTokenLogProb(TokenLogProb):
+    """A token of an answer, with its most likely alternatives."""
+
+    top_logprobs: list[TokenLogProb]
+
+
+class ChatLogProbs(BaseModel):
+    """The log-probabilities of the tokens of an answer."""
+
+    content: list[ChatTokenLogProb]
+
+    @classmethod
+    def of(cls, found: LogProbs | None) -> "ChatLogProbs | None":
+        """Convert the log-probabilities of a completion."""
+        if found is None:
+            return None
+        tops = found.top_logprobs or [None] * len(found.tokens)
+        return cls(
+            content=[
+                ChatTokenLogProb(
+                    **_scored(token, value),
+                    top_logprobs=[TokenLogProb(**_scored(*each)) for each in (top or {}).items()],
+                )
+                for token, value, top in zip(found.tokens, found.token_logprobs, tops, strict=True)
+            ]
+        )
+
+
+def _scored(token: str, log_prob: float | None) -> dict[str, Any]:
+    return {"token": token, "logprob": log_prob, "bytes": None if "\\x" in token else list(token.encode())}
+
+
+class AnswerMessage(BaseModel):
+    """An answer, or a piece of one."""
+
+    role: Literal["assistant"] | None = None
+    content: str
+
+
+class ChatChoice(BaseModel):
+    """One of the answers to a conversation."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogProbs | None = None
+    finish_reason: Finish = None
+
+
+class ChatDelta(BaseModel):
+    """A piece of one of the answers."""
+
+    index: int
+    delta: AnswerMessage
+    logprobs: ChatLogProbs | None = None
+    finish_reason: Finish = None
+
+
+class ChatAnswer(BaseModel):
+    """The answers to a conversation."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage | None = None
+
+
+class ChatChunk(BaseModel):
+    """An event of a stream, with pieces of the answers."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatDelta]
+    usage: Usage | None = None
 
 
 @router.post("/chat/completions", response_model=ChatAnswer)

@@ -24,9 +24,8 @@ from penwright.serving.completion_fields import (
     LogProbs,
     Usage,
 )
-from penwright.serving.decoding_fields import is_off
 from penwright.serving.errors import RequestTooLarge
-from penwright.serving.fields import check_texts
+from penwright.serving.fields import check_texts, is_off
 from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 from penwright.tokenizers import TextStream, Tokenizer

@@ -1,15 +1,35 @@
-"""Shared building blocks of routes: validated field types, size limits, and access to the models and settings."""
+"""What routes share: request bodies, field types, decoding settings, size limits, and access to the models."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import parse_qs
 
 from fastapi import Depends, Request, Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 
-from penwright.serving.errors import RequestTooLarge
+from penwright.config import DecodingSettings, with_present_names
+from penwright.errors import UsageError
+from penwright.serving.errors import RequestTooLarge, first_problem
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.settings import ServingSettings
+
+OFF: Mapping[str, Collection[float]] = {  # values that other programs send to disable a setting
+    "top_k": (0, -1),
+    "top_n_sigma": (0, -1),
+    "no_repeat_ngram": (0,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+}
+FORM, PARTS = "application/x-www-form-urlencoded", "multipart/form-data"
+MAX_FIELDS = 1000  # maximum number of fields of a form
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # JSON escape of a surrogate, which is half of a character
 
 
 def _well_formed(text: str) -> str:
@@ -81,3 +101,119 @@ def check_lengths(texts: Sequence[str | None], limits: ServingSettings) -> None:
             f"a text has {longest:,} characters, but this server accepts at most {limits.max_characters:,} "
             "(max_characters). Shorten it"
         )
+
+
+class _MaxSize(NamedTuple):
+    entries: int
+    characters: int  # maximum number of characters of all entries together
+
+
+LISTS: Mapping[str, _MaxSize] = {
+    "banned_words": _MaxSize(500, 8000),
+    "required_words": _MaxSize(50, 2000),
+    "dry_breakers": _MaxSize(64, 1000),
+    "stop": _MaxSize(16, 4000),
+    "logit_bias": _MaxSize(300, 2000),
+}
+
+
+def decoding_settings(defaults: DecodingSettings, changes: Mapping[str, Any], where: str) -> DecodingSettings:
+    """Return the defaults with these changes. Raises UsageError or RequestTooLarge, naming the setting."""
+    changes, keys = with_present_names(changes, "decoding."), DecodingSettings.model_fields
+    unknown = next((name for name in changes if name not in keys), None)
+    if unknown is not None:
+        near = get_close_matches(str(unknown), keys, n=1, cutoff=0.5)
+        hint = f"did you mean '{near[0]}'?" if near else f"the keys are {', '.join(keys)}"
+        raise UsageError(f"{where} has no key '{str(unknown)[:40]}': {hint}")
+    for name, most in LISTS.items():
+        _check_size(f"{where}.{name}", changes.get(name), most)
+    table = {**defaults.model_dump(), **{name: _plain(name, value) for name, value in changes.items()}}
+    try:
+        return DecodingSettings.model_validate(table, strict=True)
+    except ValidationError as error:
+        place, reason = first_problem(error.errors(include_url=False), table)
+        raise UsageError(f"{where}.{place}: {reason}") from None
+
+
+def is_off(name: str, value: object) -> bool:
+    """Return whether this value disables the setting."""
+    return type(value) in (int, float) and value in OFF.get(name, ())
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Convert a JSON value to the setting's type: a list to a tuple, and a value that disables the setting to None."""
+    if is_off(name, value):
+        return None
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _check_size(name: str, given: object, most: _MaxSize) -> None:
+    if not isinstance(given, list | dict):
+        return
+    if len(given) > most.entries:
+        raise RequestTooLarge(
+            f"{name} has {len(given):,} entries, but this server accepts at most {most.entries}. Send fewer"
+        )
+    n = sum(len(each) for each in given if isinstance(each, str))
+    if n > most.characters:
+        raise RequestTooLarge(
+            f"{name} has {n:,} characters in total, but this server accepts at most {most.characters:,}. Send fewer"
+        )
+
+
+def kind_of(content_type: str, body: bytes) -> str:
+    """Return the media type of a body: a form type, or else JSON. An object is JSON even if the header names a form.
+
+    `curl -d '{"text": ""}'` sends JSON with the content type of a form.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    is_object = kind == FORM and body.lstrip()[:1] == b"{"
+    return kind if kind in (FORM, PARTS) and not is_object else "application/json"
+
+
+def problem_of_json(body: bytes) -> str | None:
+    """Return why a JSON body is not valid Unicode, or None if it is valid. Syntax errors are detected later."""
+    try:
+        body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return f"the body is not UTF-8: byte {error.start} is invalid"
+    if _SURROGATE.search(body) is None:
+        return None
+    try:
+        json.dumps(json.loads(body), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "the body contains half of a surrogate pair (\\ud800 to \\udfff alone), which is not valid Unicode"
+    except (ValueError, RecursionError):
+        return None
+    return None
+
+
+async def read_fields(content_type: str, body: bytes) -> Mapping[str, Any]:
+    """Return the fields of a JSON object or a form. A form field that occurs several times becomes a list.
+
+    Raises ValueError or RecursionError for any other body.
+    """
+    kind = kind_of(content_type, body)
+    if kind == "application/json":
+        found = json.loads(body)
+        if not isinstance(found, dict):
+            raise ValueError("the body is not a JSON object")
+        return found
+    fields: Mapping[str, list[Any]]
+    if kind == FORM:
+        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+    else:
+        fields = await _parts(content_type, body)
+    return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
+
+
+async def _parts(content_type: str, body: bytes) -> Mapping[str, list[Any]]:
+    async def stream() -> Any:
+        yield body
+
+    try:
+        parser = MultiPartParser(Headers({"content-type": content_type}), stream(), max_fields=MAX_FIELDS, max_files=0)
+        form = await parser.parse()
+    except (MultiPartException, HTTPException, KeyError, LookupError, AttributeError) as error:
+        raise ValueError(f"the form cannot be read: {error}") from None
+    return {name: form.getlist(name) for name in form}

@@ -1,24 +1,85 @@
-"""The routes of LibreTranslate's API, for clients that already use it."""
+"""The routes of LibreTranslate's API, for clients that already use it, and the languages of translators."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from math import exp
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from penwright.application import languages_of as known_languages
 from penwright.errors import UsageError
+from penwright.languages import Languages, languages_in
 from penwright.serving.errors import PLAIN_ERROR_RESPONSES
-from penwright.serving.fields import MAX_ENTRIES, MAX_INT, Limits, Name, Registry, Text, check_texts
+from penwright.serving.fields import (
+    FORM,
+    MAX_ENTRIES,
+    MAX_INT,
+    PARTS,
+    Limits,
+    Name,
+    Registry,
+    Text,
+    check_texts,
+    kind_of,
+    read_fields,
+)
 from penwright.serving.html_tags import Piece, pieces, texts_of, with_texts
-from penwright.serving.languages import LanguageGuess, detect, languages_of, name_of
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker, TranslationChoices
-from penwright.serving.request_bodies import FORM, PARTS, kind_of, read_fields
+from penwright.workflows.load import OpenedRun
 
+NAMES = {
+    "ar": "Arabic",
+    "cs": "Czech",
+    "de": "German",
+    "en": "English",
+    "es": "Spanish",
+    "fr": "French",
+    "it": "Italian",
+    "ja": "Japanese",
+    "nl": "Dutch",
+    "pl": "Polish",
+    "pt": "Portuguese",
+    "ru": "Russian",
+    "tr": "Turkish",
+    "uk": "Ukrainian",
+    "zh": "Chinese",
+}
+UNKNOWN = Languages("source", "target")
 router = APIRouter(responses=PLAIN_ERROR_RESPONSES)
 Body = TypeVar("Body", bound=BaseModel)
+
+
+class LanguageGuess(NamedTuple):
+    """A possible language of a text, and the mean token probability of a translation from this language."""
+
+    language: str
+    share: float
+
+
+def languages_of(name: str, opened: OpenedRun) -> Languages:
+    """Return the languages of a run, from its served name (e.g. de-en) or its training data."""
+    return languages_in(name) or known_languages(opened.recipe, opened.card) or UNKNOWN
+
+
+async def detect(text: str, translators: Sequence[ModelWorker]) -> list[LanguageGuess]:
+    """Rank the source languages of the translators by the likelihood that the text is written in them, best first."""
+    guesses = []
+    for served in translators:
+        (found,) = await served.translate([text], TranslationChoices(beam_size=1))
+        n_tokens = len(found.candidates[0].pieces)
+        share = exp(found.candidates[0].log_prob / n_tokens) if n_tokens else 0.0
+        guesses.append(LanguageGuess(languages_of(served.name, served.opened).source, share))
+    best = sorted(guesses, key=lambda guess: -guess.share)
+    return list({guess.language: guess for guess in reversed(best)}.values())[::-1]
+
+
+def name_of(code: str) -> str:
+    """Return the English name of a language, or its code if it has no known name."""
+    return NAMES.get(code, code)
 
 
 class TranslateRequest(BaseModel):

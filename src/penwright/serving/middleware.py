@@ -17,8 +17,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penwright.serving.errors import LIBRETRANSLATE, error_response
+from penwright.serving.fields import kind_of, problem_of_json, read_fields
 from penwright.serving.metrics import Metrics
-from penwright.serving.request_bodies import kind_of, problem_of_json, read_fields
 from penwright.serving.settings import ServingSettings, is_loopback
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")

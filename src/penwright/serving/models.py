@@ -10,7 +10,7 @@ from penwright.model import Model
 from penwright.model.size import size_of
 from penwright.run.folder import SAMPLES
 from penwright.serving.fields import Registry
-from penwright.serving.languages import languages_of
+from penwright.serving.libretranslate import languages_of
 from penwright.serving.model_worker import Kind, ModelWorker
 from penwright.serving.run_records import read_records
 
@@ -36,7 +36,7 @@ class ModelFacts(BaseModel):
     step: int | None  # training step of the weights
     is_learning: bool  # whether the run is being trained, so that newer weights may follow
     labels: list[str]  # the labels of a classifier
-    languages: list[str]  # the two language codes of a translator; see languages.py
+    languages: list[str]  # the two language codes of a translator, as `languages_of` returns them
     decoding: dict[str, Any]  # default decoding settings of the model
     examples: list[str]  # sample prompts from the training of the model
     sample: str  # text to inspect; for a model that continues texts, a prompt and the start of its completion

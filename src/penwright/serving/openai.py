@@ -1,21 +1,25 @@
-"""The routes of OpenAI's completions API, for clients that already use it."""
+"""The routes of OpenAI's completions and embeddings APIs, for clients that already use them."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from base64 import b64encode
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from contextlib import aclosing
-from typing import Literal
+from typing import Annotated, Literal
 
+import numpy as np
 from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, UsageError
 from penwright.serving.completion_fields import CompletionAnswer, CompletionChoice, CompletionRequest
 from penwright.serving.completions import CompletionJob
 from penwright.serving.errors import ERROR_RESPONSES, ErrorDetail, ErrorResponse, status_and_message
-from penwright.serving.fields import Limits, Registry, as_json
+from penwright.serving.fields import MAX_ENTRIES, Limits, Name, Registry, Text, as_json, check_texts
 from penwright.serving.model_worker import ModelWorker
 
 router = APIRouter(prefix="/v1", responses=ERROR_RESPONSES)
+STEP_CHARACTERS = 20_000  # approximate number of characters to embed before other requests get a turn
 
 
 class ModelEntry(BaseModel):
@@ -90,3 +94,84 @@ def sent(data: BaseModel) -> str:
 
 def _card(served: ModelWorker) -> ModelEntry:
     return ModelEntry(id=served.name, created=served.created)
+
+
+class EmbeddingRequest(BaseModel):
+    """A request for the vectors of one or more texts. Unknown fields, e.g. `user`, are ignored."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    input: (
+        Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_ENTRIES)]
+    )  # texts to embed; token ids are not supported
+    model: Name | None = None  # name of a model; None for the first one that is not a translator
+    encoding_format: Literal["float", "base64"] = "float"  # "base64" encodes little-endian float32 values
+    dimensions: int | None = None  # must equal the model's width, if present
+
+
+class EmbeddingEntry(BaseModel):
+    """The unit vector of a text."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(BaseModel):
+    """The number of tokens that were read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingAnswer(BaseModel):
+    """The vectors, in the order of the texts."""
+
+    object: Literal["list"] = "list"
+    data: list[EmbeddingEntry]
+    model: str
+    usage: EmbeddingUsage
+
+
+@router.post("/embeddings", response_model=EmbeddingAnswer)
+async def embeddings(body: EmbeddingRequest, registry: Registry, limits: Limits) -> Response:
+    """Return a vector of length 1 for each text. The dot product of two vectors is their cosine similarity."""
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    check_texts(texts, limits)
+    first = next((each.name for each in registry if each.kind != "translator"), None)
+    served = registry.get(body.model or first)
+    if served.application.kind == "translator":
+        raise UsageError(f"{served.name} is a translator, which cannot embed texts. Choose a different model")
+    width = served.application.model.settings.d_model
+    if body.dimensions not in (None, width):
+        raise UsageError(
+            f"dimensions is {body.dimensions}, but the vectors of {served.name} have {width}. Omit the field"
+        )
+    vectors, n_tokens = await served.run_in_steps(lambda: _embed(served, texts))
+
+    def answer() -> EmbeddingAnswer:
+        rows = [
+            b64encode(row.astype("<f4").tobytes()).decode() if body.encoding_format == "base64" else row.tolist()
+            for row in vectors
+        ]
+        data = [EmbeddingEntry(index=index, embedding=row) for index, row in enumerate(rows)]
+        usage = EmbeddingUsage(prompt_tokens=n_tokens, total_tokens=n_tokens)
+        return EmbeddingAnswer(data=data, model=served.name, usage=usage)
+
+    return await as_json(answer)
+
+
+def _embed(served: ModelWorker, texts: Sequence[str]) -> Generator[None, None, tuple[NDArray[np.float32], int]]:
+    """Embed the texts, and count their tokens. Yield after each part."""
+    embedder, found, n_tokens, size = served.application, [], 0, 0
+    assert embedder.kind != "translator"
+    part: list[str] = []
+    for number, text in enumerate(texts, 1):
+        part.append(text)
+        size += len(text)
+        if size >= STEP_CHARACTERS or number == len(texts):
+            n_tokens += sum(len(embedder.tokenizer.encode(each)) for each in part)
+            found.append(embedder.embed(part).numpy())
+            part, size = [], 0
+            yield
+    return np.concatenate(found), n_tokens

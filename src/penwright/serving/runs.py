@@ -18,12 +18,11 @@ from penwright.errors import PenwrightError
 from penwright.run.checkpoints import Record
 from penwright.run.folder import METRICS, SAMPLES, STEPS, Run
 from penwright.run.stop_file import is_stop_requested, request_stop, was_stopped
-from penwright.serving.alerts import alerts
 from penwright.serving.errors import ERROR_RESPONSES, NotTraining
 from penwright.serving.fields import ModelRequest, Name, Registry
 from penwright.serving.model_registry import ModelRegistry, UnknownModel
 from penwright.serving.model_worker import DAMAGE
-from penwright.serving.run_records import finite_or_none, read_records
+from penwright.serving.run_records import alerts, finite_or_none, read_records
 
 router = APIRouter(prefix="/runs", responses=ERROR_RESPONSES)
 QUIET = 120.0  # a run counts as stopped if its logs get no new line for this many seconds

@@ -20,8 +20,8 @@ from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge
 from penwright.serving.fields import Limits, Registry, as_json, check_texts
 from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
-from penwright.serving.translation_answers import MAX_CHARACTERS, check_sentence, other_word, paragraph, sentence
 from penwright.serving.translation_fields import (
+    MAX_CHARACTERS,
     DocumentRequest,
     Link,
     Links,
@@ -34,6 +34,10 @@ from penwright.serving.translation_fields import (
     TranslationOptions,
     Tree,
     TreeNode,
+    check_sentence,
+    other_word,
+    paragraph,
+    sentence,
 )
 from penwright.translation.alignment import Aligner, Weights, pieces_of_words
 from penwright.translation.constraints.glossary import Glossary

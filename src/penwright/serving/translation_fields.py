@@ -1,12 +1,25 @@
-"""The request and response fields of the translation screen's routes."""
+"""The requests and answers of the translation screen's routes: texts and translations as words."""
 
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import exp, fsum
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
+from penwright.serving.errors import RequestTooLarge
 from penwright.serving.fields import MAX_ENTRIES, ModelRequest, Name, Text
+from penwright.tokenizers import Tokenizer
+from penwright.translation.alignment import WordSpan, complete_last_word, pieces_of_words, span_indices, word_spans
+from penwright.translation.constraints.requirements import ConstraintResult
+from penwright.translation.documents import TextBlock
+from penwright.translation.results import Alternative, Candidate, Translation
+from penwright.translation.segments import sentences
+from penwright.translation.translator import Translator
 
 MAX_BEAMS = 16
+# limits for a sentence, because the cost of search and attention is quadratic in its length
+MAX_WORDS, MAX_CHARACTERS = 300, 3000
 
 
 class SentenceWord(BaseModel):
@@ -165,3 +178,119 @@ class Tree(BaseModel):
     """The tree of all hypotheses that a beam search tried."""
 
     nodes: list[TreeNode]
+
+
+def check_sentence(text: str, prefix: str, name: str) -> None:
+    """Raise RequestTooLarge for a sentence whose search or answer would be too large."""
+    longest = max(len(text), len(prefix))
+    if longest > MAX_CHARACTERS:
+        raise RequestTooLarge(
+            f"{name} has {longest:,} characters, but the limit is {MAX_CHARACTERS:,}. Split it first (/translating/cut)"
+        )
+    n_words = max(len(word_spans(each)) for each in (text, prefix))
+    if n_words > MAX_WORDS:
+        raise RequestTooLarge(
+            f"{name} has {n_words:,} words, but the limit is {MAX_WORDS:,}. Split it first (/translating/cut)"
+        )
+
+
+def other_word(found: Alternative, prefix: str) -> OtherWord:
+    """Return a possible next word, together with the prefix that ends with this word."""
+    end = found.text.find(found.word, len(prefix.strip())) + len(found.word)
+    probability = exp(found.log_prob)
+    return OtherWord(
+        word=found.word, probability=probability, text=found.text, prefix=complete_last_word(found.text[:end])
+    )
+
+
+def paragraph(block: TextBlock, translator: Translator) -> Paragraph:
+    """Return a paragraph split into sentences. Sentences that are too long for one translation are split, too."""
+    whole_ones = sentences(block.text, translator.source_language) if block.text.strip() else []
+    found = [part for sentence in whole_ones for part in short_parts(sentence)]
+    return Paragraph(
+        first=block.first,
+        rest=block.rest,
+        width=block.width,
+        sentences=[_source_sentence(each, translator.tokenizer) for each in found if each.strip()],
+    )
+
+
+def short_parts(text: str) -> list[str]:
+    """Split a text, between words if possible, into parts that `check_sentence` accepts."""
+    cuts, start, n_words = [0], 0, 0
+    for span in word_spans(text):
+        if n_words == MAX_WORDS or (span.end - start > MAX_CHARACTERS and span.start > start):
+            start, n_words = span.start, 0
+            cuts.append(start)
+        while span.end - start > MAX_CHARACTERS:
+            start += MAX_CHARACTERS
+            cuts.append(start)
+        n_words += 1
+    return [text[start:end] for start, end in pairwise([*cuts, len(text)])]
+
+
+def _source_sentence(text: str, tokenizer: Tokenizer) -> SourceSentence:
+    core = text.strip()
+    start = text.find(core)
+    parts = [core[span.start : span.end] for span in pieces_of_words(core, tokenizer)]
+    return SourceSentence(before=text[:start], text=core, after=text[start + len(core) :], words=parts)
+
+
+def _words(text: str, places: Sequence[WordSpan], probabilities: Sequence[float | None] = ()) -> list[SentenceWord]:
+    ends = [0, *(place.end for place in places)]
+    known = probabilities or [None] * len(places)
+    return [
+        SentenceWord(before=text[end : place.start], text=text[place.start : place.end], probability=probability)
+        for end, place, probability in zip(ends, places, known, strict=False)
+    ]
+
+
+def sentence(found: Translation, tokenizer: Tokenizer) -> Sentence:
+    """Return a sentence and its translations, all split into words."""
+    places = pieces_of_words(found.source, tokenizer)
+    return Sentence(
+        source=_words(found.source, places),
+        ways=[_translation(places, candidate, tokenizer) for candidate in found.candidates],
+        warnings=list(found.warnings),
+    )
+
+
+def _translation(source: Sequence[WordSpan], candidate: Candidate, tokenizer: Tokenizer) -> SentenceTranslation:
+    sides = source, pieces_of_words(candidate.text, tokenizer)
+    return SentenceTranslation(
+        text=candidate.text,
+        log_prob=candidate.log_prob,
+        score=candidate.score,
+        words=_words(candidate.text, sides[1], _probabilities(candidate, sides[1], tokenizer)),
+        terms=[_term(outcome, *sides) for outcome in candidate.outcomes],
+    )
+
+
+def _probabilities(candidate: Candidate, places: Sequence[WordSpan], tokenizer: Tokenizer) -> list[float | None]:
+    """Return the joint probability of the tokens of each word, or None if the tokens do not spell the text."""
+    spelled = [tokenizer.token_bytes(piece.token) for piece in candidate.pieces if piece.token != tokenizer.end_id]
+    if spelled:
+        spelled[0] = spelled[0].lstrip(b" ")  # the first token may begin with a space, which the text lacks
+    if not places or b"".join(spelled) != candidate.text.encode():
+        return [None] * len(places)
+    numbers = span_indices(candidate.text, places, map(len, spelled))
+    of_words: list[list[float]] = [[] for _ in places]
+    for piece, number in zip(candidate.pieces, numbers, strict=False):
+        of_words[number].append(piece.log_prob)
+    return [exp(fsum(log_probs)) if log_probs else None for log_probs in of_words]
+
+
+def _term(outcome: ConstraintResult, sources: Sequence[WordSpan], targets: Sequence[WordSpan]) -> TermResult:
+    return TermResult(
+        source=outcome.source,
+        target=outcome.target,
+        state=outcome.state,
+        protected=outcome.protected,
+        source_words=list(_overlapping(sources, outcome.start, outcome.end)),
+        target_words=list(_overlapping(targets, outcome.target_start, outcome.target_end)),
+    )
+
+
+def _overlapping(places: Sequence[WordSpan], start: int, end: int) -> Iterator[int]:
+    """Yield the indices of the words that overlap the span from `start` to `end`."""
+    return (number for number, place in enumerate(places) if place.start < end and start < place.end)

@@ -22,9 +22,18 @@ from penwright.decoding.sampling.logits_process import History
 from penwright.errors import PenwrightError, UsageError
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import readable
-from penwright.serving.decoding_fields import decoding_settings
 from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge, status_and_message
-from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, TokenId, as_json, check_texts
+from penwright.serving.fields import (
+    Limits,
+    ModelRequest,
+    Name,
+    Registry,
+    Text,
+    TokenId,
+    as_json,
+    check_texts,
+    decoding_settings,
+)
 from penwright.serving.model_worker import ModelWorker
 from penwright.tokenizers import TextStream, Tokenizer
 from penwright.tokenizers.tokenizer import unknown_warnings
