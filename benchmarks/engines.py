@@ -30,8 +30,8 @@ from penwright.model.transformer import EncoderOnly
 from penwright.model.weights import weights_of
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
-from penwright.workflows import api
 from penwright.workflows.export import save_as
+from penwright.workflows.load import load
 
 N_PROMPT, N_CONTINUED = 9, 128  # tokens, <s> included
 N_SOURCE, N_TRANSLATED = 15, 20  # without the end token
@@ -115,7 +115,7 @@ def made_up_tokenizer(vocab_size: int) -> Tokenizer:
 
 def trained_model(run: Path) -> Measured:
     """Load the model of a run."""
-    application = api.load(run)
+    application = load(run)
     if isinstance(application, Classifier):
         raise SystemExit(f"{run} is a classifier, which does not generate text")
     task: Task = "generate" if hasattr(application, "generate") else "translate"

@@ -26,7 +26,7 @@ from penwright.evaluation.translation import translation_scores
 from penwright.model.quantised import to_precision
 from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
-from penwright.workflows.api import load_translator
+from penwright.workflows.load import load_translator
 
 NAME = "exactness"
 BATCH_TOKENS = 1024

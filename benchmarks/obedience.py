@@ -25,7 +25,8 @@ from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.requirements import Constraints
 from penwright.translation.results import Translation
 from penwright.translation.translator import Translator
-from penwright.workflows.api import load_aligner, load_translator
+from penwright.workflows.load import load_translator
+from penwright.workflows.optimize import load_aligner
 
 NAME = "obedience"
 GOLD = Path(__file__).parent / "aligned.en-de.tsv"

@@ -16,9 +16,9 @@ import torch
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.run.folder import Run
 from penwright.training.observers import Observer
-from penwright.workflows import api
-from penwright.workflows.api import export as export_run
 from penwright.workflows.evaluate import evaluate
+from penwright.workflows.export import export as export_run
+from penwright.workflows.load import load
 from penwright.workflows.optimize import calibrate
 from penwright.workflows.plan import prepare
 from penwright.workflows.resume import resume
@@ -36,11 +36,11 @@ class IntactRun(NamedTuple):
 
 
 def generate(folder: Path) -> object:
-    return api.load(folder).generate("It was", seed=1, min_new_tokens=10, max_new_tokens=12)[0].text
+    return load(folder).generate("It was", seed=1, min_new_tokens=10, max_new_tokens=12)[0].text
 
 
 def classify(folder: Path) -> object:
-    return str(api.load(folder).classify(["good great day", "bad awful night"]))
+    return str(load(folder).classify(["good great day", "bad awful night"]))
 
 
 def evaluate_run(folder: Path) -> object:

@@ -18,7 +18,6 @@ from penwright.config.settings import RENAMED
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.generation.generator import Completion
 from penwright.translation.translator import Translator
-from penwright.workflows import api
 
 PAGE = (Path(__file__).parents[1] / "docs" / "migration.md").read_text("utf-8")
 VALUES = {"decoding.outlook": 0.5, "training.average": 0.9, "training.mind_over_fitting": True}
@@ -71,7 +70,7 @@ def test_old_command_has_the_options_of_the_new_one(monkeypatch: pytest.MonkeyPa
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     old, new = ([each.name for each in commands[name].params] for name in ("quicken", "optimize"))
     assert old == new
-    monkeypatch.setattr(api, "optimize", lambda *given: {"float32": 1.0})
+    monkeypatch.setattr("penwright.workflows.optimize.optimize", lambda *given: {"float32": 1.0})
     done = CliRunner().invoke(app, ["quicken", "runs/novel", "--json"])
     assert done.exit_code == 0 and '{"float32": 1.0}' in done.output
     assert "penwright optimize" in done.stderr

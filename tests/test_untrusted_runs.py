@@ -11,8 +11,8 @@ from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.run.checkpoints import step_of
 from penwright.run.folder import Run
 from penwright.run.stop_file import mark_stopped
-from penwright.workflows import api
 from penwright.workflows.evaluate import evaluate
+from penwright.workflows.load import load
 from penwright.workflows.plan import prepare
 from penwright.workflows.resume import resume
 from penwright.workflows.train import train
@@ -86,7 +86,7 @@ def test_symlink_in_a_run_is_refused_and_its_target_unchanged(parent: Path, part
 
 
 @pytest.mark.parametrize("part", ["recipe.toml", "tokenizer.json", "corpus.json", "checkpoints"])
-@pytest.mark.parametrize("use", [api.load, evaluate])
+@pytest.mark.parametrize("use", [load, evaluate])
 def test_nothing_is_read_through_a_symlink(parent: Path, part: str, use: Callable[[Path], object]) -> None:
     run = parent / "here" / "run"
     (run / part).rename(parent / "elsewhere")
@@ -108,7 +108,7 @@ def test_symlinked_checkpoint_is_skipped_with_a_warning(parent: Path) -> None:
 def test_named_pipe_in_place_of_a_file_is_refused(parent: Path, part: str) -> None:
     run = parent / "here" / "run"
     replace(run / part, os.mkfifo)
-    for use in (api.load, lambda folder: resume(folder, {})):
+    for use in (load, lambda folder: resume(folder, {})):
         with pytest.raises((PenwrightError, PenwrightWarning), match=r"is a pipe"):
             use(run)
 
@@ -122,12 +122,12 @@ def test_huge_file_is_refused(parent: Path, part: str) -> None:
     with pytest.raises(
         (PenwrightError, PenwrightWarning), match=rf"{part.rpartition('/')[2]} (has 4,398,046,511,104 bytes|is damaged)"
     ):
-        api.load(run)
+        load(run)
 
 
 def test_run_folder_itself_may_be_a_symlink(parent: Path) -> None:
     (parent / "latest").symlink_to(parent / "here" / "run")
-    assert api.load(parent / "latest")
+    assert load(parent / "latest")
     resume(parent / "latest", {"training": {"steps": 1}})
     assert Run(parent / "here" / "run").last_step() == 3
 
@@ -189,7 +189,7 @@ def test_recipe_that_does_not_match_the_weights_is_refused(
     without_checksum = text.partition("\n")[2]
     (run.folder / "recipe.toml").write_text(without_checksum.replace(*changed), "utf-8")
     with pytest.raises(PenwrightError, match=r"recipe\.toml"):
-        api.load(run.folder)
+        load(run.folder)
     monkeypatch.chdir(parent / "here")
     with pytest.raises(PenwrightError, match=r"recipe\.toml"):
         resume(run.folder, {"training": {"steps": 1}})
@@ -206,9 +206,9 @@ def forget_origin(run: Run) -> None:
 
 def test_older_checkpoints_without_a_record_of_their_files_load(parent: Path) -> None:
     run = Run(parent / "here" / "run")
-    before = api.load(run.folder).generate("It", seed=1, max_new_tokens=20)[0].text
+    before = load(run.folder).generate("It", seed=1, max_new_tokens=20)[0].text
     forget_origin(run)
-    assert api.load(run.folder).generate("It", seed=1, max_new_tokens=20)[0].text == before
+    assert load(run.folder).generate("It", seed=1, max_new_tokens=20)[0].text == before
 
 
 @pytest.mark.parametrize("old", [True, False])
@@ -219,7 +219,7 @@ def test_huge_token_ids_are_refused(parent: Path, old: bool) -> None:
     text = run.tokenizer_path.read_text("utf-8")
     run.tokenizer_path.write_text(text.replace('"a": ', f'"a": {2**31 - 100}'), "utf-8")
     with pytest.raises(PenwrightError, match=r"tokenizer\.json"):
-        api.load(run.folder)
+        load(run.folder)
 
 
 def test_swapped_token_ids_are_detected(parent: Path) -> None:
@@ -229,7 +229,7 @@ def test_swapped_token_ids_are_detected(parent: Path) -> None:
     swapped = text.replace(f'"a": {a}', f'"a": {b}').replace(f'"d": {b}', f'"d": {a}')
     assert swapped != text
     run.tokenizer_path.write_text(swapped, "utf-8")
-    for use in (api.load, lambda folder: resume(folder, {"training": {"steps": 1}})):
+    for use in (load, lambda folder: resume(folder, {"training": {"steps": 1}})):
         with pytest.raises(
             PenwrightError, match=r"tokenizer\.json is not the file that step-00000002 was trained with"
         ):
@@ -242,22 +242,22 @@ def test_changed_setting_that_affects_the_weights_is_refused(parent: Path) -> No
     model = run.recipe.model.model_copy(update={"positions": positions})
     run.save_recipe(run.recipe.model_copy(update={"model": model}))
     with pytest.raises(PenwrightError, match=r"model\.positions\.base is 500\.0, but step-00000002.* with 10000\.0"):
-        api.load(run.folder)
+        load(run.folder)
 
 
 def test_other_settings_may_change_and_manual_edits_give_a_warning(parent: Path) -> None:
     run = Run(parent / "here" / "run")
     resume(run.folder, {"training": {"steps": 1}, "decoding": {"temperature": 0.3}})
-    assert api.load(run.folder).defaults.temperature == 0.3
+    assert load(run.folder).defaults.temperature == 0.3
     path = run.folder / "recipe.toml"
     text = path.read_text("utf-8").replace("temperature = 0.3", "temperature = 0.4")
     path.write_text(text, "utf-8")
     with pytest.warns(UserWarning, match=r"recipe\.toml is not as Penwright wrote it"):
-        api.load(run.folder)
+        load(run.folder)
     path.write_text(text.partition("\n")[2], "utf-8")
-    assert api.load(run.folder).defaults.temperature == 0.4
+    assert load(run.folder).defaults.temperature == 0.4
 
 
 def test_symlink_outside_the_run_is_ignored(parent: Path) -> None:
     (parent / "checkpoints").symlink_to(parent / "mine")  # outside the folder of the run and its text
-    assert api.load(parent / "here" / "run").kind == "writer"
+    assert load(parent / "here" / "run").kind == "writer"

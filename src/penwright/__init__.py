@@ -67,15 +67,17 @@ def train(
     from penwright.cli.progress import print_message, progress_observer
     from penwright.config import merge
     from penwright.errors import say_nothing
-    from penwright.workflows import api
+    from penwright.workflows.import_model import with_imported_base
+    from penwright.workflows.plan import new_run_folder, prepare, read_recipe
+    from penwright.workflows.train import train
 
     given: dict[str, Any] = {"data": {"train": _paths(data)}, "training": {"minutes": minutes} if minutes else {}}
     given |= {"finetuning": {"base": str(base)}} if base is not None else {}
-    below = api.read_recipe(Path(recipe), given) if recipe is not None else {}
+    below = read_recipe(Path(recipe), given) if recipe is not None else {}
     place, say = None if run is None else Path(run), say_nothing if quiet else print_message
-    prepared = api.prepare(api.with_imported_base(merge(below, given, settings or {}), place, say))
-    folder = place or api.new_run_folder(prepared.plan.recipe)
-    return api.train(prepared, folder, [] if quiet else [progress_observer()])
+    prepared = prepare(with_imported_base(merge(below, given, settings or {}), place, say))
+    folder = place or new_run_folder(prepared.plan.recipe)
+    return train(prepared, folder, [] if quiet else [progress_observer()])
 
 
 def resume(
@@ -94,12 +96,12 @@ def resume(
     """
     from penwright.cli.progress import progress_observer
     from penwright.config import merge
-    from penwright.workflows import api
+    from penwright.workflows.resume import resume
 
     budgets = {"minutes": minutes, "steps": steps, "epochs": epochs}
     given = {name: value for name, value in budgets.items() if value is not None}
     changes = merge({"training": given} if given else {}, settings or {})
-    return api.resume(Path(run), changes, [] if quiet else [progress_observer()])
+    return resume(Path(run), changes, [] if quiet else [progress_observer()])
 
 
 def load(run: AnyPath, device: str = "cpu", precision: "Precision | None" = None) -> "Application":
@@ -128,9 +130,9 @@ def evaluate(
     `settings` describes how to read your files, for example `{"data": {"label": "topic"}}`. A translator writes its
     translations to `output`. Progress is printed to standard error unless `quiet`.
     """
-    from penwright.workflows import api
+    from penwright.workflows.evaluate import evaluate
 
-    return api.evaluate(
+    return evaluate(
         Path(run),
         _paths(data),
         settings,
@@ -155,9 +157,9 @@ def export(
     "peft" exports the adapter of a LoRA run; "penwright" exports a complete run. An `adapter` is merged into the model
     before the export.
     """
-    from penwright.workflows import api
+    from penwright.workflows.export import export
 
-    api.export(Path(run), to, Path(output), precision, None if adapter is None else Path(adapter))
+    export(Path(run), to, Path(output), precision, None if adapter is None else Path(adapter))
     return Path(output)
 
 
@@ -179,9 +181,9 @@ def optimize(run: AnyPath, *, precision: "Precision | None" = None, quiet: bool 
     The precision is the fastest one that is as accurate as float32. This takes a few minutes, once per run. Return the
     held-out loss of each precision in nats per token.
     """
-    from penwright.workflows import api
+    from penwright.workflows.optimize import optimize
 
-    return api.optimize(Path(run), precision, _say(quiet))
+    return optimize(Path(run), precision, _say(quiet))
 
 
 def quicken(run: AnyPath, *, precision: "Precision | None" = None, quiet: bool = False) -> "Mapping[Precision, float]":
@@ -201,9 +203,9 @@ def tune(
 
     The best values are saved in the run if the gain is statistically significant.
     """
-    from penwright.workflows import api
+    from penwright.workflows.optimize import tune_decoding
 
-    return api.tune_decoding(Path(run), _paths(data), device, beam_size=beam_size, say=_say(quiet))
+    return tune_decoding(Path(run), _paths(data), device, beam_size=beam_size, say=_say(quiet))
 
 
 def inspect(model: "Application") -> "Inspector":

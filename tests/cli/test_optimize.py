@@ -18,9 +18,10 @@ from penwright.model import Model
 from penwright.model.quantised import Int8Linear
 from penwright.run.folder import Run
 from penwright.translation.translator import Translator
-from penwright.workflows import api, background, optimize, train
-from penwright.workflows.evaluate import evaluation_context, open_corpus_of
-from penwright.workflows.load import open_run
+from penwright.workflows import background, optimize, train
+from penwright.workflows.evaluate import evaluate, evaluation_context, open_corpus_of
+from penwright.workflows.load import kept_precision, load, open_run
+from penwright.workflows.plan import prepare
 
 from .conftest import QUICK, Command
 
@@ -67,8 +68,8 @@ def test_evaluate_uses_the_saved_precision(penwright: Command, int8_run: Path) -
 
 def test_given_precision_overrides_the_saved_one(penwright: Command, int8_run: Path) -> None:
     with pytest.warns(PenwrightWarning, match="penwright optimize"):  # nothing has been compiled
-        quick = api.load(int8_run)
-    exact = api.load(int8_run, precision="float32")
+        quick = load(int8_run)
+    exact = load(int8_run, precision="float32")
     assert isinstance(quick, Generator) and isinstance(exact, Generator)
     assert isinstance(quick.model.output, Int8Linear) and not isinstance(exact.model.output, Int8Linear)
     done = penwright("generate", int8_run, "It", "--max-new-tokens", 5)
@@ -81,7 +82,7 @@ def test_given_precision_overrides_the_saved_one(penwright: Command, int8_run: P
 
 def test_int8_changes_the_loss_by_less_than_0_02_nats(runs: Path, compiled: list[object]) -> None:
     for run in ("writer", "translator"):
-        found = {each: api.evaluate(runs / run, precision=each)[-1].value for each in ("float32", "int8")}
+        found = {each: evaluate(runs / run, precision=each)[-1].value for each in ("float32", "int8")}
         assert abs(found["int8"] - found["float32"]) < 0.02, run
 
 
@@ -99,8 +100,8 @@ def test_training_chooses_int8_only_if_the_loss_does_not_rise(
     monkeypatch.setattr(optimize, "MAX_LOSS_INCREASE", allowed)
     done = penwright("train", corpora / "novel.txt", "--steps", 2, "--run", tmp_path / "run", *QUICK)
     assert done.returncode == 0 and f"decoding uses {chosen}" in done.stderr
-    assert api.kept_precision(tmp_path / "run") == chosen
-    generator = api.load(tmp_path / "run", precision="float32")
+    assert kept_precision(tmp_path / "run") == chosen
+    generator = load(tmp_path / "run", precision="float32")
     assert isinstance(generator, Generator) and not isinstance(generator.model.output, Int8Linear)
 
 
@@ -162,7 +163,7 @@ def test_first_use_compiles_in_the_background(
 ) -> None:
     monkeypatch.chdir(runs)  # the background process runs in another folder
     with pytest.warns(PenwrightWarning, match="compiled in the background"):
-        api.load(name)
+        load(name)
     assert [command[-3:] for command in background_commands] == [[str(runs / name), "float32", "1"]]
 
 
@@ -176,7 +177,7 @@ def test_compilation_note_while_a_shape_is_compiled(
         background.fcntl.flock(held, background.fcntl.LOCK_EX)  # as the compiling process holds it
         assert "in the background" in background.compilation_note(model)
         with pytest.warns(PenwrightWarning, match="compiled in the background"):
-            api.load(runs / "writer")
+            load(runs / "writer")
         other = open_run(runs / "translator").model()
         assert not background.is_compiling(other) and background.compilation_note(other) == ""
     assert background.compilation_note(model) == ""
@@ -194,9 +195,9 @@ def test_training_compiles_for_the_threads_of_later_processes(
     training = {"minutes": 0.01, "threads": 2, "device": "cpu"}
     sizes = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
     torch.set_num_threads(1)
-    prepared = api.prepare({"data": {"train": [str(corpora / "novel.txt")]}, "model": sizes, "training": training})
+    prepared = prepare({"data": {"train": [str(corpora / "novel.txt")]}, "model": sizes, "training": training})
     assert torch.get_num_threads() == 2
-    api.train(prepared, tmp_path / "run")
+    train.train(prepared, tmp_path / "run")
     assert torch.get_num_threads() == 1
     assert background_commands and {command[-1] for command in background_commands} == {"1"}
 
@@ -234,7 +235,7 @@ def test_background_compiles_the_loaded_shape_and_stops_on_error(
     with pytest.raises(PenwrightError, match="no space"):
         background.compile_now(run, "float32")
     monkeypatch.setenv(background.SWITCH, "off")
-    translator = api.load(run.folder)
+    translator = load(run.folder)
     monkeypatch.setenv(background.SWITCH, "on")
     assert isinstance(translator, Translator) and shapes == [engine.shape_key(translator.model)]
     assert not background.compile_in_background(run, "float32") and not background_commands
@@ -242,12 +243,12 @@ def test_background_compiles_the_loaded_shape_and_stops_on_error(
 
 
 def test_running_process_uses_newly_compiled_steps(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = api.load(runs / "writer")
+    generator = load(runs / "writer")
     assert isinstance(generator, Generator)
     before = generator.generate("It", temperature=0.0, max_new_tokens=2)
     used: list[str] = []
 
-    def load(part: engine.ModelPart, name: str, _: int) -> engine.Compiled:
+    def load_part(part: engine.ModelPart, name: str, _: int) -> engine.Compiled:
         def run(*inputs: engine.Input) -> list[torch.Tensor]:
             used.append(name)
             found = part(*inputs)
@@ -255,7 +256,7 @@ def test_running_process_uses_newly_compiled_steps(runs: Path, monkeypatch: pyte
 
         return run
 
-    monkeypatch.setattr(engine, "load", load)
+    monkeypatch.setattr(engine, "load", load_part)
     assert generator.generate("It", temperature=0.0, max_new_tokens=2) == before and not used
     monkeypatch.setattr(engine, "LOOK_EVERY", 0.0)
     assert generator.generate("It", temperature=0.0, max_new_tokens=2) == before and "one" in used

@@ -22,7 +22,7 @@ HOSTILE = "\x1b[31m\x07\x1b]0;title\x07\x9b5n\u202egnp.\r"  # colours, a bell, a
 # Runs each command line of standard input in a fork, with some streams closed or connected to a terminal.
 FORKS = """
 import json, os, pty, sys
-import penwright.cli.main as cli, penwright.workflows.api, penwright.cli.progress, penwright.cli.questions
+import penwright.cli.main as cli, penwright.workflows.resume, penwright.cli.progress, penwright.cli.questions
 
 def run(arguments, closed=(), terminal=False, environment={}):
     there, here = pty.openpty()

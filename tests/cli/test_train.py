@@ -17,7 +17,7 @@ import pytest
 from penwright.cli.train import _warn_of_short_members
 from penwright.run.folder import Run
 from penwright.training.distributed.launcher import STOP_SIGNALS
-from penwright.workflows import api
+from penwright.workflows.plan import prepare
 
 from .conftest import QUICK, Command
 
@@ -296,7 +296,7 @@ def test_too_short_ensemble_members_give_a_warning_before_training(
 
 def test_ensemble_members_with_too_few_epochs_give_a_warning(corpora: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = {"data": {"train": [str(corpora / "novel.txt")]}, "training": {"minutes": 10.0}, "model": {"d_model": 16}}
-    prepared = api.prepare(given)
+    prepared = prepare(given)
     for epochs, is_warned in ((4.0, True), (9.0, False)):
         member = replace(prepared, plan=prepared.plan._replace(epochs=epochs, minutes_wanted=None))
         _warn_of_short_members(member, 3)

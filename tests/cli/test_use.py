@@ -20,7 +20,8 @@ from penwright.run.folder import Run
 from penwright.storage import write_atomically
 from penwright.translation.constraints.search import Searcher
 from penwright.translation.translator import Translator
-from penwright.workflows import api
+from penwright.workflows.evaluate import evaluate
+from penwright.workflows.load import load, load_translator
 
 from .conftest import QUICK, Command, forget_origin
 
@@ -111,7 +112,7 @@ def test_damaged_best_checkpoint_is_skipped_with_a_warning(runs: Path, tmp_path:
     shutil.copytree(runs / "writer", tmp_path / "writer")
     damaged = Run(tmp_path / "writer").best()[0].folder
     (damaged / "model.safetensors").write_bytes(b"")
-    for use in (api.load, api.evaluate):
+    for use in (load, evaluate):
         with pytest.warns(UserWarning, match=f"model.safetensors is damaged.*skipped {damaged.name}"):
             use(tmp_path / "writer")
 
@@ -122,7 +123,7 @@ def test_load_reads_only_weights_and_leaves_the_rng_state_unchanged(runs: Path, 
     for checkpoint in Run(tmp_path / name).checkpoints():
         (checkpoint.folder / "training.safetensors").unlink()
     before = torch.get_rng_state()
-    loaded, expected = api.load(tmp_path / name).model.state_dict(), api.load(runs / name).model.state_dict()
+    loaded, expected = load(tmp_path / name).model.state_dict(), load(runs / name).model.state_dict()
     assert torch.equal(torch.get_rng_state(), before)
     assert loaded.keys() == expected.keys() and all(torch.equal(loaded[key], expected[key]) for key in loaded)
 
@@ -344,10 +345,10 @@ def test_sentence_splitting_uses_the_source_language(penwright: Command, runs: P
     facts = json.loads((tmp_path / "run" / "corpus.json").read_text(encoding="utf-8"))
     assert facts["card"].pop("languages") is None
     write_atomically(tmp_path / "run" / "corpus.json", json.dumps(facts))  # like older runs
-    assert api.load_translator(tmp_path / "run").source_language is None
+    assert load_translator(tmp_path / "run").source_language is None
     facts["card"]["languages"] = ["de", "en"]
     write_atomically(tmp_path / "run" / "corpus.json", json.dumps(facts))
-    assert api.load_translator(tmp_path / "run").source_language == "de"
+    assert load_translator(tmp_path / "run").source_language == "de"
     assert "is not known" not in penwright("translate", tmp_path / "run", *arguments[2:]).stderr
 
 

@@ -51,7 +51,8 @@ def evaluate(
     from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
     from penwright.evaluation.translation import bleu_in_words
-    from penwright.workflows import api
+    from penwright.workflows.evaluate import evaluate
+    from penwright.workflows.load import kept_precision
 
     if check_labels:
         if data:
@@ -59,10 +60,10 @@ def evaluate(
         _check_labels(run, json)
         return
     changes = merge(*(parse_override(text) for text in set_ or []))
-    kept = precision or api.kept_precision(run, device)
+    kept = precision or kept_precision(run, device)
     if kept not in (precision, "float32"):
         warn(f"evaluating in {kept}, the precision for decoding. To evaluate the model as trained: --precision float32")
-    scores = api.evaluate(
+    scores = evaluate(
         run, data or [], changes, device, output=output, precision=kept, say=print_message, **given_settings(settings)
     )
     if json:
@@ -78,9 +79,9 @@ def evaluate(
 
 def _check_labels(run: Path, json: bool) -> None:
     """Print the training texts that may have a wrong label."""
-    from penwright.workflows import api
+    from penwright.workflows.evaluate import check_labels
 
-    mistakes = api.check_labels(run)
+    mistakes = check_labels(run)
     if json:
         print_json([each._asdict() for each in mistakes])
     else:
@@ -164,14 +165,14 @@ def novelty(
 
     Reports the longest copied passage of each text, and the share of its word n-grams that are new.
     """
-    from penwright.workflows import api
+    from penwright.workflows.evaluate import novelty
 
     texts = [text for path in files or ["-"] for text in _texts(read_text(path))]
     if not any(text.strip() for text in texts):
         raise PenwrightError(
             "there is no text to measure. Name a file that contains text, or pipe text to standard input"
         )
-    report = api.novelty(run, texts)
+    report = novelty(run, texts)
     if json:
         print_json(asdict(report))
         return

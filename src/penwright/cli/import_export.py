@@ -67,7 +67,7 @@ def export(
 
     Writes the weights of the best checkpoint, and the tokenizer.
     """
-    from penwright.workflows.api import export
+    from penwright.workflows.export import export
 
     export(run, to, output, precision, adapter)
     for path in sorted(path for path in output.rglob("*") if path.is_file()):

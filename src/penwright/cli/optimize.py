@@ -20,9 +20,9 @@ def optimize(
     once per run. Without this command, the steps are compiled in the background.
     """
     from penwright.cli.progress import print_message
-    from penwright.workflows import api
+    from penwright.workflows.optimize import optimize
 
-    nats = api.optimize(run, precision, print_message)
+    nats = optimize(run, precision, print_message)
     if json:
         print_json(nats)
         return
@@ -50,9 +50,9 @@ def tune(
     by more.
     """
     from penwright.cli.progress import print_message
-    from penwright.workflows import api
+    from penwright.workflows.optimize import tune_decoding
 
-    tuning = api.tune_decoding(run, data or [], device, beam_size=beam, say=print_message)
+    tuning = tune_decoding(run, data or [], device, beam_size=beam, say=print_message)
     if json:
         trials = [trial._asdict() for trial in tuning.trials]
         record = {"before": tuning.before, "after": tuning.after, "p": tuning.p, "kept": tuning.is_better}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penwright.config import Table
-    from penwright.workflows.api import Prepared
+    from penwright.workflows.plan import Prepared
 
 RunFolder = Annotated[Path, typer.Argument(help="Folder of a trained run.", metavar="RUN", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -171,7 +171,7 @@ def training_flags(
 def settings_of(recipe: Path | None, flags: "Table", overrides: "Sequence[str]") -> "Table":
     """Merge the recipe, the options and --set. Later values win. A new budget replaces the budget of the recipe."""
     from penwright.config import merge, parse_override
-    from penwright.workflows.api import read_recipe
+    from penwright.workflows.plan import read_recipe
 
     above = merge(flags, *(parse_override(text) for text in overrides))
     settings = merge(read_recipe(recipe, above) if recipe is not None else {}, above)
@@ -182,11 +182,11 @@ def prepare_by_asking(settings: "Table") -> "tuple[Table, Prepared]":
     """Prepare a run. On a terminal, ask about ambiguous choices. Return the completed settings and the prepared run."""
     from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
-    from penwright.workflows import api
+    from penwright.workflows.plan import prepare
 
     while True:
         try:
-            return settings, api.prepare(settings, print_message)
+            return settings, prepare(settings, print_message)
         except Undecided as undecided:
             if not (undecided.options and sys.stdin.isatty() and sys.stderr.isatty()):
                 raise

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penwright.training.auto.forecast import Forecast
     from penwright.training.auto.planner import Plan
     from penwright.training.auto.throughput import ClusterEstimate
-    from penwright.workflows.api import Prepared
+    from penwright.workflows.plan import Prepared
 
 LONGEST_SIDE = 100  # maximum number of characters per side of an example in the preview
 FEW_EXAMPLES = 50  # number of labelled texts below which a warning is printed
@@ -68,7 +68,7 @@ def command(
     """
     from penwright.training.auto.choices import amount
     from penwright.training.auto.throughput import GPUS, estimate_cluster
-    from penwright.workflows import api
+    from penwright.workflows.alternatives import forecast
 
     if gpu not in GPUS:
         raise UsageError(f"--gpu: the specifications of '{gpu}' are not known. Choose one of {', '.join(GPUS)}")
@@ -88,18 +88,18 @@ def command(
         if json:
             print_json({"undecided": {"question": undecided.question, "options": list(map(asdict, undecided.options))}})
         raise
-    forecast = api.forecast(prepared)
+    outlook = forecast(prepared)
     plan = prepared.plan
     estimate = estimate_cluster(plan.recipe, plan.size, gpus, GPUS[gpu]) if gpus else None
     if json:
         record = {"cluster": estimate._asdict()} if estimate else {}
-        others = _alternatives(prepared, forecast)
-        print_json({**plan_as_record(prepared), "outlook": forecast._asdict(), **others, **record})
+        others = _alternatives(prepared, outlook)
+        print_json({**plan_as_record(prepared), "outlook": outlook._asdict(), **others, **record})
         return
     for line in plan_in_words(prepared):
         print(line)
     print(f"reads the text about {amount(prepared.plan.epochs, 'time')}")
-    for line in _forecast_in_words(forecast, prepared.plan.recipe.training.minutes):
+    for line in _forecast_in_words(outlook, prepared.plan.recipe.training.minutes):
         print(line)
     if estimate and gpus:
         for line in _estimate_in_words(estimate, plan, f"{gpus} {gpu}"):
@@ -130,15 +130,15 @@ def _estimate_in_words(estimate: "ClusterEstimate", plan: "Plan", gpus: str) -> 
 
 def _alternatives(prepared: "Prepared", forecast: "Forecast") -> dict[str, object]:
     """Return the alternatives to the plan (sizes, budgets and columns), and facts about the corpus."""
-    from penwright.workflows import api
+    from penwright.workflows.alternatives import budget_options, columns_of, size_options
 
     return {
         "reason": prepared.reason,
         "characters": prepared.corpus.training.n_characters,
         "bytes": prepared.corpus.training_bytes,
-        "sizes": [each._asdict() for each in api.size_options(prepared)],
-        "budgets": [each._asdict() for each in api.budget_options(prepared, forecast.compressed)],
-        "columns": api.columns_of(prepared),
+        "sizes": [each._asdict() for each in size_options(prepared)],
+        "budgets": [each._asdict() for each in budget_options(prepared, forecast.compressed)],
+        "columns": columns_of(prepared),
         "roles": prepared.corpus.roles,
     }
 

@@ -22,13 +22,13 @@ Restarts = Annotated[
 def run_in_processes(processes: int | None, max_restarts: int, work: Callable[[], None]) -> None:
     """Call `work` in this process, or start several ranks that run the command, in which rank 0 directs the others."""
     from penwright.training.distributed.launcher import is_launched, launch, leave_rank, treat_as_ctrl_c
-    from penwright.workflows import api
+    from penwright.workflows.resume import follow
 
     treat_as_ctrl_c()
     if is_launched():
         code: object = 0
         try:
-            if not api.follow():
+            if not follow():
                 work()
         except SystemExit as end:
             code = end.code

@@ -36,7 +36,7 @@ from penwright.errors import UsageError
 if TYPE_CHECKING:
     from penwright.config import Table
     from penwright.training.observers import Observer
-    from penwright.workflows.api import Prepared
+    from penwright.workflows.plan import Prepared
 
 Form = Literal["plan", "json", "recipe"]  # what to print in a dry run, which does not train
 LONGEST_EXAMPLE = 80  # maximum number of characters of the prompt in a suggested command
@@ -181,12 +181,14 @@ def _work(
 def _show_what_would_be_trained(settings: "Table", run: Path | None, n_members: int | None, form: "Form") -> None:
     """Print the plan (as text or JSON) or the recipe. For an ensemble, use the plan of the first member."""
     from penwright.config import write_toml
-    from penwright.workflows import api
+    from penwright.workflows.ensemble import member_settings
+    from penwright.workflows.import_model import with_imported_base
+    from penwright.workflows.plan import new_run_folder, prepare
 
-    settings, prepared = prepare_by_asking(api.with_imported_base(settings, run, is_dry=True))
-    folder = run or api.new_run_folder(prepared.plan.recipe)
+    settings, prepared = prepare_by_asking(with_imported_base(settings, run, is_dry=True))
+    folder = run or new_run_folder(prepared.plan.recipe)
     if n_members is not None:
-        prepared = api.prepare(api.member_settings(settings, n_members, 1))
+        prepared = prepare(member_settings(settings, n_members, 1))
     if form == "json":
         print_json({"run": folder, **plan_as_record(prepared)})
     elif form == "recipe":
@@ -201,24 +203,26 @@ def _train(settings: "Table", run: Path | None, n_members: int | None, json: boo
     """Train a new run or an ensemble, and print how to use it."""
     from penwright.cli.progress import observers_of, print_message
     from penwright.run.folder import require_unused
-    from penwright.workflows import api
+    from penwright.workflows.import_model import with_imported_base
+    from penwright.workflows.plan import new_run_folder
+    from penwright.workflows.train import train
 
     if run is not None and n_members is None:
         require_unused(run)  # if the folder is in use, fail before any work is done
-    settings, prepared = prepare_by_asking(api.with_imported_base(settings, run, print_message))
-    folder = run or api.new_run_folder(prepared.plan.recipe)
+    settings, prepared = prepare_by_asking(with_imported_base(settings, run, print_message))
+    folder = run or new_run_folder(prepared.plan.recipe)
     if n_members is not None:
         _train_ensemble(settings, n_members, folder, json, why)
     else:
         _show_plan(prepared, folder, json, why)
-        api.train(prepared, folder, observers_of(folder))
+        train(prepared, folder, observers_of(folder))
     _finish(folder, prepared.plan.recipe.task, json)
 
 
 def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool, why: bool) -> None:
     """Train an ensemble, and show the plan of each member."""
     from penwright.cli.progress import observers_of
-    from penwright.workflows import api
+    from penwright.workflows.ensemble import train_ensemble
 
     has_warned = False
 
@@ -231,14 +235,14 @@ def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool,
                 has_warned = True
         return observers_of(run)
 
-    api.train_ensemble(settings, n_members, folder, watch)
+    train_ensemble(settings, n_members, folder, watch)
 
 
 def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
     """Warn if the members have too little time for an ensemble to outperform a single model."""
     from penwright.training.auto.choices import amount
     from penwright.training.auto.forecast import SATURATION
-    from penwright.workflows import api
+    from penwright.workflows.ensemble import minutes_for
 
     plan, minutes = member.plan, member.plan.recipe.training.minutes
     if plan.recipe.distillation is not None or minutes is None:
@@ -246,10 +250,10 @@ def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
     if plan.minutes_wanted is not None:
         warn(
             f"each of the {n_members} members gets {amount(minutes, 'minute')}, too little to learn from. "
-            f"Give --minutes {api.minutes_for(n_members, plan.minutes_wanted):.2g} or more, or leave out --ensemble"
+            f"Give --minutes {minutes_for(n_members, plan.minutes_wanted):.2g} or more, or leave out --ensemble"
         )
     elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # SATURATION was measured only for this task
-        enough = api.minutes_for(n_members, minutes * SATURATION / plan.epochs)
+        enough = minutes_for(n_members, minutes * SATURATION / plan.epochs)
         warn(
             f"each of the {n_members} members reads the text only about {amount(plan.epochs, 'time')}, and could learn "
             "more from it. In the same time, a single model without --ensemble gets better results. "
@@ -261,9 +265,9 @@ def _resume(folder: Path, changes: "Table", json: bool) -> None:
     """Resume a run, and print how to use it once it is finished."""
     from penwright.cli.progress import observers_of
     from penwright.run.folder import Run
-    from penwright.workflows import api
+    from penwright.workflows.resume import resume
 
-    api.resume(folder, changes, observers_of(folder))
+    resume(folder, changes, observers_of(folder))
     _finish(folder, Run.open(folder).recipe.task, json)
 
 

@@ -131,12 +131,6 @@ def _first_targets(batches: Iterator[Batch], most: int) -> Iterator[Batch]:
             return
 
 
-def quicken(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
-    """Call `optimize`. Deprecated alias for older scripts."""
-    warn("`quicken` is now `optimize`; the old name will be removed", PenwrightWarning, stacklevel=2)
-    return optimize(folder, precision, say)
-
-
 def fastest_first() -> list[Precision]:
     """Return the precisions for which this processor has instructions, fastest first. All others are slow on it."""
     has_int8, has_bfloat16 = torch.cpu._is_vnni_supported(), torch.cpu._is_avx512_bf16_supported()
