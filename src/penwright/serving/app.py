@@ -14,7 +14,6 @@ from penwright.serving import (
     chat,
     classification,
     comparison,
-    early,
     inspect,
     libretranslate,
     metrics,
@@ -45,7 +44,6 @@ ROUTES = (
     translation,
     inspect,
     comparison,
-    early,
     runs,
 )
 PAGE = Path(__file__).parent / "page"

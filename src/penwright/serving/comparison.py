@@ -1,24 +1,33 @@
-"""The route that compares one model's computations on two texts, or two models' computations on one text."""
+"""The routes that compare: two texts, two models, or the weights from early in training with the served weights."""
 
 import asyncio
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
 
+from penwright.application import Application
+from penwright.classification.classifier import Classifier
 from penwright.errors import UsageError
+from penwright.generation.generator import Generator
 from penwright.inspection import Inspector
 from penwright.inspection.comparison import compare, compare_heads
 from penwright.inspection.views import compared, compared_heads
+from penwright.run.checkpoints import Checkpoint
 from penwright.serving.errors import ERROR_RESPONSES
-from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, check_lengths
+from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, check_lengths, check_texts
 from penwright.serving.inspect import Format, answer_in
+from penwright.serving.live import run_early
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker
+from penwright.serving.run_records import finite_or_none
+from penwright.translation.translator import Translator
 from penwright.views import View
 
-router = APIRouter(prefix="/inspect/compared", responses=ERROR_RESPONSES)
+router = APIRouter(responses=ERROR_RESPONSES)
 T = TypeVar("T")
+MAX_TOKENS = 200
 
 
 class ComparisonRequest(ModelRequest):
@@ -53,7 +62,7 @@ class _Two(NamedTuple):
     names: tuple[str, str]
 
 
-@router.post("/{what}", response_class=Response)
+@router.post("/inspect/compared/{what}", response_class=Response)
 async def compare_two(
     what: Literal["tokens", "heads"],
     body: ComparisonRequest,
@@ -94,3 +103,57 @@ async def _heads(two: _Two) -> tuple[View, tuple[str, ...]]:
     one, warnings = await two.first.find(Inspector.head_statistics)
     other, more = await two.second.find(Inspector.head_statistics)
     return compared_heads(compare_heads(one, other), two.names), warnings + more
+
+
+class EarlyRequest(ModelRequest):
+    """A text for the early weights and the served weights to continue, translate or classify."""
+
+    model: Name | None = None
+    text: Text
+    max_new_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 60
+
+
+class EarlyAnswer(BaseModel):
+    """An answer from the weights at one moment of training, or from the served weights."""
+
+    step: int | None
+    seconds: float | None  # seconds from the start of training; None if unknown, or for the served weights
+    text: str
+    is_served: bool = False
+
+
+class EarlyAnswers(BaseModel):
+    """The answers, oldest weights first. If there are no early weights, only the served weights answer."""
+
+    answers: list[EarlyAnswer]
+
+
+@router.post("/early")
+async def early(body: EarlyRequest, registry: Registry, limits: Limits) -> EarlyAnswers:
+    """Return the answers of the weights after 1, 10, 100, ... seconds of training, and of the served weights."""
+    served = registry.get(body.model)
+    check_texts([body.text], limits)
+    answers = [await _early_answer(served, checkpoint, body) for checkpoint in served.opened.run.early()]
+    now = await served.run(lambda: _answer(served.application, body))
+    return EarlyAnswers(answers=[*answers, EarlyAnswer(step=served.step, seconds=None, text=now, is_served=True)])
+
+
+async def _early_answer(served: ModelWorker, checkpoint: Checkpoint, body: EarlyRequest) -> EarlyAnswer:
+    seconds = finite_or_none(checkpoint.state().get("seconds"))
+    text = await run_early(served, checkpoint, lambda application: _answer(application, body))
+    return EarlyAnswer(step=checkpoint.step, seconds=seconds, text=text)
+
+
+def _answer(application: Application, body: EarlyRequest) -> str:
+    """Return the answer without sampling, so that answers differ only because of the weights."""
+    match application:
+        case Generator():
+            (text,) = application.generate(body.text, temperature=0, max_new_tokens=body.max_new_tokens)
+            return text.text
+        case Translator():
+            (translation,) = application.translate([body.text], beam_size=1)
+            return translation.text
+        case Classifier():
+            (found,) = application.classify([body.text])
+            return f"{found.label} ({found.scores[found.label]:.0%})" if found.label is not None else ""
+    raise TypeError(application)

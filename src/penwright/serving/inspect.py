@@ -22,9 +22,9 @@ from penwright.inspection.gradients import Method
 from penwright.inspection.pages import circuit, heads
 from penwright.inspection.patching import PatchKind
 from penwright.inspection.views import importance, labels, one_head
-from penwright.serving.early import early_checkpoint, run_early
 from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge
 from penwright.serving.fields import MAX_INT, Limits, ModelRequest, Name, Registry, Text, check_lengths
+from penwright.serving.live import early_checkpoint, run_early
 from penwright.views import View, pack
 from penwright.views.notebook import thumbnails
 from penwright.views.packing import as_table

@@ -1,4 +1,4 @@
-"""Live models: new checkpoints of a run are served without a restart of the server.
+"""Live models: new checkpoints of a run are served without a restart of the server, and early ones on request.
 
 During training, the newest checkpoint of a run is served; afterwards, its best. A request that has begun with one model
 finishes with it. A replaced model is closed once it is idle.
@@ -6,22 +6,29 @@ finishes with it. A replaced model is closed once it is idle.
 
 import asyncio
 import gc
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
+from typing import TypeVar
 
+from penwright.application import Application
 from penwright.devices import give_back_memory
+from penwright.errors import UsageError
 from penwright.run.checkpoints import WEIGHTS, Checkpoint
 from penwright.run.folder import Run
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import DAMAGE, ModelWorker
 from penwright.serving.runs import LIVE, folders, state_of
 from penwright.serving.settings import ServingSettings
+from penwright.workflows.load import load
 
+T = TypeVar("T")
 WATCH_SECONDS = 1.0  # seconds between two checks of the run folders
 MAX_SHARE = 0.05  # maximum fraction of time spent loading checkpoints, because loading slows down training
 IDLE_SECONDS = 30.0  # seconds after which a replaced model is closed, if it answers no requests
+_loading = asyncio.Lock()  # ensures that only one run's early weights are in memory at a time
 
 
 class LiveModels:
@@ -131,3 +138,25 @@ def _newest(folder: Path) -> Checkpoint | None:
     with suppress(*DAMAGE):
         return max(Run(folder).checkpoints(), key=lambda each: each.step, default=None)
     return None
+
+
+async def run_early(served: ModelWorker, checkpoint: Checkpoint, function: Callable[[Application], T]) -> T:
+    """Load early weights into a model, call a function with it, and return the result."""
+
+    def work() -> T:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # hides the warning that the model is not optimized
+            application = load(checkpoint.folder, served.limits.device, compiles=not served.is_learning)
+        return function(application)
+
+    async with _loading, asyncio.timeout(served.limits.deadline_seconds):
+        return await asyncio.to_thread(work)
+
+
+def early_checkpoint(served: ModelWorker, step: int) -> Checkpoint:
+    """Return the checkpoint of a run at an early step. Raises UsageError if the run did not keep it."""
+    kept = {each.step: each for each in served.opened.run.early()}
+    if step not in kept:
+        steps = ", ".join(map(str, kept)) or "none"
+        raise UsageError(f"{served.name} has no early weights of step {step}. Steps with early weights: {steps}")
+    return kept[step]
