@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from penwright.cli.train import _warn_of_short_members
+from penwright.cli.plan import warn_of_short_members
 from penwright.run.folder import Run
 from penwright.training.distributed.launcher import STOP_SIGNALS
 from penwright.workflows.plan import prepare
@@ -299,6 +299,6 @@ def test_ensemble_members_with_too_few_epochs_give_a_warning(corpora: Path, caps
     prepared = prepare(given)
     for epochs, is_warned in ((4.0, True), (9.0, False)):
         member = replace(prepared, plan=prepared.plan._replace(epochs=epochs, minutes_wanted=None))
-        _warn_of_short_members(member, 3)
+        warn_of_short_members(member, 3)
         stderr = capsys.readouterr().err
         assert ("about 4 times" in stderr and "about --minutes 120" in stderr) == is_warned, stderr

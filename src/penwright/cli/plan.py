@@ -25,6 +25,7 @@ from penwright.cli.options import (
     print_json,
     settings_of,
     training_flags,
+    warn,
 )
 from penwright.errors import Undecided, UsageError
 
@@ -276,3 +277,26 @@ def _in_one_line(example: dict[str, str]) -> str:
     from penwright.data.profiles import shortened
 
     return " => ".join(shortened(side, LONGEST_SIDE) for side in example.values())
+
+
+def warn_of_short_members(member: "Prepared", n_members: int) -> None:
+    """Warn if the members have too little time for an ensemble to outperform a single model."""
+    from penwright.training.auto.choices import amount
+    from penwright.training.auto.forecast import SATURATION
+    from penwright.workflows.ensemble import minutes_for
+
+    plan, minutes = member.plan, member.plan.recipe.training.minutes
+    if plan.recipe.distillation is not None or minutes is None:
+        return
+    if plan.minutes_wanted is not None:
+        warn(
+            f"each of the {n_members} members gets {amount(minutes, 'minute')}, too little to learn from. "
+            f"Give --minutes {minutes_for(n_members, plan.minutes_wanted):.2g} or more, or leave out --ensemble"
+        )
+    elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # SATURATION was measured only for this task
+        enough = minutes_for(n_members, minutes * SATURATION / plan.epochs)
+        warn(
+            f"each of the {n_members} members reads the text only about {amount(plan.epochs, 'time')}, and could learn "
+            "more from it. In the same time, a single model without --ensemble gets better results. "
+            f"An ensemble pays off from about --minutes {enough:.3g}"
+        )

@@ -25,10 +25,9 @@ from penwright.cli.options import (
     print_json,
     settings_of,
     training_flags,
-    warn,
     without_none,
 )
-from penwright.cli.plan import plan_as_record, plan_in_brief, plan_in_words
+from penwright.cli.plan import plan_as_record, plan_in_brief, plan_in_words, warn_of_short_members
 from penwright.cli.processes import NProcesses, Restarts, run_before_restart, run_in_processes
 from penwright.cli.streams import escaped
 from penwright.errors import UsageError
@@ -196,7 +195,7 @@ def _show_what_would_be_trained(settings: "Table", run: Path | None, n_members: 
     else:
         print(escaped("\n".join([*plan_in_words(prepared), f"run: {folder}"])))
     if n_members is not None:
-        _warn_of_short_members(prepared, n_members)
+        warn_of_short_members(prepared, n_members)
 
 
 def _train(settings: "Table", run: Path | None, n_members: int | None, json: bool, why: bool) -> None:
@@ -231,34 +230,11 @@ def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool,
         if prepared is not None:
             _show_plan(prepared, run, json, why)
             if not has_warned:
-                _warn_of_short_members(prepared, n_members)
+                warn_of_short_members(prepared, n_members)
                 has_warned = True
         return observers_of(run)
 
     train_ensemble(settings, n_members, folder, watch)
-
-
-def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
-    """Warn if the members have too little time for an ensemble to outperform a single model."""
-    from penwright.training.auto.choices import amount
-    from penwright.training.auto.forecast import SATURATION
-    from penwright.workflows.ensemble import minutes_for
-
-    plan, minutes = member.plan, member.plan.recipe.training.minutes
-    if plan.recipe.distillation is not None or minutes is None:
-        return
-    if plan.minutes_wanted is not None:
-        warn(
-            f"each of the {n_members} members gets {amount(minutes, 'minute')}, too little to learn from. "
-            f"Give --minutes {minutes_for(n_members, plan.minutes_wanted):.2g} or more, or leave out --ensemble"
-        )
-    elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # SATURATION was measured only for this task
-        enough = minutes_for(n_members, minutes * SATURATION / plan.epochs)
-        warn(
-            f"each of the {n_members} members reads the text only about {amount(plan.epochs, 'time')}, and could learn "
-            "more from it. In the same time, a single model without --ensemble gets better results. "
-            f"An ensemble pays off from about --minutes {enough:.3g}"
-        )
 
 
 def _resume(folder: Path, changes: "Table", json: bool) -> None:

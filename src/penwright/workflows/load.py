@@ -86,8 +86,7 @@ class OpenedRun(NamedTuple):
             return None
         from penwright.classification.linear import LinearClassifier  # noqa: PLC0415 - only classifiers need it
 
-        problem = self.recipe.model.problem_type
-        return LinearClassifier.load(path, len(self.card.labels), whole=whole, problem=problem)
+        return LinearClassifier.load(path, len(self.card.labels), whole=whole, problem=self.recipe.model.problem_type)
 
     def _weights(self, checkpoint: Checkpoint) -> Tensors:
         """Return the weights of this checkpoint. Raise PenwrightError if other files of the run do not match it."""
