@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,9 +23,7 @@ from penwright.cli.options import (
 from penwright.config import BEAM_SETTINGS, DecodingSettings, merge, parse_override, validate, with_present_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from penwright.config import DecodingSettings, Table
+    from penwright.config import Table
     from penwright.evaluation.novelty import Novelty, NoveltyReport
     from penwright.generation.generator import Completion, Generator
     from penwright.tokenizers.chat_template import Message
@@ -78,7 +76,7 @@ def generate(
         _print(completions, report)
 
 
-def _settings(defaults: DecodingSettings, options: "Table", overrides: "Sequence[str]") -> DecodingSettings:
+def _settings(defaults: DecodingSettings, options: "Table", overrides: Sequence[str]) -> DecodingSettings:
     """Merge the run's settings, the options and --set. Later values override earlier ones."""
     tables = (with_present_names(parse_override(text), "decoding.") for text in overrides)
     return validate(DecodingSettings, merge(defaults.model_dump(), options, *tables), "the options")
@@ -154,15 +152,12 @@ def chat(
     Answers appear as they are generated. Each answer takes all earlier messages into account. An empty line or
     Ctrl+D ends the conversation.
     """
-    from penwright.config import DecodingSettings, merge, parse_override, validate, with_present_names
     from penwright.tokenizers.chat_template import ASSISTANT, Message
     from penwright.workflows.load import load_generator
 
     generator = load_generator(run, device, precision, "chat")
     flags: Table = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
-    overrides = (with_present_names(parse_override(text), "decoding.") for text in set_ or [])
-    table = merge(generator.defaults.model_dump(), without_none(flags), *overrides)
-    settings = validate(DecodingSettings, table, "the options")
+    settings = _settings(generator.defaults, without_none(flags), set_ or [])
     messages = [Message("system", system)] if system else []
     generator.chat_tokens(messages)  # if the model cannot answer, fail before the user types a message
     for text in [message] if message is not None else _typed():
@@ -182,7 +177,7 @@ def _typed() -> Iterator[str]:
         yield line
 
 
-def _answer(generator: "Generator", messages: "list[Message]", settings: "DecodingSettings") -> str:
+def _answer(generator: "Generator", messages: "list[Message]", settings: DecodingSettings) -> str:
     """Print the answer while it is generated, then return it."""
     pieces = generator.stream_answer(messages, settings)
     try:
