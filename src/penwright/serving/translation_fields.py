@@ -9,12 +9,12 @@ from pydantic import BaseModel, Field
 
 from penwright.serving.errors import RequestTooLarge
 from penwright.serving.fields import MAX_ENTRIES, ModelRequest, Name, Text
+from penwright.text import WordSpan, complete_last_word, span_indices, word_spans
 from penwright.tokenizers import Tokenizer
-from penwright.translation.alignment import WordSpan, complete_last_word, pieces_of_words, span_indices, word_spans
+from penwright.translation.alignment import pieces_of_words
 from penwright.translation.constraints.requirements import ConstraintResult
-from penwright.translation.documents import TextBlock
+from penwright.translation.documents import TextBlock, sentences
 from penwright.translation.results import Alternative, Candidate, Translation
-from penwright.translation.segments import sentences
 from penwright.translation.translator import Translator
 
 MAX_BEAMS = 16
