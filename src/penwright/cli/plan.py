@@ -97,14 +97,11 @@ def command(
         others = _alternatives(prepared, outlook)
         print_json({**plan_as_record(prepared), "outlook": outlook._asdict(), **others, **record})
         return
-    for line in plan_in_words(prepared):
-        print(line)
+    print(*plan_in_words(prepared), sep="\n")
     print(f"reads the text about {amount(prepared.plan.epochs, 'time')}")
-    for line in _forecast_in_words(outlook, prepared.plan.recipe.training.minutes):
-        print(line)
+    print(*_forecast_in_words(outlook, prepared.plan.recipe.training.minutes), sep="\n")
     if estimate and gpus:
-        for line in _estimate_in_words(estimate, plan, f"{gpus} {gpu}"):
-            print(line)
+        print(*_estimate_in_words(estimate, plan, f"{gpus} {gpu}"), sep="\n")
 
 
 def _estimate_in_words(estimate: "ClusterEstimate", plan: "Plan", gpus: str) -> "Iterator[str]":
