@@ -20,7 +20,7 @@ MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
 # On a CPU, maximum product of parameters and tokens in a quick evaluation of an imported model (about 15 seconds).
 MOST_COMPUTED = 5 * 10**11
 LONGEST_WINDOW = 1024  # maximum training window for imported models, in tokens, as in transformers' examples
-COUNTED = 20_000_000  # maximum number of training tokens for the baselines, which limits memory
+COUNTED = 5_000_000  # maximum number of training tokens for the baselines, which limits memory and time
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:

@@ -160,9 +160,9 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
     if recipe.distillation:
         return Tokenizer.load(Run.open(Path(recipe.distillation.teachers[0])).tokenizer_path)
     wanted, texts = recipe.tokenizer, TASKS[recipe.task].texts(corpus)
-    notify(observers, "said", f"training a tokenizer ({wanted.type}) on the text")
 
     def train() -> dict[str, Any]:
+        notify(observers, "said", f"training a tokenizer ({wanted.type}) on the text")
         tokenizer = train_tokenizer(wanted.type, texts, wanted.vocab_size, prefix_space=wanted.prefix_space)
         return {"content": tokenizer.content.decode(), "notes": tokenizer.notes}
 
