@@ -32,7 +32,7 @@ class ModelCard:
     languages: Languages | None = None  # source and target language, if known
     new_terms: tuple[
         tuple[str, tuple[str, ...]], ...
-    ] = ()  # dictionary terms that no training sentence has, translated
+    ] = ()  # dictionary terms that occur in no training sentence, with their translations
 
 
 def languages_of(recipe: Recipe, card: ModelCard) -> Languages | None:

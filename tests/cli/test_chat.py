@@ -64,7 +64,7 @@ def test_oldest_messages_are_dropped_when_the_context_is_full(chat_run: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"), [("translator", "`chat` needs a writer"), ("writer", "not trained to answer")]
+    ("kind", "message"), [("translator", "`chat` needs a language model"), ("writer", "not trained to answer")]
 )
 def test_chat_with_an_unsuitable_model_is_refused(penwright: Command, runs: Path, kind: str, message: str) -> None:
     refused = penwright("chat", runs / kind, "Hello")

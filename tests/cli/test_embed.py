@@ -38,7 +38,7 @@ def test_writers_embedding_is_the_mean_hidden_state(runs: Path) -> None:
 
 def test_embed_refuses_a_translator(penwright: Command, runs: Path) -> None:
     done = penwright("embed", runs / "translator", "eins")
-    assert done.returncode == 2 and "`embed` needs an encoder, a classifier or a writer" in done.stderr
+    assert done.returncode == 2 and "`embed` needs an encoder, a classifier or a language model" in done.stderr
 
 
 def test_search_finds_the_line_itself_and_caches_embeddings(penwright: Command, runs: Path, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_top_table_shows_probability_surprisal_and_rank(penwright, runs: Path) -
     [
         (["text", "--head", "9.9"], "LAYER.HEAD, from 0.0 to"),
         (["text", "--sort", "beauty"], "entropy, confidence"),
-        (["text", "--target", "text"], "a writer has no target"),
+        (["text", "--target", "text"], "a language model has no target"),
         (["text", "--alignment"], "no cross"),
         (["text", "--attribute", "--position", "99"], "positions are 0 to"),
         (["--neighbours", ""], "Name a word"),

@@ -75,7 +75,7 @@ def test_entries_become_training_examples_and_hints(pairs: Path, terms: Path) ->
     assert found == list(corpus.training)  # the same in each epoch
     assert list(corpus.held_out) == list(plain.held_out)
     assert corpus.fingerprint != plain.fingerprint
-    assert "3 terms, of which no training sentence has 1" in corpus.report.lines()[-2]
+    assert "3 terms, 1 of them in no training sentence" in corpus.report.lines()[-2]
 
 
 def test_large_dictionary_does_not_outweigh_the_sentences(pairs: Path, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ class Classifier:
         return found
 
     def _joined(self, text: str | tuple[str, str]) -> str:
-        """Return a text; of a pair, both texts joined. Raise UsageError unless the model reads such texts."""
+        """Return a text, or the joined texts of a pair. Raise UsageError if the model does not accept such input."""
         if isinstance(text, str) and (not self.reads_pairs or BETWEEN_TEXTS in text):
             return text
         parts = text.split("\t") if isinstance(text, str) else text
@@ -127,7 +127,7 @@ class Classifier:
         return normalize(self.pooled([self._tokens(text) for text in texts]), dim=-1)
 
     def pooled(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts d_model"]:
-        """Return the vector that the head reads, for tokenized texts of any length: the mean over their windows."""
+        """Return the input vector of the head for each tokenized text, averaged over the windows of the text."""
         windows = read_windows(self.model, [self._windows(tokens) for tokens in texts], self._pooled)
         if not windows:
             return torch.zeros(0, self.model.settings.d_model)

@@ -49,7 +49,7 @@ class SparseRows(NamedTuple):
 
     @classmethod
     def of_dense(cls, matrix: Float[Tensor, "rows width"]) -> "SparseRows":
-        """Return a dense matrix in this form, all entries included."""
+        """Convert a dense matrix to this form. Zeros are stored, too."""
         n, width = matrix.shape
         offsets = torch.arange(0, n * width + 1, width, dtype=torch.int32)
         return cls(torch.arange(width, dtype=torch.int32).repeat(n), matrix.float().flatten(), offsets)
@@ -117,8 +117,8 @@ class ChosenStrength(NamedTuple):
     """A regularization strength, chosen by cross-validation."""
 
     strength: float
-    coefficients: Coefficients  # fitted without the texts of the fold that was checked last
-    logits: Float[Tensor, "texts n_labels"]  # of each text that was checked, by a fit without the text; 0 for others
+    coefficients: Coefficients  # weights of the last fit of the cross-validation, which left out one fold
+    logits: Float[Tensor, "texts n_labels"]  # out-of-fold logits; 0 for texts of folds that were not checked
 
 
 def choose_strength(
@@ -221,7 +221,7 @@ def loss_and_errors(
 
 
 def _affordable_evaluations(evaluate: Callable[[], float], until: float) -> int:
-    """Return how many loss evaluations there is time for before `until`, but at least FEWEST_ITERATIONS."""
+    """Return how many loss evaluations can be completed before `until`, but at least FEWEST_ITERATIONS."""
     begin = monotonic()
     evaluate()
     end = monotonic()
@@ -229,6 +229,6 @@ def _affordable_evaluations(evaluate: Callable[[], float], until: float) -> int:
 
 
 def share_of_time(until: float, share: float) -> float:
-    """Return the time that lies the fraction `share` of the way from now to `until`."""
+    """Return the time at which the fraction `share` of the period from now to `until` will have passed."""
     now = monotonic()
     return now + share * (until - now)

@@ -172,7 +172,8 @@ def out_of_fold(texts: Sequence[str], labels: Targets, n_labels: int, seed: int 
     vectorizer, rows = _vectorize(texts, n_labels)
     folds, n_ngrams = stratified_folds(labels, seed), len(vectorizer.keys)
     strength, _, logits = choose_strength(rows, labels, n_labels, n_ngrams, folds)
-    for fold in range(1, N_FOLDS) if len(texts) > FEW_TEXTS else ():  # with few texts, this has been done already
+    # With few texts, choose_strength() has already computed the logits of all folds.
+    for fold in range(1, N_FOLDS) if len(texts) > FEW_TEXTS else ():
         others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         logits[own] = fit_coefficients(rows.take(others), labels[others], n_labels, n_ngrams, strength).logits(
             rows.take(own)

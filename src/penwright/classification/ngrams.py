@@ -40,7 +40,7 @@ class Counts(NamedTuple):
 def count_ngrams(texts: Sequence[str]) -> Counts:
     """Count the n-grams of at most CHUNK_TEXTS texts.
 
-    Equal n-grams in the first text of a pair, in the second one, and in their common words count separately.
+    The n-grams of the first text of a pair, of the second text, and of their common words are counted separately.
     """
     views = [(row, view, part) for row, text in enumerate(texts) for view, part in enumerate(_views(text))]
     row_of, view_of = (np.array([each[place] for each in views], np.int64) for place in range(2))
@@ -64,7 +64,7 @@ def _views(text: str) -> list[str]:
 
 
 def _of_view(keys: Hashes, views: Indices) -> Indices:
-    """Return different keys for the same n-grams in different views of a pair."""
+    """Make equal n-grams get different keys in the first text, the second text and the common words of a pair."""
     others = (_scramble(keys + views.astype(np.uint64)) & np.uint64(WORD_BIT - 1)) | (keys & np.uint64(WORD_BIT))
     return np.where(views == 0, keys, others).astype(np.int64)
 

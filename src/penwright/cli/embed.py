@@ -21,7 +21,7 @@ def embed(
     """Turn texts or lines of standard input into vectors.
 
     Prints one line of JSON per text. All vectors have length 1: the dot product of two vectors is the cosine similarity
-    of their texts. Works with encoders, classifiers and writers, but not with translators.
+    of their texts. Works with encoders, classifiers and language models, but not with translators.
     """
     from penwright.workflows.load import load_embedder
 

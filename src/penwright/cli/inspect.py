@@ -46,7 +46,7 @@ TokenPosition = Annotated[
     int | None,
     typer.Option(
         help="Position, counted from 0. --attribute, --parts, --paths, --patch and --whole explain the token after it. "
-        "Default: the last for a writer, the first for a translator."
+        "Default: the last for a language model, the first for a translator."
     ),
 ]
 ShowParts = Annotated[

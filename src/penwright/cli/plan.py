@@ -98,7 +98,7 @@ def command(
         print_json({**plan_as_record(prepared), "outlook": outlook._asdict(), **others, **record})
         return
     print(*plan_in_words(prepared), sep="\n")
-    print(f"reads the text about {amount(prepared.plan.epochs, 'time')}")
+    print(f"training reads the text about {amount(prepared.plan.epochs, 'time')}")
     print(*_forecast_in_words(outlook, prepared.plan.recipe.training.minutes), sep="\n")
     if estimate and gpus:
         print(*_estimate_in_words(estimate, plan, f"{gpus} {gpu}"), sep="\n")

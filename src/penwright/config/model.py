@@ -137,9 +137,9 @@ class ModelSettings(Settings):
     )
     scale_embeddings: bool = False  # multiply the embeddings by sqrt(d_model)
     window: PositiveInt | None = None  # sliding-window self-attention over this many tokens; None: all tokens
-    pooling: Literal["mean", "first"] = "mean"  # what a classifier reads: the mean of all tokens, or the first token
-    text_pairs: bool = False  # a classifier reads two texts, such as premise and hypothesis, with an end token between
-    token_types: Literal[1, 2] = 1  # 2: the tokens of the second text of a pair get a vector of their own (BERT)
+    pooling: Literal["mean", "first"] = "mean"  # input to the classifier head: mean of all tokens, or first token
+    text_pairs: bool = False  # classify pairs of texts, such as premise and hypothesis, separated by an end token
+    token_types: Literal[1, 2] = 1  # 2: add a token-type embedding to the second text of a pair (BERT)
     problem_type: ProblemType = (
         "single_label_classification"  # classifier output for a text: one label, any number of labels, or a score
     )

@@ -257,8 +257,8 @@ class Recipe(Settings):
         is_new_writer = self.task == "generate" and not self.finetuning and self.model.tie_embeddings == "none"
         if self.training.bigram_init and not is_new_writer:
             raise ValueError(
-                '[training] bigram_init is only for new writers with [model] tie_embeddings = "none": a single table '
-                "cannot tell which of two tokens comes first"
+                '[training] bigram_init is only for new language models with [model] tie_embeddings = "none": a '
+                "shared embedding matrix cannot tell which of two tokens comes first"
             )
         if self.data.dictionary is not None and self.task != "translate":
             raise ValueError(f"[data] dictionary is for translators only, not for the task {self.task}")

@@ -64,7 +64,7 @@ class TrainingSettings(Settings):
     patience: PositiveInt | None = None  # stop after this many evaluations without a better score; None: never
     cooldown_on_overfitting: bool = False  # start the cooldown when the held-out loss rises; stop if it keeps rising
     keep: PositiveInt = 2  # number of newest checkpoints to keep, in addition to the best
-    bigram_init: bool = False  # start with the bigram counts of the text (writers with tie_embeddings = "none")
+    bigram_init: bool = False  # initialize from bigram counts (language models with tie_embeddings = "none")
     early: Annotated[int, Field(ge=0, le=9)] = 0  # number of early weight snapshots (after 1, 10, 100, ... seconds)
     prompts: tuple[str, ...] = ()  # prompts for samples at each evaluation; empty: from held-out text
     device: str = "auto"  # cpu, cuda, mps, ...

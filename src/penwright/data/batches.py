@@ -143,7 +143,7 @@ class TextBatches(Batches[TextBatch]):
     def __init__(self, text: Column, context_length: int, batch_tokens: int, markers: Markers, seed: int = 0):
         self.text, self.markers, self.seed = text, markers, seed
         n_markers = 1 + markers.begins
-        # Start of each document in the concatenated text, special tokens included; then the total length.
+        # The start of each document in the concatenated text (special tokens included), then the total length.
         self.begins = text.offsets + n_markers * np.arange(len(text.offsets))
         self.total = int(self.begins[-1])
         self.length = max(1, min(context_length, self.total - 1))
@@ -160,7 +160,7 @@ class TextBatches(Batches[TextBatch]):
         return self._windows(np.concatenate(starts)[:, None] + np.arange(self.length + 1))
 
     def _starts(self, epoch: int, places: Indices) -> Indices:
-        """Return the start positions of some windows, given by their places in the shuffled order of the epoch."""
+        """Return the start positions of the windows at these places in the shuffled order of the epoch."""
         if self.n_windows <= MOST_SHUFFLED:
             return _window_starts(self.seed, epoch, self.n_windows, self.length)[places]
         random = np.random.default_rng((self.seed, epoch))

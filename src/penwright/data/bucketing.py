@@ -31,7 +31,7 @@ from penwright.tokenizers.markup import cut_pair
 
 Labels = NDArray[np.int32]
 _LONGEST_BATCH = 4  # maximum size of a batch of long labelled texts, as a multiple of `batch_tokens`
-MOST_HIDDEN = 0.9  # maximum share of hidden tokens in a text, unless the mean itself is higher
+MOST_HIDDEN = 0.9  # maximum share of tokens dropped from a text, unless the mean itself is higher
 
 
 class Bucketed(Batches[AnyBatch]):
@@ -64,7 +64,7 @@ class Bucketed(Batches[AnyBatch]):
             self.order = self.order[(np.max(lengths, axis=0) <= longest)[self.order]]
             self.n_left_out = len(lengths[0]) - len(self.order)
             if not len(self.order):
-                raise PenwrightError(f"no example is short enough for a model that reads {longest} tokens at a time")
+                raise PenwrightError(f"no example fits into the model's context of {longest} tokens")
         self.tokens_per_epoch = int(lengths[0][self.order].sum())
         self.cells = np.cumsum(np.any([np.diff(side[self.order], prepend=-1) != 0 for side in rounded], axis=0))
         widths = np.max(rounded, axis=0)[self.order]
@@ -134,17 +134,17 @@ class TokenDropout:
     """Token dropout with a random share for each text (word dropout, Iyyer et al. 2015).
 
     The shares vary as widely around `mean` as possible, because the model must also learn to read nearly whole texts.
-    Hidden tokens are removed instead of masked, to save time. The first word is never hidden: a text must keep more
+    Dropped tokens are removed instead of masked, to save time. The first word is never dropped: a text must keep more
     than its start token.
     """
 
-    mean: float  # average share of hidden tokens, from 0 to 1
+    mean: float  # average share of dropped tokens, from 0 to 1
     keeps_start: bool = False  # keep the start token, for classifiers that read only this token
-    kept: int | None = None  # id of a token that is never hidden and occurs twice: the end token of pairs of texts
+    kept: int | None = None  # id of a token that is never dropped: the end token, which occurs twice in a pair of texts
 
     @property
     def _never_hidden(self) -> slice:
-        """The positions that are never hidden."""
+        """The positions that are never dropped."""
         return slice(0 if self.keeps_start else 1, 2)
 
     def draw_lengths(self, lengths: NDArray[np.int64], random: Generator) -> NDArray[np.int64]:
@@ -237,7 +237,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         return LabelledBatch(len(rows), tokens, torch.arange(tokens.shape[1]) < lengths[:, None], targets)
 
     def _part(self, row: int, begin: int) -> NDArray[np.integer]:
-        """Return at most `cut` tokens of a text: those from `begin` on or, of a pair, the first ones of each text."""
+        """Return at most `cut` tokens of a text: those from `begin` on or, for a pair, the beginning of each text."""
         if self.are_pairs and self.beyond[row]:
             return np.array(cut_pair(self.text[row].tolist(), self.markers.end, self.cut))
         return self.text[row][begin : begin + self.cut]

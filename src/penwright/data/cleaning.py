@@ -137,7 +137,7 @@ def oddities(file: SourceFile) -> list[str]:
         found.append(f"{count(file.n_replaced, 'invalid byte sequence')} replaced by U+FFFD{place}")
     if file.n_nul:
         found.append(f"{count(file.n_nul, 'NUL character')} removed")
-    if file.n_crlf and file.n_crlf < file.n_lines - 1:  # not if all lines end so, as in files from Windows
+    if file.n_crlf and file.n_crlf < file.n_lines - 1:  # files from Windows end all lines in CRLF: no remark
         found.append(f"{count(file.n_crlf, 'line')} ended in CRLF")
     if file.n_cr:
         found.append(f"{count(file.n_cr, 'line')} ended in CR")

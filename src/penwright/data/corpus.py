@@ -120,7 +120,7 @@ class CorpusPart(Generic[Example]):
 
 @dataclass(frozen=True)
 class Corpus(Generic[Example]):
-    """The examples of some files, a report on reading them, and a fingerprint of the files and the reading options."""
+    """The examples in a set of files, a report on how they were read, and a fingerprint of the files and options."""
 
     training: CorpusPart[Example]
     held_out: CorpusPart[Example]
@@ -135,7 +135,7 @@ class Corpus(Generic[Example]):
     label_values: tuple[str, ...] = ()  # distinct values of `Labelled.label`; empty if each text has one class
     new_terms: tuple[
         tuple[str, tuple[str, ...]], ...
-    ] = ()  # dictionary terms that no training sentence has, translated
+    ] = ()  # dictionary terms that occur in no training sentence, with their translations
 
     @property
     def labels(self) -> tuple[str, ...]:

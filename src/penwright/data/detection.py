@@ -116,7 +116,8 @@ def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None
 def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
     """Return `translate` or `generate` for several files, and the reason.
 
-    The task is `translate` if the files are named like sides, or have different suffixes and the same number of lines.
+    The task is `translate` if the files are named like the two sides of a translation, or have different suffixes and
+    the same number of lines.
     Raises Undecided if two files look like translations by their lines, but not by their names.
     """
     running_text = "generate", f"{first.path} and the other files are running text"

@@ -27,19 +27,19 @@ from penwright.data.splits import BEGINNING, Cut, Hashes, Mask
 from penwright.errors import PenwrightError
 from penwright.storage import cache_folder, write_bytes_atomically
 
-Measures = NDArray[Any]  # of each document: length (as in Documents.characters), size in UTF-8 bytes, hash
+Measures = NDArray[Any]  # for each document: length (as in Documents.characters), size in UTF-8 bytes, hash
 MANY_ROWS = 10_000  # for a table with at least this many rows, lengths and hashes are cached
 MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np.uint64)])
 
 
 @dataclass(frozen=True)
 class Documents(Sources[Document]):
-    """All documents at some paths, with their sizes and hashes."""
+    """All documents read from the given paths, with their sizes and hashes."""
 
     characters: NDArray[np.int64]  # length in characters; 0: blank; -n: broken, with reason n
     n_bytes: NDArray[np.int64]  # sizes in UTF-8 bytes
     hashes: Hashes
-    reasons: Mapping[str, int]  # number of each reason why a document can be broken
+    reasons: Mapping[str, int]  # maps each reason why a document can be broken to its number
 
     def part(self, chosen: Mask) -> CorpusPart[Document]:
         """Return the chosen documents as a part of a corpus."""

@@ -114,7 +114,7 @@ class SourceFile:
             if mark.characters + BLOCK <= position:
                 blocks = self.blocks(mark.offset)
                 first = next(blocks, "")
-                # chunks() cuts blocks at their last line break too, so it yields the same pieces after this cut.
+                # chunks() also cuts each block at its last line break, so the pieces after this cut are the same.
                 if cut := first.rfind("\n") + 1:
                     size = len(first[:cut].encode("utf-8", "surrogatepass"))
                     return Cut(mark.characters + cut, mark.utf8_bytes + size), cut_at_lines(blocks, first[cut:])

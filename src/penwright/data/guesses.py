@@ -26,8 +26,8 @@ from penwright.errors import Option, PenwrightError, Undecided
 from penwright.languages import LANGUAGE_NAMES
 
 FEW = 20  # maximum number of different identifiers (class1, class2, ...) that may be labels
-CLEARLY_FEWER = 5  # the label column if every other candidate has at least this many times as many different values
-CLEARLY_LONGER = 2  # the text column if it has at least this many times as many characters as any other
+CLEARLY_FEWER = 5  # take the column with the fewest different values if all others have this many times as many
+CLEARLY_LONGER = 2  # take the column with the most characters if it has this many times as many as any other
 ENOUGH_TO_TELL = 20  # minimum number of rows needed to judge the values of a column
 MOST_OPTIONS = 8  # maximum number of columns or choices in a message
 Profiles = Sequence[Profile]
@@ -200,11 +200,11 @@ def pair_of_texts(profiles: Profiles) -> tuple[Profile, Profile] | None:
 
 
 def named_pair(profiles: Profiles) -> tuple[Profile, Profile] | None:
-    """Return two text columns named like source and target, prompt and answer, or two languages, or None."""
+    """Return two text columns whose names form a pair (source and target, prompt and answer, languages), or None."""
     by_name = {column.key: column for column in profiles if column.has_words}
     by_name = {name: column for name, column in by_name.items() if not (column.is_constant and column.n_rows > 2)}
     kinds = [(SOURCE_NAMES, TARGET_NAMES), (PROMPT_NAMES, ANSWER_NAMES)]
-    if any(name in by_name for name in INSTRUCTION_NAMES):  # `input` is then a part of the prompt
+    if any(name in by_name for name in INSTRUCTION_NAMES):  # next to an instruction, `input` belongs to the prompt
         kinds.reverse()
     for sources, targets in kinds:
         source = next((by_name[name] for name in sources if name in by_name), None)

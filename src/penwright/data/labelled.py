@@ -78,7 +78,7 @@ def open_evaluation_labelled(
 
 
 def _with_label_values(corpus: Corpus[Labelled]) -> Corpus[Labelled]:
-    """Return the corpus with `label_values`, the distinct labels, unless each text has one class."""
+    """Return the corpus with its distinct labels in `label_values`; unchanged if each text has one class."""
     if corpus.label_kind in (None, LabelKind()):
         return corpus
     values = {example.label for part in (corpus.training, corpus.held_out) for example in part}

@@ -96,7 +96,7 @@ def _items(text: str) -> list[str] | None:
 
 
 def kind_of_labels(table: str, labels: Collection[str], *, is_named: bool) -> LabelKind:
-    """Return the kind of the labels in a column: several for each text if cells hold lists or a clear separator.
+    """Return the kind of labels in a column: several labels per text if cells hold lists or a clear separator.
 
     A column that the settings name (`is_named`) is split only if it holds lists. Raises PenwrightError in doubtful
     cases.

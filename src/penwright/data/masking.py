@@ -1,4 +1,4 @@
-"""Batches of texts with hidden tokens, for masked-token training (Devlin et al. 2019)."""
+"""Batches of texts with hidden tokens, for masked language modelling (Devlin et al. 2019)."""
 
 from collections.abc import Iterable, Iterator
 
@@ -34,7 +34,7 @@ class MaskedBatches(Batches[MaskedBatch]):
     """
 
     def __init__(self, texts: LabelledBatches, vocab_size: int):
-        """Hide tokens of these texts. Their labels are not used."""
+        """Wrap batches of labelled texts. Only the texts are used, not the labels."""
         self.texts, self.vocab_size = texts, vocab_size
         self.per_epoch, self.tokens_per_epoch = texts.per_epoch, texts.tokens_per_epoch
         self.n_cut = texts.n_cut

@@ -31,11 +31,11 @@ from penwright.text import count
 
 Opener = Callable[[Columns], RowSource]  # function that opens a source with the given columns or languages
 MOST_HELD_OUT = 1000  # maximum number of held-out pairs, unless the settings give a share
-CONVINCING = 0.6  # a gap counts only if it reduces the mismatch of line lengths to less than this share
+CONVINCING = 0.6  # extra lines are reported if skipping them cuts the mismatch of line lengths to less than this share
 SAMPLE = 2000  # number of lines compared to see whether two files are translations
 FEWEST = 20  # minimum number of line pairs for a comparison
 ALIKE = 0.4  # minimum correlation between the line lengths of a text and of its translation
-MOST_LINES = 5_000_000  # maximum number of lines in a file that is searched for a gap
+MOST_LINES = 5_000_000  # maximum number of lines in a file that is searched for extra lines
 
 
 def open_pairs(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
@@ -72,9 +72,9 @@ def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
 
 
 def _in_one_direction(sources: Sequence[RowSource], openers: Sequence[Opener], columns: Columns) -> Iterator[RowSource]:
-    """Yield the sources, all in the language direction of the first one.
+    """Yield the sources, with sides swapped where needed to match the first source whose languages are known.
 
-    A source whose direction is reversed gets a remark, and so does a source in other languages.
+    A source gets a remark if its sides are swapped, or if it is in other languages.
     """
     known = next((source for source in sources if languages_between(source.names)), sources[0])
     wanted = languages_between(known.names)
@@ -258,8 +258,8 @@ def check_alignment(first: SourceFile, second: SourceFile) -> None:
 def first_gap(longer: NDArray[np.float64], shorter: NDArray[np.float64]) -> int | None:
     """Return the line (from 0) at which extra lines begin in `longer`, or None if the line lengths do not reveal it.
 
-    Each gap is tried: lines before it are paired unshifted, lines after it shifted. At the true gap, the lengths of
-    paired lines differ least.
+    Every position is tried: lines before it are paired directly, and lines after it with a shift. At the correct
+    position, the lengths of paired lines differ least.
     """
     missing, n = len(longer) - len(shorter), len(shorter)
     if n < 10 or missing > n // 2:

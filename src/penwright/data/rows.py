@@ -50,7 +50,7 @@ BATCH = 8192  # number of rows measured at a time
 class Rows(Sources[TwoSides]):
     """The lengths and hashes of all rows of some sources: 33 bytes per row, however long the text."""
 
-    reasons: Mapping[str, int]  # number of each reason why a row can be broken
+    reasons: Mapping[str, int]  # maps each reason why a row can be broken to its number
     first_hashes: Hashes
     second_hashes: Hashes
     first_sizes: Sizes  # lengths in characters
@@ -87,7 +87,7 @@ def measure(sources: Sequence[RowSource]) -> Rows:
 
 
 def _measure(batch: Sequence[TwoSides | Broken | None], reasons: dict[str, int]) -> tuple[NDArray[np.generic], ...]:
-    """Measure these rows. Return arrays of hashes, lengths, sizes in bytes, and reason numbers, as in Rows."""
+    """Measure these rows. Return the arrays of Rows: hashes, lengths, sizes in bytes, and reasons for broken rows."""
     first, second = zip(*(row if isinstance(row, tuple) else ("", "") for row in batch), strict=True)
     encoded = [[text.encode() for text in side] for side in (first, second)]
     return (
@@ -145,7 +145,7 @@ class RowKind(Generic[Example]):
 
     name: str  # a part of the corpus fingerprint
     unit: str  # noun for a row in reports, such as "pair"
-    chosen_by: str  # the texts whose hashes select the held-out rows
+    chosen_by: str  # the texts whose hashes decide which rows are held out
     sources: Callable[[Sequence[str], ReadingOptions], list[RowSource]]
     rules: Callable[[Rows, Cleaning], list[Rule]]  # returns the rules for dropping rows
     check: Callable[[Rows, Mask, ReadingOptions], list[str]]  # returns notes on the kept rows, or raises PenwrightError

@@ -90,7 +90,7 @@ def write_store(
 
 
 def _n_processes() -> int:
-    """Return the number of processes for tokenizing: the threads of all training processes on this machine."""
+    """Return the number of tokenizing processes: one per training thread on this machine, up to MOST_PROCESSES."""
     return min(MOST_PROCESSES, torch.get_num_threads() * int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
@@ -99,7 +99,7 @@ class _Saved:
 
     def __init__(self, folder: Path, key: str) -> None:
         self.path, self.key = folder / PROGRESS, key
-        self.n_rows = self.n_chunks = 0  # number of complete rows; number of chunks written of the next row
+        self.n_rows = self.n_chunks = 0  # number of complete rows, and of chunks written so far for the next row
         self.sizes: dict[str, int] = {}  # size of each file, in bytes
         self.counts: dict[str, tuple[int, int]] = {}  # numbers of tokens and UTF-8 bytes in each column
         self.synchronize: Callable[[], object] = lambda: None  # writes buffered data; updates `sizes` and `counts`
@@ -168,12 +168,12 @@ class _TextColumn:
         if not self._offsets.size:
             self._offsets.write(np.zeros(1, np.int64).tobytes())
         self._n_tokens, self._n_bytes = progress.counts.get(name, (0, 0))
-        self._chunks: list[str | tuple[str, ...]] = []  # the pieces of a conversation are one chunk
+        self._chunks: list[str | tuple[str, ...]] = []  # the pieces of a conversation form a single chunk
         self._row_ends: list[int] = []  # number of chunks up to the end of each row
         self._n_waiting = self._n_batches = 0
         self._n_processes = n_processes
         self._processes: EncodingProcesses | None = None
-        # Batches in progress: number of chunks up to the end of each row, number of UTF-8 bytes, tokens.
+        # For each batch in progress: number of chunks up to the end of each row, number of UTF-8 bytes, tokens.
         self._encoding: deque[tuple[list[int], int, Future[Ragged]]] = deque()
 
     def add(self, cell: Cell) -> None:

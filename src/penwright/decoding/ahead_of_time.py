@@ -56,7 +56,7 @@ def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.expor
     sources = {operator: [_source(path)] for operator, path in OPERATORS.items() if operator in used}
     options = {
         "aot_inductor.package_constants_in_so": False,
-        # Torch expects only the C++ declarations of custom operators. It compiles full definitions into the package.
+        # This option is meant for C++ declarations. Given full definitions, torch compiles them into the package.
         "aot_inductor.custom_ops_to_c_shims": sources,
     }
     with torch.no_grad(), with_threads(n_threads), warnings.catch_warnings():

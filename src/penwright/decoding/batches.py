@@ -179,7 +179,7 @@ class LiveBatch(_DecoderRows):
         super().__init__(model, stepper, tokens, np.zeros(0, dtype=np.int64), self._open)
 
     def take_in(self, others: PromptBatch) -> None:
-        """Append rows whose prompts have been read."""
+        """Append rows whose prompts the model has already processed."""
         n, room = others._tokens.shape
         self._tokens = torch.cat([self._tokens, others._tokens.new_zeros(n, self._context)])
         self._tokens[-n:, :room] = others._tokens

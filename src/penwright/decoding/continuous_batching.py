@@ -207,7 +207,7 @@ class ContinuousBatch:
         return np.where([row.guided is None for row in self._rows], found, FREE)
 
     def _choose(self, possible: Logits) -> tuple[Int[Tensor, " rows"], Logits]:
-        """Choose the next token of each row; also return the logits of the distributions to draw from.
+        """Choose the next token of each row; also return the logits after penalties and filters.
 
         Rows with the same settings are sampled together.
         """
@@ -239,7 +239,7 @@ class ContinuousBatch:
 def _longest_prefix(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:
     """Return the index of the text in `known` with the longest common prefix, and the prefix length (0 if too short).
 
-    The prefix excludes the last token of the prompt, because reading this token gives the logits.
+    The prefix excludes the last token of the prompt, which the model must process to return logits.
     """
     n, place = max(((n_common(tokens[:-1], seen), place) for place, seen in enumerate(known)), default=(0, 0))
     return (place, n) if n >= WORTH else (0, 0)

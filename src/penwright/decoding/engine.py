@@ -48,7 +48,7 @@ WORTH_THREADS: dict[Part, float] = {  # minimum number of parameters for multith
 # Minimum number of parameters for multithreading an uncompiled int8 step of one row; packed copies of weights count.
 WORTH_THREADS_INT8 = 100_000_000
 
-KINDS: dict[Part, type[ModelPart]] = {  # the modules of the parts; all other parts use DecodeStep
+KINDS: dict[Part, type[ModelPart]] = {  # the modules of these parts; all others use DecodeStep
     "prompt": PromptStep,
     "sources": EncodeStep,
     "best": TopKStep,
@@ -128,7 +128,7 @@ class DecodeEngine:
         return logits
 
     def reads_quickly(self, device: torch.device) -> bool:
-        """Return whether go_on() reads tokens faster than the model does."""
+        """Return whether go_on() processes prompt tokens faster than a plain forward pass of the model."""
         return self._compiled("prompt", device) is not None
 
     def go_on(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "1 vocab_size"]:

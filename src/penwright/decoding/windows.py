@@ -1,4 +1,4 @@
-"""Texts of any length, read in windows that fit in the context, and the vectors of such texts."""
+"""Processing of long texts in windows that fit in the context, and embedding vectors of such texts."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Baselines: n-gram models for writers, and a word-by-word dictionary for translators."""
+"""Baselines: n-gram models as language models, and a word-by-word dictionary as a translator."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

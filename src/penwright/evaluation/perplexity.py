@@ -16,7 +16,8 @@ from penwright.losses import summed_loss
 from penwright.model import Model
 from penwright.text import count
 
-N_UNICODE_CHARACTERS = 160_000  # approximate number of characters in Unicode 17: any of them may be unknown
+# Approximate number of characters in Unicode 17. An unknown token may stand for any of them.
+N_UNICODE_CHARACTERS = 160_000
 
 
 class NegativeLogLikelihood(NamedTuple):

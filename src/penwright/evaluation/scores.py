@@ -24,7 +24,7 @@ class LabelScores(NamedTuple):
     recall: float | None  # share of correct predictions among the texts with this true label
     f1: float | None  # harmonic mean of precision and recall
     n_texts: int  # number of texts with this true label
-    threshold: float | None = None  # a text gets the label from this probability on; None if each text has one label
+    threshold: float | None = None  # minimum probability for assigning the label; None if each text has one label
 
 
 class Mistake(NamedTuple):

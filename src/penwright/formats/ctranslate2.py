@@ -1,7 +1,7 @@
-"""Export of writers and translators to CTranslate2, as a model specification filled with our weights.
+"""Export of language models and translators to CTranslate2, as a model specification filled with our weights.
 
-CTranslate2 reads and writes tokens as strings from tokenizer.json: `Tokenizer.from_file(...).encode(text).tokens`. A
-writer's prompt begins with "<s>"; a translator's source needs no special tokens.
+CTranslate2 reads and writes tokens as strings from tokenizer.json: `Tokenizer.from_file(...).encode(text).tokens`. The
+prompt of a language model begins with "<s>"; a translator's source needs no special tokens.
 """
 
 from pathlib import Path
@@ -46,7 +46,9 @@ def save_ctranslate2(
     or if its package is missing.
     """
     if isinstance(model, EncoderOnly):
-        raise PenwrightError("ctranslate2 is for writers and translators. Export classifiers and encoders to onnx")
+        raise PenwrightError(
+            "ctranslate2 is for language models and translators. Export classifiers and encoders to onnx"
+        )
     limits = {**LIMITS, "norm.type": ("rms",)} if model.settings.qk_norm else LIMITS
     limits = {**limits, "positions.scaling": (None,)} if model.settings.positions.type == "rotary" else limits
     check_limits(model.settings, limits, "CTranslate2")

@@ -21,7 +21,7 @@ class ModelMetadata(NamedTuple):
     labels: tuple[str, ...] = ()
     licence: str | None = None
     card: str = ""  # text of README.md: the origin of an imported model
-    chat: ChatSettings | None = None  # the chat template, if the writer is a chat model
+    chat: ChatSettings | None = None  # the chat template, if the model is a chat model
 
 
 NO_METADATA = ModelMetadata()

@@ -1,4 +1,4 @@
-"""Export of writers to llama.cpp: a GGUF file of architecture "llama", "qwen2" or "qwen3", tokenizer included."""
+"""Export of language models to llama.cpp: GGUF files of architecture "llama", "qwen2" or "qwen3"."""
 
 from collections.abc import Iterator
 from math import sqrt
@@ -72,7 +72,9 @@ def save_gguf(
     Raises PenwrightError if llama.cpp does not support the model or its tokenizer, or if the gguf package is missing.
     """
     if not isinstance(model, DecoderOnly):
-        raise PenwrightError("only a writer can be exported to gguf. A translator can be exported to ctranslate2")
+        raise PenwrightError(
+            "gguf is for language models. Export translators to ctranslate2, and classifiers and encoders to onnx"
+        )
     settings = model.settings
     limits = {**LIMITS, "qkv_bias": (None, False) if settings.qk_norm else (None, False, True)}
     limits |= {"positions.scaling": (None,)} if variant_of(settings) != "llama" else {}

@@ -1,4 +1,4 @@
-"""Import of models that write text from llama.cpp's GGUF files, and the reader of these files."""
+"""Import of language models from llama.cpp's GGUF files, and the reader of these files."""
 
 import struct
 from collections.abc import Mapping

@@ -96,7 +96,7 @@ def _task_of(model: Model) -> Task:
 
 
 def architecture_for(model: Model, tokenizer: Tokenizer) -> Architecture | None:
-    """Return the model class of the transformers library that can hold a writer, or None."""
+    """Return the model class of the transformers library that can hold a language model, or None."""
     if not isinstance(model, DecoderOnly):
         return None
     candidates = [_candidate(name, model, tokenizer, ()) for name in _classes_for(model, ())]
@@ -113,7 +113,7 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
     architecture, task = ARCHITECTURES[name], _task_of(model)
     wanted = model.settings.model_dump()
     if task == "generate" and wanted["tie_embeddings"] == "all":
-        wanted["tie_embeddings"] = "output"  # a writer has one embedding, so "all" and "output" have the same effect
+        wanted["tie_embeddings"] = "output"  # a language model has one embedding, so "all" and "output" are equivalent
     if wanted["qkv_bias"] == wanted["bias"]:
         wanted["qkv_bias"] = None
     if wanted["token_types"] == 2:

@@ -59,13 +59,13 @@ def save_onnx(
     precision: Precision = "float32",
     metadata: ModelMetadata = NO_METADATA,
 ) -> None:
-    """Write a classifier or an encoder into an empty folder, with tokenizer.json, and config.json with the labels.
+    """Write an ONNX file of a classifier or an encoder, tokenizer.json and config.json into an empty folder.
 
-    Raises PenwrightError if the model writes or translates.
+    config.json holds the labels. Raises PenwrightError for a language model or a translator.
     """
     if not isinstance(model, EncoderOnly):
         raise PenwrightError(
-            "onnx is for classifiers and encoders. Export writers to gguf, and translators to ctranslate2"
+            "onnx is for classifiers and encoders. Export language models to gguf, and translators to ctranslate2"
         )
     if precision != "float32":
         raise PenwrightError("onnx supports only float32")

@@ -41,7 +41,7 @@ class Pretrained:
     licence: str | None = None
     labels: tuple[str, ...] = ()
     languages: Languages | None = None
-    chat: ChatSettings | None = None  # the chat template, if the writer is a chat model
+    chat: ChatSettings | None = None  # the chat template, if the model is a chat model
     notes: list[str] = field(default_factory=list)
 
 
@@ -52,7 +52,7 @@ def outlined(outline: Outline, n_tensors: int) -> Model:
     """
     task, vocab_size, settings, n_labels = outline
     layers = settings.n_layers + (settings.n_decoder_layers or 0)
-    if layers > n_tensors:  # even without weights, this many layers would take a long time to build
+    if layers > n_tensors:  # this many layers would take a long time to build, even on the meta device
         raise PenwrightError(f"the model has {layers:,} layers, but its files have only {n_tensors:,} tensors")
     try:
         with shapes_only():

@@ -79,7 +79,7 @@ class AttentionPart:
     name: PartName
     layers: tuple[int, ...]  # layer number of each entry along the first axis of `weights`
     weights: Float32[np.ndarray, "n_layers n_heads targets sources"]
-    target_tokens: tuple[Token, ...]  # the token read at each position; a decoder predicts the next one
+    target_tokens: tuple[Token, ...]  # the input token at each position; a decoder predicts the next one
     source_tokens: tuple[Token, ...]
 
 
@@ -107,7 +107,8 @@ class Alignment:
 class AttentionMaps:
     """The attention of a whole model.
 
-    A writer has the part `decoder`, a classifier has `encoder`, and a translator has `encoder`, `decoder` and `cross`.
+    A language model has the part `decoder`, and a classifier has `encoder`. A translator has `encoder`, `decoder` and
+    `cross`.
     """
 
     parts: tuple[AttentionPart, ...]
@@ -118,7 +119,11 @@ class AttentionMaps:
         for part in self.parts:
             if part.name == name:
                 return part
-        who = {"decoder": "writers and translators", "encoder": "translators and classifiers", "cross": "translators"}
+        who = {
+            "decoder": "language models and translators",
+            "encoder": "translators and classifiers",
+            "cross": "translators",
+        }
         raise UsageError(f"this model has no {name} attention: only {who[name]} have it")
 
 

@@ -1,4 +1,4 @@
-"""The base class of `Inspector`: it reads texts, and finds the parts of the model that cause an outcome."""
+"""The base class of `Inspector`: it tokenizes texts, and finds the parts of the model that cause an outcome."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -46,7 +46,7 @@ class TextReader:
                 return context - 2
 
     def read(self, text: str, target: str | None = None) -> ForwardPass:
-        """Return the tokens that the model reads, cut to fit the context."""
+        """Return the model's input tokens for a text, cut to fit the context."""
         return self.whole(text, target).cut(self.application.model.settings.context_length)
 
     def whole(self, text: str, target: str | None = None) -> ForwardPass:
@@ -57,7 +57,7 @@ class TextReader:
         match self.application:
             case Generator():
                 if target is not None:
-                    raise UsageError("a writer has no target: put everything into the text")
+                    raise UsageError("a language model has no target: put everything into the text")
                 read = (start, *tokens) if self.tokenizer.begins else tokens
                 return ForwardPass((), read, read[1:])
             case Classifier():
@@ -77,7 +77,7 @@ class TextReader:
         return ForwardPass(other.source, reading.target, reading.answers) if other.source else other
 
     def windows(self, text: str) -> list[ForwardPass]:
-        """Split a writer's text into adjacent windows of the context length."""
+        """Split the text of a language model into adjacent windows of the context length."""
         whole, context = self.whole(text), self.application.model.settings.context_length
         return [
             ForwardPass((), whole.target[at : at + context], whole.answers[at : at + context])
@@ -85,7 +85,7 @@ class TextReader:
         ]
 
     def repeated(self, n: int, seed: int) -> ForwardPass:
-        """Return at most `n` random ordinary tokens, repeated once, for a writer to read."""
+        """Return at most `n` random ordinary tokens, repeated once, as input for a language model."""
         n = max(1, min(n, (self.application.model.settings.context_length - 1) // 2))
         specials = set(special_ids(self.tokenizer))
         ordinary = [token for token in range(self.tokenizer.vocab_size) if token not in specials]
@@ -165,7 +165,7 @@ class Outcomes:
         """Return the outcome to explain: by default, the given label or the next token of the text.
 
         Without a label or a next token, it is the likeliest outcome. The default position is the last for a
-        writer, and the first for a translator.
+        language model, and the first for a translator.
         """
         position = (0 if reading.source else len(reading.target) - 1) if position is None else position
         chosen = likeliest_outcome(self.model, reading, position)
@@ -202,13 +202,13 @@ class CircuitInspector:
         return self.application.kind
 
     def read(self, text: str, target: str | None = None) -> ForwardPass:
-        """Return the tokens of a text that the model reads, cut to fit the context."""
+        """Return the model's input tokens for a text, cut to fit the context."""
         return self.reader.read(text, target)
 
     def model_map(self, text: str, target: str | None = None, *, position: int | None = None, k: int = 10) -> ModelMap:
         """Return the overview of a whole forward pass, with the attention and prediction at one position.
 
-        The default position is the last for a writer, and the first for a translator or classifier.
+        The default position is the last for a language model, and the first for a translator or classifier.
         """
         reading = self.read(text, target)
         return model_map(self.model, reading, self.outcome.names, self._position(reading, position), k)

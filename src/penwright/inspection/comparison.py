@@ -108,7 +108,7 @@ def _ends_in_common(first: Sequence[str], second: Sequence[str]) -> tuple[int, i
 
 
 def _side_by_side(one: slice, other: slice) -> Spans:
-    """Pair the pieces of two spans one to one. Pair two spans as a whole if both have pieces, but unequally many."""
+    """Pair the pieces of two spans one to one. If their numbers differ and neither is 0, pair the spans as a whole."""
     n, m = one.stop - one.start, other.stop - other.start
     if n and m and n != m:
         yield one, other

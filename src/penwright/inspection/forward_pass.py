@@ -1,4 +1,4 @@
-"""The tokens that a model reads in one forward pass, and the pass itself, for every architecture."""
+"""The input tokens of a forward pass, and the pass itself, for every architecture."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ PartName = Literal["encoder", "decoder", "cross"]
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """The tokens that an encoder reads and the tokens that a decoder reads; empty for a side that the model lacks."""
+    """The input tokens of an encoder (`source`) and of a decoder (`target`). A side that the model lacks is empty."""
 
     source: tuple[Token, ...]
     target: tuple[Token, ...]
@@ -81,7 +81,7 @@ def _ids(model: Model, tokens: Sequence[Token], rows: int) -> Int[Tensor, "rows 
 
 
 def embeddings(model: Model) -> dict[Side, Embedding]:
-    """Return the embedding of each side (source or target) that the model reads."""
+    """Return the embedding of each side (source or target) that the model has."""
     match model:
         case EncoderDecoder():
             return {"source": model.source_embedding, "target": model.target_embedding}

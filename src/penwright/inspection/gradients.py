@@ -36,7 +36,7 @@ Vectors = Float[Tensor, "rows _ d_model"]  # token vectors of one side (source o
 
 @dataclass(frozen=True)
 class Attribution:
-    """The contribution of each token that the model read to an outcome's log-probability, in nats."""
+    """The contribution of each input token to the log-probability of an outcome, in nats."""
 
     method: Method
     target: str  # the outcome: a token or a label
@@ -75,7 +75,7 @@ def attribution(
     method: Method,
     n_steps: int = N_STEPS,
 ) -> Attribution:
-    """Attribute an outcome to the tokens that the model reads.
+    """Attribute an outcome to the model's input tokens.
 
     `n_steps` is the number of points on the line from the baseline; gradient x input needs only the end of the line.
     """

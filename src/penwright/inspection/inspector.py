@@ -58,9 +58,9 @@ class Inspector(CircuitInspector):
     """An inspector of a model and its tokenizer, for any text.
 
     `target` is a translation for a translator, or a label for a classifier; the default is the model's own prediction.
-    A writer has no target. A text longer than the context is cut, with a message in `warnings`; only `token_scores` and
-    `loss_by_position` read all of a writer's text. Methods raise UsageError for parts that the model lacks, for example
-    layer 6 of a model with six layers.
+    A language model has no target. A text longer than the context is cut, with a message in `warnings`; only
+    `token_scores` and `loss_by_position` process all of a language model's text. Methods raise UsageError for parts
+    that the model lacks, for example layer 6 of a model with six layers.
     """
 
     @property
@@ -127,7 +127,8 @@ class Inspector(CircuitInspector):
     def loss_by_position(self, texts: Sequence[str], targets: Sequence[str] | None = None) -> LossByPosition:
         """Return the mean loss at each position.
 
-        A writer reads each text in adjacent windows of the context length; for a translator, `targets` are required.
+        A language model reads each text in adjacent windows of the context length. For a translator, `targets` are
+        required.
         """
         if self.shape == "writer":
             readings = [window for text in texts for window in self.reader.windows(text)]
@@ -145,10 +146,10 @@ class Inspector(CircuitInspector):
         method: Method = "integrated_gradients",
         n_steps: int = N_STEPS,
     ) -> Attribution:
-        """Attribute the token after a position, or a classifier's label, to the tokens that the model reads.
+        """Attribute the token after a position, or a classifier's label, to the model's input tokens.
 
-        The default position is the last for a writer, and the first for a translator. At the end of a text, the most
-        likely next token is attributed.
+        The default position is the last for a language model, and the first for a translator. At the end of a text, the
+        most likely next token is attributed.
         """
         reading = self.read(text, target)
         aim = self.outcome.aim(reading, target, position)
@@ -193,13 +194,13 @@ class Inspector(CircuitInspector):
         return positional_similarity(self.model, n, side)
 
     def induction(self, n: int = 50, seed: int = 0) -> HeadStatistics:
-        """Return a writer's head statistics on a sequence of `n` random tokens, repeated once.
+        """Return the head statistics of a language model on a sequence of `n` random tokens, repeated once.
 
         Only induction can predict the second half. In ordinary texts, words may repeat for other reasons. This is the
         test of Olsson et al. (2022).
         """
         if self.shape != "writer":
-            raise UsageError("induction needs a writer; this is a " + self.shape)
+            raise UsageError("induction needs a language model; this is a " + self.shape)
         return head_statistics(attention_maps(self.model, self.reader.repeated(n, seed)).parts[0])
 
     @property
@@ -207,5 +208,5 @@ class Inspector(CircuitInspector):
         return list(dict.fromkeys(head.part for head in all_heads(self.model)))
 
     def _scored(self, text: str, target: str | None) -> ForwardPass:
-        """Return the tokens to score: the whole text for a writer, otherwise the part that fits the context."""
+        """Return the tokens to score: the whole text for a language model, otherwise the part that fits the context."""
         return self.reader.whole(text, target) if self.shape == "writer" else self.read(text, target)

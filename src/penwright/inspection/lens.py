@@ -26,12 +26,12 @@ from penwright.model.transformer import EncoderOnly
 class Lens:
     """The most likely outcomes after the embedding and after each layer, at each position.
 
-    Positions are the target tokens of a writer or translator; a classifier has one position. The true token is the next
-    token of the text. The end of the text has no true token: the probability is NaN, and the rank is 0. Ranks count
-    from 1.
+    Positions are the target tokens of a language model or translator; a classifier has one position. The true token is
+    the next token of the text. The end of the text has no true token: the probability is NaN, and the rank is 0. Ranks
+    count from 1.
     """
 
-    tokens: tuple[Token, ...]  # the tokens read at the positions; empty for a classifier
+    tokens: tuple[Token, ...]  # the input token at each position; empty for a classifier
     top_tokens: list[object]  # [n_layers + 1][places][k], most likely first: readable tokens, or labels
     top_probabilities: Float64[np.ndarray, "n_layers_and_one places k"]
     true_probabilities: Float64[np.ndarray, "n_layers_and_one places"]

@@ -84,7 +84,7 @@ def _percent(probability: float) -> str:
 
 
 class _Site(NamedTuple):
-    """An input of a part, such as the keys of a head, which reads the residual stream of a stack."""
+    """An input of a part, such as the keys of a head, that is computed from the residual stream of a stack."""
 
     place: SublayerRecord | None  # the sublayer of the part; None for the output layer
     via: str

@@ -53,8 +53,8 @@ class LossByPosition:
 def token_scores(model: Model, reading: ForwardPass, names: Sequence[str], k: int = 5) -> TokenScores:
     """Score each token of a text; raises UsageError for a classifier.
 
-    A writer's text may have any length. A long text is read as in generation: when the context is full, the model
-    continues from the newest half (see `decoding.batches.PromptBatch`).
+    The text of a language model may have any length. A long text is processed as in generation: when the context is
+    full, the model continues from the newest half (see `decoding.batches.PromptBatch`).
     """
     steps = token_scores_in_steps(model, reading, names, k)
     while True:

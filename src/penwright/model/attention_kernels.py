@@ -41,7 +41,7 @@ def record_attention(
 
 
 def stepping_attention(origins: Int[Tensor, "batch sources"] | None = None) -> Kernel:
-    """Return the kernel for a cache; `origins` holds the row that stores each source (None: the same row)."""
+    """Return the kernel for a cache; `origins` holds the row that stores each source (None: the row that attends)."""
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
         allowed = None if mask.allowed is None else mask.allowed.contiguous()
@@ -67,7 +67,7 @@ def _attend(
     scores = scores if allowed is None else scores.masked_fill(~allowed, -inf)
     weights = (scores - scores.amax(-1, keepdim=True)).exp()
     sums = (weights[..., None] * values).sum(3)
-    return sums / weights.sum(-1, keepdim=True)  # divide once per output, not once per source
+    return sums / weights.sum(-1, keepdim=True)  # normalize the sums, not the weights: fewer divisions
 
 
 @torch.library.custom_op("penwright::stepping_attention", mutates_args=())

@@ -80,7 +80,7 @@ class Cache:
         self.lengths = torch.zeros(batch, dtype=torch.long, device=like.device)
         self.longest = 0  # maximum of the lengths, kept here to avoid waiting for the GPU
         self.ragged = False  # whether the rows have different lengths
-        self.origins: Int[Tensor, "batch room"] | None = None  # row that stores each token; None: all in their own
+        self.origins: Int[Tensor, "batch room"] | None = None  # row that stores each token (None: its own row)
 
     @classmethod
     def over(

@@ -42,7 +42,7 @@ class Embedding(nn.Module):
 
 
 def output_layer(vocab_size: int, settings: ModelSettings, tied: nn.Embedding) -> nn.Linear:
-    """Make the layer from hidden states to logits; it shares the matrix of `tied` unless the settings forbid it."""
+    """Make the output layer (hidden states to logits). It shares the matrix of `tied` unless the settings forbid it."""
     layer = nn.Linear(settings.d_model, vocab_size, bias=settings.output_bias)
     if settings.tie_embeddings != "none":
         layer.weight = tied.weight

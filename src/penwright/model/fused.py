@@ -100,7 +100,7 @@ class FusedBlock:
 
 
 class FusedDecoder:
-    """A decoder for inference that reads one token of each row per step.
+    """A decoder for inference that processes one token of each row per step.
 
     The weights of the model keep their names and values. Weights with the same input become views of one tensor.
     """

@@ -62,7 +62,7 @@ class Int8Linear(nn.Module):
     def forward(self, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
         """Apply the layer, with the compiled operator during export and torch's operators otherwise.
 
-        For gradients with respect to `x`, the weights are dequantized, because rounded inputs have none.
+        If `x` requires gradients, the weights are dequantized instead, because rounding `x` would block the gradients.
         """
         if torch.is_grad_enabled() and x.requires_grad:
             return F.linear(x, self.weight.to(x.dtype), self.bias)

@@ -92,7 +92,7 @@ def start_from_bigrams(model: "DecoderOnly", tokens: Integer[np.ndarray, " token
         logits = output(model.decoder.norm(embedding.norm(embedding.tokens.weight[rows] * embedding.scale)))
         F.cross_entropy(logits, targets, reduction="none").dot(weights).backward()
         optimizer.step()
-        model.zero_grad()  # of the norms, too
+        model.zero_grad()  # also clears the gradients of the norms
 
 
 class _WithoutInit(TorchFunctionMode):

@@ -75,12 +75,12 @@ class CheckpointFolder:
 
     def _best_first(self, listed: Sequence[Checkpoint]) -> list[Checkpoint]:
         newest_first = _newest_first(listed)
-        # Each checkpoint names the best one. If the newest is damaged, an older one is used for this.
+        # Each checkpoint records which one is best. If the newest is damaged, use the record of an older one.
         bests = map(self._best_known_to, newest_first)
         return list(dict.fromkeys([*bests, *newest_first]))
 
     def _best_known_to(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the checkpoint that this one names as the best; this one if it names none or is damaged."""
+        """Return the checkpoint that this one records as the best, or this one if it records none or is damaged."""
         with suppress(DamagedCheckpoint):
             step = checkpoint.counters().best_step
             return checkpoint if step is None else self._checkpoint(step)

@@ -39,7 +39,7 @@ class CompletionWorker:
         """Yield each new token with the index of its request, until all requests have finished.
 
         Closing the generator, or cancelling its consumer, stops the work at the next step. Raises TimeoutError when the
-        event loop's clock passes `until`, and any error of a step.
+        event loop's clock passes `until`, and re-raises any error of a step.
         """
         loop, queue = asyncio.get_running_loop(), UpdateQueue()
         numbers = {request: number for number, request in enumerate(requests)}
@@ -80,7 +80,7 @@ class CompletionWorker:
         except Exception as error:  # every waiting client must get the error
             updates = [(request, error) for request in self.pool.clear()]
         self._is_stepping = self.pool.busy
-        with suppress(RuntimeError):  # a closed event loop raises it, but then no client is left
+        with suppress(RuntimeError):  # raised if the event loop is closed; then no client is left
             loop.call_soon_threadsafe(self._deliver, updates)
             if self._is_stepping:
                 self._worker.submit(self._step, loop)

@@ -51,7 +51,7 @@ class ChatMessage(BaseModel):
 
     @property
     def as_message(self) -> Message:
-        """The message with its parts joined. The role `developer`, OpenAI's newer name, becomes `system`."""
+        """The message with its parts joined. `developer`, OpenAI's newer role name, is replaced by `system`."""
         parts = self.content if isinstance(self.content, list) else ()
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in parts)
         return Message({"developer": "system"}.get(self.role, self.role), text)

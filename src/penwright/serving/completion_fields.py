@@ -107,7 +107,7 @@ class CompletionChoice(BaseModel):
 
 
 class Usage(BaseModel):
-    """The number of tokens read and written."""
+    """The number of tokens in the prompts and in the completions."""
 
     prompt_tokens: int
     completion_tokens: int

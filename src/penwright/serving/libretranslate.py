@@ -237,7 +237,7 @@ async def _translator(
         suitable = [served for served in suitable if body.source in {pairs[served].source, "source"}]
     unknown = [served for served, pair in pairs.items() if pair.source == "source"]
     if not suitable and len(pairs) == len(unknown) == 1:
-        suitable = unknown  # a single translator of unknown languages may support any request
+        suitable = unknown  # the only translator, whose languages are unknown, may support the request
     if not suitable:
         supported = ", ".join(f"{pair.source} to {pair.target}" for pair in pairs.values())
         raise UsageError(

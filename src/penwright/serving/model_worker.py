@@ -56,9 +56,8 @@ class TranslationChoices(NamedTuple):
     prefix: str = ""
 
 
-Batcher = (
-    DynamicBatcher[TranslationChoices | None, Translation] | DynamicBatcher[TranslationChoices | None, Classification]
-)
+Choices = TranslationChoices | None
+Batcher = DynamicBatcher[Choices, Translation] | DynamicBatcher[Choices, Classification]
 
 
 class ModelWorker:
@@ -70,7 +69,7 @@ class ModelWorker:
         self._builder = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-build-{name}")
         self._read_folder()
         self.n_inside = 0  # number of queued and running texts
-        self.is_stopping = self.is_learning = False  # the server is shutting down; the run is being trained
+        self.is_stopping = self.is_learning = False  # whether the server is stopping; whether the run is in training
         self.is_live = False  # whether a newer checkpoint may replace the model
 
     def _read_folder(self) -> None:
@@ -99,7 +98,7 @@ class ModelWorker:
         application = load(folder, device, precision, compiles=compiles)
         served = cls(name or folder.resolve().name, open_run(folder), application, limits)
         if served.kind == "writer":
-            _ = served.completion_worker  # created now, since that would delay the first request by a second
+            _ = served.completion_worker  # create it now; later, it would delay the first request by a second
         return served
 
     @property
@@ -109,7 +108,7 @@ class ModelWorker:
 
     @property
     def generator(self) -> Generator:
-        """The model as a Generator. Raises UsageError unless it is a writer, a model that continues texts."""
+        """The model as a Generator. Raises UsageError for other kinds of models."""
         if not isinstance(self.application, Generator):
             raise self._wrong_kind("writer")
         return self.application
@@ -226,15 +225,13 @@ class ModelWorker:
             self.__dict__.pop(name, None)
 
     async def _batched(
-        self, texts: Sequence[str], options: TranslationChoices | None
+        self, texts: Sequence[str], options: Choices
     ) -> Sequence[Translation] | Sequence[Classification]:
         with self._slots(len(texts)):
             async with asyncio.timeout(self.limits.deadline_seconds):
                 return await self.batcher.ask(options, texts)
 
-    def _translate(
-        self, options: TranslationChoices | None, texts: Sequence[str], waiting: PendingAnswers
-    ) -> Sequence[Translation]:
+    def _translate(self, options: Choices, texts: Sequence[str], waiting: PendingAnswers) -> Sequence[Translation]:
         assert options is not None
         with self.translator.watched(waiting.check, waiting.wants):
             return self.translator.translate(
@@ -246,9 +243,7 @@ class ModelWorker:
                 prefixes=options.prefix,
             )
 
-    def _classify(
-        self, options: TranslationChoices | None, texts: Sequence[str], waiting: PendingAnswers
-    ) -> Sequence[Classification]:
+    def _classify(self, options: Choices, texts: Sequence[str], waiting: PendingAnswers) -> Sequence[Classification]:
         waiting.check()
         return self.classifier.classify(texts)
 

@@ -118,7 +118,7 @@ class EmbeddingEntry(BaseModel):
 
 
 class EmbeddingUsage(BaseModel):
-    """The number of tokens that were read."""
+    """The number of input tokens."""
 
     prompt_tokens: int
     total_tokens: int

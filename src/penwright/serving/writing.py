@@ -96,7 +96,7 @@ class Scores(BaseModel):
 
 
 class PromptRequest(ModelRequest):
-    """A text, and the ids of tokens generated after it: a continuation then follows exactly these tokens."""
+    """A prompt: a text, and the ids of tokens already generated after it, so that they are not tokenized again."""
 
     model: Name | None = None
     text: Text = ""

@@ -48,11 +48,11 @@ class TaskParts:
     open_evaluation: Callable[[Sequence[str], ReadingOptions], AnyCorpus]  # opens files that contain only held-out text
     columns: tuple[str, ...]  # text columns of the token store
     labels: tuple[str, ...]  # label columns of the token store
-    rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # yields the rows of a part, using all labels
+    rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # yields the rows of a part, given all labels
     texts: Callable[[AnyCorpus], Iterator[str]]  # training texts for the tokenizer
     batches: Callable[[RunContext, TokenStore], AnyBatches]
     quick_evaluate: Callable[[RunContext], Sequence[Score]]  # scores during training; the first score ranks checkpoints
-    evaluate: Callable[[RunContext], Sequence[Score]]  # the scores of `quick_evaluate`, on the whole held-out part
+    evaluate: Callable[[RunContext], Sequence[Score]]  # as `quick_evaluate`, but on the whole held-out part
     baselines: Callable[[RunContext, bool], Sequence[Score]]  # baseline scores, named like the model's scores
     sample: Callable[[RunContext], Sequence[Sample]]
 

@@ -68,7 +68,7 @@ def doubtful_labels(context: RunContext, corpus: AnyCorpus) -> list[Mistake]:
 
 
 def evaluate(context: RunContext) -> Sequence[Score]:
-    """Score all held-out texts. The first score comes with a report on all labels."""
+    """Score all held-out texts, and attach a report on all labels to the first score."""
     results, mistakes, n_texts, sure, rare = [], list[Mistake](), 0, list[Confidence](), list[Confidence]()
     labels, truth = context.card.labels, true_targets(context)
     rarer = int(torch.bincount(truth, minlength=2).argmin()) if len(labels) == 2 else 0

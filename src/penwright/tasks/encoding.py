@@ -30,7 +30,7 @@ SCORE = "nats per hidden token"
 def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions) -> Corpus[Document]:
     """Open running text for training."""
     corpus = open_text(paths, reading)
-    # differs from the fingerprint for generation, which caches different tokens for the same text
+    # a different fingerprint than for generation, since different tokens are cached for the same text
     return replace(corpus, fingerprint=f"{corpus.fingerprint}-passages")
 
 

@@ -15,7 +15,7 @@ from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 from penwright.text import first_words
 
 N_PROMPTS, WORDS = 2, 3  # number of default prompts for samples, and number of words per prompt
-SAMPLE_TOKENS, FEW_TOKENS = 150, 50  # length of a sample; that of an imported model on a CPU, which takes long to write
+SAMPLE_TOKENS, FEW_TOKENS = 150, 50  # tokens per sample: by default, and for slow imported models on a CPU
 MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
 # On a CPU, maximum product of parameters and tokens in a quick evaluation of an imported model (about 15 seconds).
 MOST_COMPUTED = 5 * 10**11
@@ -98,9 +98,9 @@ def sample(context: RunContext) -> Sequence[Sample]:
 
 @lru_cache(maxsize=1)
 def _default_prompts(part: AnyPart) -> list[str]:
-    """Return the first words of the first held-out lines, if possible of lines that do not begin with a small letter.
+    """Return the first words of a few held-out lines, preferably lines that do not begin with a lowercase letter.
 
-    They are cached: finding them may read a whole file.
+    The result is cached, because finding these lines may require reading a whole file.
     """
     chunks = (chunk for document in part if isinstance(document, Document) for chunk in document.chunks)
     lines = [line[:200] for line in next(chunks, "").split("\n") if any(map(str.isalpha, line[:200]))]

@@ -93,7 +93,7 @@ def _token_dropout(context: RunContext) -> TokenDropout | None:
 
 
 def target_table(context: RunContext, corpus: AnyCorpus) -> Float[Tensor, "values n_labels"] | None:
-    """Return the targets of each entry of the corpus's `label_values`, or None if each text has one label.
+    """Return the targets for each entry of the corpus's `label_values`, or None if each text has one label.
 
     Raises PenwrightError for a label that does not occur in the training texts.
     """
@@ -114,7 +114,7 @@ def target_table(context: RunContext, corpus: AnyCorpus) -> Float[Tensor, "value
 
 
 def classifier_model(context: RunContext) -> EncoderOnly:
-    """Return the context's model, which must be the model of a classifier."""
+    """Return the context's model, which must be encoder-only."""
     assert isinstance(context.model, EncoderOnly)
     return context.model
 
@@ -231,7 +231,7 @@ def linear_predictions(context: RunContext) -> Iterator[tuple[Outputs, Targets]]
 
 
 def classifier_of(context: RunContext) -> Classifier:
-    """Return the context's application, which must be a classifier."""
+    """Return the context's model and tokenizer as a classifier."""
     classifier = context.application
     assert isinstance(classifier, Classifier)
     return classifier

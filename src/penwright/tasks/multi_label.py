@@ -56,7 +56,7 @@ def fit_thresholds(outputs: Outputs, truth: Targets) -> Float[Tensor, " n_labels
 
 
 def evaluate(context: RunContext) -> Sequence[Score]:
-    """Score all held-out texts. The first score comes with a report on all labels."""
+    """Score all held-out texts, and attach a report on all labels to the first score."""
     labels, thresholds = context.card.labels, classifier_model(context).thresholds.cpu()
     results, nats, mistakes = list[SetCounts](), 0.0, list[Mistake]()
     for outputs, truth, texts in predictions(context):

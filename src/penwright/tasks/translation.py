@@ -35,7 +35,7 @@ SHARE = 0.5  # share of sentences that get hints, among those with usable terms
 MOST_HINTS = 3  # maximum number of hints in a sentence
 SHORTEST = 3  # minimum length of a term that gets a hint, in characters
 MOST_READ = 200_000  # maximum number of sentences that are searched for terms before training
-ENTRIES, FEW_ENTRIES = 0.05, 1_000  # maximum number of entries as examples: a share of the sentences, or this number
+ENTRIES, FEW_ENTRIES = 0.05, 1_000  # limit on added entries: this share of the sentences, but at least this number
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
@@ -90,7 +90,7 @@ def _chosen_pairs(part: AnyPart, most: int) -> Sequence[Pair]:
 
 
 def _scores(context: RunContext, pairs: Sequence[Pair], translations: Sequence[str]) -> Sequence[Score]:
-    """Score the translations. Add the nats per token of the whole held-out part, which takes only seconds."""
+    """Score the translations, and add the nats per token of the whole held-out part, which are fast to compute."""
     total = negative_log_likelihood(context.model, batches(context, context.held_out).in_order(), context.device)
     scores = translation_scores(translations, [pair.target for pair in pairs])
     return [*scores, Score("nats per token", total.mean)]
@@ -161,8 +161,8 @@ def open_pairs_with_dictionary(paths: Sequence[str | Path], reading: ReadingOpti
         part.n_bytes + len(targets.encode()),
     )
     note = (
-        f"{file.path}: {len(entries):,} terms, of which no training sentence has {len(new):,}; the translator will "
-        f"require their translations. {len(pairs):,} entries are training examples; some are hints in sentences"
+        f"{file.path}: {len(entries):,} terms, {len(new):,} of them in no training sentence; the translator must use "
+        f"their translations. {len(pairs):,} entries are added as examples, and some are hints in sentences"
     )
     fingerprint = hashlib.sha256(f"{corpus.fingerprint} {file.sha256} {SHARE} {ENTRIES}".encode()).hexdigest()
     report = replace(corpus.report, notes=(*corpus.report.notes, note))
@@ -195,7 +195,11 @@ def read_entries(file: SourceFile) -> list[Entry]:
 
 
 def _examples(entries: Sequence[Entry], new: Collection[int], most: int) -> list[Pair]:
-    """Return at most this many entries as examples: `new` terms first, and each first translation before the others."""
+    """Return at most `most` entries as examples.
+
+    All first translations come before all second ones, and so on. Among translations of the same rank, those of `new`
+    terms come first.
+    """
     pairs = [
         (number, id(entry) not in new, Pair(entry.source, target))
         for entry in entries

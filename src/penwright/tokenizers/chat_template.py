@@ -23,7 +23,7 @@ PLAIN = (
     "{% for message in messages %}{{ '\\n' if not loop.first }}{{ message.role | capitalize }}:\n{{ message.content }}"
     "{% endfor %}{{ '\\nAssistant:\\n' if add_generation_prompt }}"
 )
-OPEN, CLOSE = "\ue000", "\ue001"  # delimiters of a placeholder, the number of a message in place of its content
+OPEN, CLOSE = "\ue000", "\ue001"  # enclose a message number, which stands for the content of that message
 PLACE = re.compile(f"{OPEN}(\\d+){CLOSE}")
 ASSISTANT = "assistant"
 MOST_SECONDS = 10
@@ -42,7 +42,7 @@ class Turn(NamedTuple):
     """An answer by the assistant, and the text between the previous answer and this one."""
 
     prompt: tuple[str, ...]  # pieces of text: Markup from the template, or the contents of messages
-    answer: Answer  # with the spaces that the template writes around it, since a tokenizer may join spaces to words
+    answer: Answer  # includes the spaces around it in the template, because a tokenizer may join a space to a word
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,10 @@ def template_of(settings: ChatSettings | None) -> ChatTemplate:
 
 
 def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[str]) -> list[int]:
-    """Return the tokens of a text in pieces. Special tokens are recognized in Markup, the text of a chat template.
+    """Encode a text that is split into pieces. Special tokens are recognized only in Markup, the template's own text.
 
-    The text between two special tokens is encoded as a whole, because a tokenizer may join a space to a word. A text
-    with an Answer must have no other pieces.
+    The text between two special tokens is encoded as a whole, because a tokenizer may join a space to a word. An
+    Answer must be the only piece of its text.
     """
     ids = tokenizer.special_ids
     names = _any_of(tuple(ids))
@@ -178,7 +178,7 @@ def _any_of(names: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def encode_chunks(tokenizer: Tokenizer, chunks: Sequence[str | Sequence[str]]) -> Ragged:
-    """Encode texts, and texts in pieces, to one array; return it with the number of tokens of each."""
+    """Encode texts, some of them split into pieces, to one array; return it with the number of tokens of each text."""
     texts = [chunk for chunk in chunks if isinstance(chunk, str)]
     if len(texts) == len(chunks):
         return tokenizer.encode_ragged(texts)

@@ -149,7 +149,7 @@ class ForeignTokenizer(Tokenizer):
 
     @property
     def plain_file(self) -> Table:
-        """The tokenizer.json without Penwright's conventions, for other programs."""
+        """The content of tokenizer.json for other programs, without Penwright's additions."""
         return self._plain
 
     def has(self, token: int) -> bool:

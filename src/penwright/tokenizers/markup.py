@@ -18,14 +18,14 @@ class Answer(str):
     before: Markup
 
     def __new__(cls, text: str, before: str = "") -> "Answer":
-        """Return an answer whose text follows `before`, a text of the template."""
+        """Return an answer that follows the template text `before`."""
         answer = super().__new__(cls, text)
         answer.before = Markup(before)
         return answer
 
 
 def text_in_pieces(text: str, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Return a text in pieces for a token store. The name of the end token stands between the texts of a pair."""
+    """Split a text into pieces for a token store, with the name of the end token between the texts of a pair."""
     between = Markup(next(name for name, number in tokenizer.special_ids.items() if number == tokenizer.end_id))
     first, *others = text.split(BETWEEN_TEXTS)
     return (first, *(piece for other in others for piece in (between, other)), Markup(""))
@@ -38,7 +38,7 @@ def encode_text(text: str, tokenizer: Tokenizer) -> list[int]:
 
 
 def cut_pair(tokens: Sequence[int], end: int, room: int) -> list[int]:
-    """Return the first `room` tokens of a pair at most. The longer text is cut first, at its end."""
+    """Truncate a pair to at most `room` tokens. The longer text is shortened first, from its end."""
     tokens = list(tokens)
     if len(tokens) <= room or end not in tokens:
         return tokens[:room]

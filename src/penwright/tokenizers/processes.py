@@ -30,7 +30,7 @@ class EncodingProcesses:
     def __init__(self, tokenizer: Tokenizer, n: int) -> None:
         command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)]
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-        session = os.name == "posix"  # Ctrl+C must interrupt only this process, which then ends the others
+        session = os.name == "posix"  # Ctrl+C must interrupt only this process, which then stops its workers
         self._processes = [
             subprocess.Popen(
                 command,

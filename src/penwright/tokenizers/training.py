@@ -31,7 +31,7 @@ _MAYBE_LONG_RUN = re.compile(r"(?s:(?:.{128})*?)(?:\S{128}|\s{128})")
 _N_CODE_POINTS = 0x110000
 _MIN_VOCAB_SIZE = len(SPELLING) + len(SPECIALS)
 _DEFAULT_VOCAB_SIZE = 8_000
-_SAMPLE = 1_000_000  # number of characters at the start of the texts to search for combining marks
+_SAMPLE = 1_000_000  # number of characters, from the start of the texts, that are searched for combining marks
 _MANY_MARKS = 0.01  # MARKED_WORDS is used if more than this share of the characters are combining marks
 
 

@@ -51,7 +51,7 @@ class Prefetcher:
     def __init__(self, batches: AnyBatches, accumulate: int, device: torch.device, *, ahead: bool | None = None):
         """Set up the prefetching. With `ahead`, a thread prepares the batches of the next step.
 
-        By default, only a GPU uses a thread: on a CPU, training already keeps all cores busy.
+        By default, a thread is used only with a GPU: on a CPU, training already keeps all cores busy.
         """
         self._batches, self._accumulate, self._device = batches, accumulate, device
         makes_ahead = device.type != "cpu" if ahead is None else ahead
@@ -97,7 +97,7 @@ class Trainer:
             narrow(self.model)
         weight = recipe.distillation.weight if recipe.distillation else 0.0
         taught = Teachers([each.eval() for each in teachers], weight) if teachers else None
-        self.unit = "texts" if recipe.task == "classify" else "tokens"  # the unit of targets in messages
+        self.unit = "texts" if recipe.task == "classify" else "tokens"  # unit of the throughput in messages
         self.prefetcher = Prefetcher(batches, self.settings.accumulate, machine.device)
         if self.settings.compile == "on":
             compile_blocks(self.model, machine.device, dynamic=recipe.task != "generate")

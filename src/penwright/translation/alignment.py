@@ -1,4 +1,4 @@
-"""Word alignment from the cross-attention of a translator, which is recorded while given translations are read."""
+"""Word alignment from the cross-attention of a translator, recorded in forward passes over given translations."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -216,7 +216,7 @@ def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
 
 
 class _Places(NamedTuple):
-    """For each pair of a source and a target word of the same sentence pair: the target word's index, and a prior."""
+    """All word pairs within sentence pairs: the index of each target word, and the prior weight of each link."""
 
     target: NDArray[np.int64]
     prior: NDArray[np.float64]

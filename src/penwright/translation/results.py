@@ -54,7 +54,7 @@ class SegmentResult(NamedTuple):
 
 
 class ConstrainedSegment(NamedTuple):
-    """A segment with all its constraints, and an automaton of those that its search enforces or favours."""
+    """A segment, all its constraints, and an automaton for the constraints that the search enforces or favours."""
 
     segment: Segment
     constraints: Sequence[Constraint]
@@ -226,7 +226,7 @@ def _candidate(
     found: Mapping[Segment, Sequence[SegmentResult]],
     rank: int,
 ) -> Candidate:
-    """Join one translation of each part: the one of this rank or, if there are fewer, the last one."""
+    """Join one translation of each part: the one with this rank, or the last one if the part has fewer."""
     text, used, results = "", [], []
     for number, line in enumerate(lines):
         text += "\n" if number else ""

@@ -77,14 +77,14 @@ def require_shapes(checkpoint: Checkpoint, recipe: Recipe, vocab_size: int, n_la
     saved, path = checkpoint.shapes(), checkpoint.folder
     model = recipe.model
     layers = model.n_layers + (model.n_decoder_layers or 0)
-    if layers > len(saved):  # a model with too many layers would be slow to build, even without memory for the weights
+    if layers > len(saved):  # a model with too many layers would be slow to build, even on the meta device
         raise PenwrightError(
             f"{RECIPE} asks for {layers:,} layers, but {path} has only {len(saved)} tensors. Restore the original files"
         )
     try:
         with shapes_only():
             built = weights_of(make_model(recipe.task, vocab_size, model, n_labels, recipe.lora))
-    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # for example, a tensor would be too large
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # raised, e.g., for impossible tensor sizes
         raise PenwrightError(f"{RECIPE} describes a model that cannot be built: {error}") from None
     _compare({name: tuple(tensor.shape) for name, tensor in built.items()}, saved, checkpoint)
 

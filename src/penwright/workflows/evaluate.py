@@ -140,7 +140,7 @@ def evaluate(
 
 
 def check_labels(folder: Path) -> list[Mistake]:
-    """Return the training texts of a classifier that may have a wrong label, most doubtful first."""
+    """Return the training texts that may have a wrong label, most doubtful first. The run must be a classifier."""
     own = open_run(folder)
     if own.recipe.task != "classify" or own.recipe.model.problem_type != "single_label_classification":
         raise UsageError(f"{folder} is not a classifier with one label for each text, so there are no labels to check")
@@ -155,7 +155,7 @@ def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]
         try:
             corpus = open_corpus_of(own)
         except PenwrightError as error:
-            say(f"no linear classifier as a baseline, since it needs the training text: {error}")
+            say(f"evaluating without the linear baseline, which needs the training text: {error}")
         else:
             say("fitting a linear classifier on n-grams of the training text as a baseline")
             context.linear = labelled.fit_linear(context, corpus)
@@ -163,7 +163,7 @@ def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]
         try:
             context.dictionary = translation.learn_dictionary_of(open_corpus_of(own).training)
         except PenwrightError as error:
-            say(f"no dictionary as a baseline, since it needs the training text: {error}")
+            say(f"evaluating without the dictionary baseline, which needs the training text: {error}")
     needs_training = recipe.task in ("generate", "chat", "encode")
     if needs_training:
         given = corpus_record(own.run).fingerprint, own.tokenizer, own.card.labels
@@ -180,7 +180,7 @@ def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]
 
 
 def _with_baselines(baselines: Sequence[Score], scores: Sequence[Score]) -> list[Score]:
-    """Return each score with the baselines that were measured with the same score."""
+    """Return each score with the baselines of the same metric."""
     return [
         score._replace(baselines=tuple(Baseline(b.note, b.value) for b in baselines if b.name == score.name))
         for score in scores

@@ -62,7 +62,7 @@ class OpenedRun(NamedTuple):
         """Load the model of the best or the requested checkpoint. Warn about damaged checkpoints that are skipped."""
         keep_freed_memory()
         disable_cudnn_attention()
-        weights = self.weights()  # read first, because that refuses weights of another shape before memory is allocated
+        weights = self.weights()  # first, so that weights of the wrong shape are rejected before memory is allocated
         with no_init_weights():
             model = make_model(self.recipe.task, self.tokenizer.vocab_size, self.recipe.model, len(self.card.labels))
         load_weights(model, weights, str(self.run.folder))
@@ -246,7 +246,7 @@ def load_generator(
     folder: Path, device: str = "cpu", precision: Precision | None = None, verb: str = "generate"
 ) -> "penwright.generation.generator.Generator":
     """Load a run that generates text. For any other run, raise a UsageError that names the command `verb`."""
-    return _of_kind(load(folder, device, precision), folder, verb, "a writer", "writer")
+    return _of_kind(load(folder, device, precision), folder, verb, "a language model", "writer")
 
 
 def load_translator(
@@ -265,7 +265,8 @@ def load_embedder(
     folder: Path, device: str = "cpu", verb: str = "embed"
 ) -> "penwright.classification.classifier.Classifier | penwright.generation.generator.Generator":
     """Load a run that can embed texts. For a translator, raise a UsageError that names the command `verb`."""
-    return _of_kind(load(folder, device), folder, verb, "an encoder, a classifier or a writer", "classifier", "writer")
+    need = "an encoder, a classifier or a language model"
+    return _of_kind(load(folder, device), folder, verb, need, "classifier", "writer")
 
 
 def _of_kind(application: Application, folder: Path, verb: str, need: str, *kinds: str) -> Any:

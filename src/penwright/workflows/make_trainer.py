@@ -116,7 +116,9 @@ def _with_parallelism(context: RunContext, machine: Machine) -> tuple[Recipe, st
     n_labels, n_ranks = max(1, len(context.corpus.labels)), machine.ranks.size
     can_shard = recipe.task in SHARDED_TASKS and recipe.lora is None
     if asked == "fsdp" and not can_shard:
-        raise UsageError(f"training.parallelism={asked}: only writers and translators without LoRA can be sharded")
+        raise UsageError(
+            f"training.parallelism={asked}: only language models and translators without LoRA can be sharded"
+        )
     tokens = recipe.training.batch_tokens // n_ranks
     size = size_of(recipe.task, context.tokenizer.vocab_size, recipe.model, tokens, n_labels)
     chosen, reason = choose_parallelism(size.training_bytes, memory_of_rank(machine.device), can_shard=can_shard)

@@ -41,12 +41,13 @@ from penwright.training.observers import Observer, notify
 
 MOST_TEXTS = 1000  # maximum number of texts to embed for the head
 SHARE = 0.1  # maximum share of a budget in minutes for embedding texts
-CHUNK = 64  # number of texts to embed between two looks at the clock
+CHUNK = 64  # number of texts to embed between two checks of the elapsed time
 WEAK = (0.3, 1.0)  # regularization strengths to try before STRENGTHS: few texts need strong regularization
 # Contrastive fine-tuning: folds of its cross-validation, texts per step, steps, and learning rate. The rate is SetFit's
 # (Tunstall et al. 2022), but all texts of a batch are compared, so that fewer steps suffice (measured).
 FOLDS, BATCH, STEPS, FEWEST_STEPS, RATE, WEIGHT_DECAY = 2, 32, 20, 5, 2e-5, 0.01
-TUNING_SHARE, STEP_COST = 0.7, 4.0  # maximum share of a budget; duration of a step, relative to embedding its texts
+# Maximum share of a budget for contrastive fine-tuning; duration of a step, relative to embedding its texts.
+TUNING_SHARE, STEP_COST = 0.7, 4.0
 
 Vectors = Float[Tensor, "texts width"]
 
@@ -87,7 +88,8 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
     shown = f", {_accuracy(found, targets)} in cross-validation" if problem == SINGLE else ""
     notify(observers, "said", f"head: fitted on the frozen embeddings of {count(len(rows), 'text')}{shown}")
     if is_few:
-        n_texts = min(BATCH, len(rows)) + FOLDS * min(BATCH, len(rows) // FOLDS)  # read by a step of all trainings
+        # texts processed per step, summed over the final fine-tuning and a trial for each fold
+        n_texts = min(BATCH, len(rows)) + FOLDS * min(BATCH, len(rows) // FOLDS)
         n_steps = int(min(STEPS, TUNING_SHARE * seconds * len(rows) / (STEP_COST * elapsed * n_texts)))
         found = _tune(context, rows, targets, folds, found, n_steps, observers) or found
         embedded = classifier.pooled([column[row] for row in rows.tolist()])
@@ -139,7 +141,8 @@ def _tune(
 ) -> Validated | None:
     """Tune the encoder to separate the labels. Return the cross-validation, or None if frozen embeddings are better.
 
-    They count as better only if they are right on more texts by more than chance explains, because there are few texts.
+    With few texts, small differences may be due to chance. Frozen embeddings therefore count as better only if their
+    lead in correctly classified texts exceeds one standard error.
     """
     assert context.training is not None
     if n_steps < FEWEST_STEPS:
@@ -155,7 +158,7 @@ def _tune(
     right, before = (each.logits.argmax(-1) == targets for each in (found, frozen))
     better, worse = int((right & ~before).sum()), int((before & ~right).sum())
     is_taken = worse - better <= sqrt(worse + better)
-    result = "taken" if is_taken else "not taken, because the frozen embeddings are better"
+    result = "used" if is_taken else "not used, because the frozen embeddings are better"
     said = f"contrastive fine-tuning ({n_steps} steps): {_accuracy(found, targets)} in cross-validation, {result}"
     notify(observers, "said", said)
     if not is_taken:

@@ -31,8 +31,8 @@ from penwright.workflows.load import OPTIMIZED, OpenedRun, corpus_record, load_t
 
 MAX_LOSS_INCREASE = 0.005  # maximum increase in loss compared with float32, in nats per token
 MEASURED_BATCHES = 100
-# Minimum number of target tokens on which a precision is measured after training, for models of up to MEDIUM parameters
-# and for larger ones, of which 4,096 tokens take more than half a minute.
+# Minimum number of target tokens on which a precision is measured after training: for models of up to MEDIUM
+# parameters, and for larger models, which would take more than half a minute for 4,096 tokens.
 MEASURED_TARGETS, FEW_TARGETS, MEDIUM = 4096, 1024, 30_000_000
 INT8_FROM = 2_000_000  # minimum number of decoder parameters for int8 without compiled steps
 ALIGNMENT = "alignment.json"  # file in a run folder: the attention head that aligns best

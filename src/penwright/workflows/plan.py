@@ -51,7 +51,7 @@ class Prepared:
     machine: Machine
     reason: str  # why this task was chosen
     tokenizer: Tokenizer | None = None  # the tokenizer, if it is known before training
-    replan: Callable[[float], Plan] | None = None  # a function that plans again, with new timings, for given minutes
+    replan: Callable[[float], Plan] | None = None  # makes a new plan, with new timings, for the given number of minutes
 
     @property
     def is_too_large(self) -> bool:
@@ -64,12 +64,12 @@ class Prepared:
 
 
 def read_recipe(path: Path, above: Table) -> Table:
-    """Read a recipe as a table. Drop its budget if `above`, the settings that override the recipe, has a budget."""
+    """Read a recipe as a table. Drop its budget if the overriding settings (`above`) contain a budget."""
     return _without_replaced_budget(read_toml(path), above)
 
 
 def _without_replaced_budget(table: Table, above: Table) -> Table:
-    """Remove the budget from the table of a recipe if `above`, the settings that override it, has a budget."""
+    """Remove the budget from a recipe's table if the overriding settings (`above`) contain a budget."""
     if "training" not in table or not any(name in above.get("training", {}) for name in BUDGETS):
         return table
     return {**table, "training": {key: value for key, value in table["training"].items() if key not in BUDGETS}}
@@ -121,7 +121,7 @@ def without_score_task(given: Table) -> Table:
 
 
 def _reading(recipe: Recipe, given: Table) -> ReadingOptions:
-    """Return the options for reading files. What `given` does not set is detected: kind of labels, pairs of texts."""
+    """Return the options for reading files. The kind of labels and text pairs are detected unless `given` sets them."""
     reading, separator, model = reading_of(recipe), recipe.data.label_separator, given.get("model", {})
     columns = reading.columns
     if "problem_type" not in model:

@@ -154,7 +154,7 @@ class QuotedRows:
         return mended or first.split(self._mark), False
 
     def _swallows(self, cells: Cells) -> bool:
-        """Return whether the lines taken for one row are separate rows, the first with a stray quote mark."""
+        """Return whether a stray quote mark has joined several rows into one."""
         if self._width is None:
             return False
         if len(cells) != self._width:
@@ -208,7 +208,7 @@ class LabelledLines:
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """The files of the table: only one."""
+        """The only file of the table, as a tuple."""
         return (self.file,)
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:

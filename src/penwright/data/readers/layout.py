@@ -162,7 +162,7 @@ def _fit(lines: Sequence[str], dialect: Dialect, is_cut: bool) -> Fit | None:
 
 
 def _has_written_quotes(lines: Sequence[str], dialect: Dialect) -> bool:
-    """Return whether the quote marks are CSV quoting: all surround whole cells, and not all can belong to the text."""
+    """Return whether the quote marks are CSV quoting: all enclose whole cells, and some cannot belong to the text."""
     if not dialect.quote:
         return True
     quote = dialect.quote

@@ -153,7 +153,7 @@ def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
 
 
 def _rows_of(value: object) -> Iterable[Record | Broken] | None:
-    """Return the rows in a JSON object (of columns, of rows, or with a list of rows); None if it is itself a row."""
+    """Return the rows stored in a JSON object (as columns, by row id or as a list); None if the object is a row."""
     if not isinstance(value, dict) or not value:
         return (NO_RECORD,)
     lists = [part for part in value.values() if isinstance(part, list)]

@@ -128,7 +128,7 @@ class Grid:
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """The files of the table: only one."""
+        """The only file of the table, as a tuple."""
         return (self.file,)
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:

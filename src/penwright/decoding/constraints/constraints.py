@@ -78,7 +78,7 @@ class Rules:
         return make.then(self._any_case(word.text[place:]), make.anything if word.open_after else apart)
 
     def _remainders(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
-        """Return an expression for the rest of the word, for each beginning of the word at the end of the prompt."""
+        """Return, for each prefix of the word with which the prompt ends, an expression for the rest of the word."""
         found, folded = [], prompt.casefold()
         for place in range(1, len(word.text)):
             before = prompt[:-place][-1:]
@@ -113,7 +113,7 @@ class TokenText(NamedTuple):
     """The characters that each token adds after given bytes of an incomplete character."""
 
     tokens: Int64[np.ndarray, " tokens"]  # tokens that keep the UTF-8 valid, longest text first
-    classes: Int64[np.ndarray, "tokens longest"]  # classes of the characters that each token adds
+    classes: Int64[np.ndarray, "tokens longest"]  # for each token, the character classes of the characters that it adds
     n_longer: list[int]  # number of tokens that add more than i characters, for i = 0, 1, 2, ...
     tails: Int64[np.ndarray, " tokens"]  # index of the incomplete character at the end of each token
 

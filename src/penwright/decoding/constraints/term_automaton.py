@@ -62,7 +62,7 @@ class RequiredTerm:
     times: int = 1
     bias: float = inf  # bonus in nats for each token of an optional term; inf: the term is required
     place: int | None = None  # expected number of tokens before the term
-    verbatim: bool = False  # whether the term counts once its last token is generated; a new word must then begin
+    verbatim: bool = False  # whether the term counts as soon as its last token is generated; a new word must then begin
 
     @property
     def is_hard(self) -> bool:
@@ -145,7 +145,7 @@ class ConstraintAutomaton:
         return self._stage_of(State(tuple(term.times for term in self.terms)))
 
     def after(self, stage: Stage, token: int) -> Stage:
-        """Return the stage after this token. A term counts once the next token shows that its last word is complete."""
+        """Return the stage after this token. A term counts only after the next token has confirmed its end."""
         if token not in stage.next:
             stage.next[token] = self._stage_of(self._next_state(stage.state, token))
         return stage.next[token]

@@ -170,7 +170,7 @@ class RowRng:
 
 
 class JoinedRng:
-    """Random numbers for several rows from separate generators, which may have drawn different amounts."""
+    """Random numbers for several rows from separate generators, each at its own position in its sequence."""
 
     def __init__(self, rows: Sequence[RowRng]):
         self._rows = rows

@@ -20,7 +20,7 @@ STEPS = (
     (1, 0x80, 0xBF, 0), (2, 0x80, 0xBF, 1), (3, 0x80, 0xBF, 2),
     (4, 0xA0, 0xBF, 1), (5, 0x80, 0x9F, 1), (6, 0x90, 0xBF, 2), (7, 0x80, 0x8F, 2),
 )  # fmt: skip
-MISSING = np.array([0, 1, 2, 3, 2, 2, 3, 3, 255])  # bytes missing in each state
+MISSING = np.array([0, 1, 2, 3, 2, 2, 3, 3, 255])  # number of bytes still missing in each state
 BROKEN = N_STATES = 8  # the state of invalid UTF-8
 MOST_LEFT = 3  # with this many tokens left, any character can be completed
 FREE = N_STATES * (MOST_LEFT + 1)  # index of the rules for constrained texts, which UTF-8 does not restrict

@@ -56,7 +56,10 @@ VALUE_NAMES: dict[str, dict[object, object]] = {  # for each of our settings: {v
 
 
 def first_of(*names: str) -> Callable[[Tensors], Tensors]:
-    """Return a `prepare` function that renames a shared tensor to the first of its names; files may use any of them."""
+    """Return a `prepare` function that renames a shared tensor to the first of these names.
+
+    A file may store the tensor under any of the names.
+    """
 
     def prepare(tensors: Tensors) -> Tensors:
         found = next((name for name in names if name in tensors), None)

@@ -1,4 +1,4 @@
-"""Conversion tables for models that write text: GPT-2, Llama, Mistral, Qwen2 and Qwen3."""
+"""Conversion tables for language models: GPT-2, Llama, Mistral, Qwen2 and Qwen3."""
 
 from dataclasses import replace
 

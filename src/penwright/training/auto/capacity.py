@@ -63,7 +63,7 @@ TOKENS_PER_PARAMETER: dict[Task, float] = {
     "encode": 1.0,
 }
 SHORT_SHARE = 0.4  # fraction of TOKENS_PER_PARAMETER that suffices for text generation with a budget below SHORT
-# Maximum number of parameters per token of the corpus. Larger models overfit, soonest with one label per text.
+# Maximum number of parameters per token of the corpus. Larger models overfit, classifiers soonest.
 PARAMETERS_PER_TOKEN: dict[Task, float] = {
     "generate": 12.0,
     "chat": 12.0,
@@ -82,7 +82,7 @@ MAX_FLOPS_GAIN = 1.5
 
 
 class CapacityPlanner:
-    """An estimator of how much training fits into the budget. It always reads the latest choices of the plan.
+    """An estimator of how much training fits into the budget. It always uses the plan's latest choices.
 
     Methods take the name of a model size, or None for the model that the settings describe.
     """

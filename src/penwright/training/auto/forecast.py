@@ -47,7 +47,7 @@ def compressed_bits(before: bytes, text: bytes) -> float:
 
 
 def forecast_bits(compressed: float, corpus_bytes: int, epochs: float, minutes: float | None) -> Forecast:
-    """Forecast the bits per byte for a text that is read for this many epochs in this many minutes."""
+    """Forecast the bits per byte after training on a text for this many epochs in this many minutes."""
     middle = compressed * _ratio(corpus_bytes, epochs)
     above = ABOVE + YOUNG * max(0.0, 1 - epochs)
     doublings = 0

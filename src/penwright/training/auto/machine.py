@@ -45,7 +45,7 @@ class Machine(NamedTuple):
     precision: torch.dtype  # number format of matrix products; weights stay in float32
     reasons: tuple[str, ...]
     ranks: Ranks = ALONE
-    decoding_threads: int | None = None  # torch's number of threads before training, with which later processes decode
+    decoding_threads: int | None = None  # torch's number of threads before training, for decoding in later processes
 
 
 def choose_machine(settings: TrainingSettings) -> Machine:

@@ -24,7 +24,7 @@ PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3
 FINE_BATCH, FINE_RATE, NARROW_RATE, NARROW_STEPS, WIDTH_OF_BERT = 768, 5e-5, 2e-4, 200, 768
 NEEDS_EMBEDDINGS = {"add_tokens", "contrastive"}  # settings of fine-tuning that need trained embeddings
 FEW_LABELS = 64  # texts per label up to which a pretrained encoder is tuned contrastively
-# Largest vocabulary whose bigrams are learned within seconds, and the number of epochs from which they help no more:
+# Largest vocabulary whose bigrams are learned within seconds, and the number of epochs from which they no longer help:
 # 4 % fewer bits after 5.7 epochs, about as many after 7.2 (measured).
 MOST_BIGRAMMED, BIGRAM_EPOCHS = 8192, 6.0
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
@@ -99,13 +99,13 @@ class _Planner:
             vocabulary, reason = self._vocabulary()
             self._suggest("tokenizer.vocab_size", vocabulary, reason)
             if self.facts.task in ("classify", "encode"):
-                reason = "a word gets the same tokens at the start of a text as elsewhere (measured)"
+                reason = "a word gets the same tokens at the start of a text as elsewhere, which helps (measured)"
                 self._suggest("tokenizer.prefix_space", True, reason)
 
     def _prefers_characters(self) -> bool:
-        """Return whether a text-generating model should read characters, not subwords.
+        """Return whether a text-generating model should use characters, not subwords.
 
-        Characters are better for a small text, and for a medium-sized text that is read often (measured). This also
+        Characters are better for a small text, and for a medium-sized text with many epochs (measured). This also
         holds for Chinese and Japanese, where most characters are words. Return False if the settings have a
         tokenizer type or a vocabulary size.
         """
@@ -147,10 +147,10 @@ class _Planner:
             self._suggest("model.context_length", 256, "longer texts are split into sentences")
             self._suggest("training.batch_tokens", 2048, "padding included; a model learns fastest in many small steps")
         elif self.facts.task == "encode":
-            self._suggest("model.context_length", 256, "longer lines are read in parts")
+            self._suggest("model.context_length", 256, "longer lines are split into parts")
             self._suggest("training.batch_tokens", 4096, "average, padding included")
         else:
-            self._suggest("model.context_length", 256, "longer texts are read in parts")
+            self._suggest("model.context_length", 256, "longer texts are split into parts")
             batch, reason = 3072, "average, padding included; all batches have the same number of texts"
             if self._is_pretrained:
                 batch, reason = FINE_BATCH, "a pretrained model learns best in many small steps (measured)"
@@ -170,14 +170,14 @@ class _Planner:
                 if self._has_few_labels:
                     few = f"at most {FEW_LABELS} texts for each label"
                     self._suggest("finetuning.contrastive", True, f"{few}: needs fewer texts than ordinary training")
-                    self._suggest("model.ngrams", False, f"{few}: n-grams need more")
+                    self._suggest("model.ngrams", False, f"{few}: n-grams need more texts")
                 self._suggest("model.ngrams", True, "adds a linear classifier, which learns fast (measured)")
         if size is None and self.facts.task == "classify":
             self._suggest("model.n_layers", 2, "labels carry little information; more layers overfit (measured)")
         if size is None and "d_model" not in self.choices.section("model"):
             self._suggest("model.size", *self.capacity.largest_size())
         if (size is None or size in LADDER) and self._starts_from_bigrams:
-            reason = "separate embeddings and output layer can start from the bigrams of the text"
+            reason = "separate embeddings and output layer can be initialized from the bigrams of the text"
             self._suggest("model.tie_embeddings", "none", reason)
             self._suggest("training.bigram_init", True, "saves the first part of a short training (measured)")
 
@@ -197,17 +197,17 @@ class _Planner:
     def _dropout(self) -> tuple[float, str]:
         if self.facts.task == "classify":
             if self._is_taught:
-                return 0.1, "the teachers' predictions overfit less quickly than labels"
+                return 0.1, "a model overfits teachers' predictions less quickly than labels"
             return 0.3, "small labelled sets overfit quickly (measured)"
         epochs = self.capacity.epochs
         once = 3.3 if self.capacity.is_short else 1.7
-        # pairs of epochs and dropout, to be used with weight decay (measured up to 15 epochs)
+        # (limit on epochs, dropout), to be used with weight decay (measured up to 15 epochs)
         rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {amount(epochs, 'epoch')}"
 
     @property
     def _starts_from_bigrams(self) -> bool:
-        """Whether the model is a new writer with subwords and few epochs. Bigrams of characters are learned fast."""
+        """Whether to start from the text's bigrams. This helps new language models with subwords and few epochs."""
         tokenizer = self.choices.section("tokenizer")
         is_new = self.facts.task == "generate" and not self.choices.section("finetuning")
         has_subwords = tokenizer.get("type") in ("bpe", "unigram") and tokenizer["vocab_size"] <= MOST_BIGRAMMED
@@ -234,7 +234,7 @@ class _Planner:
 
     def _token_dropout(self) -> tuple[float, str]:
         if self._is_taught:
-            return 0.45, "teachers can label any part of a text, even a single word (measured)"
+            return 0.45, "lower than without teachers, since they label each text after dropout (measured)"
         return 0.6, "makes predictions depend on several words; one point higher accuracy in half the time (measured)"
 
     def _choose_optimizer(self) -> None:
@@ -264,7 +264,7 @@ class _Planner:
             return
         self.choices.suggest_type("optimizer", {"type": "muon"}, "needs far fewer steps than AdamW")
         if self.choices.section("optimizer")["type"] == "muon":
-            self._suggest("optimizer.weight_decay", 0.1, "less overfitting if a text is read often (measured)")
+            self._suggest("optimizer.weight_decay", 0.1, "less overfitting in training with many epochs (measured)")
         if self.facts.task == "translate" and self.choices.section("optimizer")["type"] == "muon":
             reason = "high for the embeddings, each of which is updated rarely (measured)"
             self._suggest("optimizer.adamw.learning_rate", 0.02, reason)

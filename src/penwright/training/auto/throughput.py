@@ -56,7 +56,7 @@ FEW_TOKENS = 8192  # tokens per batch on each GPU below which the estimated thro
 def throughput_meter(
     machine: Machine, task: Task, n_labels: int = 2, lora: LoraSettings | None = None
 ) -> MeasureThroughput:
-    """Return a function that measures the tokens per second of training; 0 if GPU memory is too small."""
+    """Return a function that measures training throughput: the tokens per second, or 0 if GPU memory runs out."""
 
     def measure(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
         model = make_model(task, vocab_size, settings, n_labels, lora).to(machine.device).train()
@@ -150,7 +150,7 @@ class ClusterEstimate(NamedTuple):
     reason: str
     bytes_per_gpu: float
     tokens_per_second: float
-    tokens_per_gpu: float  # tokens per GPU and batch
+    tokens_per_gpu: float  # tokens per batch on each GPU
 
     @property
     def is_underused(self) -> bool:
@@ -159,7 +159,7 @@ class ClusterEstimate(NamedTuple):
 
 
 def estimate_cluster(recipe: Recipe, size: Size, n_gpus: int, gpu: Gpu) -> ClusterEstimate:
-    """Estimate the speed and the duration of training on several GPUs. `size` is for the batch of the recipe."""
+    """Estimate the speed and the duration of training on several GPUs. `size` must belong to the recipe's batch."""
     training = recipe.training
     states = float(ADAMW_BYTES * size.parameters)
     activations = (size.training_bytes - states) / 2 / n_gpus  # bfloat16 halves the memory of the float32 activations

@@ -255,7 +255,7 @@ class Heartbeat:
                         f"rank {self.watched} was stopped or cannot be reached: no sign of life for "
                         f"{BEAT * SILENT_BEATS:.0f} seconds. All ranks end. Everything saved so far is intact"
                     )
-        except RuntimeError:  # the store ends with torchrun's agent
+        except RuntimeError:  # the store is gone once torchrun's agent has ended
             if not ended.is_set():
                 self._end("torchrun has ended, so this rank ends" if self.rank == 0 else "")
 

@@ -38,7 +38,7 @@ def choose_parallelism(n_bytes: float, memory: float, *, can_shard: bool) -> tup
     if n_bytes <= FITS * memory:
         return "ddp", sizes
     if not can_shard:
-        return "ddp", f"{sizes}, but only writers and translators without LoRA can be sharded"
+        return "ddp", f"{sizes}, but only language models and translators without LoRA can be sharded"
     return "fsdp", f"{sizes}, so each process holds only a shard of them"
 
 

@@ -24,7 +24,7 @@ from penwright.translation.constraints.requirements import Constraint, DraftRepo
 from penwright.translation.results import ConstrainedSegment, Segment, SegmentResult, source_tokens
 
 BATCH_TOKENS = 2048  # maximum number of target tokens per batch, padding included; limits the memory for logits
-MIN_LOSS = 1.0  # minimum loss of log-probability, in nats, for a word that translates hidden tokens
+MIN_LOSS = 1.0  # minimum drop in log-probability, in nats, of the word that translates hidden tokens
 
 
 class HiddenSource(NamedTuple):
