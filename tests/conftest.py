@@ -29,6 +29,25 @@ def seeded() -> None:
     torch.set_num_threads(1)  # test models are small, and training in this process changes the number
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_training() -> Iterator[None]:
+    """Let plans time a single small step of each size, and runs evaluate twice and write short samples.
+
+    Tests that depend on one of these numbers set it.
+    """
+    from penwright.tasks import generation
+    from penwright.training import loop
+    from penwright.training.auto import throughput
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(throughput, "STEPS", 1)
+        patch.setattr(throughput, "MOST_TOKENS", 256)
+        patch.setattr(generation, "SAMPLE_TOKENS", 20)
+        patch.setattr(generation, "FEW_TOKENS", 10)
+        patch.setattr(loop, "EVALUATIONS", 2)
+        yield
+
+
 BROWSER = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]  # no other host resolves
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 

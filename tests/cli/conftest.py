@@ -4,7 +4,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,6 @@ import torch
 
 from penwright.cli.main import main
 from penwright.run.folder import Run
-from penwright.training.auto import throughput
 from penwright.training.distributed.launcher import STOP_SIGNALS
 
 QUICK = [
@@ -47,14 +46,6 @@ Command = Callable[..., CommandResult]
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["PENWRIGHT_CACHE"] = str(tmp_path_factory.mktemp("cache"))  # commands in other processes see it too
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_step_measurement() -> Iterator[None]:
-    """Let plans time a single step of each size: these tests do not depend on accurate timings."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(throughput, "STEPS", 1)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from .conftest import Command
 
 HOSTILE = "\x1b[31m\x07\x1b]0;title\x07\x9b5n\u202egnp.\r"  # colours, a bell, a title, a C1 command, a reversal
 
-# Runs each command line of standard input in a fork, with some streams closed or connected to a terminal.
+# Runs command lines in forks, with some streams closed or connected to a terminal. Each line of standard input is a
+# folder and a list of cases.
 FORKS = """
 import json, os, pty, sys
 import penwright.cli.main as cli, penwright.workflows.resume, penwright.cli.progress, penwright.cli.questions
@@ -65,18 +67,35 @@ def run(arguments, closed=(), terminal=False, environment={}):
     os.close(there), os.close(read)
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), output.decode("latin-1")]
 
-print(json.dumps([run(**each) for each in json.load(sys.stdin)]))
+for line in sys.stdin:
+    folder, cases = json.loads(line)
+    os.chdir(folder)
+    print(json.dumps([run(**each) for each in cases]), flush=True)
 """
+RunForked = Callable[[list[dict[str, object]]], list[tuple[int, str]]]
 
 
-def run_forked(cases: list[dict[str, object]], cwd: Path) -> list[tuple[int, str]]:
-    """Return the exit code of each case and its output, decoded as Latin-1."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKS],
-        input=json.dumps(cases), capture_output=True, text=True, check=False, cwd=cwd,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return [(code, output) for code, output in json.loads(done.stdout)]
+@pytest.fixture(scope="module")
+def forking() -> Iterator[subprocess.Popen[str]]:
+    """The process that forks."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKS]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    yield process
+    process.communicate()
+    assert process.returncode == 0
+
+
+@pytest.fixture
+def run_forked(forking: subprocess.Popen[str], tmp_path: Path) -> RunForked:
+    """A function that returns the exit code of each case and its output, decoded as Latin-1."""
+
+    def run(cases: list[dict[str, object]]) -> list[tuple[int, str]]:
+        assert forking.stdin is not None and forking.stdout is not None
+        forking.stdin.write(f"{json.dumps([str(tmp_path), cases])}\n")
+        forking.stdin.flush()
+        return [(code, output) for code, output in json.loads(forking.stdout.readline())]
+
+    return run
 
 
 @given(st.text())
@@ -123,35 +142,35 @@ def commands(runs: Path, corpora: Path) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def test_no_command_crashes_with_closed_streams(runs: Path, corpora: Path, tmp_path: Path) -> None:
+def test_no_command_crashes_with_closed_streams(run_forked: RunForked, runs: Path, corpora: Path) -> None:
     every = [{"arguments": line, "closed": [0, 1, 2]} for line in commands(runs, corpora)]
     one = [{"arguments": line, "closed": [n % 3]} for n, line in enumerate(commands(runs, corpora))]
     cases = [*every, *one]
-    for case, (code, output) in zip(cases, run_forked(cases, tmp_path), strict=True):
+    for case, (code, output) in zip(cases, run_forked(cases), strict=True):
         assert code in (0, 1, 2) and "Traceback" not in output, (case, output)
 
 
-def test_closed_standard_input_is_named_in_the_error(runs: Path, tmp_path: Path) -> None:
-    ((code, output),) = run_forked([{"arguments": ["translate", str(runs / "translator")], "closed": [0]}], tmp_path)
+def test_closed_standard_input_is_named_in_the_error(run_forked: RunForked, runs: Path) -> None:
+    ((code, output),) = run_forked([{"arguments": ["translate", str(runs / "translator")], "closed": [0]}])
     assert code == 1 and "standard input cannot be read" in output
 
 
-def test_no_command_crashes_in_an_ascii_locale(runs: Path, corpora: Path, tmp_path: Path) -> None:
+def test_no_command_crashes_in_an_ascii_locale(run_forked: RunForked, runs: Path, corpora: Path) -> None:
     cases: list[dict[str, object]] = [
         {"arguments": line, "environment": {"PYTHONIOENCODING": "ascii", "TERM": "xterm"}, "terminal": place % 2 == 0}
         for place, line in enumerate(commands(runs, corpora))
     ]
-    for case, (code, output) in zip(cases, run_forked(cases, tmp_path), strict=True):
+    for case, (code, output) in zip(cases, run_forked(cases), strict=True):
         assert code in (0, 1, 2) and "Traceback" not in output, (case, output)
 
 
-def test_json_output_is_valid_in_any_encoding(runs: Path, tmp_path: Path) -> None:
+def test_json_output_is_valid_in_any_encoding(run_forked: RunForked, runs: Path) -> None:
     arguments = ["classify", str(runs / "classifier"), "Zażółć 😀", "--json"]
-    ((code, output),) = run_forked([{"arguments": arguments, "environment": {"PYTHONIOENCODING": "latin-1"}}], tmp_path)
+    ((code, output),) = run_forked([{"arguments": arguments, "environment": {"PYTHONIOENCODING": "latin-1"}}])
     assert code == 0 and json.loads(output.split("\n")[0])["text"] == "Zażółć 😀"
 
 
-def test_terminal_output_is_escaped_and_piped_output_is_not(runs: Path, tmp_path: Path) -> None:
+def test_terminal_output_is_escaped_and_piped_output_is_not(run_forked: RunForked, runs: Path) -> None:
     lines = [
         ["generate", str(runs / "writer"), HOSTILE, "--max-new-tokens", "3"],
         ["classify", str(runs / "classifier"), HOSTILE],
@@ -165,12 +184,12 @@ def test_terminal_output_is_escaped_and_piped_output_is_not(runs: Path, tmp_path
         ["train", f"--{HOSTILE}"],
     ]
     cases: list[dict[str, object]] = [{"arguments": line, "terminal": True} for line in lines]
-    for case, (code, output) in zip(cases, run_forked(cases, tmp_path), strict=True):
+    for case, (code, output) in zip(cases, run_forked(cases), strict=True):
         text = output.encode("latin-1").decode()
         assert code in (0, 1, 2), (case, output)
         for command in ("\x1b[31m", "\x07", "\x1b]", "\x9b", "\u202e"):
             assert command not in text, (case, text)
-    ((_, output),) = run_forked([{"arguments": lines[0]}], tmp_path)
+    ((_, output),) = run_forked([{"arguments": lines[0]}])
     assert output.encode("latin-1").decode().startswith(HOSTILE)
 
 

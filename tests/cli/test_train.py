@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -80,13 +81,50 @@ def test_task_is_inferred_from_the_data(penwright: Command, corpora: Path, data:
     assert plan["recipe"]["task"] == task
 
 
-def wait_for_checkpoint(folder: Path, process: subprocess.Popen[str], step: int) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        if folder.is_dir() and any(checkpoint.step >= step for checkpoint in Run(folder).checkpoints()):
-            return
-        time.sleep(0.02)
-    pytest.fail(f"no checkpoint: {process.communicate()[1]}")
+# Runs each command line of standard input in a fork, which needs no time to import torch. For each, prints the process
+# id and then the exit code.
+FORKS = """
+import json, os, sys
+import penwright.cli.main as cli, penwright.cli.progress, penwright.workflows.train, penwright.workflows.resume
+for line in sys.stdin:
+    arguments, errors = json.loads(line)
+    if (child := os.fork()) == 0:
+        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
+        sys.argv = ["penwright", *arguments]
+        cli.main()
+        os._exit(0)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+TrainAndStop = Callable[[Path, signal.Signals, Sequence[object]], tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def train_and_stop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainAndStop]:
+    """A function that trains in another process until step 20 is saved, and sends it a signal.
+
+    It returns the exit code and the standard error.
+    """
+    command = [sys.executable, "-c", FORKS]
+    forking = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert forking.stdin is not None and forking.stdout is not None
+
+    def train(run: Path, number: signal.Signals, arguments: Sequence[object]) -> tuple[int, str]:
+        errors = tmp_path_factory.mktemp("forked") / "stderr"
+        line = ["train", "--run", run, *arguments]
+        forking.stdin.write(f"{json.dumps([[str(each) for each in line], str(errors)])}\n")
+        forking.stdin.flush()
+        process = int(forking.stdout.readline())
+        deadline = time.monotonic() + 120
+        while not run.is_dir() or not any(checkpoint.step >= 20 for checkpoint in Run(run).checkpoints()):
+            assert time.monotonic() < deadline, f"no checkpoint: {errors.read_text('utf-8')}"
+            time.sleep(0.02)
+        os.kill(process, number)
+        return int(forking.stdout.readline()), errors.read_text("utf-8")
+
+    yield train
+    forking.stdin.close()
+    forking.wait()
 
 
 def weights_of(folder: Path) -> bytes:
@@ -94,6 +132,7 @@ def weights_of(folder: Path) -> bytes:
 
 
 STOPPABLE = [*QUICK, "--steps", "120", "--set", "training.evaluate_every=20", "--set", "model.dropout=0.2"]
+STOPPABLE += ["--set", "decoding.max_new_tokens=8"]
 
 
 @pytest.fixture(scope="module")
@@ -106,17 +145,17 @@ def uninterrupted(penwright: Command, corpora: Path, tmp_path_factory: pytest.Te
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, *STOP_SIGNALS], ids=lambda number: number.name)
 def test_stopped_run_resumes_to_identical_weights(
-    penwright: Command, corpora: Path, uninterrupted: Path, tmp_path: Path, number: signal.Signals
+    penwright: Command,
+    train_and_stop: TrainAndStop,
+    corpora: Path,
+    uninterrupted: Path,
+    tmp_path: Path,
+    number: signal.Signals,
 ) -> None:
     interrupted = tmp_path / "broken"
-    training = ["train", str(corpora / "novel.txt"), "--run", str(interrupted), *STOPPABLE]
-    command = [sys.executable, "-m", "penwright", *training]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    wait_for_checkpoint(interrupted, process, 20)
-    os.kill(process.pid, number)
-    stderr = process.communicate()[1]
-    if number != signal.SIGKILL:
-        assert process.returncode == 130 and f"--resume {interrupted}" in stderr
+    code, stderr = train_and_stop(interrupted, number, [corpora / "novel.txt", *STOPPABLE])
+    assert code == (-number if number == signal.SIGKILL else 130)
+    assert number == signal.SIGKILL or f"--resume {interrupted}" in stderr
     assert Run(interrupted).checkpoints()[-1].step < 120
     resumed = penwright("train", "--resume", interrupted)
     assert resumed.returncode == 0, resumed.stderr
@@ -126,18 +165,14 @@ def test_stopped_run_resumes_to_identical_weights(
 
 
 def test_killed_lora_run_resumes_to_identical_weights(
-    penwright: Command, corpora: Path, runs: Path, tmp_path: Path
+    penwright: Command, train_and_stop: TrainAndStop, corpora: Path, runs: Path, tmp_path: Path
 ) -> None:
     kept = ["--set", "training.threads=1", "--set", "training.device=cpu", "--set", "training.batch_tokens=128"]
     options = [*kept, "--lora", 2, "--from", runs / "writer", "--steps", 120, "--set", "training.evaluate_every=20"]
-    options += ["--set", "model.dropout=0.2", "--set", "decoding.max_new_tokens=20"]
+    options += ["--set", "model.dropout=0.2", "--set", "decoding.max_new_tokens=8"]
     whole, interrupted = tmp_path / "whole", tmp_path / "broken"
     assert penwright("train", corpora / "novel.txt", "--run", whole, *options).returncode == 0
-    command = [sys.executable, "-m", "penwright", "train", corpora / "novel.txt", "--run", interrupted, *options]
-    process = subprocess.Popen([str(each) for each in command], stderr=subprocess.PIPE, text=True)
-    wait_for_checkpoint(interrupted, process, 20)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    train_and_stop(interrupted, signal.SIGKILL, [corpora / "novel.txt", *options])
     assert Run(interrupted).checkpoints()[-1].step < 120
     resumed = penwright("train", "--resume", interrupted)
     assert resumed.returncode == 0, resumed.stderr

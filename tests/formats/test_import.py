@@ -1,6 +1,7 @@
 """Hub folders are imported as runs, with tokenizers of every kind. Invalid ones are refused and leave no files."""
 
 import json
+import shutil
 import struct
 from pathlib import Path
 
@@ -20,8 +21,8 @@ from penwright.formats.huggingface_tokenizer import read_tokenizer
 from penwright.generation.generator import Generator
 from penwright.languages import Languages
 from penwright.losses import summed_loss
-from penwright.tasks import TASKS, RunContext
-from penwright.tasks.generation import FEW_TOKENS, SAMPLE_TOKENS
+from penwright.tasks import TASKS, RunContext, generation
+from penwright.tasks.generation import FEW_TOKENS, SAMPLE_TOKENS  # before tests make them smaller
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import Message
 from penwright.tokenizers.foreign import ForeignTokenizer
@@ -63,10 +64,10 @@ def save_model(model: torch.nn.Module, folder: Path) -> None:
     model.eval().save_pretrained(folder)
 
 
-@pytest.fixture
-def llama(tmp_path: Path) -> Path:
-    """A folder with a tiny Llama and a byte-level BPE."""
-    folder = tmp_path / "llama"
+@pytest.fixture(scope="module")
+def saved_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny Llama and a byte-level BPE. Tests change copies of it."""
+    folder = tmp_path_factory.mktemp("saved") / "llama"
     library = LibraryTokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
@@ -79,9 +80,15 @@ def llama(tmp_path: Path) -> Path:
     library.save(str(folder / "tokenizer.json"))
     write(folder / "tokenizer_config.json", {"bos_token": "<s>", "eos_token": "</s>"})
     config = transformers.LlamaConfig(**LLAMA, vocab_size=library.get_vocab_size(), bos_token_id=0, eos_token_id=1)
+    torch.manual_seed(0)
     save_model(transformers.LlamaForCausalLM(config), folder)
     (folder / "README.md").write_text("---\nlanguage: en\nlicense: mit\n---\n# A model\n", encoding="utf-8")
     return folder
+
+
+@pytest.fixture
+def llama(saved_llama: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved_llama, tmp_path / "llama"))
 
 
 def write(path: Path, content: object) -> None:
@@ -458,6 +465,11 @@ def export_gguf(llama: Path, tmp_path: Path) -> Path:
     return tmp_path / "gguf" / "model.gguf"
 
 
+@pytest.fixture(scope="module")
+def saved_gguf(saved_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_gguf(saved_llama, tmp_path_factory.mktemp("gguf"))
+
+
 def test_gguf_file_is_read_in_its_precision(llama: Path, tmp_path: Path) -> None:
     path = export_gguf(llama, tmp_path)
     ours, before = penwright.import_model(path, tmp_path / "run"), penwright.load(tmp_path / "for-gguf")
@@ -485,9 +497,9 @@ def test_gguf_file_is_read_in_its_precision(llama: Path, tmp_path: Path) -> None
         ),
     ],
 )
-def test_damaged_gguf_file_is_refused(damage, message, llama: Path, tmp_path: Path) -> None:
-    path = export_gguf(llama, tmp_path)
-    path.write_bytes(damage(path.read_bytes()))
+def test_damaged_gguf_file_is_refused(damage, message, saved_gguf: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(damage(saved_gguf.read_bytes()))
     assert_import_is_refused(path, tmp_path, message)
 
 
@@ -648,7 +660,9 @@ def test_invalid_chat_template_is_dropped_with_a_note(
 
 
 PAIRS = [(f"The {a} sat on the {b}.", f"Der {a} sitzt auf der {b}.") for a in ("cat", "dog", "mat") for b in "abcdefgh"]
-FAST_TRAINING = {"training": {"steps": 2, "batch_tokens": 256, "precision": "float32", "compile": "off"}}
+FAST_TRAINING = {
+    "training": {"steps": 2, "evaluate_every": 2, "batch_tokens": 256, "precision": "float32", "compile": "off"}
+}
 
 
 def write_pairs(folder: Path) -> Path:
@@ -691,13 +705,14 @@ def test_imported_translator_is_fine_tuned_and_exported(marian: Path, tmp_path: 
     (marian / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n", encoding="utf-8")
     data, base = write_pairs(tmp_path), tmp_path / "base"
     penwright.import_model(marian, base)
-    ours = penwright.train(data, run=tmp_path / "run", base=base, settings=FAST_TRAINING, quiet=True)
+    settings = merge(FAST_TRAINING, {"decoding": {"max_new_tokens": 8}})
+    ours = penwright.train(data, run=tmp_path / "run", base=base, settings=settings, quiet=True)
     assert ours.tokenizer.fingerprint == open_run(base).tokenizer.fingerprint
     record = corpus_record(open_run(tmp_path / "run").run)
     assert record.imported == corpus_record(open_run(base).run).imported
     assert not record.is_untrained
     assert penwright.evaluate(tmp_path / "run", quiet=True)
-    penwright.resume(tmp_path / "run", steps=4, quiet=True)
+    penwright.resume(tmp_path / "run", steps=2, quiet=True)
     for to in ("huggingface", "penwright"):
         penwright.export(tmp_path / "run", to, tmp_path / to)
     card = (tmp_path / "huggingface" / "README.md").read_text(encoding="utf-8")
@@ -741,10 +756,10 @@ def test_the_samples_of_an_imported_writer_on_a_cpu_are_short(llama: Path, tmp_p
     application = context.application
     assert isinstance(application, Generator)
     for sample in samples:
-        same = application.generate(sample.prompt, context.recipe.decoding, max_new_tokens=FEW_TOKENS)[0]
+        same = application.generate(sample.prompt, context.recipe.decoding, max_new_tokens=generation.FEW_TOKENS)[0]
         assert same.text == sample.completion
         lengths.append(len(same.tokens))
-    assert max(lengths) == FEW_TOKENS < SAMPLE_TOKENS
+    assert max(lengths) == generation.FEW_TOKENS < generation.SAMPLE_TOKENS and FEW_TOKENS < SAMPLE_TOKENS
 
 
 def test_the_text_of_an_imported_writer_cannot_be_kept(llama: Path, tmp_path: Path) -> None:
@@ -824,7 +839,7 @@ def test_training_from_a_hub_folder_needs_one_call(llama: Path, tmp_path: Path) 
 def test_tiny_llama_3_is_trained_exported_and_imported(tmp_path: Path) -> None:
     tiny = {"size": "llama3-1b", "d_model": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "d_ff": 64}
     settings = {"model": tiny, "tokenizer": {"type": "bpe", "vocab_size": 300}}
-    settings["training"] = {**FAST_TRAINING["training"], "steps": 20, "batch_tokens": 512, "evaluate_every": 5}
+    settings["training"] = {**FAST_TRAINING["training"], "steps": 20, "batch_tokens": 512, "evaluate_every": 10}
     ours = penwright.train(write_novel(tmp_path), run=tmp_path / "run", settings=settings, quiet=True)
     recipe = open_run(tmp_path / "run").recipe.model
     assert (recipe.n_kv_heads, recipe.feed_forward, recipe.norm.type, recipe.qk_norm) == (2, "swiglu", "rms", False)

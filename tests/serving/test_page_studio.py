@@ -32,7 +32,7 @@ DROP = """([target, name, text]) => {
   const event = new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true });
   return document.querySelector(target).dispatchEvent(event);
 }"""
-STEPS = 30
+STEPS = 8
 SIZES = [("light", 1440, 900), ("dark", 390, 844)]
 
 

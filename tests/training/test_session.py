@@ -13,6 +13,7 @@ from penwright.errors import Interrupted
 from penwright.evaluation.scores import Sample, Score
 from penwright.run.folder import Run
 from penwright.run.stop_file import clear_stop_files, is_stop_requested, request_stop, was_stopped
+from penwright.training import loop
 from penwright.training.distributed.launcher import STOP_SIGNALS
 from penwright.training.loop import Session, save_interval
 from penwright.training.observers import Observer
@@ -356,8 +357,14 @@ def test_saved_state_includes_the_time_of_the_evaluation(run: Run, make_trainer:
     assert state["seconds"] >= record["seconds"] + 0.29
 
 
+@pytest.fixture
+def _usual_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "EVALUATIONS", 10)
+
+
+@pytest.mark.usefixtures("_usual_evaluations")
 def test_small_text_is_evaluated_early_for_any_budget(run: Run, make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(training={"steps": 400})
+    trainer = make_trainer(training={"steps": 220})
     per_epoch, recorder = trainer.batches.per_epoch, Recorder()
     Session(run, trainer, lambda: [Score("loss", 1.0)], list, [recorder]).fit()
     epochs = [step / per_epoch for step, _ in recorder.evaluated_at]
@@ -396,6 +403,7 @@ def test_checkpoints_are_saved_between_evaluations(run: Run, make_trainer: MakeT
     assert [each.step for each in run.checkpoints()] == [3, 6, 9, 12]
 
 
+@pytest.mark.usefixtures("_usual_evaluations")
 def test_save_interval_grows_with_the_budget_and_the_model_size() -> None:
     small, large = [torch.empty(1000, device="meta")], [torch.empty(30_000_000, device="meta")]
     for weight in (*small, *large):

@@ -23,6 +23,7 @@ def test_context_longer_than_the_batch_is_measured_with_one_row() -> None:
 
 def test_throughput_of_a_classifier_excludes_dropped_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
+    monkeypatch.setattr(throughput_module, "MOST_TOKENS", 4096)  # other tests time small batches
     monkeypatch.setattr(
         throughput_module, "summed_loss", lambda model, batch: seen.append(batch) or summed_loss(model, batch)
     )
@@ -54,7 +55,7 @@ def test_steps_are_timed_until_the_two_fastest_agree(
     durations: list[float], fastest: float, n_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, left = [0.0], list(durations)
-    monkeypatch.setattr(throughput_module, "STEPS", 3)  # the tests of commands time a single step
+    monkeypatch.setattr(throughput_module, "STEPS", 3)  # other tests time a single step
 
     def spend(seconds: float) -> None:
         now[0] += seconds
