@@ -78,7 +78,7 @@ def widened(model: nn.Module) -> Iterator[None]:
             weight.data = kept
 
 
-def _frozen_matrices(model: nn.Module) -> list[nn.Parameter]:
+def _frozen_matrices(model: nn.Module) -> list[Tensor]:
     return [module.weight for module in model.modules() if isinstance(module, LoraLinear)]
 
 
