@@ -293,13 +293,11 @@ def test_chosen_size_fits_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("width", "steps", "rate"), [(384, 60, 2e-4), (384, 400, 1.4e-4), (384, 2000, 1e-4), (768, 2000, 5e-5)]
-)
-def test_pretrained_encoder_gets_a_low_learning_rate(width: int, steps: int, rate: float) -> None:
+@pytest.mark.parametrize(("width", "rate"), [(384, 1e-4), (768, 5e-5)])
+def test_pretrained_encoder_gets_a_low_learning_rate(width: int, rate: float) -> None:
     model = {"d_model": width, "n_heads": 12, "n_layers": 1, "dropout": 0.1}
     tokenizer = {"type": "imported", "vocab_size": 30_000}
-    tables = {"model": model, "tokenizer": tokenizer, "training": {"steps": steps}}
+    tables = {"model": model, "tokenizer": tokenizer, "training": {"steps": 60}}
     plan = plan_for(REVIEWS, **tables, finetuning={"base": "runs/bert"})
     assert plan.recipe.finetuning.freeze_embeddings
     more = plan_for(REVIEWS, **tables, finetuning={"base": "runs/bert", "add_tokens": 100})

@@ -19,9 +19,8 @@ LORA_RATE = 1e-2  # learning rate of adapters (measured: better than 2e-3 after 
 # Usual learning rates for fine-tuning pretrained models, in full and with adapters.
 PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3
 # Batch size in tokens and learning rate for pretrained models that become classifiers: BERT's values, and a higher
-# rate for models that are narrower than BERT (measured with MiniLM, whose width is 384). With more than NARROW_STEPS
-# steps, the higher rate falls with their square root, down to a half.
-FINE_BATCH, FINE_RATE, NARROW_RATE, NARROW_STEPS, WIDTH_OF_BERT = 768, 5e-5, 2e-4, 200, 768
+# rate for models that are narrower than BERT (measured with MiniLM, whose width is 384).
+FINE_BATCH, FINE_RATE, NARROW_RATE, WIDTH_OF_BERT = 768, 5e-5, 1e-4, 768
 NEEDS_EMBEDDINGS = {"add_tokens", "contrastive"}  # settings of fine-tuning that need trained embeddings
 FEW_LABELS = 64  # texts per label up to which a pretrained encoder is tuned contrastively
 # Largest vocabulary whose bigrams are learned within seconds, and the number of epochs from which they no longer help:
@@ -242,8 +241,7 @@ class _Planner:
             has_adapters = bool(self.choices.section("lora"))
             full = PRETRAINED_RATE
             if self.facts.task == "classify":
-                narrow_rate = round(NARROW_RATE * min(1.0, max(0.5, (NARROW_STEPS / self.capacity.steps) ** 0.5)), 5)
-                full = narrow_rate if self.choices.number("model.d_model") < WIDTH_OF_BERT else FINE_RATE
+                full = NARROW_RATE if self.choices.number("model.d_model") < WIDTH_OF_BERT else FINE_RATE
             usual = PRETRAINED_LORA_RATE if has_adapters else full
             rate = usual if self._is_pretrained else LORA_RATE
             adamw: Table = {"type": "adamw", "learning_rate": rate, "weight_decay": 0.0}
