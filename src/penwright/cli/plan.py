@@ -1,7 +1,9 @@
 """The `penwright plan` command: show what would be trained, and what to expect of it."""
 
 from dataclasses import asdict
+from itertools import islice
 from math import ceil
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 LONGEST_SIDE = 100  # maximum number of characters per side of an example in the preview
 FEW_EXAMPLES = 50  # number of labelled texts below which a warning is printed
+RARE = 0.1  # share of a rare label, relative to that of equally frequent labels, up to which --balance is advised
 FEW_BYTES = 20_000  # size of the training text, in bytes, below which a warning is printed
 IMPROVES = "should improve the model", "would hardly improve the model"
 NGpus = Annotated[int | None, typer.Option(help="Also estimate training on this many GPUs.", min=1)]
@@ -246,6 +249,7 @@ def _task_and_data(prepared: "Prepared") -> "Iterator[str]":
 def _problems(prepared: "Prepared") -> "Iterator[str]":
     """Yield a warning for each reason why the model may perform poorly, or may not fit in memory."""
     from penwright.training.auto.choices import amount
+    from penwright.workflows import api
 
     plan = prepared.plan
     if plan.minutes_wanted is not None:
@@ -264,10 +268,29 @@ def _problems(prepared: "Prepared") -> "Iterator[str]":
                 f"too few texts: a model can only memorise {counted(corpus.n_training, 'labelled text')}. To classify "
                 "new texts, it needs dozens for each label, or an imported encoder to start from (--from)"
             )
+        yield from _note_on_rare_label(prepared)
+        for encoder in islice(api.encoders_beside(prepared), 1):
+            yield (
+                f"better start: {encoder} holds a pretrained encoder. If it knows the language of these texts, "
+                f"--from {quote(str(encoder))} usually classifies better after the same time"
+            )
     elif corpus.training_bytes < FEW_BYTES:
         yield (
             f"too little text: a model can only memorise {counted(corpus.training_bytes, 'byte')}. "
             "To do well on new text, it needs a few hundred thousand bytes"
+        )
+
+
+def _note_on_rare_label(prepared: "Prepared") -> "Iterator[str]":
+    """Yield advice if one of the labels is far rarer than the others, and the labels are not balanced."""
+    counts, model = prepared.corpus.label_counts, prepared.plan.recipe.model
+    if model.balanced or model.problem_type != "single_label_classification":
+        return
+    rarest, n = min(counts, key=lambda label: counts[label]), sum(counts.values())
+    if counts[rarest] * len(counts) <= RARE * n:
+        yield (
+            f"rare label: {rarest} has {100 * counts[rarest] / n:.2g} % of the texts, and will hardly be predicted. "
+            "To find more of its texts, add --balance"
         )
 
 

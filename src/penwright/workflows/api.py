@@ -1,7 +1,7 @@
 """A single place to import the workflows from, for the commands and the Python API."""
 
 from penwright.training.distributed.launcher import is_launched, launch
-from penwright.workflows.alternatives import budget_options, columns_of, forecast, size_options
+from penwright.workflows.alternatives import budget_options, columns_of, encoders_beside, forecast, size_options
 from penwright.workflows.ensemble import member_settings, minutes_for, train_ensemble
 from penwright.workflows.evaluate import check_labels, evaluate, novelty
 from penwright.workflows.export import export
@@ -17,6 +17,7 @@ __all__ = [
     "budget_options",
     "check_labels",
     "columns_of",
+    "encoders_beside",
     "evaluate",
     "export",
     "follow",
