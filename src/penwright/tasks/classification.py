@@ -6,7 +6,9 @@ from math import log
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
+from torch import Tensor
 
 from penwright.classification.linear import out_of_fold
 from penwright.classification.mixture import balancing_weights, fit_mixture
@@ -119,7 +121,7 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
     return _scores([confusion_and_nll(log_probs, truth, _label_weights(context, truth))], is_balanced=is_balanced)
 
 
-def _label_weights(context: RunContext, truth: Targets) -> Outputs | None:
+def _label_weights(context: RunContext, truth: Targets) -> Float[Tensor, " n_labels"] | None:
     """Return weights that make all labels of these texts equally important in the nats, or None for equal texts."""
     if not context.recipe.model.balanced:
         return None
