@@ -214,8 +214,8 @@ def quick_predictions(
             texts = {row: text for row, text in enumerate(held_out_texts(context)) if row in chosen}
             context.linear_outputs = classifier.linear.outputs([texts[row] for row in rows.tolist()])
         initial = ENCODER_ALONE if context.recipe.tokenizer.is_pretrained else LINEAR_ALONE
-        balanced = [classifier.balance(each) for each in (outputs, context.linear_outputs)]
-        classifier.model.mixture.copy_(fit_mixture(*balanced, truth, initial))
+        encoder, linear = classifier.balance(outputs), classifier.balance(context.linear_outputs)
+        classifier.model.mixture.copy_(fit_mixture(encoder, linear, truth, initial))
     return classifier.combine(outputs, context.linear_outputs), truth
 
 
