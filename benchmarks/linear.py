@@ -109,9 +109,10 @@ def sklearn(each: LabelSet, python: str) -> Scores:
 
 def linear(each: LabelSet) -> Scores:
     """Return the log-probabilities of our linear classifier, less those of the labels if one of them is rare."""
-    model = LinearClassifier.fit(each.texts, torch.tensor(each.labels), len(each.names))
+    is_uneven = each.rare is not None
+    model = LinearClassifier.fit(each.texts, torch.tensor(each.labels), len(each.names), balanced=is_uneven)
     found: Scores = model.outputs(each.test_texts).numpy()
-    return found if each.rare is None else found - np.log(np.bincount(each.labels) / len(each.labels))
+    return found - np.log(np.bincount(each.labels) / len(each.labels)) if is_uneven else found
 
 
 def penwright(each: LabelSet, train: Path, minutes: float) -> Scores:

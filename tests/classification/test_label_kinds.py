@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from penwright.classification.fitting import fit_coefficients
-from penwright.classification.linear import fit_mixture_of_scores, fit_mixture_of_sets, mixed
+from penwright.classification.mixture import fit_mixture_of_scores, fit_mixture_of_sets, mixed
 from penwright.classification.ngrams import NgramVectorizer
 from penwright.data.corpus import Columns, LabelKind, ReadingOptions
 from penwright.data.labelled import open_labelled

@@ -3,6 +3,7 @@
 from pathlib import Path
 from time import monotonic
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -53,6 +54,43 @@ def test_coefficients_minimise_the_penalised_loss() -> None:
     optimizer.step(closure)  # type: ignore[arg-type]
     least = float(loss(weights, bias).detach())
     assert float(loss(*(part.double() for part in found[:2]))) == pytest.approx(least, abs=1e-3)
+
+
+@pytest.mark.parametrize("n_rare", [10, 60])
+def test_balanced_classifier_finds_rare_texts_that_it_has_not_seen(n_rare: int) -> None:
+    random = np.random.default_rng(0)
+
+    def make(n: int, words: str) -> list[str]:
+        return [" ".join(random.choice([*words.split(), *"abcdefghij"], 8)) for _ in range(n)]
+
+    texts = make(100 * n_rare // 5, "dull poor weak") + make(n_rare, "dull great fine")
+    labels = torch.tensor([0] * (len(texts) - n_rare) + [1] * n_rare)
+    found = LinearClassifier.fit(texts, labels, 2, balanced=True)
+    shares = torch.tensor([len(texts) - n_rare, n_rare]) / len(texts)
+    recalls = [
+        float(((found.outputs(make(200, words)) - shares.log()).argmax(-1) == label).float().mean())
+        for label, words in enumerate(("dull poor weak", "dull great fine"))
+    ]
+    assert min(recalls) > 0.8
+
+
+def test_balanced_classifier_returns_the_probabilities_of_its_texts() -> None:
+    labels = torch.tensor([0] * 180 + [1] * 20)
+    found = LinearClassifier.fit(["a film"] * 200, labels, 2, balanced=True)
+    assert found.outputs(["a film"]).exp().tolist() == [pytest.approx([0.9, 0.1], abs=0.02)]
+    again = found.refit(["a film"] * 100, labels[-100:])
+    assert again is not None and again.outputs(["a film"]).exp().tolist() == [pytest.approx([0.8, 0.2], abs=0.04)]
+
+
+def test_balanced_sample_has_all_texts_of_a_rare_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "_affordable", lambda texts, *others: 20)
+    texts = [f"a film {number}" for number in range(100)] + ["an odd plot"] * 3
+    labels = torch.tensor([0] * 100 + [1] * 3)
+    found = LinearClassifier.fit(texts, labels, 2, balanced=True)
+    assert found.notes[0] == "fitted on 20 of 103 texts to save time"
+    shares = torch.tensor([100.0, 3.0]) / 103
+    assert (found.outputs(["an odd plot"]) - shares.log()).argmax() == 1
+    assert found.outputs(["a film"]).argmax() == 0
 
 
 def test_fitting_is_deterministic() -> None:

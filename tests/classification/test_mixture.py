@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from penwright.classification.linear import ENCODER_ALONE, PRIOR, fit_mixture, mixed
+from penwright.classification.mixture import ENCODER_ALONE, PRIOR, fit_mixture, mixed
 
 
 def log_probs(labels: torch.Tensor, strength: float, seed: int) -> torch.Tensor:
@@ -44,6 +44,17 @@ def test_few_texts_leave_a_pretrained_encoder_alone() -> None:
     labels = LABELS[:3]
     weights = fit_mixture(log_probs(labels, 0.5, 0), log_probs(labels, 3.0, 1), labels, ENCODER_ALONE)
     assert weights[0] > 0.7 and weights[1] < 0.5
+
+
+def test_balancing_prefers_the_classifier_that_knows_the_rare_label() -> None:
+    labels = torch.tensor([0] * 1000 + [1] * 1000 + [2] * 100)
+    knows_rare, knows_others = (
+        torch.where((labels == 2)[:, None] == rare, log_probs(labels, 3.0, seed), log_probs(labels, 0.0, seed))
+        for rare, seed in ((True, 0), (False, 1))
+    )
+    plain = fit_mixture(knows_rare, knows_others, labels)
+    balanced = fit_mixture(knows_rare, knows_others, labels, balanced=True)
+    assert balanced[0] > 1.5 * plain[0]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -147,7 +147,10 @@ def test_balancing_predicts_a_rare_label_more_often(penwright: Command, tmp_path
         found[name] = sum(line.startswith("rare") for line in done.stdout.splitlines())
     assert found["balanced"] > found["plain"]
     scores = json.loads(penwright("evaluate", tmp_path / "balanced", "--json").stdout)
-    assert [score["name"] for score in scores] == ["macro-F1", "accuracy", "nats per text", "calibration error"]
+    names = ["balanced accuracy", "macro-F1", "accuracy", "nats per text", "calibration error"]
+    assert [score["name"] for score in scores] == names
+    note = "linear classifier of n-grams, all labels weighted equally"
+    assert [baseline["name"] for baseline in scores[0]["baselines"]] == ["always the most frequent label", note]
 
 
 def test_check_labels_finds_wrong_labels(penwright: Command, corpora: Path, tmp_path: Path) -> None:

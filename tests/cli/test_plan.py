@@ -5,8 +5,12 @@ from pathlib import Path
 import pytest
 
 from penwright.cli import plan, train
+from penwright.config import Recipe, Table, TokenizerSettings, merge, validate, write_toml
+from penwright.data.labelled import open_labelled
+from penwright.run.folder import Run
+from penwright.workflows.finetune import has_few_labels
 
-from .conftest import Command
+from .conftest import QUICK, Command
 
 
 def test_plan_shows_a_forecast_and_trains_nothing(penwright: Command, corpora: Path, tmp_path: Path) -> None:
@@ -60,6 +64,43 @@ def test_plan_without_a_forecast_says_so(penwright: Command, corpora: Path, tmp_
     options = ["--validation", held_out, "--task", "translate", "--epochs", 0.2, "--size", "nano"]
     done = penwright("plan", corpora / "pairs.tsv", *options)
     assert done.returncode == 0 and "no forecast" in done.stdout and "reads the text about 0.2 times" in done.stdout
+
+
+def test_plan_recommends_a_pretrained_encoder_beside_the_text(
+    penwright: Command, corpora: Path, runs: Path, tmp_path: Path
+) -> None:
+    recipe = Run.open(runs / "classifier").recipe
+    imported = recipe.model_copy(update={"tokenizer": TokenizerSettings(type="imported")})
+    for folder, content in (("minilm", write_toml(imported)), ("own", write_toml(recipe)), ("damaged", "task = 3")):
+        (tmp_path / "runs" / folder).mkdir(parents=True)
+        (tmp_path / "runs" / folder / "recipe.toml").write_text(content, encoding="utf-8")
+    found = {}
+    for text in ("labels.csv", "pairs.tsv"):
+        made = penwright("plan", corpora / text, "--steps", 3, *QUICK, cwd=tmp_path)
+        assert made.returncode == 0, made.stderr
+        found[text] = [line for line in made.stdout.splitlines() if line.startswith("better start:")]
+    assert [("--from runs/minilm" in line) for line in found["labels.csv"]] == [True] and not found["pairs.tsv"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"finetuning": {"contrastive": False}}, False),
+        ({"training": {"steps": 3}}, False),
+        ({"data": {"held_out": 0.2}}, False),
+        ({"tokenizer": {"type": "bpe"}}, False),
+    ],
+)
+def test_few_labels_are_not_held_out_for_a_pretrained_encoder(corpora: Path, changes: Table, expected: bool) -> None:
+    text = str(corpora / "labels.csv")
+    given: Table = {"task": "classify", "data": {"train": [text]}, "tokenizer": {"type": "imported"}}
+    given = merge(given, {"finetuning": {"base": "runs/minilm"}}, changes)
+    rest: Table = {"model": {"size": "nano"}, "schedule": {"type": "constant"}, "optimizer": {"type": "adamw"}}
+    recipe = validate(
+        Recipe, merge({"training": {"minutes": 1}} if "training" not in given else {}, rest, given), "here"
+    )
+    assert has_few_labels(recipe, given, open_labelled([text])) is expected
 
 
 def test_plan_and_train_share_their_options() -> None:

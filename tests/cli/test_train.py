@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from penwright.cli.plan import warn_of_short_members
+from penwright.cli.plan_report import warn_of_short_members
 from penwright.run.folder import Run
 from penwright.training.distributed.launcher import STOP_SIGNALS
 from penwright.workflows.plan import prepare

@@ -115,3 +115,15 @@ def test_balanced_classifier_divides_by_the_label_shares(
     expected = plain / shares
     (found,) = Classifier(model, characters, LABELS).classify("abc")
     assert [found.scores[label] for label in LABELS] == pytest.approx((expected / expected.sum()).tolist())
+
+
+def test_balanced_classifier_mixes_balanced_probabilities(
+    classifying_model: Callable[..., EncoderOnly], characters: Tokenizer
+) -> None:
+    model, shares = classifying_model(characters.vocab_size, balanced=True, ngrams=True), torch.tensor([0.7, 0.2, 0.1])
+    model.log_prior.copy_(shares.log())
+    model.mixture.copy_(torch.tensor([0.0, 2.0]))
+    linear = LinearClassifier.fit(["abc"] * 7 + ["def"] * 2 + ["hij"], torch.tensor([0] * 7 + [1] * 2 + [2]), 3)
+    expected = (linear.outputs(["abc"])[0].exp() / shares) ** 2
+    (found,) = Classifier(model, characters, LABELS, linear).classify("abc")
+    assert [found.scores[label] for label in LABELS] == pytest.approx((expected / expected.sum()).tolist())

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penwright.evaluation.classification import classification_scores, confusion_and_nll
+from penwright.evaluation.classification import balanced_accuracy, classification_scores, confusion_and_nll
 from penwright.evaluation.scores import best_threshold
 
 
@@ -35,6 +35,18 @@ def test_constant_prediction_has_a_low_macro_f1() -> None:
 
 def test_label_without_examples_is_ignored_in_macro_f1() -> None:
     assert scores_of([[5, 0, 0], [0, 5, 0], [0, 0, 0]])["macro-F1"] == pytest.approx(100.0)
+
+
+def test_balanced_accuracy_is_the_mean_recall_of_labels_with_examples() -> None:
+    score = balanced_accuracy(np.array([[90, 10, 0], [5, 5, 0], [0, 0, 0]]))
+    assert score.value == pytest.approx(70.0)
+    assert score.standard_error == pytest.approx(50 * (0.9 * 0.1 / 100 + 0.5 * 0.5 / 10) ** 0.5)
+
+
+def test_label_weights_scale_the_nats() -> None:
+    log_probs, labels = torch.tensor([[0.8, 0.2], [0.4, 0.6]]).log(), torch.tensor([0, 1])
+    _, total = confusion_and_nll(log_probs, labels, torch.tensor([1.0, 3.0]))
+    assert total.nats == pytest.approx(-np.log(0.8) - 3 * np.log(0.6))
 
 
 def test_confusion_matrix_counts_every_example_in_its_row() -> None:

@@ -171,6 +171,11 @@ def test_few_labels_get_a_small_model_for_any_budget() -> None:
     assert sizes == {"tiny"}
 
 
+def test_balanced_classifier_is_not_smoothed() -> None:
+    assert plan_for(REVIEWS).recipe.training.label_smoothing == 0.1
+    assert plan_for(REVIEWS, model={"balanced": True}).recipe.training.label_smoothing == 0
+
+
 def test_small_labelled_corpus_gets_tiny_only_if_read_often() -> None:
     few = REVIEWS._replace(n_examples=5_000, n_bytes=300_000)
     sizes = [plan_for(few, speed, training={"minutes": 2}).recipe.model.size for speed in (3e9, 1e11, 1e13)]

@@ -11,7 +11,8 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from penwright.classification.linear import LinearClassifier, mixed
+from penwright.classification.linear import LinearClassifier
+from penwright.classification.mixture import mixed
 from penwright.config import ProblemType
 from penwright.decoding.batches import Padded, diverged
 from penwright.decoding.windows import n_windows, read_windows, split
@@ -155,15 +156,18 @@ class Classifier:
     def combine(
         self, encoder: Float[Tensor, "texts n_labels"], linear: Float[Tensor, "texts n_labels"] | None
     ) -> Float[Tensor, "texts n_labels"]:
-        """Combine the outputs of the encoder with those of the linear classifier, if there is one.
+        """Combine the outputs of the encoder with those of the linear classifier, if there is one."""
+        balanced = self.balance(encoder)
+        return balanced if linear is None else mixed(balanced, self.balance(linear), self.model.mixture, self.problem)
 
-        With `model.balanced`, probabilities are divided by the shares of the labels (logit adjustment, Menon et al.
-        2021).
+    def balance(self, outputs: Float[Tensor, "texts n_labels"]) -> Float[Tensor, "texts n_labels"]:
+        """Return outputs for equally frequent labels if the model is balanced; otherwise, return them unchanged.
+
+        Probabilities are divided by the shares of the labels (logit adjustment, Menon et al. 2021).
         """
-        outputs = encoder if linear is None else mixed(encoder, linear, self.model.mixture, self.problem)
-        if self.model.settings.balanced:
-            outputs = (outputs - self.model.log_prior.to(outputs)).log_softmax(-1)
-        return outputs
+        if not self.model.settings.balanced:
+            return outputs
+        return (outputs - self.model.log_prior.to(outputs)).log_softmax(-1)
 
     def linear_outputs(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"] | None:
         """Return the outputs of the linear classifier, or None if there is no linear classifier."""

@@ -1,8 +1,4 @@
-"""A linear n-gram classifier, and its mixture with the neural classifier.
-
-It is a baseline for the neural classifier, and an optional part of it. The mixture is a weighted product of their
-probabilities, with weights fitted on held-out texts.
-"""
+"""A linear n-gram classifier: a baseline for the neural classifier, and an optional part of it."""
 
 from collections.abc import Sequence
 from math import inf
@@ -12,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn import functional as F
 
 from penwright.classification.fitting import (
     FEW_TEXTS,
@@ -24,6 +20,7 @@ from penwright.classification.fitting import (
     N_FOLDS,
     SINGLE,
     STRENGTHS,
+    ChosenStrength,
     Coefficients,
     SparseRows,
     Targets,
@@ -32,6 +29,7 @@ from penwright.classification.fitting import (
     share_of_time,
     stratified_folds,
 )
+from penwright.classification.mixture import Weights, fit_mixture
 from penwright.classification.ngrams import NgramVectorizer
 from penwright.config import ProblemType
 from penwright.errors import PenwrightError
@@ -41,16 +39,10 @@ MOST_WEIGHTS = 1 << 22  # maximum number of weights (n-grams x labels)
 SMALL_CORPUS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
 PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated, in characters
 ENOUGH_EVALUATIONS = 60  # minimum number of loss evaluations per fit; fewer texts are used if there is less time
+SMALLEST_SCALE = 0.01  # minimum scale of the weights to start a fit from
 SEARCH_SHARE = 0.6  # after vectorizing, tuning the regularization may take this share of the remaining time
 # The names of the tensors in a file. The prefix marks the classifier that was fitted on all texts.
 NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"
-# Initial weights of the encoder and of the linear classifier. A pretrained encoder is expected to be the better one.
-LINEAR_ALONE, ENCODER_ALONE = (0.0, 1.0), (1.0, 0.0)
-PRIOR = 20.0  # strength of the L2 penalty that keeps weights near their initial values; matters if there are few texts
-MOST_WEIGHT = 5.0
-ITERATIONS, HALVINGS = 20, 20
-Outputs = Float[Tensor, "texts n_labels"]
-Weights = tuple[float, float]
 
 
 class LinearClassifier(NamedTuple):
@@ -65,6 +57,7 @@ class LinearClassifier(NamedTuple):
     strength: float | None = None  # inverse regularization strength; None if the classifier was loaded
     notes: tuple[str, ...] = ()  # notes about what was left out to save time
     problem: ProblemType = SINGLE
+    balancing: Weights | None = None  # weights of the label shares and of the logits if the classifier is balanced
 
     @classmethod
     def fit(
@@ -75,25 +68,35 @@ class LinearClassifier(NamedTuple):
         seed: int = 0,
         until: float = inf,
         problem: ProblemType = SINGLE,
+        *,
+        balanced: bool = False,
     ) -> "LinearClassifier":
         """Fit the classifier. The regularization strength is tuned by cross-validation.
 
+        With `balanced`, the probabilities are calibrated for equally frequent labels, by cross-validation, too; the
+        outputs are then adjusted to the label shares of these texts.
         If necessary, use fewer texts or iterations to finish by the time `until` (on the clock of `monotonic`).
         """
-        notes = list[str]()
+        notes, log_shares = list[str](), _log_shares(labels, n_labels) if balanced else torch.zeros(n_labels)
         n = _affordable(texts, labels, n_labels, until, problem, seed)
         if n < len(texts):
             notes.append(f"fitted on {n:,} of {len(texts):,} texts to save time")
-            chosen = np.sort(np.random.default_rng(seed).permutation(len(texts))[:n])
-            texts, labels = [texts[place] for place in chosen.tolist()], labels[chosen]
+            kept = np.sort(_shuffled(labels, seed, balanced=balanced)[:n])
+            texts, labels = [texts[place] for place in kept.tolist()], labels[kept]
         vectorizer, rows = _vectorize(texts, n_labels)
         n_ngrams, folds = len(vectorizer.keys), stratified_folds(labels, seed)
         end_of_search = share_of_time(until, SEARCH_SHARE)
-        strength, start, _ = choose_strength(rows, labels, n_labels, n_ngrams, folds, end_of_search, problem)
-        found = fit_coefficients(rows, labels, n_labels, n_ngrams, strength, start, until, problem)
+        chosen = choose_strength(rows, labels, n_labels, n_ngrams, folds, end_of_search, problem)
+        begin = monotonic()
+        found = fit_coefficients(rows, labels, n_labels, n_ngrams, chosen.strength, chosen.coefficients, until, problem)
         if not found.is_complete:
             notes.append("stopped early, before convergence, to save time")
-        return cls(vectorizer, found, strength, tuple(notes), problem)
+        if not balanced:
+            return cls(vectorizer, found, chosen.strength, tuple(notes), problem)
+        last = until - (monotonic() - begin)  # when the fit of another fold must have begun
+        balancing = _balancing(rows, labels, n_labels, n_ngrams, folds, chosen, last)
+        found = _balanced(found, balancing, _log_shares(labels, n_labels), log_shares)
+        return cls(vectorizer, found, chosen.strength, tuple(notes), problem, balancing)
 
     def refit(self, texts: Sequence[str], labels: Targets, until: float = inf) -> "LinearClassifier | None":
         """Fit a new classifier on these texts, with the same regularization. Start from this classifier's weights.
@@ -108,11 +111,15 @@ class LinearClassifier(NamedTuple):
         places = np.searchsorted(vectorizer.keys, self.vectorizer.keys)
         kept = np.append(vectorizer.keys, -1)[places] == self.vectorizer.keys
         weights = torch.zeros(len(vectorizer.keys), n_labels)
-        weights[places[kept]] = self.coefficients.weights[torch.from_numpy(kept)]
+        scale = max(self.balancing[1], SMALLEST_SCALE) if self.balancing else 1.0
+        weights[places[kept]] = self.coefficients.weights[torch.from_numpy(kept)] / scale
         start = Coefficients(weights, self.coefficients.bias)
         n_ngrams = len(vectorizer.keys)
         found = fit_coefficients(rows, labels, n_labels, n_ngrams, self.strength, start, until, self.problem)
-        return LinearClassifier(vectorizer, found, self.strength, problem=self.problem)
+        if self.balancing is not None:
+            log_shares = _log_shares(labels, n_labels)
+            found = _balanced(found, self.balancing, log_shares, log_shares)
+        return self._replace(vectorizer=vectorizer, coefficients=found, notes=())
 
     def outputs(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"]:
         """Return the log-probability of each label, in double precision.
@@ -181,6 +188,62 @@ def out_of_fold(texts: Sequence[str], labels: Targets, n_labels: int, seed: int 
     return logits.log_softmax(-1)
 
 
+def _shuffled(labels: Targets, seed: int, *, balanced: bool) -> NDArray[np.int64]:
+    """Return the indices of all texts in random order. With `balanced`, begin with equally many texts of each label."""
+    order = np.random.default_rng(seed).permutation(len(labels))
+    if not balanced:
+        return order
+    by_label = np.argsort(labels.numpy()[order], kind="stable")
+    _, first, sizes = np.unique(labels.numpy()[order][by_label], return_index=True, return_counts=True)
+    ranks = np.empty(len(order), np.int64)
+    ranks[by_label] = np.arange(len(order)) - np.repeat(first, sizes)
+    return order[np.argsort(ranks, kind="stable")]
+
+
+def _balancing(
+    rows: SparseRows,
+    labels: Targets,
+    n_labels: int,
+    n_ngrams: int,
+    folds: NDArray[np.int64],
+    chosen: ChosenStrength,
+    last: float,
+) -> Weights:
+    """Return the weights of the label shares and of the logits that give the best balanced probabilities.
+
+    They are fitted on texts that the classifier has not seen, since the texts of a rare label are soon learned by
+    heart. Folds that `choose_strength` has not checked are checked now, unless it is later than `last`.
+    """
+    logits, checked = chosen.logits, np.ones(len(labels), dtype=bool) if len(labels) <= FEW_TEXTS else folds == 0
+    for fold in range(1, N_FOLDS) if len(labels) > FEW_TEXTS else ():
+        if monotonic() > last:
+            break
+        others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+        fitted = fit_coefficients(rows.take(others), labels[others], n_labels, n_ngrams, chosen.strength)
+        logits[own], checked[own] = fitted.logits(rows.take(own)), True
+    seen, truth = torch.from_numpy(checked), labels[torch.from_numpy(checked)]
+    against = -_log_shares(labels, n_labels).expand(len(truth), -1)
+    shares, scale = fit_mixture(against, logits[seen].log_softmax(-1), truth, (1.0, 1.0), balanced=True).tolist()
+    return shares, scale
+
+
+def _balanced(
+    found: Coefficients,
+    balancing: Weights,
+    log_shares: Float[Tensor, " n_labels"],
+    new_log_shares: Float[Tensor, " n_labels"],
+) -> Coefficients:
+    """Balance the probabilities of texts with the first shares of labels, and adjust them to the new shares."""
+    shares, scale = balancing
+    return Coefficients(scale * found.weights, scale * found.bias - shares * log_shares + new_log_shares)
+
+
+def _log_shares(labels: Targets, n_labels: int) -> Float[Tensor, " n_labels"]:
+    """Return the logarithm of the share of each label."""
+    counts = torch.bincount(labels, minlength=n_labels).clamp(min=1).float()
+    return (counts / counts.sum()).log()
+
+
 def _vectorize(texts: Sequence[str], n_labels: int) -> tuple[NgramVectorizer, SparseRows]:
     """Fit a TF-IDF vectorizer on these texts. Return it with their feature rows."""
     fewest = 1 if len(texts) <= SMALL_CORPUS else 2
@@ -204,70 +267,3 @@ def _affordable(
     seconds = (vectorized - begin) + ENOUGH_EVALUATIONS / FEWEST_ITERATIONS * (evaluated - vectorized)
     share = (until - evaluated) / seconds * float(sizes[len(sample) - 1] / sizes[-1])
     return min(len(texts), max(len(sample), int(share * len(texts))))
-
-
-def mixed(
-    encoder: Outputs, linear: Outputs, weights: Float[Tensor, "2"], problem: ProblemType = "single_label_classification"
-) -> Outputs:
-    """Return the outputs of the mixture in double precision: log-probabilities, multi-label logits, or scores."""
-    first, second = weights.double().cpu()
-    outputs = first * encoder.double() + second * linear.double()
-    return outputs.log_softmax(-1) if problem == "single_label_classification" else outputs
-
-
-def fit_mixture(
-    encoder: Outputs, linear: Outputs, labels: Int64[Tensor, " texts"], initial: Weights = LINEAR_ALONE
-) -> Float[Tensor, "2"]:
-    """Return the mixture weights with the lowest loss on these texts, found by Newton's method.
-
-    The sum of the weights calibrates the probabilities, like a temperature (Guo et al. 2017).
-    """
-    both = torch.stack([encoder.double(), linear.double()])
-    start = torch.tensor(initial, dtype=torch.double)
-
-    def loss(weights: Float[Tensor, "2"]) -> float:
-        log_probs = mixed(encoder, linear, weights)
-        return float(F.nll_loss(log_probs, labels, reduction="sum") + PRIOR / 2 * (weights - start).square().sum())
-
-    weights, present = start, loss(start)
-    for _ in range(ITERATIONS):
-        probs = mixed(encoder, linear, weights).exp()
-        means = (both * probs).sum(-1)
-        truth = both.gather(-1, labels.expand(2, -1)[..., None])[..., 0]
-        gradient = (means - truth).sum(-1) + PRIOR * (weights - start)
-        centred = both - means[..., None]
-        hessian = torch.einsum("anl,bnl,nl->ab", centred, centred, probs) + PRIOR * torch.eye(2, dtype=torch.double)
-        step = torch.linalg.solve(hessian, gradient)
-        for _ in range(HALVINGS):
-            moved = (weights - step).clamp(0, MOST_WEIGHT)
-            if (value := loss(moved)) <= present:
-                break
-            step = step / 2
-        else:
-            break
-        is_done = present - value < 1e-6
-        weights, present = moved, value
-        if is_done:
-            break
-    return weights.float()
-
-
-def fit_mixture_of_sets(
-    encoder: Outputs, linear: Outputs, targets: Float[Tensor, "texts n_labels"], initial: Weights = LINEAR_ALONE
-) -> Float[Tensor, "2"]:
-    """Return the mixture weights for multi-label logits. Each label of each text is a separate binary example."""
-    first, second = (
-        torch.stack([-F.softplus(logits), -F.softplus(-logits)], -1).flatten(0, 1) for logits in (encoder, linear)
-    )
-    return fit_mixture(first, second, targets.long().flatten(), initial)
-
-
-def fit_mixture_of_scores(
-    encoder: Outputs, linear: Outputs, targets: Float[Tensor, "texts n_labels"], initial: Weights = LINEAR_ALONE
-) -> Float[Tensor, "2"]:
-    """Return the mixture weights for standardized scores, by ridge regression toward the initial weights."""
-    both = torch.stack([encoder.double().flatten(), linear.double().flatten()])
-    start = torch.tensor(initial, dtype=torch.double)
-    penalty = PRIOR * torch.eye(2, dtype=torch.double)
-    weights = torch.linalg.solve(both @ both.T + penalty, both @ targets.double().flatten() + penalty @ start)
-    return weights.clamp(0, MOST_WEIGHT).float()

@@ -1,7 +1,6 @@
 """The `penwright plan` command: show what would be trained, and what to expect of it."""
 
 from dataclasses import asdict
-from math import ceil
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,27 +19,22 @@ from penwright.cli.options import (
     TextColumns,
     TokenizerSource,
     Validation,
-    counted,
     prepare_by_asking,
     print_json,
     settings_of,
     training_flags,
-    warn,
 )
+from penwright.cli.plan_report import plan_as_record, plan_in_words
 from penwright.errors import Undecided, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penwright.config import TrainingSettings
     from penwright.training.auto.forecast import Forecast
     from penwright.training.auto.planner import Plan
     from penwright.training.auto.throughput import ClusterEstimate
     from penwright.workflows.plan import Prepared
 
-LONGEST_SIDE = 100  # maximum number of characters per side of an example in the preview
-FEW_EXAMPLES = 50  # number of labelled texts below which a warning is printed
-FEW_BYTES = 20_000  # size of the training text, in bytes, below which a warning is printed
 IMPROVES = "should improve the model", "would hardly improve the model"
 NGpus = Annotated[int | None, typer.Option(help="Also estimate training on this many GPUs.", min=1)]
 GpuName = Annotated[str, typer.Option(help="Kind of GPU for --gpus: a100, h100, h200, b200, l40s or rtx4090.")]
@@ -168,132 +162,3 @@ def _expected(forecast: "Forecast") -> str:
     if forecast.accuracy is not None:
         return f"about {forecast.accuracy:.0f}% accuracy or more (a linear classifier, fitted just now, reaches this)"
     return "no forecast for this task, or for so little training"
-
-
-def plan_as_record(prepared: "Prepared") -> dict[str, object]:
-    """Return the plan as a JSON object: recipe, choices with reasons, model size and a report on the data."""
-    from penwright.workflows.plan import first_examples
-
-    plan = prepared.plan
-    choices = [choice._asdict() for choice in plan.choices]
-    record = {"recipe": plan.recipe.model_dump(mode="json"), "choices": choices, "epochs": plan.epochs}
-    return {
-        **record,
-        "minutes_wanted": plan.minutes_wanted,
-        "size": plan.size._asdict(),
-        "data": prepared.corpus.report.as_dict(),
-        "examples": first_examples(prepared.corpus),
-    }
-
-
-def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
-    """Yield the lines of a human-readable description of the plan."""
-    from penwright.workflows.plan import first_examples
-
-    plan, size = prepared.plan, prepared.plan.size
-    yield from _task_and_data(prepared)
-    yield "first examples, as the model sees them:"
-    yield from (f"  {_in_one_line(example)}" for example in first_examples(prepared.corpus))
-    yield from (f"{choice.key} = {choice.value} ({choice.reason})" for choice in plan.choices)
-    yield from (f"machine: {reason}" for reason in prepared.machine.reasons)
-    trained = f" ({size.trained:,} of them trained)" if size.trained < size.parameters else ""
-    yield (
-        f"model: {size.parameters:,} parameters{trained}, {size.flops_per_token / 1e6:.1f} MFLOP per token, "
-        f"about {size.training_bytes / 1e9:.2g} GB of memory to train"
-    )
-    yield from _problems(prepared)
-
-
-def plan_in_brief(prepared: "Prepared") -> "Iterator[str]":
-    """Yield a line on each of the most important choices, and the warnings of the plan."""
-    from penwright.training.auto.choices import amount
-    from penwright.workflows.plan import first_examples
-
-    plan, machine, recipe = prepared.plan, prepared.machine, prepared.plan.recipe
-    yield from _task_and_data(prepared)
-    yield from (f"first example: {_in_one_line(example)}" for example in first_examples(prepared.corpus)[:1])
-    tokenizer = recipe.tokenizer
-    n_tokens = f", {counted(tokenizer.vocab_size, 'token')}" if tokenizer.vocab_size else ""
-    yield f"tokenizer: {f'from {tokenizer.from_}' if tokenizer.from_ else tokenizer.type}{n_tokens}"
-    yield f"model: {f'{recipe.model.size}, ' if recipe.model.size else ''}{plan.size.parameters:,} parameters"
-    yield f"training: {_budget(recipe.training)}; reads the text about {amount(plan.epochs, 'time')}"
-    device, _, *others = machine.reasons
-    yield f"machine: {device}; precision {str(machine.precision).removeprefix('torch.')}"
-    yield from (f"machine: {other}" for other in others)
-    yield from _problems(prepared)
-    yield "--why also prints all other choices, with the reasons"
-
-
-def _budget(training: "TrainingSettings") -> str:
-    """Return the budget of a run in words."""
-    from penwright.training.auto.choices import amount, in_words
-
-    if training.minutes is not None:
-        return amount(training.minutes, "minute")
-    if training.steps is not None:
-        return counted(training.steps, "step")
-    return f"{in_words(training.tokens)} tokens" if training.tokens else amount(training.epochs or 0.0, "epoch")
-
-
-def _task_and_data(prepared: "Prepared") -> "Iterator[str]":
-    """Yield the task and why it was chosen, then the report on the data."""
-    yield f"task: {prepared.plan.recipe.task} ({prepared.reason})"
-    yield from (f"  {line}" for line in prepared.corpus.report.lines())
-
-
-def _problems(prepared: "Prepared") -> "Iterator[str]":
-    """Yield a warning for each reason why the model may perform poorly, or may not fit in memory."""
-    from penwright.training.auto.choices import amount
-
-    plan = prepared.plan
-    if plan.minutes_wanted is not None:
-        does = f"reads only {plan.epochs:.1%} of the data" if plan.epochs < 1 else "takes too few steps to learn much"
-        yield (
-            f"too short: in {amount(plan.recipe.training.minutes or 0.0, 'minute')}, this model {does}. "
-            f"Give --minutes {ceil(10 * plan.minutes_wanted) / 10:g} or more"
-        )
-    if prepared.is_too_large:
-        yield "too large: the model does not fit in the memory of this machine. Choose a smaller --size"
-    corpus = prepared.corpus
-    if prepared.plan.recipe.task == "classify":
-        starts = prepared.plan.recipe.finetuning
-        if corpus.n_training < FEW_EXAMPLES and not (starts and starts.contrastive):
-            yield (
-                f"too few texts: a model can only memorise {counted(corpus.n_training, 'labelled text')}. To classify "
-                "new texts, it needs dozens for each label, or an imported encoder to start from (--from)"
-            )
-    elif corpus.training_bytes < FEW_BYTES:
-        yield (
-            f"too little text: a model can only memorise {counted(corpus.training_bytes, 'byte')}. "
-            "To do well on new text, it needs a few hundred thousand bytes"
-        )
-
-
-def _in_one_line(example: dict[str, str]) -> str:
-    """Format an example on one line: `source => target`, `text => label`, or a line of running text."""
-    from penwright.data.profiles import shortened
-
-    return " => ".join(shortened(side, LONGEST_SIDE) for side in example.values())
-
-
-def warn_of_short_members(member: "Prepared", n_members: int) -> None:
-    """Warn if the members have too little time for an ensemble to outperform a single model."""
-    from penwright.training.auto.choices import amount
-    from penwright.training.auto.forecast import SATURATION
-    from penwright.workflows.ensemble import minutes_for
-
-    plan, minutes = member.plan, member.plan.recipe.training.minutes
-    if plan.recipe.distillation is not None or minutes is None:
-        return
-    if plan.minutes_wanted is not None:
-        warn(
-            f"each of the {n_members} members gets {amount(minutes, 'minute')}, too little to learn from. "
-            f"Give --minutes {minutes_for(n_members, plan.minutes_wanted):.2g} or more, or leave out --ensemble"
-        )
-    elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # SATURATION was measured only for this task
-        enough = minutes_for(n_members, minutes * SATURATION / plan.epochs)
-        warn(
-            f"each of the {n_members} members reads the text only about {amount(plan.epochs, 'time')}, and could learn "
-            "more from it. In the same time, a single model without --ensemble gets better results. "
-            f"An ensemble pays off from about --minutes {enough:.3g}"
-        )

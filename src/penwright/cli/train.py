@@ -27,7 +27,7 @@ from penwright.cli.options import (
     training_flags,
     without_none,
 )
-from penwright.cli.plan import plan_as_record, plan_in_brief, plan_in_words, warn_of_short_members
+from penwright.cli.plan_report import plan_as_record, plan_in_brief, plan_in_words, warn_of_short_members
 from penwright.cli.processes import NProcesses, Restarts, run_before_restart, run_in_processes
 from penwright.cli.streams import escaped
 from penwright.errors import UsageError

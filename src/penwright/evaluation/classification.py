@@ -20,15 +20,19 @@ Numbers = NDArray[np.float64]
 
 
 def confusion_and_nll(
-    log_probs: Float[Tensor, "texts n_labels"], labels: Int64[Tensor, " texts"]
+    log_probs: Float[Tensor, "texts n_labels"],
+    labels: Int64[Tensor, " texts"],
+    label_weights: Float[Tensor, " n_labels"] | None = None,
 ) -> tuple[Counts, NegativeLogLikelihood]:
     """Return the confusion matrix and the total negative log-likelihood of the true labels.
 
-    The rows of the matrix are true labels, and the columns are predicted labels.
+    The rows of the matrix are true labels, and the columns are predicted labels. `label_weights` weight the negative
+    log-likelihoods, but not the matrix.
     """
     counts = np.zeros((log_probs.shape[1], log_probs.shape[1]), dtype=np.int64)
     np.add.at(counts, (labels.numpy(), log_probs.argmax(-1).numpy()), 1)
-    return counts, NegativeLogLikelihood(float(F.nll_loss(log_probs, labels, reduction="sum")), len(labels))
+    weights = None if label_weights is None else label_weights.to(log_probs)
+    return counts, NegativeLogLikelihood(float(F.nll_loss(log_probs, labels, weights, reduction="sum")), len(labels))
 
 
 def classification_scores(counts: Counts) -> tuple[Score, ...]:
@@ -47,6 +51,15 @@ def classification_scores(counts: Counts) -> tuple[Score, ...]:
         Score("accuracy", float(accuracy), True, note, float(error)),
         Score("macro-F1", float(100 * f1[present].mean()), True, "%"),
     )
+
+
+def balanced_accuracy(counts: Counts) -> Score:
+    """Return the balanced accuracy in percent: the unweighted mean of the recalls of all labels that have examples."""
+    n = counts.sum(1)[counts.sum(1) > 0]
+    recall = np.diag(counts)[counts.sum(1) > 0] / n
+    error = 100 * float((recall * (1 - recall) / n).sum() ** 0.5) / max(1, len(n))
+    note = f"% mean recall of all labels, standard error {error:.1f}"
+    return Score("balanced accuracy", 100 * float(recall.mean()) if len(n) else 0.0, True, note, error)
 
 
 N_BINS = 10  # number of bins of equal width between 0 and 1

@@ -1,16 +1,21 @@
 """Classification with one label for each text."""
 
 from collections.abc import Sequence
+from functools import partial
 from math import log
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
+from torch import Tensor
 
-from penwright.classification.linear import fit_mixture, out_of_fold
+from penwright.classification.linear import out_of_fold
+from penwright.classification.mixture import balancing_weights, fit_mixture
 from penwright.evaluation.classification import (
     Calibration,
     Counts,
+    balanced_accuracy,
     classification_scores,
     compute_calibration,
     confusion_and_nll,
@@ -71,11 +76,12 @@ def evaluate(context: RunContext) -> Sequence[Score]:
     """Score all held-out texts, and attach a report on all labels to the first score."""
     results, mistakes, n_texts, sure, rare = [], list[Mistake](), 0, list[Confidence](), list[Confidence]()
     labels, truth = context.card.labels, true_targets(context)
+    weights = _label_weights(context, truth)
     rarer = int(torch.bincount(truth, minlength=2).argmin()) if len(labels) == 2 else 0
     for part in predictions(context):
         rare.append((part.outputs[:, rarer].exp().double().numpy(), (part.truth == rarer).numpy()))
         sure.append(_confidence(part.outputs, part.truth))
-        results.append(confusion_and_nll(part.outputs, part.truth))
+        results.append(confusion_and_nll(part.outputs, part.truth, weights))
         mistakes += worst_mistakes(*part, labels, n_texts)
         n_texts += len(part.texts)
     first, *others = _scores(results, is_balanced=context.recipe.model.balanced)
@@ -110,29 +116,45 @@ def _joined(parts: Sequence[Confidence]) -> Confidence:
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
     """Score a fixed random sample of held-out texts, and fit the weight of the linear classifier on this sample."""
-    log_probs, truth = quick_predictions(context, fit_mixture)
-    return _scores([confusion_and_nll(log_probs, truth)], is_balanced=context.recipe.model.balanced)
+    is_balanced = context.recipe.model.balanced
+    log_probs, truth = quick_predictions(context, partial(fit_mixture, balanced=is_balanced))
+    return _scores([confusion_and_nll(log_probs, truth, _label_weights(context, truth))], is_balanced=is_balanced)
+
+
+def _label_weights(context: RunContext, truth: Targets) -> Float[Tensor, " n_labels"] | None:
+    """Return weights that make all labels of these texts equally important in the nats, or None for equal texts."""
+    if not context.recipe.model.balanced:
+        return None
+    weights = balancing_weights(truth, len(context.card.labels))
+    return weights * len(truth) / weights[truth].sum()
 
 
 def _scores(results: Sequence[tuple[Counts, NegativeLogLikelihood]], *, is_balanced: bool = False) -> Sequence[Score]:
-    """Return the scores. The first one ranks checkpoints: macro-F1 with `is_balanced`, otherwise accuracy."""
+    """Return the scores. The first one ranks checkpoints: with `is_balanced`, balanced accuracy; else accuracy."""
     counts = np.sum([counts for counts, _ in results], axis=0)
     nats = sum(nll.nats for _, nll in results) / max(1, int(counts.sum()))
     accuracy, macro_f1 = classification_scores(counts)
-    return [*((macro_f1, accuracy) if is_balanced else (accuracy, macro_f1)), Score("nats per text", nats)]
+    if is_balanced:
+        note = "all labels count equally"
+        return [balanced_accuracy(counts), macro_f1, accuracy, Score("nats per text", nats, note=note)]
+    return [accuracy, macro_f1, Score("nats per text", nats)]
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     """Score baselines on all held-out texts: most frequent label, equal probabilities, linear classifier."""
-    counts = np.bincount(context.held_out.labels["label"])
-    frequent = 100 * float(counts.max() / counts.sum())
+    truth, is_balanced = true_targets(context), context.recipe.model.balanced
+    counts, weights = np.bincount(truth), _label_weights(context, truth)
+    frequent = 1 / (counts > 0).sum() if is_balanced else counts.max() / counts.sum()
+    name = "balanced accuracy" if is_balanced else "accuracy"
     found = [
-        Score("accuracy", frequent, True, note="always the most frequent label"),
+        Score(name, 100 * float(frequent), True, note="always the most frequent label"),
         Score("nats per text", log(len(context.card.labels)), note="all labels equally likely"),
     ]
-    results = [confusion_and_nll(*part) for part in linear_predictions(context)]
+    results = [confusion_and_nll(*part, weights) for part in linear_predictions(context)]
     if results:
-        found += [score._replace(note=LINEAR, standard_error=None) for score in _scores(results)]
+        note = f"{LINEAR}, all labels weighted equally" if is_balanced else LINEAR
+        scores = _scores(results, is_balanced=is_balanced)
+        found += [score._replace(note=note, standard_error=None) for score in scores]
     return found
 
 

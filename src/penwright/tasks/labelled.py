@@ -12,7 +12,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from penwright.classification.classifier import Classifier
-from penwright.classification.linear import ENCODER_ALONE, LINEAR_ALONE, LinearClassifier, Weights
+from penwright.classification.linear import LinearClassifier
+from penwright.classification.mixture import ENCODER_ALONE, LINEAR_ALONE, Weights
 from penwright.data.bucketing import LabelledBatches, TokenDropout
 from penwright.data.corpus import Labelled
 from penwright.data.labels import label_key
@@ -123,7 +124,8 @@ def fit_linear(context: RunContext, corpus: AnyCorpus, until: float = inf) -> Li
     """Fit a linear classifier on n-grams of the training texts. If there are many texts, use a random sample."""
     n_labels, seed = len(context.card.labels), context.recipe.seed
     texts, targets = some_texts(context, corpus, corpus.training, seed)
-    return LinearClassifier.fit(texts, targets, n_labels, seed, until, context.recipe.model.problem_type)
+    model = context.recipe.model
+    return LinearClassifier.fit(texts, targets, n_labels, seed, until, model.problem_type, balanced=model.balanced)
 
 
 def refit_linear(linear: LinearClassifier, context: RunContext, until: float = inf) -> LinearClassifier | None:
@@ -214,7 +216,8 @@ def quick_predictions(
             texts = {row: text for row, text in enumerate(held_out_texts(context)) if row in chosen}
             context.linear_outputs = classifier.linear.outputs([texts[row] for row in rows.tolist()])
         initial = ENCODER_ALONE if context.recipe.tokenizer.is_pretrained else LINEAR_ALONE
-        classifier.model.mixture.copy_(fit_mixture(outputs, context.linear_outputs, truth, initial))
+        encoder, linear = classifier.balance(outputs), classifier.balance(context.linear_outputs)
+        classifier.model.mixture.copy_(fit_mixture(encoder, linear, truth, initial))
     return classifier.combine(outputs, context.linear_outputs), truth
 
 
@@ -223,11 +226,11 @@ def linear_predictions(context: RunContext) -> Iterator[tuple[Outputs, Targets]]
 
     Yields nothing if the run has no linear classifier.
     """
-    texts, linear = held_out_texts(context), context.linear
+    texts, linear, classifier = held_out_texts(context), context.linear, classifier_of(context)
     if linear is None:
         return
     for truth in true_targets(context).split(most_at_once(context)):
-        yield linear.outputs(list(islice(texts, len(truth)))), truth
+        yield classifier.balance(linear.outputs(list(islice(texts, len(truth))))), truth
 
 
 def classifier_of(context: RunContext) -> Classifier:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from penwright.classification.linear import fit_mixture_of_sets
+from penwright.classification.mixture import fit_mixture_of_sets
 from penwright.evaluation.classification import (
     SetCounts,
     count_sets,

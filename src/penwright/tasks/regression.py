@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from penwright.classification.linear import fit_mixture_of_scores
+from penwright.classification.mixture import fit_mixture_of_scores
 from penwright.evaluation.classification import Numbers, regression_scores
 from penwright.evaluation.scores import Sample, Score
 from penwright.tasks.context import RunContext

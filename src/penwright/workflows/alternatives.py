@@ -1,6 +1,8 @@
 """What to expect of a plan, and its alternatives: other sizes, budgets and columns for the user to choose from."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
@@ -9,6 +11,7 @@ from penwright.data.corpus import Document
 from penwright.data.readers.tables import find_table
 from penwright.errors import PenwrightError
 from penwright.model.size import size_of
+from penwright.run.folder import RECIPE, Run
 from penwright.tasks import TASKS
 from penwright.tasks.labelled import linear_accuracy
 from penwright.training.auto.capacity import LADDER
@@ -27,6 +30,7 @@ MINUTES = (1 / 3, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0)  #
 DIMENSIONS = {"size", "d_model", "n_layers", "n_decoder_layers", "n_heads", "n_kv_heads", "d_head", "d_ff"}
 SHOWN_COLUMNS = 100
 FITTING_SECONDS = 5.0  # maximum time to fit a linear classifier for a forecast
+MOST_RUNS = 100  # maximum number of runs to search for an encoder
 
 
 class SizeOption(NamedTuple):
@@ -107,6 +111,18 @@ def _first_bytes(texts: Iterable[str], n_bytes: int) -> bytes:
         if len(collected) >= n_bytes:
             break
     return bytes(collected[:n_bytes])
+
+
+def encoders_beside(prepared: Prepared, folder: Path = Path("runs")) -> Iterator[Path]:
+    """Yield the runs in this folder that hold a pretrained encoder, from which the planned classifier could start."""
+    recipe = prepared.plan.recipe
+    if recipe.task != "classify" or recipe.finetuning is not None or recipe.distillation is not None:
+        return
+    for path in sorted(folder.glob(f"*/{RECIPE}"))[:MOST_RUNS]:
+        with suppress(PenwrightError):  # a damaged run is no reason to fail
+            other = Run.open(path.parent).recipe
+            if other.task == "classify" and other.tokenizer.is_pretrained and other.finetuning is None:
+                yield path.parent
 
 
 def columns_of(prepared: Prepared) -> list[str]:

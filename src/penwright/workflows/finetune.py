@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from penwright.config import Recipe, Table, merge
+from penwright.config import BUDGETS, Recipe, Table, merge
 from penwright.data.batches import Batches, MixedBatches
 from penwright.data.bucketing import AnyBatches
+from penwright.data.corpus import LabelKind
 from penwright.data.encoding import decode
 from penwright.errors import PenwrightError, Say, UsageError
 from penwright.languages import languages_between
@@ -18,11 +19,13 @@ from penwright.model.weights import start_from, weights_for
 from penwright.tasks import TASKS, AnyCorpus, RunContext, reading_of
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.vocabulary import extended, trimmed
+from penwright.training.auto.planner import FEW_LABELS
 from penwright.workflows.consistency import MAY_CHANGE
 from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
 from penwright.workflows.load import base_weights, corpus_record, open_base, open_run
 
 SAMPLE = 1_000_000  # number of characters of the new text to check against the base model's tokenizer
+FEW_HELD_OUT = 0.05  # share to hold out if there are few labels: one of 16 texts for each label
 MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base model does not know
 
 
@@ -54,6 +57,27 @@ def with_base(given: Table) -> Table:
     chat = {"chat": base.recipe.chat.model_dump()} if base.recipe.chat else {}
     own = {"base_sha256": base.best.weights_sha256}
     return merge({"tokenizer": tokenizer, "model": model, **chat}, given, {"finetuning": own})
+
+
+def has_few_labels(recipe: Recipe, given: Table, corpus: AnyCorpus) -> bool:
+    """Return whether a pretrained encoder will be tuned contrastively, so that hardly any text is held out.
+
+    Cross-validation then says more than a few held-out texts, which are worth more in training.
+    """
+    is_tuned = recipe.finetuning is not None and recipe.tokenizer.is_pretrained
+    has_one_label = recipe.task == "classify" and corpus.label_kind in (None, LabelKind())
+    is_chosen = given.get("finetuning", {}).get("contrastive", True)
+    others = given.get("training", {}).keys() & {*BUDGETS} - {"minutes"}
+    is_own = recipe.data.validation or recipe.data.held_out or recipe.data.group is not None
+    n_texts = len(corpus.training) + len(corpus.held_out)
+    return bool(
+        is_tuned
+        and has_one_label
+        and is_chosen
+        and not others
+        and not is_own
+        and n_texts <= FEW_LABELS * len(corpus.labels)
+    )
 
 
 def require_suitable(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer | None, say: Say) -> None:

@@ -46,8 +46,7 @@ WEAK = (0.3, 1.0)  # regularization strengths to try before STRENGTHS: few texts
 # Contrastive fine-tuning: folds of its cross-validation, texts per step, steps, and learning rate. The rate is SetFit's
 # (Tunstall et al. 2022), but all texts of a batch are compared, so that fewer steps suffice (measured).
 FOLDS, BATCH, STEPS, FEWEST_STEPS, RATE, WEIGHT_DECAY = 2, 32, 20, 5, 2e-5, 0.01
-# Maximum share of a budget for contrastive fine-tuning; duration of a step, relative to embedding its texts.
-TUNING_SHARE, STEP_COST = 0.7, 4.0
+TUNING_SHARE = 0.7  # maximum share of a budget for contrastive fine-tuning
 
 Vectors = Float[Tensor, "texts width"]
 
@@ -80,7 +79,7 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
         vectors.append(classifier.pooled([column[row] for row in rows[start : start + CHUNK].tolist()]))
         if monotonic() - begin > SHARE * seconds:
             break
-    embedded, elapsed = torch.cat(vectors), monotonic() - begin
+    embedded = torch.cat(vectors)
     rows = rows[: len(embedded)]
     targets, is_few = targets_of(context, context.training)[rows], recipe.finetuning.contrastive and problem == SINGLE
     folds = stratified_folds(targets, recipe.seed, FOLDS if is_few else N_FOLDS)
@@ -88,10 +87,7 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
     shown = f", {_accuracy(found, targets)} in cross-validation" if problem == SINGLE else ""
     notify(observers, "said", f"head: fitted on the frozen embeddings of {count(len(rows), 'text')}{shown}")
     if is_few:
-        # texts processed per step, summed over the final fine-tuning and a trial for each fold
-        n_texts = min(BATCH, len(rows)) + FOLDS * min(BATCH, len(rows) // FOLDS)
-        n_steps = int(min(STEPS, TUNING_SHARE * seconds * len(rows) / (STEP_COST * elapsed * n_texts)))
-        found = _tune(context, rows, targets, folds, found, n_steps, observers) or found
+        found = _tune(context, rows, targets, folds, found, TUNING_SHARE * seconds, observers) or found
         embedded = classifier.pooled([column[row] for row in rows.tolist()])
     scale = embedded.norm(dim=-1).mean()
     weights, bias, _ = _fit(embedded / scale, targets, n_labels, found.strength, problem)
@@ -136,19 +132,20 @@ def _tune(
     targets: Targets,
     folds: NDArray[np.int64],
     frozen: Validated,
-    n_steps: int,
+    seconds: float,
     observers: Sequence[Observer],
 ) -> Validated | None:
-    """Tune the encoder to separate the labels. Return the cross-validation, or None if frozen embeddings are better.
+    """Tune the encoder for at most `seconds`. Return the cross-validation, or None if frozen embeddings are better.
 
     With few texts, small differences may be due to chance. Frozen embeddings therefore count as better only if their
     lead in correctly classified texts exceeds one standard error.
     """
     assert context.training is not None
+    texts, vectors, n_labels = batches(context, context.training), list[Tensor](), len(context.card.labels)
+    n_steps = _affordable_steps(classifier_model(context), texts, rows, seconds)
     if n_steps < FEWEST_STEPS:
         notify(observers, "said", "no time for contrastive fine-tuning: give more --minutes")
         return None
-    texts, vectors, n_labels = batches(context, context.training), list[Tensor](), len(context.card.labels)
     tokens, seed = [context.training.column("text")[row] for row in rows.tolist()], context.recipe.seed
     for fold in range(FOLDS):
         trial = deepcopy(classifier_model(context))
@@ -165,6 +162,17 @@ def _tune(
         return None
     contrast(classifier_model(context), texts, rows, n_steps, seed)
     return found
+
+
+def _affordable_steps(model: EncoderOnly, texts: LabelledBatches, rows: NDArray[np.int64], seconds: float) -> int:
+    """Return how many steps of the final training and of the trainings of all folds fit in this time, up to STEPS."""
+    trial = deepcopy(model)
+    for _ in range(2):  # the first step is slow
+        begin = monotonic()
+        contrast(trial, texts, rows, 1)
+        step = monotonic() - begin
+    n_read, n_read_in_folds = min(BATCH, len(rows)), FOLDS * min(BATCH, len(rows) // FOLDS)
+    return int(min(STEPS, seconds / (step * (1 + n_read_in_folds / n_read))))
 
 
 def contrast(model: EncoderOnly, texts: LabelledBatches, rows: NDArray[np.int64], n_steps: int, seed: int = 0) -> None:

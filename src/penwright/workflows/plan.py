@@ -33,7 +33,7 @@ from penwright.training.auto.capacity import Facts
 from penwright.training.auto.machine import Machine, available_memory, choose_machine
 from penwright.training.auto.planner import Plan, make_plan
 from penwright.training.auto.throughput import throughput_meter
-from penwright.workflows.finetune import changed_tokenizer, require_suitable, with_base
+from penwright.workflows.finetune import FEW_HELD_OUT, changed_tokenizer, has_few_labels, require_suitable, with_base
 
 SCORE = "score"  # name of the regression task: classify, but with numbers instead of classes
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must fit the width of the model
@@ -96,7 +96,11 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     given = with_base(_with_teacher_tokenizer(given))
     first = validate(Recipe, _without_open_choices(merge(given, {"task": task})), "the settings")
     say("reading the text")
-    corpus = TASKS[first.task].open_corpus(first.data.train, _reading(first, given))
+    reading = _reading(first, given)
+    corpus = TASKS[first.task].open_corpus(first.data.train, reading)
+    if has_few_labels(first, given, corpus):
+        given = merge(given, {"data": {"held_out": FEW_HELD_OUT}})
+        corpus = TASKS[first.task].open_corpus(first.data.train, replace(reading, held_out=FEW_HELD_OUT))
     given = merge(given, _found_in(corpus))
     if tokenizer is None and (tokenizer := changed_tokenizer(first, corpus, say)):
         given = merge(given, {"tokenizer": {"vocab_size": tokenizer.vocab_size}})

@@ -190,7 +190,8 @@ class _Planner:
         if self.facts.task == "translate":
             self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")
         problem = self.choices.section("model").get("problem_type", "single_label_classification")
-        if self.facts.task == "classify" and problem == "single_label_classification":
+        is_balanced = self.choices.section("model").get("balanced", False)
+        if self.facts.task == "classify" and problem == "single_label_classification" and not is_balanced:
             self._suggest("training.label_smoothing", 0.1, "keeps the model from growing overconfident")
 
     def _dropout(self) -> tuple[float, str]:
