@@ -41,6 +41,17 @@ def test_other_labels_and_methods_can_be_explained(visit: Any, server: Any) -> N
     np.testing.assert_allclose(values, expected.values, rtol=0.01, atol=0.001)
 
 
+def test_views_of_a_classifier_say_that_they_show_its_transformer_alone(visit: Any, server: Any) -> None:
+    assert server.registry.get("classifier").classifier.linear is not None
+    page = visit(f"#/classify?text={quote(TEXT)}")
+    page.wait_for_selector(".one :text('This is the Transformer alone')")
+    page = visit(f"#/inspect?model=classifier&text={quote(TEXT)}&tool=model")
+    page.wait_for_selector(".lead:has-text('This is the Transformer alone')")
+    page = visit("#/inspect?model=writer&text=It%20was&tool=model")
+    page.wait_for_selector(".pw-flowmap")
+    assert "alone" not in page.inner_text(".lead")
+
+
 def test_calibration_note_is_shown(visit: Any) -> None:
     page = visit(f"#/classify?text={quote(TEXT)}")
     page.wait_for_selector(".one .pw-note:has-text('held-out texts')")

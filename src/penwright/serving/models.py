@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel
 
+from penwright.classification.classifier import Classifier
 from penwright.inspection.attention_maps import all_heads
 from penwright.model import Model
 from penwright.model.size import size_of
@@ -36,6 +37,7 @@ class ModelFacts(BaseModel):
     step: int | None  # training step of the weights
     is_learning: bool  # whether the run is being trained, so that newer weights may follow
     labels: list[str]  # the labels of a classifier
+    has_linear: bool  # whether a classifier also counts n-grams, which the views of its Transformer do not show
     languages: list[str]  # the two language codes of a translator, as `languages_of` returns them
     decoding: dict[str, Any]  # default decoding settings of the model
     examples: list[str]  # sample prompts from the training of the model
@@ -98,6 +100,7 @@ def facts(served: ModelWorker) -> ModelFacts:
         step=served.step,
         is_learning=served.is_learning,
         labels=list(opened.card.labels),
+        has_linear=isinstance(served.application, Classifier) and served.application.linear is not None,
         languages=list(languages_of(served.name, opened)) if served.kind == "translator" else [],
         decoding=opened.recipe.decoding.model_dump(mode="json"),
         examples=examples[:N_EXAMPLES],

@@ -15,6 +15,12 @@
  * @property {(screen: string, values?: object) => void} go opens another screen; the values override its state
  */
 
+/** Say that the answers of a classifier do not come from its Transformer alone, which the views show. */
+export const aloneNote = ({ has_linear: hasLinear }) =>
+  hasLinear
+    ? "This is the Transformer alone. The classifier's answer also counts words and letters, so it can be different."
+    : "";
+
 /** `kinds`: the kinds of model that a screen can use; null: it uses none. `studio`: only in `penwright studio`. */
 export const SCREENS = [
   {

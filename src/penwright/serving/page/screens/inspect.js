@@ -4,6 +4,7 @@ import { make } from "../views/dom.js";
 import { label } from "../views/tokens.js";
 import { askPacked, wasStopped } from "../api.js";
 import { saveMenu } from "../saving.js";
+import { aloneNote } from "../screens.js";
 import { TOOLS } from "./inspect/tools.js";
 
 const KEPT = 24; // number of cached answers: returning to a picture then needs no request
@@ -82,7 +83,7 @@ export function show(element, { model, models, state, signal, go, announce }) {
     clear();
     drawTabs(current);
     title.textContent = current.title;
-    lead.textContent = current.lead;
+    lead.textContent = `${current.lead} ${aloneNote(model)}`;
     if (!state.get("text") && !current.textless) return void place.append(make("p", {}, "Write a sentence above."));
     place.setAttribute("aria-busy", "true");
     try {

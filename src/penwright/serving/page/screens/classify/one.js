@@ -6,6 +6,7 @@ import { choices, make } from "../../views/dom.js";
 import { draw as drawLabels } from "../../views/labels.js";
 import { askJson, askPacked, wasStopped } from "../../api.js";
 import { newest } from "../../newest.js";
+import { aloneNote } from "../../screens.js";
 
 const METHODS = [
   ["integrated_gradients", "integrated gradients"],
@@ -67,7 +68,7 @@ export function makeOne({ model, signal, fail, announce, method, remember, calib
       const answer = await askPacked(path, { ...body, ...extra }, { signal: stopped });
       shown.handles.splice(0).forEach((handle) => handle.destroy());
       shown.handles.push(drawAttribution(picture, answer.views[0].data));
-      why.textContent = [SAID[name], ...answer.warnings].join(" ");
+      why.textContent = [SAID[name], aloneNote(model), ...answer.warnings].join(" ");
     } catch (error) {
       if (!stopped.aborted && !wasStopped(error)) fail(error);
     }
