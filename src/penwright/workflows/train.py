@@ -193,7 +193,7 @@ def make_context(
         counts = torch.tensor([float(n) for n in corpus.label_counts.values()])
         model.log_prior.copy_((counts / counts.sum()).log())
         if is_new and recipe.finetuning is None:
-            model.output.bias.data.copy_(model.log_prior)
+            model.output.get_parameter("bias").data.copy_(model.log_prior)
     if isinstance(model, EncoderOnly) and recipe.model.problem_type == "regression":
         scores = torch.tensor([float(each.label) for each in corpus.training if isinstance(each, Labelled)])
         model.scale.copy_(torch.stack([scores.mean(), scores.std(correction=0).clamp(min=1e-6)]))
