@@ -67,16 +67,8 @@ def command(
 
     if gpu not in GPUS:
         raise UsageError(f"--gpu: the specifications of '{gpu}' are not known. Choose one of {', '.join(GPUS)}")
-    flags = training_flags(
-        {"train": data, "validation": validation, "dictionary": dictionary},
-        columns,
-        task,
-        size,
-        tokenizer,
-        minutes=minutes,
-        steps=steps,
-        epochs=epochs,
-    )
+    files: dict[str, object] = {"train": data, "validation": validation, "dictionary": dictionary}
+    flags = training_flags(files, columns, task, size, tokenizer, minutes=minutes, steps=steps, epochs=epochs)
     try:
         _, prepared = prepare_by_asking(settings_of(recipe, flags, set_ or []))
     except Undecided as undecided:

@@ -2,21 +2,55 @@
 
 from itertools import islice
 from math import ceil
+from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from penwright.cli.options import counted, warn
+from penwright.cli.options import counted, prepare_by_asking, print_json, warn
+from penwright.cli.streams import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penwright.config import TrainingSettings
+    from penwright.config import Table, TrainingSettings
     from penwright.workflows.plan import Prepared
 
+Form = Literal["plan", "json", "recipe"]  # what to print in a dry run, which does not train
 LONGEST_SIDE = 100  # maximum number of characters per side of an example in the preview
 FEW_EXAMPLES = 50  # number of labelled texts below which a warning is printed
 RARE = 0.1  # share of a rare label, relative to that of equally frequent labels, up to which --balance is advised
 FEW_BYTES = 20_000  # size of the training text, in bytes, below which a warning is printed
+
+
+def show_dry_run(settings: "Table", run: Path | None, n_members: int | None, form: Form) -> None:
+    """Print the plan (as text or JSON) or the recipe. For an ensemble, use the plan of the first member."""
+    from penwright.config import write_toml
+    from penwright.workflows.ensemble import member_settings
+    from penwright.workflows.import_model import with_imported_base
+    from penwright.workflows.plan import new_run_folder, prepare
+
+    settings, prepared = prepare_by_asking(with_imported_base(settings, run, is_dry=True))
+    folder = run or new_run_folder(prepared.plan.recipe)
+    if n_members is not None:
+        prepared = prepare(member_settings(settings, n_members, 1))
+    if form == "json":
+        print_json({"run": folder, **plan_as_record(prepared)})
+    elif form == "recipe":
+        print(write_toml(prepared.plan.recipe), end="")
+    else:
+        print(escaped("\n".join([*plan_in_words(prepared), f"run: {folder}"])))
+    if n_members is not None:
+        warn_of_short_members(prepared, n_members)
+
+
+def show_plan(prepared: "Prepared", folder: Path, json: bool, why: bool) -> None:
+    """Print the plan on standard error, in brief or with all reasons, or as JSON on standard output."""
+    from penwright.cli.progress import print_message
+
+    if json:
+        return print_json({"run": folder, **plan_as_record(prepared)})
+    lines = plan_in_words(prepared) if why else plan_in_brief(prepared)
+    print_message("\n".join([*lines, f"run: {folder}"]))
 
 
 def plan_as_record(prepared: "Prepared") -> dict[str, object]:

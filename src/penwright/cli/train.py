@@ -1,9 +1,11 @@
 """The `penwright train` command: train a model on your own text."""
 
 import shlex
+import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,18 +29,23 @@ from penwright.cli.options import (
     training_flags,
     without_none,
 )
-from penwright.cli.plan_report import plan_as_record, plan_in_brief, plan_in_words, warn_of_short_members
-from penwright.cli.processes import NProcesses, Restarts, run_before_restart, run_in_processes
-from penwright.cli.streams import escaped
-from penwright.errors import UsageError
+from penwright.cli.plan_report import Form, show_dry_run, show_plan, warn_of_short_members
+from penwright.errors import PenwrightError, UsageError
 
 if TYPE_CHECKING:
     from penwright.config import Table
     from penwright.training.observers import Observer
     from penwright.workflows.plan import Prepared
 
-Form = Literal["plan", "json", "recipe"]  # what to print in a dry run, which does not train
 LONGEST_EXAMPLE = 80  # maximum number of characters of the prompt in a suggested command
+NProcesses = Annotated[
+    int | None,
+    typer.Option(help="Number of training processes (one per GPU, or a split of the CPU cores). Default: 1.", min=1),
+]
+Restarts = Annotated[
+    int,
+    typer.Option(help="With --processes: number of times that training restarts after a process was killed.", min=0),
+]
 NewRun = Annotated[Path | None, typer.Option(help="Folder for the new run. Default: runs/NAME, named after the data.")]
 Balance = Annotated[
     bool,
@@ -132,7 +139,7 @@ def command(
     form: Form | None = "recipe" if print_recipe else None if not dry_run else "json" if json else "plan"
     _require_consistent(from_, resume, ensemble, shows_plan=form is not None or why)
     work = partial(_work, settings_of(recipe, flags, set_ or []), run, resume, ensemble, form, json=json, why=why)
-    run_in_processes(processes, max_restarts, work)
+    _run_in_processes(processes, max_restarts, work)
 
 
 def _finetuning_flags(
@@ -168,34 +175,46 @@ def _work(
 ) -> None:
     """Print what would be trained, resume a run, or train."""
     if form is not None:
-        _show_what_would_be_trained(settings, run, ensemble, form)
+        show_dry_run(settings, run, ensemble, form)
     elif resume is not None:
         _resume(resume, settings, json)
-    elif ensemble is None and (begun := run_before_restart(run)):
+    elif ensemble is None and (begun := _run_before_restart(run)):
         _resume(begun, {}, json)
     else:
         _train(settings, run, ensemble, json, why)
 
 
-def _show_what_would_be_trained(settings: "Table", run: Path | None, n_members: int | None, form: "Form") -> None:
-    """Print the plan (as text or JSON) or the recipe. For an ensemble, use the plan of the first member."""
-    from penwright.config import write_toml
-    from penwright.workflows.ensemble import member_settings
-    from penwright.workflows.import_model import with_imported_base
-    from penwright.workflows.plan import new_run_folder, prepare
+def _run_in_processes(processes: int | None, max_restarts: int, work: Callable[[], None]) -> None:
+    """Call `work` in this process, or start several ranks that run the command, in which rank 0 directs the others."""
+    from penwright.training.distributed.launcher import is_launched, launch, leave_rank, treat_as_ctrl_c
+    from penwright.workflows.resume import follow
 
-    settings, prepared = prepare_by_asking(with_imported_base(settings, run, is_dry=True))
-    folder = run or new_run_folder(prepared.plan.recipe)
-    if n_members is not None:
-        prepared = prepare(member_settings(settings, n_members, 1))
-    if form == "json":
-        print_json({"run": folder, **plan_as_record(prepared)})
-    elif form == "recipe":
-        print(write_toml(prepared.plan.recipe), end="")
-    else:
-        print(escaped("\n".join([*plan_in_words(prepared), f"run: {folder}"])))
-    if n_members is not None:
-        warn_of_short_members(prepared, n_members)
+    treat_as_ctrl_c()
+    if is_launched():
+        code: object = 0
+        try:
+            if not follow():
+                work()
+        except SystemExit as end:
+            code = end.code
+        except PenwrightError as error:
+            print(f"penwright: {error}", file=sys.stderr)
+            code = error.exit_code
+        raise typer.Exit(leave_rank(code if isinstance(code, int) else 1))
+    if processes is not None and processes > 1:
+        raise typer.Exit(launch(processes, ["penwright", *sys.argv[1:]], max_restarts))
+    work()
+
+
+def _run_before_restart(run: Path | None) -> Path | None:
+    """Return the run to resume if torchrun restarted this process after it had begun a run, otherwise None."""
+    from penwright.run.folder import Run
+    from penwright.training.distributed.launcher import run_to_restart
+    from penwright.workflows.load import CORPUS
+    from penwright.workflows.make_trainer import goes_on
+
+    folder = run_to_restart(run) or (run if run and goes_on(Run(run)) else None)
+    return folder if folder and (folder / CORPUS).exists() else None
 
 
 def _train(settings: "Table", run: Path | None, n_members: int | None, json: bool, why: bool) -> None:
@@ -213,7 +232,7 @@ def _train(settings: "Table", run: Path | None, n_members: int | None, json: boo
     if n_members is not None:
         _train_ensemble(settings, n_members, folder, json, why)
     else:
-        _show_plan(prepared, folder, json, why)
+        show_plan(prepared, folder, json, why)
         train(prepared, folder, observers_of(folder))
     _finish(folder, prepared.plan.recipe.task, json)
 
@@ -228,7 +247,7 @@ def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool,
     def watch(run: Path, prepared: "Prepared | None") -> "list[Observer]":
         nonlocal has_warned
         if prepared is not None:
-            _show_plan(prepared, run, json, why)
+            show_plan(prepared, run, json, why)
             if not has_warned:
                 warn_of_short_members(prepared, n_members)
                 has_warned = True
@@ -245,16 +264,6 @@ def _resume(folder: Path, changes: "Table", json: bool) -> None:
 
     resume(folder, changes, observers_of(folder))
     _finish(folder, Run.open(folder).recipe.task, json)
-
-
-def _show_plan(prepared: "Prepared", folder: Path, json: bool, why: bool) -> None:
-    """Print the plan on standard error, in brief or with all reasons, or as JSON on standard output."""
-    from penwright.cli.progress import print_message
-
-    if json:
-        return print_json({"run": folder, **plan_as_record(prepared)})
-    lines = plan_in_words(prepared) if why else plan_in_brief(prepared)
-    print_message("\n".join([*lines, f"run: {folder}"]))
 
 
 def _finish(folder: Path, task: str, json: bool) -> None:
