@@ -106,25 +106,23 @@ def train_and_stop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainAn
     It returns the exit code and the standard error.
     """
     command = [sys.executable, "-c", FORKS]
-    forking = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert forking.stdin is not None and forking.stdout is not None
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as forking:
+        assert forking.stdin is not None and forking.stdout is not None
 
-    def train(run: Path, number: signal.Signals, arguments: Sequence[object]) -> tuple[int, str]:
-        errors = tmp_path_factory.mktemp("forked") / "stderr"
-        line = ["train", "--run", run, *arguments]
-        forking.stdin.write(f"{json.dumps([[str(each) for each in line], str(errors)])}\n")
-        forking.stdin.flush()
-        process = int(forking.stdout.readline())
-        deadline = time.monotonic() + 120
-        while not run.is_dir() or not any(checkpoint.step >= 20 for checkpoint in Run(run).checkpoints()):
-            assert time.monotonic() < deadline, f"no checkpoint: {errors.read_text('utf-8')}"
-            time.sleep(0.02)
-        os.kill(process, number)
-        return int(forking.stdout.readline()), errors.read_text("utf-8")
+        def train(run: Path, number: signal.Signals, arguments: Sequence[object]) -> tuple[int, str]:
+            errors = tmp_path_factory.mktemp("forked") / "stderr"
+            line = ["train", "--run", run, *arguments]
+            forking.stdin.write(f"{json.dumps([[str(each) for each in line], str(errors)])}\n")
+            forking.stdin.flush()
+            process = int(forking.stdout.readline())
+            deadline = time.monotonic() + 120
+            while not run.is_dir() or not any(checkpoint.step >= 20 for checkpoint in Run(run).checkpoints()):
+                assert time.monotonic() < deadline, f"no checkpoint: {errors.read_text('utf-8')}"
+                time.sleep(0.02)
+            os.kill(process, number)
+            return int(forking.stdout.readline()), errors.read_text("utf-8")
 
-    yield train
-    forking.stdin.close()
-    forking.wait()
+        yield train
 
 
 def weights_of(folder: Path) -> bytes:
