@@ -207,7 +207,7 @@ def test_pairs_beyond_learned_positions_are_left_out() -> None:
     assert {batch.source.shape[1] for batch in batches.in_order()} | {
         b.target.shape[1] for b in batches.in_order()
     } == {7}
-    with pytest.raises(PenwrightError, match="reads 2 tokens"):
+    with pytest.raises(PenwrightError, match="context of 2 tokens"):
         PairBatches(source, target, 64, MARKERS, longest=2)
 
 
