@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Form = Literal["plan", "json", "recipe"]  # what to print in a dry run, which does not train
 LONGEST_SIDE = 100  # maximum number of characters per side of an example in the preview
 FEW_EXAMPLES = 50  # number of labelled texts below which a warning is printed
-RARE = 0.1  # share of a rare label, relative to that of equally frequent labels, up to which --balance is advised
+RARE = 0.1  # --balance is advised if the rarest label has at most this fraction of an equal share of the texts
 FEW_BYTES = 20_000  # size of the training text, in bytes, below which a warning is printed
 
 

@@ -81,11 +81,11 @@ class SublayerDetail:
 
 @dataclass(frozen=True)
 class PlaceDetail:
-    """The vectors at one place of a model, at one position.
+    """The vectors of one token position in one part of a model.
 
-    Places are "decoder.embedding", blocks such as "decoder.2", and "output". `names` are the names of
-    the `vectors`: "token", "position" and "embedded" for an embedding; "stream", "normalized" and "pooled" for the
-    output layer. A block has none.
+    `place` names the part: "decoder.embedding", a block such as "decoder.2", or "output". `names` are the names of the
+    `vectors`: "token", "position" and "embedded" for an embedding; "stream", "normalized" and "pooled" for the output
+    layer. The vectors of a block are in `sublayers`.
     """
 
     place: str

@@ -106,7 +106,7 @@ async def _heads(two: _Two) -> tuple[View, tuple[str, ...]]:
 
 
 class EarlyRequest(ModelRequest):
-    """A text for the early weights and the served weights to continue, translate or classify."""
+    """A request to run one text through the early checkpoints of a run and through the served model."""
 
     model: Name | None = None
     text: Text

@@ -68,7 +68,7 @@ class Clock:
 
     @property
     def least_left(self) -> float:
-        """Minimum ratio of the remaining steps to the steps so far when the total is determined."""
+        """Minimum ratio of remaining steps to completed steps at the moment when the total number of steps is fixed."""
         return min(0.25, (1 - self.settles_at) / self.settles_at)
 
     @classmethod

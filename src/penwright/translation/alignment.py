@@ -19,7 +19,7 @@ BATCH_TOKENS = 2048
 Maps = Float[np.ndarray, "layers heads steps sources"]
 ITERATIONS = 8  # number of EM iterations
 TENSION = 4.0  # penalty in nats for a link that is a whole sentence length away from the diagonal
-Links = frozenset[tuple[int, int]]  # pairs of indices: of a source word and of a target word
+Links = frozenset[tuple[int, int]]  # (index of the source word, index of the target word)
 Cut = Callable[[str], Sequence[WordSpan]]  # a function that splits a text into words
 Weights = Float[np.ndarray, "target_words source_words"]  # attention of target words to source words
 
