@@ -31,7 +31,7 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 
 
 class Row(NamedTuple):
-    """The folder of a corpus, the training command, and the parts to evaluate: files, or the held-out part."""
+    """The folder of a corpus, the training command, and the parts to evaluate: files, or the held-out set."""
 
     folder: str
     train: str
@@ -96,7 +96,7 @@ def _trained_and_measured(folder: Path, row: Row, seed: int) -> dict[str, float]
 
 
 def _bits_of_ppmd(run: Path, folder: Path) -> float:
-    """Return the bits per byte in which PPMd stores the held-out part of a run, after its training part."""
+    """Return the bits per byte in which PPMd stores the held-out set of a run, after its training set."""
     from pyppmd import Ppmd8Encoder
 
     with chdir(folder):

@@ -1,4 +1,4 @@
-"""Selection of the held-out part."""
+"""Selection of the held-out set."""
 
 import numpy as np
 import pytest

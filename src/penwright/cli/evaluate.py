@@ -46,7 +46,7 @@ def evaluate(
 ) -> None:
     """Score a run, and compare it with baselines.
 
-    Evaluates the best checkpoint on the whole held-out part, or on your own files.
+    Evaluates the best checkpoint on the whole held-out set, or on your own files.
     """
     from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override

@@ -30,7 +30,7 @@ Data = Annotated[
     list[str] | None, typer.Argument(help="Training data: files, folders, glob patterns or hub:NAME.", metavar="DATA")
 ]
 OwnFiles = Annotated[
-    list[str] | None, typer.Argument(help="Files to evaluate on. Default: the run's held-out part.", metavar="DATA")
+    list[str] | None, typer.Argument(help="Files to evaluate on. Default: the run's held-out set.", metavar="DATA")
 ]
 RecipeFile = Annotated[Path | None, typer.Option(help="TOML file of settings; options override it.")]
 AnySetting = Annotated[

@@ -86,11 +86,11 @@ class LabelledBatch(_Batch):
 
 @dataclass(frozen=True)
 class MaskedBatch(_Batch):
-    """Texts with hidden tokens, right-padded. The targets are the hidden tokens."""
+    """A batch of right-padded texts with masked tokens. The targets are the original tokens."""
 
     tokens: Int[Tensor, "batch length"]
     padding: Bool[Tensor, "batch length"]  # True for tokens, False for padding
-    targets: Int[Tensor, "batch length"]  # the hidden tokens; IGNORED at all other positions
+    targets: Int[Tensor, "batch length"]  # the original tokens at masked positions; IGNORED at all others
 
 
 Batch = TextBatch | PairBatch | LabelledBatch | MaskedBatch

@@ -90,7 +90,7 @@ class Report:
     n_read: int
     n_kept: int
     dropped: tuple[Dropped, ...]
-    split: str  # description of the held-out part, and how it was chosen
+    split: str  # description of the held-out set, and how it was chosen
     notes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:

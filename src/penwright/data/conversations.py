@@ -44,7 +44,7 @@ class Conversation(NamedTuple):
 
 
 def open_conversations(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Conversation]:
-    """Open a corpus of conversations for training. No conversation with a held-out prompt is in the training part."""
+    """Open a corpus of conversations for training. No conversation with a held-out prompt is in the training set."""
     return open_rows(_kind(reading), paths, reading)
 
 

@@ -154,17 +154,17 @@ class Corpus(Generic[Example]):
 
     @property
     def training_bytes(self) -> int:
-        """Size of the training part in UTF-8 bytes."""
+        """Size of the training set in UTF-8 bytes."""
         return self.training.n_bytes
 
     @property
     def held_out_bytes(self) -> int:
-        """Size of the held-out part in UTF-8 bytes."""
+        """Size of the held-out set in UTF-8 bytes."""
         return self.held_out.n_bytes
 
     @property
     def held_out_characters(self) -> int:
-        """Size of the held-out part in characters."""
+        """Size of the held-out set in characters."""
         return self.held_out.n_characters
 
 

@@ -58,7 +58,7 @@ FEWEST_LINES = 2  # minimum number of lines in a file of labelled lines
 
 
 def open_labelled(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Labelled]:
-    """Open labelled texts for training. No held-out text occurs in the training part."""
+    """Open labelled texts for training. No held-out text occurs in the training set."""
     corpus = _with_label_values(open_rows(LABELLED, paths, reading))
     if corpus.label_kind and corpus.label_kind.problem_type == "regression":
         name = corpus.roles["label"][0][0] if "label" in corpus.roles else "score"

@@ -170,7 +170,7 @@ def label_key(label: str) -> str:
 
 
 def count_labels(corpus: Corpus[Labelled], held_out: Set[str]) -> dict[str, int]:
-    """Return the labels of the training part in order, with their counts.
+    """Return the labels of the training set in order, with their counts.
 
     Raises PenwrightError if there is only one label, or if a held-out text has a label that no training text has.
     """

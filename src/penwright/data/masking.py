@@ -1,4 +1,4 @@
-"""Batches of texts with hidden tokens, for masked language modelling (Devlin et al. 2019)."""
+"""Batches of texts with masked tokens, for masked language modelling (Devlin et al. 2019)."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,8 +8,8 @@ import torch
 from penwright.data.batches import IGNORED, Batches, Indices, LabelledBatch, MaskedBatch
 from penwright.data.bucketing import LabelledBatches
 
-MASKED = 0.2  # share of the tokens that are hidden
-REPLACED = 0.8  # share of the hidden tokens that are replaced by the mask; half of the rest become random tokens
+MASKED = 0.2  # share of the tokens that are targets
+REPLACED = 0.8  # share of the targets that are replaced by the mask token; half of the rest become random tokens
 MOST_CHARACTERS = 400  # maximum length of a passage that consists of several lines
 
 
@@ -28,7 +28,7 @@ def passages(chunks: Iterable[str]) -> Iterator[str]:
 
 
 class MaskedBatches(Batches[MaskedBatch]):
-    """Batches of texts in which a random share of the tokens is hidden. Each epoch hides different tokens.
+    """Batches of texts in which a random share of the tokens is masked. Each epoch masks different tokens.
 
     The padding token also serves as the mask.
     """

@@ -39,7 +39,7 @@ MOST_LINES = 5_000_000  # maximum number of lines in a file that is searched for
 
 
 def open_pairs(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
-    """Open sentence pairs for training. No held-out sentence occurs on the same side of the training part."""
+    """Open sentence pairs for training. No held-out sentence occurs on the same side of the training set."""
     return open_rows(PAIRS, paths, reading)
 
 

@@ -99,7 +99,7 @@ def _kept_documents(documents: Documents, held_out: Documents | None, cleaning: 
 
 
 def _also_in(documents: Documents, held_out: Documents | None) -> Mask:
-    """Return a mask of the documents that are also in the held-out part."""
+    """Return a mask of the documents that are also in the held-out set."""
     return np.isin(documents.hashes, np.zeros(0, dtype=np.uint64) if held_out is None else held_out.hashes)
 
 
@@ -182,6 +182,6 @@ def _describe_validation(part: CorpusPart[Document]) -> str:
 
 
 def _describe_size(training: CorpusPart[Document], held_out: CorpusPart[Document]) -> str:
-    """Describe the size of the held-out part, with its share of all characters."""
+    """Describe the size of the held-out set, with its share of all characters."""
     share = held_out.n_characters / (training.n_characters + held_out.n_characters)
     return f"{held_out.n_characters:,} characters ({100 * share:.3g} %)"

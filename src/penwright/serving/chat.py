@@ -119,7 +119,7 @@ class ChatLogProbs(BaseModel):
 
     @classmethod
     def of(cls, found: LogProbs | None) -> "ChatLogProbs | None":
-        """Convert the log-probabilities of a completion."""
+        """Convert the log-probabilities of a completion to the form of the API."""
         if found is None:
             return None
         tops = found.top_logprobs or [None] * len(found.tokens)

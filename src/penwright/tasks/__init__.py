@@ -52,7 +52,7 @@ class TaskParts:
     texts: Callable[[AnyCorpus], Iterator[str]]  # training texts for the tokenizer
     batches: Callable[[RunContext, TokenStore], AnyBatches]
     quick_evaluate: Callable[[RunContext], Sequence[Score]]  # scores during training; the first score ranks checkpoints
-    evaluate: Callable[[RunContext], Sequence[Score]]  # as `quick_evaluate`, but on the whole held-out part
+    evaluate: Callable[[RunContext], Sequence[Score]]  # as `quick_evaluate`, but on the whole held-out set
     baselines: Callable[[RunContext, bool], Sequence[Score]]  # baseline scores, named like the model's scores
     sample: Callable[[RunContext], Sequence[Sample]]
 

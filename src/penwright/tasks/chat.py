@@ -50,7 +50,7 @@ def evaluate(context: RunContext) -> Sequence[Score]:
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score a sample of answers, spread over the held-out part."""
+    """Score a sample of answers, spread over the held-out set."""
     with context.quick_precision():
         return _scores(context, -(-len(context.held_out.column("answer").tokens) // MOST_EVALUATED))
 

@@ -42,7 +42,7 @@ class RunContext:
     recipe: Recipe
     corpus: AnyCorpus
     tokenizer: Tokenizer
-    training: TokenStore | None  # tokens of the training part; None if the model is only evaluated
+    training: TokenStore | None  # tokens of the training set; None if the model is only evaluated
     held_out: TokenStore
     model: Model
     device: torch.device

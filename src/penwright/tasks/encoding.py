@@ -52,12 +52,12 @@ def batches(context: RunContext, store: TokenStore) -> MaskedBatches:
 
 
 def evaluate(context: RunContext) -> Sequence[Score]:
-    """Score the whole held-out part."""
+    """Score the whole held-out set."""
     return _scores(context, 1)
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score passages that are spread over the held-out part."""
+    """Score passages that are spread over the held-out set."""
     return _scores(context, -(-len(context.held_out.column("text").tokens) // MOST_EVALUATED))
 
 

@@ -38,12 +38,12 @@ def texts(corpus: AnyCorpus) -> Iterator[str]:
 
 
 def evaluate(context: RunContext) -> Sequence[Score]:
-    """Score the whole held-out part."""
+    """Score the whole held-out set."""
     return _scores(context, 1)
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score a sample of windows, spread over the held-out part, and scale the result up to the whole part."""
+    """Score a sample of windows, spread over the held-out set, and scale the result up to the whole part."""
     with context.quick_precision():
         return _scores(context, _window_stride(context))
 
@@ -68,7 +68,7 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score n-gram models on the held-out part."""
+    """Score n-gram models on the held-out set."""
     assert context.training is not None
     training = context.training.column("text").tokens[:COUNTED]
     nats = ngram_baselines(training, context.held_out.column("text").tokens, context.tokenizer.vocab_size)

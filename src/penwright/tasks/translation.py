@@ -58,7 +58,7 @@ def batches(context: RunContext, store: TokenStore) -> PairBatches:
 
 
 def evaluate(context: RunContext, beam_size: int | None = None, output: Path | None = None) -> Sequence[Score]:
-    """Score the whole held-out part: BLEU, chrF, nats per token. Translations are written to `output`, one per line."""
+    """Score the whole held-out set: BLEU, chrF, nats per token. Translations are written to `output`, one per line."""
     pairs = list(_pairs(context.corpus.held_out))
     translations = _translate(context, pairs, beam_size or context.recipe.decoding.beam_size)
     if output is not None:
@@ -90,7 +90,7 @@ def _chosen_pairs(part: AnyPart, most: int) -> Sequence[Pair]:
 
 
 def _scores(context: RunContext, pairs: Sequence[Pair], translations: Sequence[str]) -> Sequence[Score]:
-    """Score the translations, and add the nats per token of the whole held-out part, which are fast to compute."""
+    """Score the translations, and add the nats per token of the whole held-out set, which are fast to compute."""
     total = negative_log_likelihood(context.model, batches(context, context.held_out).in_order(), context.device)
     scores = translation_scores(translations, [pair.target for pair in pairs])
     return [*scores, Score("nats per token", total.mean)]
@@ -143,7 +143,7 @@ def _pairs(part: AnyPart) -> Iterator[Pair]:
 
 
 def open_pairs_with_dictionary(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
-    """Open sentence pairs for training. If the options name a dictionary, add it to the training part."""
+    """Open sentence pairs for training. If the options name a dictionary, add it to the training set."""
     corpus = open_pairs(paths, reading)
     if reading.dictionary is None:
         return corpus

@@ -135,11 +135,11 @@ class Budget:
 
     @property
     def epoch(self) -> float:
-        """Number of passes over the training part so far."""
+        """Number of passes over the training set so far."""
         return self.state.step * self._settings.accumulate / self._batches.per_epoch
 
     def epochs_until(self, step: int) -> float:
-        """Return the number of passes over the training part from the start of the current budget to this step."""
+        """Return the number of passes over the training set from the start of the current budget to this step."""
         return (step - self.state.first_step) * self._settings.accumulate / self._batches.per_epoch
 
     @property

@@ -131,7 +131,7 @@ class Session:
         return epochs(state.step) >= max(FRESH, GROWTH * epochs(self.last_evaluated_step))
 
     def evaluate_now(self) -> Sequence[Score]:
-        """Evaluate on the held-out part, write samples, record whether this step is the best, and save the run.
+        """Evaluate on the held-out set, write samples, record whether this step is the best, and save the run.
 
         Only rank 0 evaluates. The other ranks wait, copy the counters of rank 0 and return no scores.
         """

@@ -29,7 +29,7 @@ class Observer:
         """Handle the report of a step."""
 
     def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
-        """Handle an evaluation on the held-out part. `best` means that no earlier evaluation was better."""
+        """Handle an evaluation on the held-out set. `best` means that no earlier evaluation was better."""
 
     def finished(self, trainer: Trainer) -> None:
         """Handle the end of the session, successful or not."""

@@ -51,7 +51,7 @@ def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpu
 def evaluation_context(
     opened_run: OpenedRun, corpus: AnyCorpus, model: Model, device: torch.device = CPU
 ) -> RunContext:
-    """Return the context for evaluating this model on the held-out part of this corpus."""
+    """Return the context for evaluating this model on the held-out set of this corpus."""
     recipe, tokenizer, card = opened_run.recipe, opened_run.tokenizer, opened_run.card
     held_out = TASKS[recipe.task].token_store(corpus, tokenizer, card.labels, held_out=True)
     return RunContext(recipe, corpus, tokenizer, None, held_out, model.to(device), device, card, opened_run.linear())
@@ -83,7 +83,7 @@ def recipe_here(run: Run, recipe: Recipe) -> Recipe:
 
 
 def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
-    """Raise PenwrightError unless the run was trained on this corpus, with the same held-out part."""
+    """Raise PenwrightError unless the run was trained on this corpus, with the same held-out set."""
     before = corpus_record(run)
     if before.fingerprint == corpus.fingerprint:
         return
@@ -109,7 +109,7 @@ def evaluate(
     precision: Precision | None = None,
     say: Say = say_nothing,
 ) -> Sequence[Score]:
-    """Score a run's best model, with baselines, on the run's held-out part or on the files at `paths`.
+    """Score a run's best model, with baselines, on the run's held-out set or on the files at `paths`.
 
     `changes` to [data] control how the files are read. The default precision is the one that `optimize` chose, as for
     load(). Translators are scored with beam search; during training, they are scored with greedy search. If `output` is

@@ -30,7 +30,7 @@ FILES_OF_RANKS = ("tokenizer.json", CORPUS)  # files of the run folder that rank
 def make_trainer(
     context: RunContext, machine: Machine, run: Run, observers: Sequence[Observer] = (), shared: str | None = None
 ) -> Trainer:
-    """Return a trainer for the model and the training part of the context.
+    """Return a trainer for the model and the training set of the context.
 
     If there are other ranks, rank 0 sends them the work, and all wait until every rank is ready. The other
     ranks pass `shared`, the temporary folder of rank 0, which shows whether they share a disk with rank 0.

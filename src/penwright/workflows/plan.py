@@ -149,7 +149,7 @@ def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
     size = corpus.training.n_characters
     if recipe.task in ("generate", "encode") and size < FEWEST_CHARACTERS:
         raise PenwrightError(
-            f"{corpus.files[0].path} is too short to learn from: {count(size, 'character')} without the held-out part. "
+            f"{corpus.files[0].path} is too short to learn from: {count(size, 'character')} without the held-out set. "
             f"Give at least {FEWEST_CHARACTERS}; a model begins to write well with a few hundred thousand"
         )
 

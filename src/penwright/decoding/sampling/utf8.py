@@ -64,7 +64,7 @@ class Utf8Rules:
 
     @cached_property
     def bits(self) -> Int64[Tensor, "situations words"]:
-        """Bit masks of the tokens that may come next, one for each text state and number of remaining tokens."""
+        """Bit masks of the allowed next tokens, one for each state of the UTF-8 decoder and number of tokens left."""
         n_situations, vocab_size = self.may_come.shape
         bits = np.zeros((n_situations, -(-vocab_size // WORD) * WORD), dtype=np.uint8)
         bits[:, :vocab_size] = self.may_come

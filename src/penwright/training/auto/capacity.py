@@ -22,7 +22,7 @@ CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)
 
 
 class Facts(NamedTuple):
-    """The facts about the training part that the plan depends on."""
+    """The properties of the training set that the plan depends on."""
 
     task: Task
     n_examples: int  # number of documents, pairs or labelled texts
@@ -109,7 +109,7 @@ class CapacityPlanner:
 
     @property
     def corpus_tokens(self) -> float:
-        """Estimated number of tokens in the training part. For a classifier, only those that it reads in an epoch."""
+        """Estimated number of tokens in the training set. For a classifier, only those that it reads in an epoch."""
         tokens = self._facts.tokens_in(self._choices.section("tokenizer")["type"], self.vocab_size)
         if self._facts.task != "classify":
             return tokens
@@ -130,7 +130,7 @@ class CapacityPlanner:
 
     @cached_property
     def epochs(self) -> float:
-        """Number of passes over the training part that the budget allows with the chosen model."""
+        """Number of epochs that fit in the budget with the chosen model."""
         tokens = self.tokens(self._chosen_size)
         if not tokens:
             raise PenwrightError(TOO_LITTLE_MEMORY)

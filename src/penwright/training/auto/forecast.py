@@ -1,7 +1,7 @@
 """A forecast of the result of a run, made before training by compressing the same text.
 
-The difficulty of a text is estimated mainly by a general compressor: how well it compresses the held-out part after it
-has seen the training part. The amount of text, and how much of it the model will see, also matter. The formula below is
+The difficulty of a text is estimated mainly by a general compressor: how well it compresses the held-out set after it
+has seen the training set. The amount of text, and how much of it the model will see, also matter. The formula below is
 fitted to only a handful of runs (benchmarks/LOG.md), hence the wide range. For translators, the forecast is the share
 of the best score that the text can give, and for classifiers the accuracy of a linear classifier.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from penwright.config import Task
 
-# bytes of the training part that the compressor sees, and bytes of the held-out part to compress
+# bytes of the training set that the compressor sees, and bytes of the held-out set to compress
 CONTEXT, MEASURED = 4_000_000, 300_000
 # largest relative deviations of the recorded runs from the formula, for runs of at least one epoch
 BELOW, ABOVE = 0.06, 0.08

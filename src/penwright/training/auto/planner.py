@@ -252,9 +252,9 @@ class _Planner:
                 if self._is_pretrained and not self.choices.section("finetuning").keys() & NEEDS_EMBEDDINGS:
                     reason = "the tokens of a pretrained model have good vectors, and steps are faster"
                     self._suggest("finetuning.freeze_embeddings", True, reason)
-                self._choose_schedule(0.95, "the learning rate falls for nearly the whole run (measured)")
+                self._choose_schedule(0.95, "a decay for nearly the whole run worked best in experiments")
             elif has_adapters and self._is_pretrained:
-                self._choose_schedule(0.95, "the learning rate falls for nearly the whole run, as in peft's examples")
+                self._choose_schedule(0.95, "the learning rate decays for nearly the whole run, as in peft's examples")
             else:
                 self._choose_schedule(0.6, "the number of steps need not be known until the cooldown begins")
             return
