@@ -93,7 +93,7 @@ class LinearClassifier(NamedTuple):
             notes.append("stopped early, before convergence, to save time")
         if not balanced:
             return cls(vectorizer, found, chosen.strength, tuple(notes), problem)
-        last = until - (monotonic() - begin)  # when the fit of another fold must have begun
+        last = until - (monotonic() - begin)  # latest time at which to start fitting another fold
         balancing = _balancing(rows, labels, n_labels, n_ngrams, folds, chosen, last)
         found = _balanced(found, balancing, _log_shares(labels, n_labels), log_shares)
         return cls(vectorizer, found, chosen.strength, tuple(notes), problem, balancing)

@@ -172,9 +172,9 @@ class _LineDecoder(codecs.IncrementalDecoder):
 
 
 def kind_of_line(line: bytes) -> Literal["ascii", "utf-8", "damaged", "foreign"]:
-    """Classify a line. If it is not valid UTF-8, but most of its non-ASCII characters are, it is damaged UTF-8.
+    """Return whether a line is ASCII, other valid UTF-8, damaged UTF-8, or "foreign" (in another encoding).
 
-    Otherwise, it is "foreign": in an encoding other than UTF-8.
+    An invalid line is damaged if most of its non-ASCII characters are valid UTF-8. Otherwise, it is foreign.
     """
     if line.isascii():
         return "ascii"

@@ -176,7 +176,7 @@ def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -
 
 
 def named_text(profiles: Profiles) -> Profile | None:
-    """Return the column that is named like a text (review or, failing that, headline_text), or None.
+    """Return the column whose name is a word for text (`review`) or else contains one (`headline_text`), or None.
 
     If several columns have such a name, return the one with the most characters.
     """

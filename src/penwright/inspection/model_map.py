@@ -25,7 +25,7 @@ from penwright.model.transformer import EncoderOnly
 
 @dataclass(frozen=True)
 class SublayerMap:
-    """The overview of a sublayer: vector lengths at all positions and, for attention, the heads at one position."""
+    """The overview of a sublayer: vector norms at all positions and, for attention, what the heads attend to at one."""
 
     part: PartName
     layer: int

@@ -53,10 +53,10 @@ class BudgetOption(NamedTuple):
 
 
 def forecast(prepared: Prepared) -> Forecast:
-    """Forecast the result.
+    """Forecast how good the trained model will be on held-out data.
 
-    The forecast for writers depends on the compressibility of the text, and that for translators on the epochs. For
-    classifiers, a linear classifier is fitted: the classifier will contain one, so it should be no worse.
+    For language models, the forecast depends on how compressible the text is; for translators, on the number of epochs.
+    For classifiers, a linear classifier is fitted as a lower bound, because the trained classifier will include one.
     """
     corpus, plan = prepared.corpus, prepared.plan
     recipe, minutes = plan.recipe, plan.recipe.training.minutes

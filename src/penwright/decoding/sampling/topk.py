@@ -62,7 +62,10 @@ Choose = Callable[[Tensor, Utf8Rules, Situations, int], MaskedTopK]  # a functio
 def likeliest(
     logits: Float[Tensor, "rows vocab_size"], spelling: Utf8Rules, situations: Int64[np.ndarray, " rows"], n: int
 ) -> MaskedTopK:
-    """Return the n likeliest allowed tokens; mask forbidden logits in place. The normalizers cover all tokens."""
+    """Return the n most likely allowed tokens, and mask forbidden logits in place.
+
+    The softmax normalizers, which are returned too, are sums over the whole vocabulary.
+    """
     normalisers = logits.logsumexp(-1)
     spelling.forbid(logits, situations)
     return MaskedTopK(*largest(logits, n), normalisers)

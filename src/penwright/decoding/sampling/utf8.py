@@ -72,7 +72,7 @@ class Utf8Rules:
 
     @cached_property
     def states_after(self) -> UInt8[Tensor, "states vocab_size"]:
-        """A tensor, for compiled code, with the state after each token, given the state before it."""
+        """The transition table for compiled code: the next state, for each state and token."""
         return torch.from_numpy(self.after)
 
     def situations(self, states: States, n_left: Int[np.ndarray, "*#texts"]) -> Situations:

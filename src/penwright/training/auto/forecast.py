@@ -67,7 +67,10 @@ def forecast_by_epochs(task: Task, epochs: float, minutes: float | None) -> Fore
 
 
 def share_of_best(epochs: float) -> tuple[float, float] | None:
-    """Return the range of the share of its best BLEU that a translator reaches; None for too few epochs to say."""
+    """Return the lowest and highest fraction of its best BLEU that a translator should reach after these epochs.
+
+    Return None if there are too few epochs for an estimate.
+    """
     if epochs < FEWEST_EPOCHS:
         return None
     least, most = LACKS
