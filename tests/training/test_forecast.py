@@ -3,6 +3,8 @@ import random
 import pytest
 
 from penwright.training.auto.forecast import compressed_bits, forecast_bits, forecast_by_epochs, share_of_best
+from penwright.workflows.alternatives import FITTING_SECONDS, fitting_seconds
+from penwright.workflows.train import FIRST_SHARE, LINEAR_SHARE
 
 
 def test_compressed_bits_is_low_for_seen_text_and_full_for_noise() -> None:
@@ -51,3 +53,9 @@ def _low(compressed: float, corpus_bytes: int, epochs: float) -> float:
     low = forecast_bits(compressed, corpus_bytes, epochs, None).low
     assert low is not None
     return low
+
+
+def test_linear_classifier_of_a_forecast_gets_no_more_time_than_in_training() -> None:
+    assert fitting_seconds(1 / 3) == pytest.approx(20 * LINEAR_SHARE * FIRST_SHARE)
+    assert fitting_seconds(1 / 3) < fitting_seconds(10.0)
+    assert fitting_seconds(10.0) == fitting_seconds(None) == FITTING_SECONDS
