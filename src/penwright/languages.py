@@ -1,7 +1,7 @@
-"""Detection of the languages of sentence pairs from the names of files and columns."""
+"""Detection of the languages of sentence pairs from the names of files and columns, checked against English words."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +39,7 @@ FORMAT_SUFFIXES |= {".srt", ".vtt", ".ass", ".sgm", ".sgml"}
 PACKED = re.compile(r"\.(gz|xz|bz2|zst)$")
 # Splits a path into words. A language code such as pt_BR counts as one word.
 PART = re.compile(r"[a-z]{2,3}[-_](?:[A-Z]{2}|[A-Z][a-z]{3}|419)(?![A-Za-z])|[^\W_]+")
+ENGLISH = frozenset(split_words("the of and is are was you it that this have with"))
 SOURCES, TARGETS = {"source", "src", "input"}, {"target", "tgt", "trg", "ref", "reference", "output"}
 
 
@@ -114,6 +115,21 @@ def requested_languages(data: DataSettings) -> Languages | None:
         return Languages(*codes)
     pairs = {found for path in data.train if (found := languages_in(Path(path).name))}
     return pairs.pop() if len(pairs) == 1 else None
+
+
+def checked_languages(named: Languages | None, pairs: Iterable[tuple[str, str]]) -> Languages | None:
+    """Return the languages in the order of the texts: the names are swapped if the wrong side is in English.
+
+    A file name such as spa-eng.tsv has the names of the languages, but not always in the order of the columns.
+    """
+    if named is None or (_code(named.source) == "en") == (_code(named.target) == "en"):
+        return named
+    counts = [0, 0]
+    for pair in pairs:
+        for side, text in enumerate(pair):
+            counts[side] += sum(word in ENGLISH for word in text.lower().split())
+    of_english, of_other = counts if _code(named.source) == "en" else reversed(counts)
+    return Languages(named.target, named.source) if of_other > 2 * of_english else named
 
 
 def side_name(path: str) -> str:

@@ -44,7 +44,7 @@ def test_forecast_of_a_classifier_is_the_accuracy_of_a_linear_one(penwright: Com
 def test_plan_of_a_translator_gives_a_share_of_its_best(penwright: Command, corpora: Path) -> None:
     options = ["--task", "translate", "--size", "nano"]
     done = penwright("plan", corpora / "pairs.tsv", *options, "--epochs", 2)
-    assert "expected: 88% to 94% of the best BLEU for this text" in done.stdout
+    assert "expected: 65% to 94% of the best BLEU for this text" in done.stdout
     found = json.loads(penwright("plan", corpora / "pairs.tsv", *options, "--minutes", 1, "--json").stdout)
     lows = [each["share"][0] for each in found["budgets"] if each["share"]]
     assert len(lows) > 1 and lows == sorted(lows), "more minutes, a higher share"

@@ -1,11 +1,13 @@
+import json
 from pathlib import Path
 
 import pytest
 
+import penwright
 from penwright.config import DataSettings
 from penwright.data.corpus import Columns, ReadingOptions
 from penwright.data.parallel import open_pairs
-from penwright.languages import languages_between, requested_languages
+from penwright.languages import Languages, checked_languages, languages_between, requested_languages
 
 LINES = ["eins\tone\n", "zwei\ttwo\n", "drei\tthree\n"]
 
@@ -29,6 +31,25 @@ def test_languages_are_inferred_from_columns_and_file_names(
     settings: dict[str, object], languages: tuple[str, str] | None
 ) -> None:
     assert requested_languages(DataSettings.model_validate(settings)) == languages
+
+
+@pytest.mark.parametrize(
+    ("named", "found"), [(("spa", "eng"), ("eng", "spa")), (("en", "es"), ("en", "es")), (("fr", "es"), ("fr", "es"))]
+)
+def test_order_of_the_languages_in_a_file_name_is_checked(named: tuple[str, str], found: tuple[str, str]) -> None:
+    pairs = [("The dog is of the king.", "El perro es del rey."), ("It was you.", "Fuiste tú.")]
+    assert checked_languages(Languages(*named), pairs) == found
+    assert checked_languages(None, pairs) is None
+
+
+def test_run_records_the_languages_in_the_order_of_the_columns(tmp_path: Path) -> None:
+    lines = [f"El perro {n} es del rey.\tThe dog {n} is of the king.\n" for n in range(60)]
+    (tmp_path / "eng-spa.tsv").write_text("".join(lines))
+    model = {"d_model": 16, "n_layers": 1, "n_heads": 2, "context_length": 32}
+    settings = {"task": "translate", "model": model, "training": {"steps": 1, "threads": 1}}
+    penwright.train(tmp_path / "eng-spa.tsv", run=tmp_path / "run", settings=settings, quiet=True)
+    record = json.loads((tmp_path / "run" / "corpus.json").read_text())
+    assert record["card"]["languages"] == ["spa", "eng"]
 
 
 def test_language_names_come_from_the_columns(tmp_path: Path) -> None:

@@ -190,6 +190,18 @@ def test_from_an_empty_folder_to_a_writer_by_keyboard(page: Any, studio: Studio)
     write_by_keyboard(page, run)
 
 
+def test_plan_is_requested_again_once_the_server_answers(page: Any, studio: Studio) -> None:
+    studio.start()
+    page.goto(f"{studio.address}/#/train")
+    page.wait_for_selector("main[data-ready='train']")
+    page.route("**/studio/plan", lambda route: route.abort())
+    page.evaluate(DROP, ["h1", "again.tsv", PAIRS])
+    page.wait_for_selector(".found .warning:has-text('does not answer')")
+    page.unroute("**/studio/plan")
+    page.wait_for_selector("#train")
+    assert page.locator(".found .warning").count() == 0
+
+
 def test_translator_by_mouse_and_classifier_by_keyboard_are_queued(page: Any, studio: Studio) -> None:
     studio.start()
     page.goto(f"{studio.address}/#/train")

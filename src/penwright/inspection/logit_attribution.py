@@ -132,7 +132,7 @@ class LogitAttribution:
         other = "the mean logit" if self.against is None else f"that of “{self.against}”"
         return (
             f"The logit of “{self.target}” is {abs(self.logit):.2f} {'above' if self.logit >= 0 else 'below'} {other}; "
-            f"most of this comes directly from {', '.join(most[:-1])} and {most[-1]}."
+            f"directly, most is added or taken away by {', '.join(most[:-1])} and {most[-1]}."
         )
 
     def __str__(self) -> str:

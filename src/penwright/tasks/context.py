@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from penwright.application import Application, ModelCard, make_application
 from penwright.classification.linear import LinearClassifier
-from penwright.config import Recipe
+from penwright.config import DataSettings, Recipe
 from penwright.data.batches import Markers
 from penwright.data.cleaning import Cleaning
 from penwright.data.conversations import Conversation
@@ -26,13 +27,15 @@ from penwright.data.corpus import (
     Roles,
 )
 from penwright.data.store import TokenStore
-from penwright.languages import languages_between
+from penwright.languages import checked_languages, languages_between, requested_languages
 from penwright.model import Model
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import template_of
 
 AnyCorpus = Corpus[Document] | Corpus[Pair] | Corpus[Labelled] | Corpus[Conversation]
 AnyPart = CorpusPart[Document] | CorpusPart[Pair] | CorpusPart[Labelled] | CorpusPart[Conversation]
+
+FIRST = 500  # number of pairs that are searched for English words
 
 
 @dataclass
@@ -77,11 +80,13 @@ class RunContext:
         return make_application(self.model, self.tokenizer, self.recipe, self.card, self.whole_linear or self.linear)
 
 
-def make_card(corpus: AnyCorpus, training: TokenStore, tokenizer: Tokenizer) -> ModelCard:
-    """Collect facts about the model from the corpus, the token store and the tokenizer."""
+def make_card(corpus: AnyCorpus, training: TokenStore, tokenizer: Tokenizer, data: DataSettings) -> ModelCard:
+    """Collect facts about the model from the corpus, the token store, the tokenizer and the data settings."""
+    pairs = (each for each in islice(corpus.training, FIRST) if isinstance(each, Pair))
+    languages = languages_between(corpus.names) or checked_languages(requested_languages(data), pairs)
     sources = training.columns.get("source")
     longest = None if sources is None else int(sources.lengths.max()) + len(tokenizer.source(()))
-    return ModelCard(corpus.labels, longest, languages_between(corpus.names), corpus.new_terms)
+    return ModelCard(corpus.labels, longest, languages, corpus.new_terms)
 
 
 def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:

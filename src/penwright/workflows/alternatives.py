@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from penwright.training.auto.forecast import (
     share_of_best,
 )
 from penwright.workflows.plan import Prepared
+from penwright.workflows.train import FIRST_SHARE, LINEAR_SHARE
 
 MINUTES = (1 / 3, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0)  # budgets to choose from, in minutes
 DIMENSIONS = {"size", "d_model", "n_layers", "n_decoder_layers", "n_heads", "n_kv_heads", "d_head", "d_ff"}
@@ -63,12 +65,17 @@ def forecast(prepared: Prepared) -> Forecast:
     if recipe.task != "generate":
         has_linear = recipe.task == "classify" and recipe.model.ngrams
         is_single = recipe.model.problem_type == "single_label_classification"
-        accuracy = linear_accuracy(corpus, monotonic() + FITTING_SECONDS) if has_linear and is_single else None
+        accuracy = linear_accuracy(corpus, monotonic() + fitting_seconds(minutes)) if has_linear and is_single else None
         return forecast_by_epochs(recipe.task, plan.epochs, minutes)._replace(accuracy=accuracy)
     before = _first_bytes(TASKS["generate"].texts(corpus), CONTEXT)
     held_out = (chunk for document in corpus.held_out if isinstance(document, Document) for chunk in document.chunks)
     compressed = compressed_bits(before, _first_bytes(held_out, MEASURED))
     return forecast_bits(compressed, corpus.training_bytes, plan.epochs, minutes)
+
+
+def fitting_seconds(minutes: float | None) -> float:
+    """Return how long to fit a linear classifier for a forecast: no longer than training with this budget does."""
+    return min(FITTING_SECONDS, FIRST_SHARE * LINEAR_SHARE * 60 * (minutes or inf))
 
 
 def size_options(prepared: Prepared) -> Iterator[SizeOption]:

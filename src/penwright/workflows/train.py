@@ -197,7 +197,7 @@ def make_context(
     if isinstance(model, EncoderOnly) and recipe.model.problem_type == "regression":
         scores = torch.tensor([float(each.label) for each in corpus.training if isinstance(each, Labelled)])
         model.scale.copy_(torch.stack([scores.mean(), scores.std(correction=0).clamp(min=1e-6)]))
-    card = make_card(corpus, training, tokenizer)
+    card = make_card(corpus, training, tokenizer, recipe.data)
     return RunContext(
         recipe, corpus, tokenizer, training, held_out, model.to(device), device, card, has_new_head=has_new_head
     )

@@ -47,7 +47,7 @@ export async function ask(path, body = undefined, { signal = null } = {}) {
     return response;
   } catch (error) {
     if (error instanceof ApiError || wasStopped(error)) throw error;
-    throw new ApiError("The server does not answer. Is `penwright serve` still running?", 0);
+    throw new ApiError("The server does not answer. Is `penwright` still running?", 0);
   } finally {
     counting(-1);
   }

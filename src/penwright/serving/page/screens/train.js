@@ -86,6 +86,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
     try {
       const [studio, { runs }] = await Promise.all(["studio", "runs"].map((path) => askJson(path, undefined, { signal })));
       texts.show(studio);
+      plan.retry();
       const all = joined(studio.jobs, runs);
       await learn(all);
       jobs.show(all, studio.folder, studio.machine);

@@ -9,7 +9,7 @@ import { duration, expected, parameters, ROLES, rounded, TASKS } from "./words.j
 /** Create both sections. `state` keeps what a person has chosen; `train(request)` starts the training. */
 export function makePlan({ signal, state, announce, texts, train }) {
   const asking = newest(signal);
-  const page = { plan: null };
+  const page = { plan: null, isUnanswered: false };
   const found = make("div", { class: "found" });
   const planned = make("div", { class: "planned" });
   const sections = [
@@ -28,6 +28,7 @@ export function makePlan({ signal, state, announce, texts, train }) {
   /** Ask for the plan of the ticked texts, and show it. */
   async function update() {
     const stopped = asking.begin();
+    page.isUnanswered = false;
     const [first, second] = sections;
     first.hidden = !texts().length;
     if (first.hidden) return (second.hidden = true);
@@ -42,6 +43,7 @@ export function makePlan({ signal, state, announce, texts, train }) {
     } catch (error) {
       if (stopped.aborted || wasStopped(error)) return undefined;
       page.plan = null;
+      page.isUnanswered = error.status === 0;
       second.hidden = true;
       found.replaceChildren(make("p", { class: "warning", role: "alert" }, error.message), taskChoice(state.get("task"), ""));
     }
@@ -146,7 +148,9 @@ export function makePlan({ signal, state, announce, texts, train }) {
         make("button", { type: "button", class: "main", id: "train", click: () => train({ ...request(), name: name.value, minutes: budgets[slider.value].minutes }) }, "Train")),
     );
   }
-  return { sections, update };
+  /** Ask again if the server did not answer. */
+  const retry = () => page.isUnanswered && update();
+  return { sections, update, retry };
 }
 
 /** Say how often a model of this size would read the text. */
