@@ -164,7 +164,7 @@ def test_unreachable_server_is_reported(visit: Any) -> None:
     page = visit("#/write", expect=("ERR_FAILED",))
     page.route("**/write", lambda route: route.abort())
     page.click("button:has-text('Continue')")
-    assert "Is `penwright serve` still running?" in page.inner_text(".alert")
+    assert "Is `penwright` still running?" in page.inner_text(".alert")
 
 
 @pytest.mark.parametrize(("kind", "n_steps"), [("writer", 9), ("translator", 9), ("classifier", 8)])
