@@ -1,6 +1,7 @@
 """Content and interaction of the views, in a browser."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -265,6 +266,36 @@ def test_large_model_map_has_few_nodes_and_a_readout(open_html: OpenHtml, scheme
     assert f"adds a vector of length {added:.3g}" in page.inner_text(".pw-readout")
     page.keyboard.press("Enter")
     page.wait_for_selector(".pw-readout:has-text('does not contain')")
+
+
+FRAMES = (
+    "new Promise((done) => { let n = 6; const next = () => (n-- ? requestAnimationFrame(next) : done()); next(); })"
+)
+
+
+def test_numbers_above_the_line_do_not_overlap(open_html: OpenHtml) -> None:
+    page = open_view(open_html, "model", {"map": samples.model_map(64, 6, 4), "pieces": {}, "circuit": None})
+    page.evaluate(
+        """() => {
+          globalThis.drawn = [];
+          for (const { prototype } of [CanvasRenderingContext2D, OffscreenCanvasRenderingContext2D]) {
+            const { fillText } = prototype;
+            prototype.fillText = function (text, x, y) {
+              drawn.push([text, x, this.measureText(text).width]);
+              fillText.call(this, text, x, y);
+            };
+          }
+        }"""
+    )
+    most = 0
+    for width in range(800, 1600, 60):
+        page.evaluate("drawn.length = 0")
+        page.set_viewport_size({"width": width, "height": 900})
+        page.evaluate(FRAMES)
+        found = sorted((x, wide) for text, x, wide in page.evaluate("drawn") if text.startswith("+"))
+        most = max(most, len(found))
+        assert all(b[0] - a[0] >= (a[1] + b[1]) / 2 for a, b in pairwise(found)), width
+    assert most == 12, "one number for each sublayer, where there is room"
 
 
 def test_block_view_opens_a_head_and_reads_out_values(open_html: OpenHtml) -> None:

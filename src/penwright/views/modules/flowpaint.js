@@ -172,8 +172,9 @@ function paintRow(pen, map, place, { pulse }) {
     context.fill();
     context.stroke();
     if (step < 34) return;
-    const length = kind === "embedding" ? number(stack.embedded.at(row)) : "";
-    const text = sublayer ? `+${number(sublayer.added.at(row))}` : length;
+    const short = (value) => number(step < 44 && value < 1 ? Number(value.toFixed(2)) : value); // "+0.163" is too wide
+    const length = kind === "embedding" ? short(stack.embedded.at(row)) : "";
+    const text = sublayer ? `+${short(sublayer.added.at(row))}` : length;
     if (text) write(pen, text, x, y - 13, { align: "center", size: 10.5, ink: pen.ink, halo: true });
     if (step >= 74 && sublayer) {
       const after = number(sublayer.after.values[row]);
