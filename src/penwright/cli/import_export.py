@@ -13,7 +13,7 @@ def import_model(
     source: Annotated[
         str,
         typer.Argument(
-            help="Folder with config.json and safetensors, a GGUF file, or hub:NAME.",
+            help="A folder with config.json and safetensors files, a GGUF file, or hub:NAME.",
             metavar="SOURCE",
             show_default=False,
         ),

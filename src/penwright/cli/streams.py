@@ -38,7 +38,7 @@ class _Layer:
 
     def write(self, text: str) -> int:
         """Write the text; return its number of characters."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each subclass encodes or prints the text in its own way
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Write the lines, calling `write` once per line."""

@@ -50,7 +50,7 @@ class TextReader:
         return self.whole(text, target).cut(self.application.model.settings.context_length)
 
     def whole(self, text: str, target: str | None = None) -> ForwardPass:
-        """Return all tokens of a text. A translator's or classifier's source is cut so that the end token fits."""
+        """Return the tokens of a whole text. For a translator or classifier, the source is cut to fit the end token."""
         text = self._line(text)
         tokens = tokens_of(self.tokenizer, text)
         start, end = self._special(self.tokenizer.start_id, 0), self._special(self.tokenizer.end_id, len(text))

@@ -86,7 +86,7 @@ class EncoderDecoder(nn.Module):
         return self.output(self.hidden(target, self.encode(source, source_padding)))
 
     def encode(self, source: Int[Tensor, "batch sources"], padding: Bool[Tensor, "batch sources"]) -> Encoded:
-        """Encode the sources into keys and values for every decoder layer; `padding` is True at real tokens."""
+        """Encode the sources into keys and values for every decoder layer; `padding` is False at padding tokens."""
         positions = positions_of(source, None, self.settings)
         mask = Mask(window=self.settings.window, padding=padding)
         return self.decoder.encode(self.encoder(self.source_embedding(source, positions), positions, mask), padding)
@@ -135,7 +135,7 @@ class EncoderOnly(nn.Module):
         padding: Bool[Tensor, "batch length"],
         positions: Int[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch n_labels"]:
-        """Return the label logits of each text. `padding` is True at real tokens.
+        """Return the label logits of each text. `padding` is False at padding tokens.
 
         `positions` are needed only if tokens were removed from the texts.
         """

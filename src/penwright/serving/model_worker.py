@@ -98,7 +98,7 @@ class ModelWorker:
         application = load(folder, device, precision, compiles=compiles)
         served = cls(name or folder.resolve().name, open_run(folder), application, limits)
         if served.kind == "writer":
-            _ = served.completion_worker  # create it now; later, it would delay the first request by a second
+            _ = served.completion_worker  # created here, so that the first request does not wait a second for it
         return served
 
     @property

@@ -270,7 +270,7 @@ def _probabilities(candidate: Candidate, places: Sequence[WordSpan], tokenizer: 
     """Return the joint probability of the tokens of each word, or None if the tokens do not spell the text."""
     spelled = [tokenizer.token_bytes(piece.token) for piece in candidate.pieces if piece.token != tokenizer.end_id]
     if spelled:
-        spelled[0] = spelled[0].lstrip(b" ")  # the first token may begin with a space, which the text lacks
+        spelled[0] = spelled[0].lstrip(b" ")  # the first token may begin with a space that is not in the text
     if not places or b"".join(spelled) != candidate.text.encode():
         return [None] * len(places)
     numbers = span_indices(candidate.text, places, map(len, spelled))

@@ -48,7 +48,7 @@ def render(name: str, data: Mapping[str, Any], ending: str) -> bytes:
         )
     try:
         from matplotlib import rc_context  # noqa: PLC0415 (an extra)
-        from matplotlib.figure import Figure  # noqa: PLC0415
+        from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as missing:
         raise PenwrightError("pictures need matplotlib. Install it: pip install 'penwright[pictures]'") from missing
     out = io.BytesIO()

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 ROWS = 1000  # number of rows per batch
-FIRST_ROWS = re.compile(
-    r"(?P<split>\w*)\[:(?P<number>[1-9][0-9]{0,11})\]"
-)  # the part of a name after @: the first rows
+FIRST_ROWS = re.compile(r"(?P<split>\w*)\[:(?P<number>[1-9][0-9]{0,11})\]")  # a split such as train[:1000]
 MANY = 100_000  # for a data set with at least this many rows, size and hash are cached
 
 

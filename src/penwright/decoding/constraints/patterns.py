@@ -55,7 +55,7 @@ def _parse(pattern: str) -> Any:
     The parser is private, but Hypothesis uses it too. All other functions of `re` in this module are public.
     """
     try:
-        from re import _parser  # type: ignore[attr-defined]  # noqa: PLC0415
+        from re import _parser  # type: ignore[attr-defined]  # noqa: PLC0415 - private, with another name in old Pythons
     except ImportError:
         version = ".".join(map(str, sys.version_info[:2]))
         raise PenwrightError(
