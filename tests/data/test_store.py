@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penwright.data import store as store_module
 from penwright.data import store_writer
 from penwright.data.store import TokenStore, cached_store, open_store, store_key
 from penwright.data.store_writer import Cell, write_store
 from penwright.errors import PenwrightError
+from penwright.storage import sha256_of
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.processes import EncodingProcesses
 from penwright.tokenizers.training import train_tokenizer
@@ -296,3 +298,29 @@ def test_cached_store_with_changed_bytes_is_rebuilt(tmp_path: Path, tokenizer: T
     file.write_bytes(bytes([sound[0] ^ 1]) + sound[1:])
     cached_store(tmp_path, "key", build).verify()
     assert file.read_bytes() == sound
+
+
+def test_large_files_are_read_again_only_after_a_change(
+    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    read: list[str] = []
+
+    def read_and_note(path: Path) -> str:
+        read.append(path.name)
+        return sha256_of(path)
+
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(store_module, "sha256_of", read_and_note)
+    path = store.folder / "source.tokens.bin"
+    monkeypatch.setattr(store_module, "LARGE", path.stat().st_size)
+    store.trust()
+    store.verify()
+    assert path.name not in read
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    with pytest.raises(PenwrightError, match=r"source\.tokens\.bin is damaged"):
+        store.verify()
+    path.write_bytes(content)
+    store.verify()
+    store.verify()
+    assert read.count(path.name) == 2

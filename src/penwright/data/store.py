@@ -14,9 +14,10 @@ from jaxtyping import Int32, Int64, UInt
 from numpy.typing import DTypeLike
 
 from penwright.errors import PenwrightError
-from penwright.storage import CACHE_ADVICE, MOST_IN_SMALL, locked, read_json
+from penwright.storage import CACHE_ADVICE, MOST_IN_SMALL, identity_of, locked, read_json, remember, sha256_of
 
 FORMAT_VERSION = 2  # version 1 had no checksum of store.json
+LARGE = 256 << 20  # size in bytes from which a file is not read again to verify it, unless it has changed
 
 
 class ColumnSummary(TypedDict):
@@ -76,11 +77,22 @@ class TokenStore:
         return self.columns[column].n_bytes
 
     def verify(self) -> None:
-        """Read every file, and raise PenwrightError if one has changed. Opening a store checks only sizes."""
+        """Compare the checksums of all files; raise PenwrightError if one differs. Opening only checks their sizes."""
         for name, expected in self.hashes.items():
-            with (self.folder / name).open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-                    raise PenwrightError(f"{self.folder / name} is damaged; delete {self.folder} to rebuild it")
+            if _sha256(self.folder / name) != expected:
+                raise PenwrightError(f"{self.folder / name} is damaged; delete {self.folder} to rebuild it")
+
+    def trust(self) -> None:
+        """Record the checksums of large files that were just written, so that verify() need not read them."""
+        for name, written in self.hashes.items():
+            _sha256(self.folder / name, written)
+
+
+def _sha256(path: Path, known: str | None = None) -> str:
+    """Return the SHA-256 of a file. That of a large file is kept until the file changes, and may already be known."""
+    if path.stat().st_size < LARGE:
+        return known or sha256_of(path)
+    return str(remember(["sha256", *identity_of(path)], lambda: {"sha256": known or sha256_of(path)})["sha256"])
 
 
 def store_key(*parts: str) -> str:
@@ -106,9 +118,11 @@ def cached_store(cache_folder: Path, key: str, build: Callable[[Path], object]) 
             if not (store := _sound_store(folder, key)):
                 shutil.rmtree(folder, ignore_errors=True)
                 build(folder)
+                store = open_store(folder)
+                store.trust()
     except OSError as error:
         raise PenwrightError(f"the token store {folder} cannot be written: {error}. {CACHE_ADVICE}") from error
-    return store or open_store(folder)
+    return store
 
 
 def _sound_store(folder: Path, key: str) -> TokenStore | None:
