@@ -249,7 +249,7 @@ def test_training_reports_a_model_that_does_not_beat_its_baselines(trained_run: 
     requested = {"task": "generate", "data": {"train": ["novel.txt"]}, "model": sizes, "training": {"steps": 1}}
     train(prepare(requested), Path("brief"), [Listener()])
     assert any(word.startswith("not beaten: nats per token") for word in Listener.words)
-    assert Listener.words[-1].endswith("The model needs more minutes, or more text")
+    assert Listener.words[-1].endswith(", and needs more minutes, or more text")
 
 
 def test_overfitting_is_detected_from_the_evaluations(trained_run: Path) -> None:

@@ -263,10 +263,10 @@ def fit(
     best, warnings = run.best()
     for warning in warnings:
         notify(observers, "said", warning)
-    for baseline in _unbeaten(run, best.step, to_beat):
+    for baseline, value in _unbeaten(run, best.step, to_beat):
         more = "more text" if is_over_fitted(run, best.step) else "more minutes, or more text"
-        said = f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). The model needs {more}"
-        notify(observers, "said", said)
+        said = f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). The model has {value:.3f}"
+        notify(observers, "said", f"{said}, and needs {more}")
     if note := choose_precision(run, context):
         notify(observers, "said", note)
     torch.set_num_threads(n_threads)
@@ -278,8 +278,8 @@ def fit(
     return trained
 
 
-def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[Score]:
-    """Yield the baselines that the checkpoint of this step does not beat, although it could be better."""
+def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[tuple[Score, float]]:
+    """Yield each baseline that the checkpoint of this step does not beat although it could, and the model's value."""
     scores = next((record for record in run.records(METRICS) if record["step"] == step), {})
     for baseline in baselines:
         if baseline.name not in scores:
@@ -287,7 +287,7 @@ def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[Score
         score = baseline._replace(value=scores[baseline.name])
         is_perfect = score.higher_is_better and score.value >= 100  # such scores are in percent
         if not is_perfect and not score.beats(baseline.value):
-            yield baseline
+            yield baseline, score.value
 
 
 def is_over_fitted(run: Run, best_step: int) -> bool:
