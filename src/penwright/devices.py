@@ -69,7 +69,7 @@ def give_back_memory() -> None:
 
 @contextmanager
 def with_threads(n: int) -> Iterator[None]:
-    """Set torch's number of threads inside the context."""
+    """Set torch's number of threads inside the `with` block."""
     before = torch.get_num_threads()
     if n == before:
         yield

@@ -154,7 +154,7 @@ def saving(final: Path) -> Iterator[Path]:
 
 
 def publish(folder: Path, final: Path) -> None:
-    """Rename a temporary folder to `final` when all of its files are on disk."""
+    """Wait until all files of a temporary folder are on disk, then rename it to `final`."""
     for path in folder.iterdir():
         let_others_read(path)
         flush(path)

@@ -1,4 +1,4 @@
-"""Text in all scripts: words and their spans, display width, line breaks, spaces between sentences; short phrases."""
+"""Text in all scripts: words, display width, line breaks, spaces between sentences, and phrases for messages."""
 
 import re
 from bisect import bisect_left

@@ -144,7 +144,7 @@ def test_classifier_views_show_the_label_as_the_token(make_inspector: Callable[.
 
 def test_values_that_are_not_single_results_have_no_view(make_inspector: Callable[..., Inspector]) -> None:
     inspector = make_inspector("generate")
-    with pytest.raises(UsageError, match="view each of them"):
+    with pytest.raises(UsageError, match="view each one separately"):
         view(inspector.rollout("abc"))
     with pytest.raises(UsageError, match="no view of HeadStatistics"):
         view(inspector.head_statistics("abc")[0])

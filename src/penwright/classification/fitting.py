@@ -49,7 +49,7 @@ class SparseRows(NamedTuple):
 
     @classmethod
     def of_dense(cls, matrix: Float[Tensor, "rows width"]) -> "SparseRows":
-        """Convert a dense matrix to this form. Zeros are stored, too."""
+        """Convert a dense matrix to this sparse format. Zeros are stored, too."""
         n, width = matrix.shape
         offsets = torch.arange(0, n * width + 1, width, dtype=torch.int32)
         return cls(torch.arange(width, dtype=torch.int32).repeat(n), matrix.float().flatten(), offsets)
@@ -132,8 +132,8 @@ def choose_strength(
 ) -> ChosenStrength:
     """Choose the regularization strength with the lowest loss on texts that were left out of the fit.
 
-    One fold is left out. If there are at most FEW_TEXTS texts, each fold is left out once, because one fold is too
-    small to choose by.
+    Normally, only one fold is left out. If there are at most FEW_TEXTS texts, each fold is left out once, because a
+    single fold would be too small for a reliable choice.
     """
     n_checked = int(folds.max(initial=0)) + 1 if rows.n_rows <= FEW_TEXTS else 1
     parts = [(np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)) for fold in range(n_checked)]

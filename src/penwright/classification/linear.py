@@ -38,8 +38,8 @@ from penwright.storage import let_others_read, require_plain
 MOST_WEIGHTS = 1 << 22  # maximum number of weights (n-grams x labels)
 SMALL_CORPUS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
 PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated, in characters
-ENOUGH_EVALUATIONS = 60  # minimum number of loss evaluations per fit; fewer texts are used if there is less time
-SMALLEST_SCALE = 0.01  # minimum scale of the weights to start a fit from
+ENOUGH_EVALUATIONS = 60  # minimum number of loss evaluations per fit; if time is too short, a fit uses fewer texts
+SMALLEST_SCALE = 0.01  # lower bound of the scale by which the initial weights of a new fit are divided
 SEARCH_SHARE = 0.6  # after vectorizing, tuning the regularization may take this share of the remaining time
 # The names of the tensors in a file. The prefix marks the classifier that was fitted on all texts.
 NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"
@@ -57,7 +57,7 @@ class LinearClassifier(NamedTuple):
     strength: float | None = None  # inverse regularization strength; None if the classifier was loaded
     notes: tuple[str, ...] = ()  # notes about what was left out to save time
     problem: ProblemType = SINGLE
-    balancing: Weights | None = None  # weights of the label shares and of the logits if the classifier is balanced
+    balancing: Weights | None = None  # if balanced: the weight of the log label shares, and the scale of the logits
 
     @classmethod
     def fit(
@@ -73,8 +73,8 @@ class LinearClassifier(NamedTuple):
     ) -> "LinearClassifier":
         """Fit the classifier. The regularization strength is tuned by cross-validation.
 
-        With `balanced`, the probabilities are calibrated for equally frequent labels, by cross-validation, too; the
-        outputs are then adjusted to the label shares of these texts.
+        With `balanced`, cross-validation also calibrates the probabilities for equally frequent labels. The outputs
+        are then adjusted to the label shares of these texts.
         If necessary, use fewer texts or iterations to finish by the time `until` (on the clock of `monotonic`).
         """
         notes, log_shares = list[str](), _log_shares(labels, n_labels) if balanced else torch.zeros(n_labels)
@@ -132,7 +132,7 @@ class LinearClassifier(NamedTuple):
         return logits.log_softmax(-1) if self.problem == SINGLE else logits
 
     def save(self, path: Path, whole: "LinearClassifier | None" = None) -> None:
-        """Save the classifier, and `whole`, which was also fitted on the held-out texts, in one safetensors file.
+        """Save the classifier and `whole`, a classifier also fitted on the held-out texts, in one safetensors file.
 
         Raises PenwrightError if the file cannot be written.
         """
@@ -209,10 +209,10 @@ def _balancing(
     chosen: ChosenStrength,
     last: float,
 ) -> Weights:
-    """Return the weights of the label shares and of the logits that give the best balanced probabilities.
+    """Return the weight of the log label shares and the scale of the logits, fitted for balanced probabilities.
 
-    They are fitted on texts that the classifier has not seen, since the texts of a rare label are soon learned by
-    heart. Folds that `choose_strength` has not checked are checked now, unless it is later than `last`.
+    They are fitted on out-of-fold logits, since classifiers quickly overfit the texts of a rare label. Folds that
+    `choose_strength` has not checked are checked now, but none is begun after the time `last`.
     """
     logits, checked = chosen.logits, np.ones(len(labels), dtype=bool) if len(labels) <= FEW_TEXTS else folds == 0
     for fold in range(1, N_FOLDS) if len(labels) > FEW_TEXTS else ():
@@ -233,7 +233,7 @@ def _balanced(
     log_shares: Float[Tensor, " n_labels"],
     new_log_shares: Float[Tensor, " n_labels"],
 ) -> Coefficients:
-    """Balance the probabilities of texts with the first shares of labels, and adjust them to the new shares."""
+    """Balance coefficients that were fitted with the old label shares, then adjust them to the new shares."""
     shares, scale = balancing
     return Coefficients(scale * found.weights, scale * found.bias - shares * log_shares + new_log_shares)
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from penwright.config import ProblemType
 
-# Initial weights of the encoder and of the linear classifier. A pretrained encoder is expected to be the better one.
+# Initial weights (encoder, linear classifier). A pretrained encoder is expected to be the better of the two.
 LINEAR_ALONE, ENCODER_ALONE = (0.0, 1.0), (1.0, 0.0)
 PRIOR = 20.0  # strength of the L2 penalty that keeps weights near their initial values; matters if there are few texts
 MOST_WEIGHT = 5.0
@@ -29,8 +29,8 @@ def mixed(
 def balancing_weights(labels: Int64[Tensor, " texts"], n_labels: int) -> Float[Tensor, " n_labels"]:
     """Return a weight for each label that makes all labels of these texts equally important.
 
-    The sum of the weights of all texts is the number of texts with equally frequent labels whose mean loss is known as
-    exactly, so that a penalty matters as much as with that number of texts.
+    The weights of all texts add up to the effective sample size: the number of texts with equally frequent labels that
+    would determine the mean loss as precisely. A penalty therefore matters as much as it does for that many texts.
     """
     counts = torch.bincount(labels, minlength=n_labels)
     weights = 1 / counts.clamp(min=1).float()

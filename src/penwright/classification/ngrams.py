@@ -55,7 +55,7 @@ def count_ngrams(texts: Sequence[str]) -> Counts:
 
 
 def _views(text: str) -> list[str]:
-    """Return the text in lower case and with single spaces; of a pair, both texts and their common words."""
+    """Return the text in lower case, with single spaces. For a pair, return both texts and their common words."""
     texts = [" ".join(part.split()) for part in text[:MOST_CHARACTERS].lower().split(BETWEEN_TEXTS)]
     if len(texts) == 1:
         return texts
@@ -64,7 +64,7 @@ def _views(text: str) -> list[str]:
 
 
 def _of_view(keys: Hashes, views: Indices) -> Indices:
-    """Make equal n-grams get different keys in the first text, the second text and the common words of a pair."""
+    """Give equal n-grams different keys in the first text, the second text and the common words of a pair."""
     others = (_scramble(keys + views.astype(np.uint64)) & np.uint64(WORD_BIT - 1)) | (keys & np.uint64(WORD_BIT))
     return np.where(views == 0, keys, others).astype(np.int64)
 

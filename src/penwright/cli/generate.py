@@ -1,4 +1,4 @@
-"""The commands for writers: `penwright generate` and `penwright chat`."""
+"""The commands for language models: `penwright generate` and `penwright chat`."""
 
 import sys
 from collections import Counter

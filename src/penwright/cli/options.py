@@ -151,7 +151,7 @@ def training_flags(
 
     Args:
         data: Settings of the table `data`, where None means that the option was not given.
-        columns: Names or numbers of text columns, with commas between them.
+        columns: Names or numbers of text columns, separated by commas.
         task: The task, or None to detect it.
         size: The name of a model size.
         tokenizer: The source of an existing tokenizer.

@@ -167,7 +167,7 @@ def _note_on_rare_label(prepared: "Prepared") -> "Iterator[str]":
     rarest, n = min(counts, key=lambda label: counts[label]), sum(counts.values())
     if counts[rarest] * len(counts) <= RARE * n:
         yield (
-            f"rare label: {rarest} has {100 * counts[rarest] / n:.2g} % of the texts, and will hardly be predicted. "
+            f"rare label: {rarest} has {100 * counts[rarest] / n:.2g} % of the texts, and will rarely be predicted. "
             "To find more of its texts, add --balance"
         )
 

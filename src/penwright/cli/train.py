@@ -185,7 +185,7 @@ def _work(
 
 
 def _run_in_processes(processes: int | None, max_restarts: int, work: Callable[[], None]) -> None:
-    """Call `work` in this process, or start several ranks that run the command, in which rank 0 directs the others."""
+    """Call `work` in this process, or start several ranks that run the command under the direction of rank 0."""
     from penwright.training.distributed.launcher import is_launched, launch, leave_rank, treat_as_ctrl_c
     from penwright.workflows.resume import follow
 
@@ -279,7 +279,7 @@ def _finish(folder: Path, task: str, json: bool) -> None:
 
 
 def _example(folder: Path) -> str:
-    """Return a held-out prompt to try the model on, quoted for a shell."""
+    """Return a held-out prompt to try the model with, quoted for a shell."""
     from penwright.run.folder import Run
 
     prompts = [record["prompt"].strip() for record in Run.open(folder).records("samples.jsonl")]

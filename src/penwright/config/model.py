@@ -18,7 +18,7 @@ class SinusoidalPositions(Settings):
     layout: Literal["interleaved", "halves", "tensor2tensor"] = (
         "interleaved"  # interleaved: sines and cosines alternate; halves and tensor2tensor: all sines, then all cosines
     )
-    offset: NonNegativeInt = 0  # number of the first position (M2M100: 2)
+    offset: NonNegativeInt = 0  # index of the first position (M2M100: 2)
 
 
 class LearnedPositions(Settings):
@@ -35,7 +35,7 @@ class RotaryScaling(Settings):
         1.0  # RoPE frequencies with fewer rotations than this in the original context count as low
     )
     high_freq_factor: PositiveFloat = (
-        4.0  # high RoPE frequencies, with more rotations than this, are not scaled; those between are scaled gradually
+        4.0  # RoPE frequencies with more rotations than this are not scaled; between the limits, scaling is gradual
     )
     original_context: PositiveInt | None = (
         None  # context length before scaling, in tokens; None: all frequencies count as low (linear scaling)

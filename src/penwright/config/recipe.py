@@ -104,7 +104,7 @@ class FineTuningSettings(Settings):
     trim_vocabulary: bool = False  # drop tokens of the base model that are not in the training text
     add_tokens: PositiveInt | str | None = None  # number of new tokens to learn from the text, or a file of words
     freeze_embeddings: bool = False  # do not train the token embeddings, which makes steps of small models faster
-    contrastive: bool = False  # for few labels: contrastive fine-tuning and a new head, instead of ordinary training
+    contrastive: bool = False  # for few texts: contrastive fine-tuning and a new head, instead of ordinary training
 
     @model_validator(mode="after")
     def _check(self) -> "FineTuningSettings":

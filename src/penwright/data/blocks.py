@@ -236,7 +236,7 @@ def decoded(
 
 
 def _tidy(text: str, tally: TextCounts, old_mac: bool) -> tuple[str, str]:
-    """Normalize line endings and drop NULs. Return the text, and a carriage return held back from its end, or ""."""
+    """Normalize line endings and drop NULs. Return the text, and a final carriage return that is held back (or "")."""
     if "\0" in text:
         tally.nul += text.count("\0")
         text = text.replace("\0", "")

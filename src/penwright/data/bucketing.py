@@ -31,7 +31,7 @@ from penwright.tokenizers.markup import cut_pair
 
 Labels = NDArray[np.int32]
 _LONGEST_BATCH = 4  # maximum size of a batch of long labelled texts, as a multiple of `batch_tokens`
-MOST_HIDDEN = 0.9  # maximum share of tokens dropped from a text, unless the mean itself is higher
+MOST_HIDDEN = 0.9  # maximum share of tokens dropped from a text, unless the average share is set higher
 
 
 class Bucketed(Batches[AnyBatch]):
@@ -176,9 +176,9 @@ class LabelledBatches(Bucketed[LabelledBatch]):
     """Batches of labelled texts, each text between a start and an end token.
 
     All batches have the same number of texts, long or short; a batch that would be too large is divided. The loss of a
-    batch is the mean over its texts, so all texts count equally. If a text is longer than the context, each epoch reads
+    batch is the mean over its texts, so all texts count equally. If a text is longer than the context, each epoch uses
     a different part of it. With token dropout, texts with similar numbers of remaining tokens share a batch. `in_order`
-    drops no tokens, and reads the beginning of long texts.
+    drops no tokens, and uses the beginning of long texts.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         return random.permutation(len(self.borders) - 1), self.order[mixed], n_shown[mixed]
 
     def examples(self, rows: Indices, random: np.random.Generator | None = None) -> LabelledBatch:
-        """Return these texts as a batch. `random` chooses the part of a long text; None takes its beginning."""
+        """Return these texts as a batch. `random` chooses the part of a long text; if None, the beginning is used."""
         beyond = self.beyond[rows]
         begins = random.integers(beyond + 1) if random is not None and beyond.any() else np.zeros_like(beyond)
         places = zip(rows.tolist(), begins.tolist(), strict=True)

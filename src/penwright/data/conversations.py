@@ -28,7 +28,7 @@ from penwright.text import count
 from penwright.tokenizers.chat_template import ASSISTANT, ChatTemplate, Message, Turn
 
 MOST_HELD_OUT = 500  # maximum number of held-out conversations, unless the settings give a share
-MOST_CHARACTERS = 1_000_000  # maximum length of all messages of a conversation
+MOST_CHARACTERS = 1_000_000  # maximum total length of the messages of a conversation, in characters
 MESSAGES_NAMES = ("messages", "conversations", "conversation")
 ROLES = {"human": "user", "gpt": ASSISTANT, "chatgpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT}
 LIST = '[{"'  # the beginning of a list of messages in JSON
@@ -201,7 +201,7 @@ class AnswerBatches(Bucketed[TextBatch]):
     """Batches of conversations of similar length. The targets are the answers, each with an end token.
 
     Each conversation begins with a start token, unless its template begins with one or the model has none. If a
-    conversation is longer than the context, only its end is read.
+    conversation is longer than the context, only its end is used.
     """
 
     def __init__(

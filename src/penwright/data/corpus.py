@@ -20,7 +20,7 @@ BETWEEN_LABELS = "\x1f"  # the "unit separator" of ASCII, which no label contain
 FORMAT_VERSION = 1  # increase this when a code change alters how files are read
 UNKNOWN = "broken"
 Roles = Mapping[str, Sequence[tuple[str, int]]]  # names and numbers (from 1) of each role's columns
-Row = tuple[str, ...]  # the cells of a row of a table
+Row = tuple[str, ...]  # the cells of a table row
 Item = TypeVar("Item")
 Example = TypeVar("Example")
 
@@ -127,7 +127,7 @@ class Corpus(Generic[Example]):
     files: tuple[SourceFile, ...]
     fingerprint: str
     report: Report
-    label_counts: Mapping[str, int] = field(default_factory=dict)  # number of training texts with each label, in order
+    label_counts: Mapping[str, int] = field(default_factory=dict)  # number of training texts per label, in label order
     names: tuple[str, ...] = ()  # names of the two sides, if all files agree
     roles: Roles = field(default_factory=dict)  # the columns that were chosen, if all files agree
     label_kind: LabelKind | None = None  # the kind of labels; None unless the corpus is labelled
@@ -277,7 +277,7 @@ class Sources(Generic[Item]):
 
 
 def number_reason(item: object, reasons: dict[str, int]) -> int:
-    """Return the number of the reason why an item is broken; 0 if it is readable. Add a new reason to `reasons`."""
+    """Return the error code of an item; 0 if it is readable. If the reason is new, add it to `reasons`."""
     if item is not None and not isinstance(item, Broken):
         return 0
     return reasons.setdefault(UNKNOWN if item is None else item.reason, len(reasons) + 1)

@@ -70,7 +70,7 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
 
 
 def _single_files(paths: list[str]) -> list[str]:
-    """Replace each archive with its files, unless that gives more files than a table or a pair of texts can have."""
+    """Replace archives with their files, unless there would be more than two files and more files than paths."""
     files = expand_archives(paths)
     return files if len(files) <= max(2, len(paths)) else paths
 
@@ -190,7 +190,7 @@ def _is_main_text(text: Profile, profiles: Sequence[Profile]) -> bool:
 
 
 def _task_of_named_text(table: Table, profiles: Sequence[Profile], text: Profile) -> tuple[str, str]:
-    """Return the task of a table with one column named like a text. Other columns may be labels or metadata.
+    """Return the task of a table in which one column's name suggests text. The others may be labels or metadata.
 
     Raises Undecided if the other columns could be either.
     """

@@ -36,10 +36,10 @@ MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np
 class Documents(Sources[Document]):
     """All documents read from the given paths, with their sizes and hashes."""
 
-    characters: NDArray[np.int64]  # length in characters; 0: blank; -n: broken, with reason n
+    characters: NDArray[np.int64]  # length in characters; 0: blank; -n: broken, with error code n
     n_bytes: NDArray[np.int64]  # sizes in UTF-8 bytes
     hashes: Hashes
-    reasons: Mapping[str, int]  # maps each reason why a document can be broken to its number
+    reasons: Mapping[str, int]  # maps each reason why a document can be broken to its error code
 
     def part(self, chosen: Mask) -> CorpusPart[Document]:
         """Return the chosen documents as a part of a corpus."""
@@ -123,7 +123,7 @@ def _refuse_pairs(file: SourceFile) -> None:
 
 
 def _text_among(path: str, encoding: str | None) -> tuple[tuple[SourceFile, ...], str]:
-    """Return the readable text files of a folder, archive or pattern, and a remark on the files read and skipped.
+    """Return the readable text files of a folder, archive or pattern, and a remark on which files were read or skipped.
 
     Some files may be blank. Raises PenwrightError if none can be read.
     """

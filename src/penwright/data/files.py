@@ -97,7 +97,7 @@ class SourceFile:
         return self.encoding == PARQUET
 
     def blocks(self, begin: int = 0) -> Iterator[str]:
-        """Yield the text in pieces of about 1 MiB, cut anywhere. `begin` is the offset of one of `marks`."""
+        """Yield the text in pieces of about 1 MiB, cut anywhere. `begin` is 0 or the offset of one of `marks`."""
         raw = raw_blocks(self.stored, self.path, BLOCK, begin)
         return decoded(raw, self.encoding, TextCounts(), self.n_cr > 0, first=not begin)
 

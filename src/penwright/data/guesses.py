@@ -26,8 +26,8 @@ from penwright.errors import Option, PenwrightError, Undecided
 from penwright.languages import LANGUAGE_NAMES
 
 FEW = 20  # maximum number of different identifiers (class1, class2, ...) that may be labels
-CLEARLY_FEWER = 5  # take the column with the fewest different values if all others have this many times as many
-CLEARLY_LONGER = 2  # take the column with the most characters if it has this many times as many as any other
+CLEARLY_FEWER = 5  # take the column with the fewest different values if each other has at least this many times as many
+CLEARLY_LONGER = 2  # take the column with the most characters if it has at least this many times as many as any other
 ENOUGH_TO_TELL = 20  # minimum number of rows needed to judge the values of a column
 MOST_OPTIONS = 8  # maximum number of columns or choices in a message
 Profiles = Sequence[Profile]
@@ -65,7 +65,7 @@ def overview(profiles: Profiles) -> str:
 
 
 def named_label(profiles: Profiles) -> Profile | None:
-    """Return the column that is named like a label and has several values, or None."""
+    """Return the column whose name suggests labels and that has several values, or None."""
     by_name = {column.key: column for column in reversed(profiles)}
     exact = [by_name[name] for name in LABEL_NAMES if name in by_name]
     return next((column for column in exact if len(column.values) > 1), None) or _partly_named_label(profiles)

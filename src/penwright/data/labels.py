@@ -162,7 +162,7 @@ def _look_alikes(labels: Iterable[str]) -> Iterator[str]:
 
 
 def label_key(label: str) -> str:
-    """Return a key that labels share if they look alike."""
+    """Return a key that is the same for all labels that look alike."""
     if NUMBER.fullmatch(label):
         return str(float(label))
     visible = "".join(c for c in normalize("NFKC", label).casefold() if category(c) != "Cf")

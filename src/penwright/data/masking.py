@@ -10,7 +10,7 @@ from penwright.data.bucketing import LabelledBatches
 
 MASKED = 0.2  # share of the tokens that are targets
 REPLACED = 0.8  # share of the targets that are replaced by the mask token; half of the rest become random tokens
-MOST_CHARACTERS = 400  # maximum length of a passage that consists of several lines
+MOST_CHARACTERS = 400  # maximum length, in characters, of a passage that consists of several lines
 
 
 def passages(chunks: Iterable[str]) -> Iterator[str]:
@@ -40,16 +40,16 @@ class MaskedBatches(Batches[MaskedBatch]):
         self.n_cut = texts.n_cut
 
     def batch(self, number: int) -> MaskedBatch:
-        """Return the batch with this number, and hide a random selection of its tokens."""
+        """Return the batch with this number, with a random selection of its tokens masked."""
         return self._masked(self.texts.batch(number), np.random.default_rng((self.texts.seed, number, 2)))
 
     def in_order(self, one_in: int = 1) -> Iterator[MaskedBatch]:
-        """Yield all texts, the shortest first. Every call hides the same tokens."""
+        """Yield all texts, the shortest first. Every call masks the same tokens."""
         for number, batch in enumerate(self.texts.in_order(one_in)):
             yield self._masked(batch, np.random.default_rng((0, number, 2)))
 
     def examples(self, rows: Indices) -> MaskedBatch:
-        """Truncate these texts to the context, and return them as a batch. Every call hides the same tokens."""
+        """Truncate these texts to the context, and return them as a batch. Every call masks the same tokens."""
         return self._masked(self.texts.examples(rows), np.random.default_rng((0, *rows.tolist())))
 
     def _masked(self, batch: LabelledBatch, random: np.random.Generator) -> MaskedBatch:

@@ -146,7 +146,7 @@ def _from_two(first: SourceFile, second: SourceFile, encoding: str | None, colum
         (first, second),
         read,
         lambda line: f"{first.path} {'segment' if are_segments else 'line'} {line + 1:,}",
-        "source; the file after it: target",
+        "the source; the file after it is the target",
         names,
     )
 

@@ -51,7 +51,7 @@ def existing_file(path: str | Path) -> Path:
 
 
 def text_files(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the files among the paths, in their folders, and matching their patterns (code/**/*.py); no duplicates."""
+    """Return the files that these paths, folders and patterns (such as code/**/*.py) stand for, without duplicates."""
     return list(dict.fromkeys(file for path in paths for file in _files_of(path)))
 
 

@@ -50,14 +50,14 @@ BATCH = 8192  # number of rows measured at a time
 class Rows(Sources[TwoSides]):
     """The lengths and hashes of all rows of some sources: 33 bytes per row, however long the text."""
 
-    reasons: Mapping[str, int]  # maps each reason why a row can be broken to its number
+    reasons: Mapping[str, int]  # maps each reason why a row can be broken to its error code
     first_hashes: Hashes
     second_hashes: Hashes
     first_sizes: Sizes  # lengths in characters
     second_sizes: Sizes
     first_bytes: Sizes  # sizes in UTF-8 bytes
     second_bytes: Sizes
-    broken: NDArray[np.uint8]  # number of the reason why a row is broken; 0 for a readable row
+    broken: NDArray[np.uint8]  # error code of each row (see `reasons`); 0 for a readable row
 
     def __len__(self) -> int:
         return len(self.first_hashes)
@@ -143,7 +143,7 @@ def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
 class RowKind(Generic[Example]):
     """A kind of row, such as a pair or a labelled text, with the functions that differ between kinds."""
 
-    name: str  # a part of the corpus fingerprint
+    name: str  # part of the corpus fingerprint
     unit: str  # noun for a row in reports, such as "pair"
     chosen_by: str  # the texts whose hashes decide which rows are held out
     sources: Callable[[Sequence[str], ReadingOptions], list[RowSource]]

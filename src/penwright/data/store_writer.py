@@ -39,7 +39,7 @@ from penwright.tokenizers.processes import EncodingProcesses
 Cell = str | Iterable[str] | int  # a text, the chunks of a long text (their tokens are concatenated), or a label id
 
 _BATCH_CHARACTERS = 1 << 20
-MOST_PROCESSES = 16  # more processes would wait for the one that reads the rows
+MOST_PROCESSES = 16  # more processes would only wait for the one that reads the rows
 FEW = 8  # number of batches of a column that this process tokenizes before it starts other processes
 SAVE_EVERY = 128 << 20  # number of characters between two saves of the progress
 PROGRESS, UNFINISHED = "progress.json", ".part"  # name of the progress file, and suffix of an unfinished folder

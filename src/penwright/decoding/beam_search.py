@@ -32,7 +32,7 @@ from penwright.decoding.sampling.logits_process import NEG_INF
 from penwright.decoding.sampling.topk import MAX_K, Choose, MaskedTopK, TokenSelector
 from penwright.decoding.sampling.utf8 import FREE, Situations, States, Utf8Rules
 
-MIN_PATIENCE = 4  # the search lets beams grow by at least this many tokens before it stops, even if they are short
+MIN_PATIENCE = 4  # `beam_patience` always lets beams grow by at least this many tokens, even if they are short
 
 
 def _unmasked(best: MaskedTopK, n: int) -> list[list[int]]:
@@ -237,7 +237,7 @@ class _Search:
         if len(short):  # in these rows, too few of the top tokens are allowed
             others = self.choose(logits[short], self.spelling, situations[short.cpu().numpy()], values.shape[1])
             values[short], found[short] = others.values, others.places
-        return MaskedTopK(values, found, best.normalisers)  # the softmax normalizers include banned tokens
+        return MaskedTopK(values, found, best.normalisers)  # the logsumexp of a row includes banned tokens
 
     def tell(self, watch: Watch, parents: Whole) -> None:
         """Pass the last step of extend() to `watch`; `parents` are the rows that extend() returned."""
@@ -250,7 +250,7 @@ class _Search:
         """Return which sentences have reached their limit, or have no beam that could still rank among the n best.
 
         A beam's merit (its log-probability plus bonuses) never rises, except by the bonuses of soft terms. So the upper
-        bound on its score assumes its present merit, at either the next length or the greatest length that
+        bound on its score assumes its current merit, at either the next length or the greatest length that
         `beam_patience` allows. Without this limit, a third of the time would be spent on beams that grow to several
         times the length of the finished hypotheses.
         """

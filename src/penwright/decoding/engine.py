@@ -1,4 +1,4 @@
-"""The decoding engine: it reads prompts or sources, then runs one step per token, compiled or not."""
+"""The decoding engine: it processes prompts or sources, then runs one step per token, compiled if possible."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -48,7 +48,7 @@ WORTH_THREADS: dict[Part, float] = {  # minimum number of parameters for multith
 # Minimum number of parameters for multithreading an uncompiled int8 step of one row; packed copies of weights count.
 WORTH_THREADS_INT8 = 100_000_000
 
-KINDS: dict[Part, type[ModelPart]] = {  # the modules of these parts; all others use DecodeStep
+KINDS: dict[Part, type[ModelPart]] = {  # the module of each part; all other parts use DecodeStep
     "prompt": PromptStep,
     "sources": EncodeStep,
     "best": TopKStep,

@@ -24,7 +24,10 @@ Hashes = UInt64[np.ndarray, " _places"]
 
 @dataclass(frozen=True)
 class CopiedPassage:
-    """A passage that also occurs in the training text. Repeated punctuation (e.g. dashes) is cut to two characters."""
+    """A passage that also occurs in the training text.
+
+    Repeated punctuation, such as a line of dashes, is shortened to two characters.
+    """
 
     text: str
     document: str
@@ -90,7 +93,10 @@ def _whole_words(text: str, start: int, end: int) -> str:
 
 
 class _Ngrams:
-    """The word n-grams of the texts, and whether the training text has them. Hashes are polynomials of word hashes."""
+    """The hashes of the word n-grams of the texts, and whether each n-gram occurs in the training text.
+
+    The hash of an n-gram is a polynomial in the hashes of its words.
+    """
 
     def __init__(self, texts: Sequence[str]):
         self._texts = [dict(_ngrams(_words(text))) for text in texts]
@@ -235,7 +241,7 @@ class _PassageSearch:
 
 
 def _encode(text: str) -> bytes:
-    """Encode a text, with repeated punctuation cut to two characters."""
+    """Encode a text, with repeated punctuation shortened to two characters."""
     return _ROW.sub(r"\1\1", text).encode("utf-8", errors="replace")
 
 

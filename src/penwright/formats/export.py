@@ -1,4 +1,4 @@
-"""What exports share: metadata, the packages and limits of engines, and a new folder that is complete or absent."""
+"""Shared code of the exports: metadata, optional packages, the limits of engines, and atomic folder creation."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

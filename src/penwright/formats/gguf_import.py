@@ -38,7 +38,7 @@ class GGUFFile:
     """An open GGUF file: its `metadata`, and its tensors (`stored`), which are read on demand."""
 
     def __init__(self, path: Path):
-        """Read the header; raises PenwrightError if the file is damaged or has implausible sizes."""
+        """Read the header. Raise PenwrightError if the file is damaged or has implausible sizes."""
         try:
             self._content = np.memmap(path, mode="r")
             self._at = 0

@@ -117,7 +117,7 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
     if wanted["qkv_bias"] == wanted["bias"]:
         wanted["qkv_bias"] = None
     if wanted["token_types"] == 2:
-        wanted["text_pairs"] = False  # nothing is lost: tokenizers of transformers mark the second text of a pair
+        wanted["text_pairs"] = False  # not needed: the tokenizers of transformers set the token types of a pair
     if task == "translate":
         wanted["n_decoder_layers"] = wanted["n_decoder_layers"] or wanted["n_layers"]
     config: dict[str, object] = {key: values[0] for key, values in architecture.supported.items()}

@@ -115,7 +115,7 @@ class AttentionMaps:
     answers: tuple[Token, ...]  # the next token at each decoder position, up to the end of the text
 
     def part(self, name: PartName) -> AttentionPart:
-        """Return the part with this name; raises UsageError if the model does not have it."""
+        """Return the part with this name. Raise UsageError if the model does not have it."""
         for part in self.parts:
             if part.name == name:
                 return part

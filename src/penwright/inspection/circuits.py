@@ -50,7 +50,10 @@ class TextReader:
         return self.whole(text, target).cut(self.application.model.settings.context_length)
 
     def whole(self, text: str, target: str | None = None) -> ForwardPass:
-        """Return the tokens of a whole text. For a translator or classifier, the source is cut to fit the end token."""
+        """Return the tokens of a whole text.
+
+        For a translator or classifier, the source is cut to leave room for the end token.
+        """
         text = self._line(text)
         tokens = tokens_of(self.tokenizer, text)
         start, end = self._special(self.tokenizer.start_id, 0), self._special(self.tokenizer.end_id, len(text))
@@ -131,7 +134,7 @@ class Outcomes:
 
     @property
     def names(self) -> Sequence[str]:
-        """The labels or tokens that the model predicts; raises UsageError for an encoder without labels."""
+        """The labels or tokens that the model predicts. Raises UsageError for an encoder without labels."""
         if not self._names:
             raise UsageError("this encoder has no labels, so it predicts nothing. Inspect its heads instead")
         if self.model.settings.problem_type != "single_label_classification":

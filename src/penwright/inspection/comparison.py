@@ -108,7 +108,7 @@ def _ends_in_common(first: Sequence[str], second: Sequence[str]) -> tuple[int, i
 
 
 def _side_by_side(one: slice, other: slice) -> Spans:
-    """Pair the pieces of two spans one to one. If their numbers differ and neither is 0, pair the spans as a whole."""
+    """Pair the pieces of two spans one to one, or as a whole if the spans differ in length and neither is empty."""
     n, m = one.stop - one.start, other.stop - other.start
     if n and m and n != m:
         yield one, other

@@ -83,7 +83,7 @@ def neighbours(model: Model, tokenizer: Tokenizer, word: str, k: int = 10, side:
 def embedding_map(
     model: Model, tokenizer: Tokenizer, chosen: Sequence[str] | None = None, n: int = 500, side: Side | None = None
 ) -> EmbeddingMap:
-    """Map the chosen words, or the first `n` tokens of the vocabulary, to the plane of their largest variance."""
+    """Project the chosen words, or the first `n` tokens, onto the first two principal components of their vectors."""
     words, specials = vocabulary(tokenizer), set(special_ids(tokenizer))
     if chosen is None:
         groups = [[token] for token in range(len(words)) if token not in specials][:n]

@@ -154,7 +154,7 @@ def _baseline_vectors(embedding: Embedding, tokens: Sequence[Token]) -> Vectors:
 
 
 class _FixedVectors(nn.Module):
-    """A stand-in for an embedding table that returns the same vectors for any tokens."""
+    """A stand-in for an embedding table that returns fixed vectors and ignores the tokens."""
 
     def __init__(self, vectors: Vectors):
         super().__init__()

@@ -18,7 +18,7 @@ Weights = Float[np.ndarray, "n_layers n_heads targets sources"]
 
 @dataclass(frozen=True)
 class HeadStatistics:
-    """The statistics of all heads of a part; the functions of this module define them."""
+    """The statistics of all heads of a part. Each statistic is defined by a function of this module."""
 
     name: PartName
     layers: tuple[int, ...]

@@ -186,7 +186,7 @@ class Inspector(CircuitInspector):
         return neighbours(self.model, self.tokenizer, word, k, side)
 
     def embedding_map(self, words: Sequence[str] | None = None, n: int = 500, side: Side | None = None) -> EmbeddingMap:
-        """Map words, or the first `n` tokens of the vocabulary, to the plane of their largest variance."""
+        """Project words, or the first `n` tokens, onto the first two principal components of their vectors."""
         return embedding_map(self.model, self.tokenizer, words, n, side)
 
     def positions(self, n: int | None = None, side: Side | None = None) -> PositionalSimilarity:

@@ -26,7 +26,7 @@ from penwright.inspection.recording import StackRecord, SublayerRecord, record
 from penwright.model import Model
 from penwright.model.transformer import EncoderOnly
 
-BIASES, TOKENS, POSITIONS = range(3)  # indices of the contributions with which every stack begins
+BIASES, TOKENS, POSITIONS = range(3)  # indices of the first three contributions of every stack
 MOST_NUMBERS = 250_000_000  # maximum number of values in the contributions' vectors (1 GB in float32)
 STRONGEST = 3  # number of parts that `explanation` names
 
@@ -132,7 +132,7 @@ class LogitAttribution:
         other = "the mean logit" if self.against is None else f"that of “{self.against}”"
         return (
             f"The logit of “{self.target}” is {abs(self.logit):.2f} {'above' if self.logit >= 0 else 'below'} {other}; "
-            f"directly, most is added or taken away by {', '.join(most[:-1])} and {most[-1]}."
+            f"the largest direct contributions come from {', '.join(most[:-1])} and {most[-1]}."
         )
 
     def __str__(self) -> str:

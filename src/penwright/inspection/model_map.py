@@ -30,10 +30,10 @@ class SublayerMap:
     part: PartName
     layer: int
     kind: Kind
-    added: Float32[np.ndarray, " positions"]  # length of the vector that the sublayer adds
-    after: Float32[np.ndarray, " positions"]  # length of the residual stream after the sublayer
+    added: Float32[np.ndarray, " positions"]  # norm of the vector that the sublayer adds
+    after: Float32[np.ndarray, " positions"]  # norm of the residual stream after the sublayer
     weights: Float32[np.ndarray, "n_heads sources"]  # attention weights at the position; empty for a feed-forward layer
-    head_added: Float32[np.ndarray, " n_heads"]  # length of the vector that each head adds at the position
+    head_added: Float32[np.ndarray, " n_heads"]  # norm of the vector that each head adds at the position
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StackMap:
     name: StackName
     tokens: tuple[Token, ...]
     position: int  # the position whose attention is shown
-    embedded: Float32[np.ndarray, " positions"]  # length of the sum of each token vector and its position vector
+    embedded: Float32[np.ndarray, " positions"]  # norm of the sum of each token vector and its position vector
     sublayers: tuple[SublayerMap, ...]
 
 
@@ -74,8 +74,8 @@ class SublayerDetail:
     output: Float32[np.ndarray, " d_model"]
     after: Float32[np.ndarray, " d_model"]  # the residual stream after the sublayer
     head_added: Float32[np.ndarray, " n_heads"]
-    head_sources: tuple[int, ...]  # the source with the largest weight, for each head
-    head_weights: Float32[np.ndarray, " n_heads"]  # the largest weight, for each head
+    head_sources: tuple[int, ...]  # the position that each head attends to most
+    head_weights: Float32[np.ndarray, " n_heads"]  # the largest attention weight of each head
     sources: tuple[Token, ...]  # the tokens that heads attend to
 
 
@@ -101,7 +101,7 @@ class PlaceDetail:
 
 @torch.no_grad()
 def model_map(model: Model, reading: ForwardPass, names: Sequence[str], position: int, k: int = 10) -> ModelMap:
-    """Return the overview of a forward pass. `position` counts in the decoder or, without one, in the encoder."""
+    """Return the overview of a forward pass. `position` is in the decoder or, if there is none, in the encoder."""
     recording = record(model, reading)
     last = recording.stacks[-1]
     require_position(position, len(last.embedded))

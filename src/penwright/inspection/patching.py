@@ -29,7 +29,7 @@ from penwright.model.attention import Kernel, KernelMask, swap_kernels
 PatchKind = Literal["residual", "attention", "feed_forward", "heads"]
 PATCH_KINDS: tuple[PatchKind, ...] = ("residual", "attention", "feed_forward", "heads")
 BATCH_TOKENS = 2048  # maximum number of tokens per batch
-SMALLEST = 1e-9  # preferences that differ by less than this count as equal, because of rounding errors
+SMALLEST = 1e-9  # two preferences count as equal if they differ by less than this, because of rounding errors
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Patching:
 
     @property
     def explanation(self) -> str:
-        """A sentence about the patch that restores the most."""
+        """A sentence about the patch that restores the largest share of the preference."""
         layer, column = np.unravel_index(int(self.restored.argmax()), self.restored.shape)
         share = f"{self.restored[layer, column]:.0%} of the preference for “{self.target}” over “{self.against}”"
         if self.kind == "heads":
@@ -135,7 +135,7 @@ def _patches(place: SublayerRecord, kind: PatchKind, positions: list[int]) -> li
 
 
 def parse_kind(text: str) -> PatchKind:
-    """Return the kind of patch with this name; raises UsageError if there is none."""
+    """Return the kind of patch with this name. Raise UsageError if there is none."""
     for kind in PATCH_KINDS:
         if kind == text:
             return kind

@@ -51,7 +51,7 @@ class LossByPosition:
 
 
 def token_scores(model: Model, reading: ForwardPass, names: Sequence[str], k: int = 5) -> TokenScores:
-    """Score each token of a text; raises UsageError for a classifier.
+    """Score each token of a text. Raise UsageError for a classifier.
 
     The text of a language model may have any length. A long text is processed as in generation: when the context is
     full, the model continues from the newest half (see `decoding.batches.PromptBatch`).

@@ -42,7 +42,7 @@ def view(found: object) -> View:
     Results in tuples, such as rollouts, are viewed one by one. Raises UsageError for a result without a view.
     """
     if isinstance(found, tuple):
-        raise UsageError("this is a tuple of results: view each of them by itself")
+        raise UsageError("this is a tuple of results: view each one separately")
     raise UsageError(f"there is no view of {type(found).__name__}")
 
 

@@ -1,4 +1,4 @@
-"""Multi-head attention, with keys and values from its own input, a cache or an encoder, and its masks."""
+"""Multi-head attention and its masks. Keys and values come from the layer's own input, a cache or an encoder."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,7 +74,7 @@ class KeysValues(NamedTuple):
 
 Kernel = Callable[[Tensor, Tensor, Tensor, KernelMask, float], Tensor]
 CAUSAL_BLOCK = 128  # number of targets per block in plain causal attention; each block skips later sources
-PLAIN_UP_TO = 512  # maximum number of sources for plain attention; a larger weight matrix costs time and memory
+PLAIN_UP_TO = 512  # maximum number of source positions for plain attention, which stores the whole matrix of weights
 CAUSAL_UP_TO = 1024  # maximum number of source positions for causal attention that is computed block by block
 
 

@@ -1,4 +1,4 @@
-"""Attention kernels beside the fused one: a recorder of attention weights, and the kernel of compiled decoding."""
+"""Further attention kernels: one that records attention weights, and the one for compiled decoding steps."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ def record_attention(
 
 
 def stepping_attention(origins: Int[Tensor, "batch sources"] | None = None) -> Kernel:
-    """Return the kernel for a cache; `origins` holds the row that stores each source (None: the row that attends)."""
+    """Return the kernel for a cache; `origins` says which row stores each source (None: every row stores its own)."""
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
         allowed = None if mask.allowed is None else mask.allowed.contiguous()

@@ -19,7 +19,7 @@ class Size(NamedTuple):
     """The size of a model. Parameters are exact; a multiply-add counts as two FLOPs; memory is an estimate."""
 
     parameters: int
-    matrix_parameters: int  # parameters in matrix products with every token: the output layer, but not embedding tables
+    matrix_parameters: int  # parameters in matrix products; the output layer counts, embedding tables do not
     flops_per_token: int  # FLOPs of one forward pass at full context; training costs three times as much
     training_bytes: int
     trained: int  # parameters that are trained; with LoRA, those of the adapters

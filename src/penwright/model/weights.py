@@ -1,4 +1,4 @@
-"""The weights of a model as named tensors, in which shared ones occur once: initialized, copied or loaded."""
+"""Functions that initialize, copy and load the weights of a model, as named tensors without duplicates."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from penwright.model.transformer import DecoderOnly
 
 MOST_COUNTED = 5_000_000  # maximum number of tokens whose bigrams are counted
-# Steps in which embeddings and output layer learn the bigrams, the first learning rate, and the tokens in each step.
+# Learning of bigrams by the embeddings and the output layer: the number of steps, the initial learning rate, and the
+# number of tokens in each step.
 BIGRAM_STEPS, BIGRAM_RATE, BIGRAM_ROWS = 80, 0.03, 2048
 Convert = Callable[[Tensor, Tensor], Tensor]
 ADAPTER = ".lora_B"  # suffix of the names of adapter weights
@@ -113,7 +114,7 @@ class _WithoutInit(TorchFunctionMode):
 
 @contextmanager
 def no_init_weights() -> Iterator[None]:
-    """Build models without initializing their weights inside the `with` block, because weights are loaded later."""
+    """Skip the initialization of weights inside the `with` block, for models whose weights are loaded later."""
     with _WithoutInit():
         yield
 

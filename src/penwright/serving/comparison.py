@@ -1,4 +1,4 @@
-"""The routes that compare: two texts, two models, or the weights from early in training with the served weights."""
+"""The routes that compare two texts, two models, or the served weights with those from early in training."""
 
 import asyncio
 from collections.abc import Callable
@@ -123,14 +123,14 @@ class EarlyAnswer(BaseModel):
 
 
 class EarlyAnswers(BaseModel):
-    """The answers, oldest weights first. If there are no early weights, only the served weights answer."""
+    """The answers, oldest weights first. If there are no early weights, there is only one answer."""
 
     answers: list[EarlyAnswer]
 
 
 @router.post("/early")
 async def early(body: EarlyRequest, registry: Registry, limits: Limits) -> EarlyAnswers:
-    """Return the answers of the weights after 1, 10, 100, ... seconds of training, and of the served weights."""
+    """Return the answers of the model after 1, 10, 100, ... seconds of training, and that of the served model."""
     served = registry.get(body.model)
     check_texts([body.text], limits)
     answers = [await _early_answer(served, checkpoint, body) for checkpoint in served.opened.run.early()]

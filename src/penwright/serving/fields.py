@@ -1,4 +1,4 @@
-"""What routes share: request bodies, field types, decoding settings, size limits, and access to the models."""
+"""Common parts of the routes: request bodies, field types, decoding settings, size limits, access to the models."""
 
 import asyncio
 import json

@@ -184,7 +184,7 @@ def _plain(page: Sequence[Piece], translations: Mapping[str, str]) -> str:
 
 @router.post("/detect", openapi_extra=_body(DetectRequest))
 async def which_language(request: Request, registry: Registry, limits: Limits) -> list[Detected]:
-    """Guess the language of a text from the source languages of the translators."""
+    """Guess which of the translators' source languages a text is written in."""
     body = await _read(request, DetectRequest)
     check_texts([body.q], limits)
     guesses = await detect(body.q[:500], _translators(registry))

@@ -103,7 +103,7 @@ class ModelWorker:
 
     @property
     def kind(self) -> Kind:
-        """The kind of the model: writer, translator or classifier."""
+        """The kind of the model: "writer" (a language model), "translator" or "classifier"."""
         return self.application.kind
 
     @property

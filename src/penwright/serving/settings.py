@@ -29,7 +29,7 @@ class ServingSettings(Settings):
         4_000_000_000  # maximum size of all uploads together, and of one unpacked text, in bytes
     )
     min_free_bytes: PositiveInt = 1_000_000_000  # minimum free disk space to leave, in bytes
-    plan_seconds: PositiveFloat = 180.0  # maximum seconds to read texts and plan a training (else status 504)
+    plan_seconds: PositiveFloat = 180.0  # maximum seconds to read texts and plan a run (else status 504)
     max_connections: PositiveInt = 512  # maximum number of open connections; beyond it, an idle connection is closed
     read_seconds: PositiveFloat = 20.0  # maximum seconds to send a request (else status 408) or read part of a response
     build_seconds: PositiveFloat = 10.0  # maximum seconds to compile a pattern and word constraints (else status 400)

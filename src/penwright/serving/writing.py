@@ -219,7 +219,7 @@ def _tokens(served: ModelWorker, body: PromptRequest) -> Tokens:
 
 def _next_distribution(served: ModelWorker, tokens: Tokens, settings: DecodingSettings) -> NextTokenDistribution:
     tokenizer, context = served.generator.tokenizer, served.generator.model.settings.context_length
-    logits = served.logits(tuple(in_view(tokens, context)))  # only the tokens that fit the context are read
+    logits = served.logits(tuple(in_view(tokens, context)))  # the model reads only the tokens that fit in its context
     sampling = plan_of(tokenizer, settings, []).sampling
     reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.uses_history else None)[0]
     chances = (

@@ -52,7 +52,7 @@ class TaskParts:
     texts: Callable[[AnyCorpus], Iterator[str]]  # training texts for the tokenizer
     batches: Callable[[RunContext, TokenStore], AnyBatches]
     quick_evaluate: Callable[[RunContext], Sequence[Score]]  # scores during training; the first score ranks checkpoints
-    evaluate: Callable[[RunContext], Sequence[Score]]  # as `quick_evaluate`, but on the whole held-out set
+    evaluate: Callable[[RunContext], Sequence[Score]]  # like `quick_evaluate`, but on the whole held-out set
     baselines: Callable[[RunContext, bool], Sequence[Score]]  # baseline scores, named like the model's scores
     sample: Callable[[RunContext], Sequence[Sample]]
 
@@ -96,7 +96,7 @@ PROBLEMS = {
 
 
 def _of_problem(name: str) -> Callable[..., Any]:
-    """Return the function with this name that suits the problem type of a context."""
+    """Return a function that calls the function with this name for the problem type of its context."""
 
     def call(context: RunContext, *arguments: object) -> object:
         return getattr(PROBLEMS[context.recipe.model.problem_type], name)(context, *arguments)

@@ -122,7 +122,7 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
 
 
 def _label_weights(context: RunContext, truth: Targets) -> Float[Tensor, " n_labels"] | None:
-    """Return weights that make all labels of these texts equally important in the nats, or None for equal texts."""
+    """Return weights that give all labels equal importance in the loss, or None if all texts count equally."""
     if not context.recipe.model.balanced:
         return None
     weights = balancing_weights(truth, len(context.card.labels))

@@ -63,7 +63,7 @@ class RunContext:
         return self.recipe.tokenizer.is_pretrained and self.device.type == "cpu"
 
     def quick_precision(self) -> AbstractContextManager[Any]:
-        """Return a context for quick evaluations, in which slow models compute in the precision of training."""
+        """Return a context for quick evaluations, in which slow models use the training precision."""
         in_bfloat16 = self.is_slow and self.recipe.training.precision == "bfloat16"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=in_bfloat16)
 

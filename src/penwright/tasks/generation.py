@@ -49,7 +49,7 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
 
 
 def _window_stride(context: RunContext) -> int:
-    """Return the stride n of a quick evaluation, which reads every nth window."""
+    """Return the stride n of a quick evaluation, which scores every nth window."""
     most = MOST_EVALUATED
     if context.is_slow:
         n_parameters = sum(parameter.numel() for parameter in context.model.parameters())
@@ -73,7 +73,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     training = context.training.column("text").tokens[:COUNTED]
     nats = ngram_baselines(training, context.held_out.column("text").tokens, context.tokenizer.vocab_size)
     stride = _window_stride(context)
-    coverage = f"; quick evaluations read one in {stride} windows" if stride > 1 and not whole else ""
+    coverage = f"; quick evaluations use one in {stride} windows" if stride > 1 and not whole else ""
     return [Score("nats per token", value, note=f"{name}{coverage}") for name, value in nats.items()]
 
 

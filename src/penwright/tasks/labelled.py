@@ -56,7 +56,7 @@ def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
 
 
 def unknown_label(label: str, labels: Sequence[str]) -> PenwrightError:
-    """Return an error about a label that the training texts lack."""
+    """Return an error about a label that does not occur in the training texts."""
     known = f"{', '.join(labels[:SHOWN])}{', ...' if len(labels) > SHOWN else ''}"
     return PenwrightError(
         f"the label '{label[:50]}' does not occur in the training texts, which have the labels: {known}"
@@ -154,7 +154,7 @@ def some_texts(context: RunContext, corpus: AnyCorpus, part: AnyPart, seed: int)
 def linear_accuracy(corpus: AnyCorpus, until: float) -> float:
     """Return the percentage of held-out texts that a linear classifier labels correctly, one label for each text.
 
-    The classifier is fitted by the time `until` (on the clock of `monotonic`).
+    `until` is the deadline for fitting the classifier, on the clock of `time.monotonic`.
     """
     labels = corpus.labels
     texts, truth = _sampled(corpus.training, labels, len(labels), 0)
@@ -265,6 +265,6 @@ def most_at_once(context: RunContext) -> int:
 
 
 def held_out_examples(context: RunContext, n: int) -> list[Labelled]:
-    """Return the first held-out texts with their labels. A tab stands between the texts of a pair."""
+    """Return the first held-out texts with their labels. A tab separates the texts of a pair."""
     found = [example for example in islice(context.corpus.held_out, n) if isinstance(example, Labelled)]
     return [example._replace(text=example.text.replace(BETWEEN_TEXTS, "\t")) for example in found]

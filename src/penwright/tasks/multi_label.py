@@ -33,7 +33,7 @@ from penwright.tasks.labelled import (
 )
 
 N_SAMPLES = 3
-FEWEST_POSITIVES = 10  # minimum number of held-out texts with a label for tuning its threshold
+FEWEST_POSITIVES = 10  # the threshold of a label is tuned only if at least this many held-out texts have the label
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:

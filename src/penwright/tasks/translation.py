@@ -29,7 +29,7 @@ from penwright.translation.translator import Translator
 
 N_SAMPLES = 3
 MOST_EVALUATED = 2000  # maximum number of pairs that a quick evaluation translates
-EVALUATED_PER_MINUTE = 200  # the same per minute of a budget, so that evaluations take little of a short one
+EVALUATED_PER_MINUTE = 200  # maximum number of pairs per minute of budget, so that evaluations take up little of it
 MOST_LEARNED = 50_000  # maximum number of pairs that the dictionary of the baseline is learned from
 SHARE = 0.5  # share of sentences that get hints, among those with usable terms
 MOST_HINTS = 3  # maximum number of hints in a sentence
@@ -83,7 +83,7 @@ def _sample_of_pairs(context: RunContext) -> Sequence[Pair]:
 
 @lru_cache(maxsize=1)
 def _chosen_pairs(part: AnyPart, most: int) -> Sequence[Pair]:
-    """Return a sample of pairs, spread over the part. It is cached, because all pairs must be read to draw it."""
+    """Return an evenly spaced sample of pairs. It is cached, because all pairs must be read to draw it."""
     n = min(len(part), most)
     chosen = {number * len(part) // n for number in range(n)}
     return [pair for number, pair in enumerate(_pairs(part)) if number in chosen]
@@ -117,7 +117,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 
 
 def learn_dictionary_of(part: AnyPart) -> dict[str, str]:
-    """Return a dictionary of words, learned from pairs that are spread over this part."""
+    """Return a word dictionary, learned from a sample of pairs spread evenly over this part of the corpus."""
     return learn_dictionary(islice(_pairs(part), 0, None, -(-len(part) // MOST_LEARNED) or 1))
 
 
@@ -161,8 +161,9 @@ def open_pairs_with_dictionary(paths: Sequence[str | Path], reading: ReadingOpti
         part.n_bytes + len(targets.encode()),
     )
     note = (
-        f"{file.path}: {len(entries):,} terms, {len(new):,} of them in no training sentence; the translator must use "
-        f"their translations. {len(pairs):,} entries are added as examples, and some are hints in sentences"
+        f"{file.path}: {len(entries):,} terms, {len(new):,} of them in no training sentence; for these, the "
+        f"dictionary's translations are enforced. {len(pairs):,} entries become training examples, and some training "
+        "sentences get hints"
     )
     fingerprint = hashlib.sha256(f"{corpus.fingerprint} {file.sha256} {SHARE} {ENTRIES}".encode()).hexdigest()
     report = replace(corpus.report, notes=(*corpus.report.notes, note))

@@ -42,7 +42,7 @@ class Turn(NamedTuple):
     """An answer by the assistant, and the text between the previous answer and this one."""
 
     prompt: tuple[str, ...]  # pieces of text: Markup from the template, or the contents of messages
-    answer: Answer  # includes the spaces around it in the template, because a tokenizer may join a space to a word
+    answer: Answer  # with the template's spaces around it, because a tokenizer may join a space to a word
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A program that renders an untrusted chat template in a process with limited memory and time.
 
-It reads a JSON object from standard input (see `render`), and writes one with either the text or the error.
+It reads a JSON object from standard input (see `render`), and writes a JSON object that has the text or the error.
 """
 
 import json

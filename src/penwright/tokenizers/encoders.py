@@ -67,7 +67,7 @@ class Words(NamedTuple):
     bounds: Int64[np.ndarray, " texts+1"]
 
     def spelled(self, which: Int64[np.ndarray, " some"]) -> list[str]:
-        """Return these words as strings."""
+        """Return the words with these indices as strings."""
         starts, ends = 2 * self.starts[which], 2 * (self.starts + self.lengths)[which]
         places = zip(starts.tolist(), ends.tolist(), strict=True)
         return [self.text[start:end].decode("utf-16-le") for start, end in places]

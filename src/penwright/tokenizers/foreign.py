@@ -33,7 +33,7 @@ class Conventions(BaseModel):
     source_prefix: TokenIds = ()  # tokens before each source of a translator, for example the language token
     target_prefix: TokenIds = ()  # tokens between the start token and each target of a translator
     ids: TokenIds | None = None  # the model's id for each id of the tokenizers library; None: the same ids
-    extra: dict[str, TokenId] = {}  # ids of tokens that only the model has, by name
+    extra: dict[str, TokenId] = {}  # ids, by name, of tokens that tokenizer.json lacks
     target: dict[str, Any] | None = None  # tokenizer.json for targets, with its own `ids` and `extra`; None if shared
 
 

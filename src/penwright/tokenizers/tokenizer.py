@@ -37,7 +37,7 @@ class Tokenizer:
     """
 
     def __init__(self, library: LibraryTokenizer, notes: tuple[str, ...] = ()) -> None:
-        """Wrap a tokenizer of the tokenizers library; `notes` lists requests that training could not satisfy."""
+        """Wrap a tokenizer of the tokenizers library; `notes` lists requirements that training could not meet."""
         library.encode_special_tokens = True
         self.kind: str = kind_of(library)
         # whether a combining mark continues a word instead of ending it
@@ -82,7 +82,7 @@ class Tokenizer:
 
     def sizes(self, text: str) -> list[int]:
         """Return the number of UTF-8 bytes of the text that each token covers."""
-        if self.kind == "characters":  # the bytes of <unk> are not those of the character
+        if self.kind == "characters":  # <unk> does not have the bytes of the character that it replaces
             return [len(character.encode()) for character in well_formed(text)]
         sizes = [len(self._bytes[token_id]) for token_id in self.encode(text)]
         return [sizes[0] - 1, *sizes[1:]] if self.prefix_space and sizes else sizes

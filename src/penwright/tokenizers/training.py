@@ -21,7 +21,7 @@ from penwright.tokenizers.checks import MARKED_WORDS, SPECIALS, UNKNOWN, Kind
 from penwright.tokenizers.encoders import SPELLING
 from penwright.tokenizers.tokenizer import Tokenizer, well_formed, with_space
 
-_SAMPLE_BYTES: dict[Kind, int] = {"bpe": 50_000_000, "unigram": 10_000_000}  # the unigram trainer is ten times slower
+_SAMPLE_BYTES: dict[Kind, int] = {"bpe": 50_000_000, "unigram": 10_000_000}  # training a unigram model is slower
 _PIECE_LENGTH = 1 << 16
 # Very long spans without white space, or of white space only, are useless for training. BPE takes time that is
 # quadratic in the length of a span.
@@ -98,7 +98,7 @@ def _sample(pieces: Iterable[str], max_bytes: int) -> list[str]:
 
 
 class TrainedTokenizer(NamedTuple):
-    """A tokenizer without special tokens, and notes on requests that training could not satisfy."""
+    """A tokenizer without special tokens, and notes on requirements that training could not meet."""
 
     library: LibraryTokenizer
     notes: tuple[str, ...] = ()

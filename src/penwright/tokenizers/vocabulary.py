@@ -73,7 +73,7 @@ def extended(tokenizer: Tokenizer, new: int | Sequence[str], texts: Iterable[str
     if isinstance(new, int):
         for text in _sample(texts):
             units.update(_units(library, text))
-    else:  # most tokenizers have separate tokens for a word after a space
+    else:  # most tokenizers have a different token for a word that follows a space
         units.update(unit for word in new for form in (f" {word}", word) for unit in _units(library, form))
     growing = _Growing(file, tokenizer.pieces)
     growing.add_characters(units, new if isinstance(new, int) else MOST_PIECES)

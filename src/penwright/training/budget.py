@@ -29,9 +29,9 @@ class TrainState:
     skipped_in_a_row: int = 0
     best: float | None = None  # best value so far of the score that ranks checkpoints
     best_step: int | None = None  # step with the best score so far
-    nats_of_best: float | None = None  # held-out nats at `best_step`
+    nats_of_best: float | None = None  # held-out loss at `best_step`, in nats
     evaluations_since_best: int = 0
-    best_nats: float | None = None  # lowest held-out nats in the current budget
+    best_nats: float | None = None  # lowest held-out loss in the current budget, in nats
     evaluations_over_fitted: int = 0  # consecutive evaluations that are clearly worse than `best_nats`
     stopped_early: bool = False
     processes: int | None = None  # number of training processes; None in runs that did not record it
@@ -51,7 +51,7 @@ def count_steps(settings: TrainingSettings, batches: AnyBatches) -> int | None:
 
 MEASURED_STEPS = 8  # minimum number of steps for measuring throughput
 MARK_AT_LATEST = 200  # latest step at which the measurement of throughput starts
-MIN_CHANGE = 0.1  # minimum relative change of the remaining steps for which the end is corrected
+MIN_CHANGE = 0.1  # the last step is moved only if the number of remaining steps changes by more than this fraction
 
 
 @dataclass
@@ -208,7 +208,7 @@ class Budget:
         state = self.state
         state.first_step, state.first_second = state.step, state.seconds
         state.evaluations_since_best = state.evaluations_over_fitted = 0
-        state.best_nats, state.stopped_early = None, False  # a high learning rate raises the held-out nats at first
+        state.best_nats, state.stopped_early = None, False  # a high learning rate raises the held-out loss at first
         state.ends_by_the_clock = state.ends_early = False
         state.turn_step, state.turn_progress = 0, 0.0
         steps = count_steps(self._settings, self._batches)

@@ -23,7 +23,7 @@ from penwright.training.trainer import Trainer
 # Minimum and maximum seconds between two checkpoints, and seconds per weight, since saving a large model takes longer.
 LEAST_INTERVAL, MOST_INTERVAL, INTERVAL_PER_WEIGHT = 10.0, 300.0, 2e-6
 EVALUATIONS = 10  # default number of evaluations per run
-OVER_FITTED = 0.01  # relative rise of the held-out nats above their minimum that counts as overfitting, not noise
+OVER_FITTED = 0.01  # relative rise of the held-out loss above its minimum that counts as overfitting, not noise
 # Number of consecutive evaluations with overfitting after which the cooldown starts, and after which training stops.
 COOL_AFTER, STOP_AFTER = 2, 3
 FRESH, GROWTH = 2.0, 1.5  # evaluate after FRESH epochs, then each time their number has grown by the factor GROWTH
@@ -171,7 +171,7 @@ class Session:
     def _is_best(self, scores: Sequence[Score]) -> bool:
         """Return whether these scores are the best so far.
 
-        The first score decides. If it differs by at most its standard error, the lower nats decide.
+        The first score decides. If it differs by at most its standard error, the lower held-out loss in nats decides.
         """
         state, score, nats = self.trainer.state, scores[0], _nats(scores)
         if state.best is None or nats is None or state.nats_of_best is None:
@@ -227,7 +227,7 @@ class Session:
     def _handle_over_fitting(self, scores: Sequence[Score]) -> None:
         """Stop when patience is exhausted. With `cooldown_on_overfitting`, overfitting first starts the cooldown.
 
-        Overfitting is judged by the held-out nats, which change smoothly. Accuracy and similar scores jump by chance.
+        Overfitting is judged by the held-out loss, which changes smoothly. Accuracy and similar scores jump by chance.
         """
         settings, state = self.trainer.settings, self.trainer.state
         nats = _nats(scores)

@@ -93,7 +93,7 @@ class Trainer:
         kind: Parallelism = "fsdp" if self.settings.parallelism == "fsdp" else "ddp"
         if self.ranks.size > 1 and kind == "fsdp":
             self.model, self.whole = deepcopy(model), model.cpu()
-        if recipe.lora and recipe.tokenizer.is_pretrained and self._mixed:  # steps take less time and memory
+        if recipe.lora and recipe.tokenizer.is_pretrained and self._mixed:  # saves time and memory in each step
             narrow(self.model)
         weight = recipe.distillation.weight if recipe.distillation else 0.0
         taught = Teachers([each.eval() for each in teachers], weight) if teachers else None

@@ -1,4 +1,4 @@
-"""Alternative translations: other next words, diverse translations (repeated tokens cost more), and samples."""
+"""Ways to find alternative translations: other next words, penalties on tokens of earlier ones, and sampling."""
 
 from collections.abc import Sequence
 from dataclasses import replace

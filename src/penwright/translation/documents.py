@@ -17,7 +17,7 @@ from penwright.text import display_width, gaps_between, wrap
 _BULLET = re.compile(r"(?:[-*+•–—>#|]+|\(?(?:\d{1,3}|[A-Za-z])[.)])\s+")
 _SPACES = re.compile(r"[ \t\r\n\v\f]+")  # white space at which lines can break, unlike the no-break space ("5 km")
 _END = tuple('.!?:;…"”»“。！？：；」』）؟؛۔।॥׃')
-SHORT, FULL = 40, 60  # minimum width in columns of a wrapped line: SHORT within a sentence, FULL at the end of one
+SHORT, FULL = 40, 60  # minimum width in columns of a wrapped line: FULL if it ends a sentence, otherwise SHORT
 _CLAUSE = re.compile(r"[,;:،؛]\s+|[、，；：]\s*|\s+(?=[-–—]\s)")
 _WORD = re.compile(r"\s+")
 

@@ -1,4 +1,4 @@
-"""Segments, which are translated in one pass, and the translations of texts, assembled from their results."""
+"""Segments, which are translated in one pass, and whole translations, assembled from the results of segments."""
 
 import re
 from collections import Counter

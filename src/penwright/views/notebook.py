@@ -54,7 +54,7 @@ def cell(page: str) -> str:
 def smaller(name: str, data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, str]]]:
     """Yield the complete data, then smaller and smaller versions, each with options that say what is missing.
 
-    A view named `model` loses its last pieces. In `attention`, all heads keep their thumbnails, but only the first
+    The view `model` omits its last pieces. In `attention`, all heads keep their thumbnails, but only the first
     32, 16, ... 0 heads of each part keep their weights. Heads are ordered by layer and number, except that the
     [layer, head] pairs in `data["first"]` come first.
     """
@@ -67,7 +67,8 @@ def smaller(name: str, data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, A
         return
     for kept in (32, 16, 8, 4, 2, 1, 0):
         hint = (
-            f"This notebook has the weights of only some heads ({kept} per part). Save the view as .html to keep all."
+            f"This notebook has the weights of only some heads ({kept} per kind of attention). "
+            "Save the view as .html to keep all."
         )
         yield (
             {**data, "parts": [_reduce_part(part, kept, data.get("first", ())) for part in data["parts"]]},

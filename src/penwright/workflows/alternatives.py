@@ -51,7 +51,7 @@ class BudgetOption(NamedTuple):
     epochs: float
     low: float | None  # bits per byte of held-out text; None for tasks without a forecast
     high: float | None
-    share: tuple[float, float] | None  # translators: range of the share of the best BLEU that the text can give
+    share: tuple[float, float] | None  # translators: lowest and highest expected share of the best possible BLEU
 
 
 def forecast(prepared: Prepared) -> Forecast:
@@ -74,7 +74,10 @@ def forecast(prepared: Prepared) -> Forecast:
 
 
 def fitting_seconds(minutes: float | None) -> float:
-    """Return how long to fit a linear classifier for a forecast: no longer than training with this budget does."""
+    """Return the time limit in seconds for fitting a linear classifier for a forecast.
+
+    It is at most the time that training with this budget would spend on its first linear classifier.
+    """
     return min(FITTING_SECONDS, FIRST_SHARE * LINEAR_SHARE * 60 * (minutes or inf))
 
 
@@ -95,7 +98,7 @@ def size_options(prepared: Prepared) -> Iterator[SizeOption]:
 def budget_options(prepared: Prepared, compressed: float | None) -> Iterator[BudgetOption]:
     """Yield budgets in minutes with their forecasts. If the planned budget is not in minutes, yield none.
 
-    `compressed` is that of the plan's forecast.
+    `compressed` is the value in the plan's forecast: the bits per byte that the compressor needs.
     """
     plan, planned = prepared.plan, prepared.plan.recipe.training.minutes
     if planned is None:

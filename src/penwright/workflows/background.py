@@ -28,7 +28,7 @@ except ImportError:  # on Windows, decoding steps are not compiled
     fcntl = None  # type: ignore[assignment]
 
 SWITCH = "PENWRIGHT_COMPILE"  # environment variable; "off": compile only if `penwright optimize` is called
-FEWEST_PARAMETERS = 100_000  # minimum number of parameters; smaller models are toys
+FEWEST_PARAMETERS = 100_000  # minimum number of parameters; smaller models are not worth compiling
 MOST_PARAMETERS = 300_000_000  # maximum number of parameters; compilation needs memory for random weights
 NICENESS = 10  # nice value with which other programs, training included, get about ten times as much processor time
 LOCK, FAILED = "background.lock", "background-failed"

@@ -25,7 +25,7 @@ from penwright.workflows.evaluate import columns_of_training, recipe_here, requi
 from penwright.workflows.load import base_weights, corpus_record, open_base, open_run
 
 SAMPLE = 1_000_000  # number of characters of the new text to check against the base model's tokenizer
-FEW_HELD_OUT = 0.05  # share to hold out if there are few labels: one of 16 texts for each label
+FEW_HELD_OUT = 0.05  # share of the texts to hold out if there are few; this is one of 16 texts for each label
 MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base model does not know
 
 
@@ -150,7 +150,7 @@ def changed_tokenizer(recipe: Recipe, corpus: AnyCorpus, say: Say) -> Tokenizer 
 
 
 def _used_tokens(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer) -> set[int]:
-    """Return the ids of all tokens in the new text and, with `keep_old`, in all text of the base model."""
+    """Return the ids of all tokens in the new corpus and, with `keep_old`, in the corpus of the base model."""
     assert recipe.finetuning is not None
     used = set[int]()
     for each in [corpus, *([_old_corpus(recipe)] if recipe.finetuning.keep_old else [])]:

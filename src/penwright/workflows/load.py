@@ -62,7 +62,7 @@ class OpenedRun(NamedTuple):
         """Load the model of the best or the requested checkpoint. Warn about damaged checkpoints that are skipped."""
         keep_freed_memory()
         disable_cudnn_attention()
-        weights = self.weights()  # first, so that weights of the wrong shape are rejected before memory is allocated
+        weights = self.weights()  # loaded first, to reject weights of the wrong shape before memory is allocated
         with no_init_weights():
             model = make_model(self.recipe.task, self.tokenizer.vocab_size, self.recipe.model, len(self.card.labels))
         load_weights(model, weights, str(self.run.folder))

@@ -33,7 +33,8 @@ def make_trainer(
     """Return a trainer for the model and the training set of the context.
 
     If there are other ranks, rank 0 sends them the work, and all wait until every rank is ready. The other
-    ranks pass `shared`, the temporary folder of rank 0, which shows whether they share a disk with rank 0.
+    ranks pass `shared`, the path of a temporary folder that rank 0 has made. If all ranks see this folder, they
+    share a disk.
     """
     assert context.training is not None
     recipe, ranks, work = context.recipe, machine.ranks, None
@@ -102,9 +103,10 @@ def goes_on(run: Run) -> bool:
 
 
 def has_extended(run: Run) -> bool:
-    """Return whether this job has already extended the budget: it has saved a checkpoint since it resumed the run.
+    """Return whether this job has already extended the budget, so that a restart must not extend it again.
 
-    If the budget is spent and the process was not restarted, this is a new job with the same id.
+    It has if it saved a checkpoint after it resumed the run. But if the run is finished and the process was not
+    restarted, this is a new job with the same id, which may extend the budget.
     """
     is_new_request = run.is_finished and not env_int("TORCHELASTIC_RESTART_COUNT", 0)
     return goes_on(run) and run.last_step() > run.read_json(JOB).get("step", 0) and not is_new_request

@@ -1,6 +1,7 @@
-"""The new head of a classifier that starts from another run, and contrastive fine-tuning for few labels.
+"""The new head of a classifier that starts from another run, and contrastive fine-tuning for few texts.
 
-Both come before ordinary training; with few labels, they replace it.
+The head is fitted before ordinary training. If there are few labelled texts, contrastive fine-tuning and the new head
+replace ordinary training.
 """
 
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ SHARE = 0.1  # maximum share of a budget in minutes for embedding texts
 CHUNK = 64  # number of texts to embed between two checks of the elapsed time
 WEAK = (0.3, 1.0)  # regularization strengths to try before STRENGTHS: few texts need strong regularization
 # Contrastive fine-tuning: folds of its cross-validation, texts per step, steps, and learning rate. The rate is SetFit's
-# (Tunstall et al. 2022), but all texts of a batch are compared, so that fewer steps suffice (measured).
+# (Tunstall et al. 2022), but all texts of a batch are compared, so fewer steps suffice (measured).
 FOLDS, BATCH, STEPS, FEWEST_STEPS, RATE, WEIGHT_DECAY = 2, 32, 20, 5, 2e-5, 0.01
 TUNING_SHARE = 0.7  # maximum share of a budget for contrastive fine-tuning
 
@@ -179,7 +180,7 @@ def contrast(model: EncoderOnly, texts: LabelledBatches, rows: NDArray[np.int64]
     """Train the encoder so that texts with the same label get similar vectors, and texts with other labels do not.
 
     The loss is the mean squared error of the cosine similarities of all pairs in a batch, where 1 and 0 are the
-    targets. Pairs with the same label weigh as much as all others.
+    targets. The pairs with the same label have the same total weight as all other pairs.
     """
     random, device = np.random.default_rng(seed), next(model.parameters()).device
     weights = [p for name, p in model.named_parameters() if p.requires_grad and not name.startswith("output.")]

@@ -98,7 +98,9 @@ def expected_precision(model: Model, device: torch.device) -> Precision:
 
 
 def choose_precision(run: Run, context: RunContext) -> str:
-    """Choose and save the decoding precision of a trained run. Return a description, or "" if there is no choice.
+    """Choose and save the decoding precision of a trained run. Return a description.
+
+    The description is "" if there is nothing to choose.
 
     Int8 is chosen if the nats per token on a part of the held-out text rise by at most MAX_LOSS_INCREASE.
     """

@@ -88,7 +88,7 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     try:
         task, reason = (asked, "as requested") if asked else told or detect_task(paths, encoding=encoding)
     except Undecided:
-        validate(DataSettings, data, "the settings: [data]")  # a misspelled key may be the reason
+        validate(DataSettings, data, "the settings: [data]")  # if a key is misspelled, say so instead
         raise
     if task not in TASKS:
         raise UsageError(f"there is no task '{task}'; the tasks are {', '.join([*TASKS, SCORE])}")
@@ -125,7 +125,7 @@ def without_score_task(given: Table) -> Table:
 
 
 def _reading(recipe: Recipe, given: Table) -> ReadingOptions:
-    """Return the options for reading files. The kind of labels and text pairs are detected unless `given` sets them."""
+    """Return the options for reading files. The label kind and text pairs are detected unless `given` sets them."""
     reading, separator, model = reading_of(recipe), recipe.data.label_separator, given.get("model", {})
     columns = reading.columns
     if "problem_type" not in model:

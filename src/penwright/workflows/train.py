@@ -291,7 +291,7 @@ def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[tuple
 
 
 def is_over_fitted(run: Run, best_step: int) -> bool:
-    """Return whether the held-out nats of the last checkpoint are clearly higher than those of the best."""
+    """Return whether the held-out loss of the last checkpoint is clearly higher than that of the best."""
     records = run.records(METRICS)
     nats = {record["step"]: value for record in records for name, value in record.items() if name.startswith("nats")}
     return bool(nats.get(run.last_step(), 0.0) > nats.get(best_step, inf) * (1 + OVER_FITTED))

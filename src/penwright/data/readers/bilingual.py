@@ -54,7 +54,7 @@ def bilingual_languages(file: SourceFile, source: str | None, target: str | None
     if file.format == "po":
         return ("msgstr", "msgid") if source == "msgstr" or target == "msgid" else ("msgid", "msgstr")
     counts = Counter(language for texts in islice(read_units(file), SAMPLE) for language in texts)
-    if len(counts) < 2:  # the file may have its first translation after the sample
+    if len(counts) < 2:  # the first translation may come after the sample
         counts = Counter(language for texts in read_units(file) for language in texts)
     asked = [None if name is None else _find_language(file, name, counts) for name in (source, target)]
     wide = Counter[str]()
@@ -171,7 +171,7 @@ def read_units(file: SourceFile) -> Iterator[Texts]:
 
 
 def _pieces(file: SourceFile) -> Iterator[tuple[bool, str]]:
-    """Divide the file into units and the text between them. Yield whether each piece is a unit, and the piece.
+    """Divide the file into units and the text between them. Yield for each piece whether it is a unit, and its text.
 
     Raises PenwrightError if the end of the file is missing.
     """

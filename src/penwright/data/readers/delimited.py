@@ -181,7 +181,10 @@ class QuotedRows:
 
 
 def _lenient_patterns(mark: str, dialect: Dialect) -> list[str]:
-    """Return patterns for a cell with stray quote marks: quoted, with or without doubled marks, or unquoted."""
+    """Return two patterns for a cell with stray quote marks, whether the cell is quoted or not.
+
+    In a quoted cell, the first pattern recognizes doubled quote marks; the second does not.
+    """
     quote, mark = re.escape(dialect.quote), re.escape(mark)
     space, escaped = " ?" if dialect.has_space_after_delimiter else "", r"\\.|" if dialect.escape else ""
     other = rf"{mark}(?!{space}{quote})"  # a delimiter before a quote mark ends the cell

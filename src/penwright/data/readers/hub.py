@@ -28,8 +28,8 @@ MANY = 100_000  # for a data set with at least this many rows, size and hash are
 def is_hub(path: str | Path) -> bool:
     """Return whether the path names a data set.
 
-    The forms are `hub:name`, `hub:user/name/config` and `hub:/a/folder`, each with an optional `@split` or
-    `@split[:1000]`, which are its first 1,000 rows.
+    The forms are `hub:name`, `hub:user/name/config` and `hub:/a/folder`. Each may end in `@split`, or in
+    `@split[:1000]` for the first 1,000 rows of the split.
     """
     return str(path).startswith(HUB)
 
@@ -99,7 +99,7 @@ def _load(name: str, **options: bool) -> "Dataset | DatasetDict":
 
 def _library(name: str) -> ModuleType:
     try:
-        return import_module("datasets")  # an extra, and slow to import
+        return import_module("datasets")  # imported here because it is optional and slow to import
     except ImportError:
         raise PenwrightError(
             f"{HUB}{name} needs the library datasets. Install it: pip install 'penwright[hub]'"

@@ -144,7 +144,7 @@ def _cues(text: str) -> Segments:
         matched = TIMES.match(line)
         if matched:
             if time is not None and lines and lines[-1].strip().isdecimal():
-                lines.pop()  # drop the number of the next cue, which no blank line separates
+                lines.pop()  # the number of this cue, if no blank line came before it
             if time is not None and lines:
                 yield time, _plain(" ".join(lines))
             time, lines = _seconds(matched[1]), []

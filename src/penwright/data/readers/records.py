@@ -57,7 +57,7 @@ class Records:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The names of all columns in the first rows."""
+        """The names of all columns that occur in the first rows."""
         ends = Counter(path[-1] for path in self._paths)
         return tuple(path[-1] if ends[path[-1]] == 1 else ".".join(path) for path in self._paths)
 
@@ -204,7 +204,7 @@ def _follow(record: Record, path: FieldPath) -> object:
 
 
 def _text(value: object) -> str | Broken:
-    """Return a value as text. A list of one item is that item; other lists are JSON."""
+    """Return a value as text. A list of one item becomes the text of that item; other lists become JSON."""
     if isinstance(value, str):
         # JSON can escape lone surrogates, which are invalid in text
         return value if value.isascii() or not SURROGATES.search(value) else SURROGATES.sub("\ufffd", value)

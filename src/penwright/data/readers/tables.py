@@ -17,8 +17,8 @@ from penwright.data.readers.spreadsheets import sheet_rows
 
 ReadCells = Callable[[], Iterator[list[str]]]
 FEW = 20  # minimum number of rows in a sample
-COMMON = 0.05  # a width is usual, not a mistake, if at least this share of rows has it
-SOME = 3  # a width is usual if at least this many rows have it
+COMMON = 0.05  # a row width is usual, not a mistake, if at least this share of the rows has it
+SOME = 3  # a row width is usual if at least this many rows have it
 TOO_FEW = Broken("too few fields")
 TOO_MANY = Broken("too many fields (possibly a delimiter in a text without quotes)")
 REPEATED = Broken("a repeated header")

@@ -31,7 +31,7 @@ class BeamState(NamedTuple):
 
     @property
     def bank(self) -> int:
-        """The number of hard terms that are present or begun; only beams with equal numbers compete."""
+        """The number of hard terms that are complete or in progress; only beams with equal numbers compete."""
         return self.stage.prospects.progress
 
 
@@ -114,7 +114,7 @@ class ConstrainedBeams:
     ) -> list[Continuation]:
         """Choose the best continuations, given the candidate next tokens of each beam.
 
-        `gains` yields the log-probabilities of all candidates, in order. `before` holds the present log-probability and
+        `gains` yields the log-probabilities of all candidates, in order. `before` holds the current log-probability and
         ranking score of each beam.
         """
         found = []

@@ -91,7 +91,7 @@ class Rules:
         return self.expressions.then(*(self.expressions.one_of(_case_variants(character)) for character in text))
 
     def _with_stops(self, allowed: Expression) -> Expression:
-        """Return an expression for allowed texts without stop strings, alone or followed by a stop string."""
+        """Return an expression for allowed texts that contain no stop string, except possibly one at the end."""
         if not self._stops:
             return allowed
         make = self.expressions

@@ -52,7 +52,7 @@ class Expressions:
         return self._nullable[number]
 
     def one_of(self, spans: Iterable[Span]) -> Expression:
-        """Return an expression that matches one character in these spans."""
+        """Return an expression that matches one character from these ranges of code points."""
         found = tuple(sorted(set(spans)))
         return self._make("one", found, nullable=False) if found else self.nothing
 

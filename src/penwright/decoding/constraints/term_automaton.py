@@ -62,7 +62,8 @@ class RequiredTerm:
     times: int = 1
     bias: float = inf  # bonus in nats for each token of an optional term; inf: the term is required
     place: int | None = None  # expected number of tokens before the term
-    verbatim: bool = False  # whether the term counts as soon as its last token is generated; a new word must then begin
+    # whether the term counts as soon as its last token is generated; the next token must then begin a new word
+    verbatim: bool = False
 
     @property
     def is_hard(self) -> bool:
@@ -75,7 +76,7 @@ class RequiredTerm:
         return min(map(len, self.forms))
 
     def too_early(self, start: int) -> float:
-        """Return the cost in nats of beginning the term at token `start`; 0 unless this is too early."""
+        """Return the penalty in nats for beginning the term at token `start`, or 0 if that is not too early."""
         return 0.0 if self.place is None else SLOPE * max(0, self.place - SLACK - start)
 
     def is_late(self, length: int) -> bool:
@@ -112,7 +113,7 @@ class Prospects(NamedTuple):
     barred: list[int]  # single-token terms that are forbidden, or have occurred often enough
     may_end: bool  # whether all required terms are present, assuming that the last word is complete
     may_end_word: bool  # False if ending the word here would complete a hard term one time too many
-    progress: int  # number of hard terms present or begun; only hypotheses with equal numbers compete
+    progress: int  # number of hard terms complete or in progress; only hypotheses with equal numbers compete
     needed: int  # minimum number of tokens that complete all hard terms, excluding the end token
     needed_anew: int  # the value of `needed` if the term in progress is abandoned, or its last word becomes longer
     hard: Match | None  # the longest match of a missing hard term
@@ -220,7 +221,7 @@ class ConstraintAutomaton:
 
     @cached_property
     def _beginnings(self) -> dict[After, list[tuple[int, Tokens]]]:
-        """The terms that can begin, by what precedes them: pairs of a term's index and one of its forms."""
+        """For each kind of preceding token, the terms that can begin, as pairs (term index, one of its forms)."""
         found: dict[After, list[tuple[int, Tokens]]] = {"nothing": [], "opening": [], "anything": []}
         for number, term in enumerate(self.terms):
             found["nothing"] += [(number, form) for form in dict.fromkeys(term.first + term.forms)]
@@ -230,7 +231,7 @@ class ConstraintAutomaton:
 
     @cached_property
     def _first_tokens(self) -> dict[After, set[int]]:
-        """The first tokens of all terms that can begin, by what precedes them."""
+        """For each kind of preceding token, the first tokens of the terms that can begin."""
         return {after: {form[0] for _, form in beginnings} for after, beginnings in self._beginnings.items()}
 
 

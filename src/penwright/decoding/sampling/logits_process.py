@@ -277,7 +277,7 @@ class Bias:
 
 
 def add_biases(logits: Logits, history: History, biases: Sequence[Bias]) -> Logits:
-    """Add the biases that apply after the present text of each row."""
+    """Add the biases that apply after the text that each row has so far."""
     added = np.zeros(tuple(logits.shape), dtype=np.float32)
     for row, past in enumerate(history.pasts):
         for bias in biases:

@@ -49,7 +49,7 @@ def _after_blocks(scores: Float[Tensor, "rows columns"], n_blocks: int) -> Int[T
 
 
 class MaskedTopK(NamedTuple):
-    """The likeliest allowed tokens of each row, best first, and the normalizers of their logits."""
+    """The likeliest allowed tokens of each row with their logits, best first, and the logsumexp of each row."""
 
     values: Float[Tensor, "rows n"]
     places: Int[Tensor, "rows n"]
@@ -64,7 +64,7 @@ def likeliest(
 ) -> MaskedTopK:
     """Return the n most likely allowed tokens, and mask forbidden logits in place.
 
-    The softmax normalizers, which are returned too, are sums over the whole vocabulary.
+    The logsumexp of each row is returned too. It covers the whole vocabulary, forbidden tokens included.
     """
     normalisers = logits.logsumexp(-1)
     spelling.forbid(logits, situations)

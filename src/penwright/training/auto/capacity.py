@@ -71,7 +71,8 @@ PARAMETERS_PER_TOKEN: dict[Task, float] = {
     "classify": 0.6,
     "encode": 12.0,
 }
-CLASSIFIER_EPOCHS = 8.0  # epochs from which the second-smallest classifier is better even on a small corpus (measured)
+# number of epochs from which the second-smallest classifier is better even on a small corpus (measured)
+CLASSIFIER_EPOCHS = 8.0
 FEWEST_STEPS = 100  # minimum number of steps to learn anything: on Multi30k, 50 gave BLEU 1.8, 100 gave 9.6 (measured)
 # Throughput of a whole run as a fraction of the fastest step's. Padding, dropout, compiling and evaluation take the
 # rest. Measured on a CPU with AVX-512; on a slow CPU, compiling takes a larger part of a short run.

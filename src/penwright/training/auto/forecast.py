@@ -2,8 +2,9 @@
 
 The difficulty of a text is estimated mainly by a general compressor: how well it compresses the held-out set after it
 has seen the training set. The amount of text, and how much of it the model will see, also matter. The formula below is
-fitted to only a handful of runs (benchmarks/LOG.md), hence the wide range. For translators, the forecast is the share
-of the best score that the text can give, and for classifiers the accuracy of a linear classifier.
+fitted to only a handful of runs (benchmarks/LOG.md), hence the wide range. For translators, the forecast
+says how much of the best possible score training will reach. For classifiers, it is the accuracy of a linear
+classifier.
 """
 
 import lzma
@@ -25,10 +26,11 @@ MOST_DOUBLINGS = 10
 ENOUGH_EPOCHS: dict[Task, float] = {"chat": 8.0, "translate": 16.0, "classify": 8.0, "encode": 16.0}
 
 
-# Translators of Multi30k and Tatoeba lacked between these shares of their best BLEU, divided by the epochs (LOG.md).
-# The most is that of 19,000 pairs of Tatoeba: BLEU 15.2 after 1.8 epochs, 22.3 after 4.2.
+# After n epochs, translators of Multi30k and Tatoeba fell short of their best BLEU by a fraction between LACKS[0] / n
+# and LACKS[1] / n (LOG.md). The largest was measured with 19,000 pairs of Tatoeba: BLEU 15.2 after 1.8 epochs, 22.3
+# after 4.2.
 LACKS = 0.12, 0.7
-FEWEST_EPOCHS = 1.0  # below this, the range would be too wide to be of use
+FEWEST_EPOCHS = 1.0  # minimum number of epochs for a forecast; with fewer, the range would be too wide to be useful
 
 
 class Forecast(NamedTuple):
@@ -38,7 +40,7 @@ class Forecast(NamedTuple):
     high: float | None
     compressed: float | None  # bits per byte that the compressor needs
     pays_up_to: float | None  # minutes after which more time stops paying off (doubling gains less than 1 %)
-    share: tuple[float, float] | None = None  # translators: range of the share of the best BLEU that the text can give
+    share: tuple[float, float] | None = None  # translators: lowest and highest expected fraction of the best BLEU
     accuracy: float | None = None  # classifiers: percent of held-out texts that a linear classifier labels correctly
 
 
@@ -62,13 +64,16 @@ def forecast_bits(compressed: float, corpus_bytes: int, epochs: float, minutes: 
 
 
 def forecast_by_epochs(task: Task, epochs: float, minutes: float | None) -> Forecast:
-    """Forecast when more time stops paying off, and the share of the best score, for tasks not measured in bits."""
+    """Make a forecast for a task that is not measured in bits.
+
+    It says when more time stops paying off and, for translators, what fraction of the best BLEU to expect.
+    """
     pays_up_to = None if minutes is None else minutes * max(1.0, ENOUGH_EPOCHS[task] / epochs)
     return Forecast(None, None, None, pays_up_to, share_of_best(epochs) if task == "translate" else None)
 
 
 def share_of_best(epochs: float) -> tuple[float, float] | None:
-    """Return the lowest and highest fraction of its best BLEU that a translator should reach after these epochs.
+    """Return the lowest and highest fraction of its best BLEU that a translator should reach after this many epochs.
 
     Return None if there are too few epochs for an estimate.
     """

@@ -130,13 +130,13 @@ def _other_load() -> tuple[str, ...]:
 
 
 def _processor_ticks() -> tuple[int, int]:
-    """Return the numbers of idle ticks and of all ticks of this process's processors. Only Linux counts ticks."""
+    """Return the idle ticks and all ticks of the processors that this process may use; (0, 0) except on Linux."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
     try:
         lines = [line.split() for line in PROCESSORS.read_text(encoding="ascii").splitlines()]
     except OSError:
         return 0, 0
-    # columns: user, nice, system, idle, iowait, irq, softirq, steal; user and nice include all further columns
+    # columns: user, nice, system, idle, iowait, irq, softirq, steal; user and nice already include all others
     times = [[int(ticks) for ticks in each[1:9]] for each in lines if each[0] in {f"cpu{n}" for n in allowed}]
     return sum(sum(each[3:5]) for each in times), sum(map(sum, times))
 
@@ -208,7 +208,7 @@ def choose_compilation(device: torch.device, seconds: float, *, has_adapters: bo
         return False, "compiling would take more time than it saves in such a short run"
     missing = toolchain.missing_requirement()
     if missing:
-        return False, f"would save a third of the time, but {missing}"
+        return False, f"compiling would save a third of the time, but {missing}"
     if device.type == "cuda":
         return True, "faster on a GPU"
     return True, "takes a minute or two the first time, then saves a third of the time"

@@ -13,7 +13,8 @@ from penwright.training.auto.choices import Choice, Choices, amount, in_words, r
 from penwright.training.auto.throughput import MeasureThroughput
 
 MANY_EPOCHS = 6.0  # number of epochs from which classifiers need a higher token dropout (measured)
-# Epochs from which characters beat subwords. Subwords were 5 % better after 3.5 epochs, and 6 % worse after 13.
+# Number of epochs from which character tokenizers beat subword tokenizers. Subwords were 5 % better after 3.5 epochs,
+# but 6 % worse after 13.
 CHARACTER_EPOCHS = 6.0
 LORA_RATE = 1e-2  # learning rate of adapters (measured: better than 2e-3 after 40 steps)
 # Usual learning rates for fine-tuning pretrained models, in full and with adapters.
@@ -22,9 +23,9 @@ PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3
 # rate for models that are narrower than BERT (measured with MiniLM, whose width is 384).
 FINE_BATCH, FINE_RATE, NARROW_RATE, WIDTH_OF_BERT = 768, 5e-5, 1e-4, 768
 NEEDS_EMBEDDINGS = {"add_tokens", "contrastive"}  # settings of fine-tuning that need trained embeddings
-FEW_LABELS = 64  # texts per label up to which a pretrained encoder is tuned contrastively
-# Largest vocabulary whose bigrams are learned within seconds, and the number of epochs from which they no longer help:
-# 4 % fewer bits after 5.7 epochs, about as many after 7.2 (measured).
+FEW_LABELS = 64  # maximum number of texts per label for which a pretrained encoder is tuned contrastively
+# Initialization from bigrams: the largest vocabulary for which it takes only seconds, and the number of epochs from
+# which it no longer helps. It lowered the bits per byte by 4 % in a run of 5.7 epochs, but hardly in one of 7.2 epochs.
 MOST_BIGRAMMED, BIGRAM_EPOCHS = 8192, 6.0
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
 
@@ -178,7 +179,7 @@ class _Planner:
         if (size is None or size in LADDER) and self._starts_from_bigrams:
             reason = "separate embeddings and output layer can be initialized from the bigrams of the text"
             self._suggest("model.tie_embeddings", "none", reason)
-            self._suggest("training.bigram_init", True, "saves the first part of a short training (measured)")
+            self._suggest("training.bigram_init", True, "saves the first part of a short training run (measured)")
 
     def _choose_regularisation(self) -> None:
         model = self.choices.section("model")
@@ -197,11 +198,11 @@ class _Planner:
     def _dropout(self) -> tuple[float, str]:
         if self.facts.task == "classify":
             if self._is_taught:
-                return 0.1, "a model overfits teachers' predictions less quickly than labels"
+                return 0.1, "a model overfits to teachers' predictions more slowly than to labels"
             return 0.3, "small labelled sets overfit quickly (measured)"
         epochs = self.capacity.epochs
         once = 3.3 if self.capacity.is_short else 1.7
-        # (limit on epochs, dropout), to be used with weight decay (measured up to 15 epochs)
+        # (upper limit of the epochs, dropout), measured with weight decay for up to 15 epochs
         rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {amount(epochs, 'epoch')}"
 
@@ -234,8 +235,8 @@ class _Planner:
 
     def _token_dropout(self) -> tuple[float, str]:
         if self._is_taught:
-            return 0.45, "lower than without teachers, since they label each text after dropout (measured)"
-        return 0.6, "makes predictions depend on several words; one point higher accuracy in half the time (measured)"
+            return 0.45, "lower than without teachers, because teachers also see only the remaining tokens (measured)"
+        return 0.6, "makes predictions depend on several words; accuracy rose by a point in half the time (measured)"
 
     def _choose_optimizer(self) -> None:
         if self.choices.section("lora") or self._is_pretrained:

@@ -237,7 +237,7 @@ class Heartbeat:
         self.last = b""
 
     def beat(self) -> bool:
-        """Send a heartbeat. Return whether the next rank has sent none for SILENT_BEATS."""
+        """Send a heartbeat. Return whether the next rank has sent none for SILENT_BEATS beats."""
         self.n_beats += 1
         self.store.set(f"beat/{self.rank}", str(self.n_beats))
         key = f"beat/{self.watched}"

@@ -168,7 +168,7 @@ class ShardedSaver:
             pending.result()
 
     def close(self) -> None:
-        """Wait for the checkpoint that is being saved, but at most SECONDS_TO_END, and end the thread."""
+        """Wait at most SECONDS_TO_END seconds for the checkpoint that is being saved, then end the thread."""
         if self._pending is not None:
             wait([self._pending], SECONDS_TO_END)
         self._ended.set()

@@ -113,7 +113,7 @@ class Ranks:
         return message
 
     def gather_at_start(self, work: Record | None = None) -> None:
-        """Wait until all ranks are ready to train. The work that rank 0 passes is sent to the other ranks."""
+        """Wait until all ranks are ready to train. Rank 0 may pass `work`, which is sent to the other ranks."""
         if self.store is None:
             return
         if work is not None:
@@ -192,7 +192,8 @@ class Ranks:
         """End this rank, because a collective failed: another rank has ended.
 
         If the other rank was on this machine, torchrun's agent notices its end within moments, ends this rank and
-        reports the other one. If the agent does not, the other rank was on another machine.
+        reports the other one. If this rank still runs after GRACE seconds, the other
+        rank was on another machine.
         """
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         with suppress(RuntimeError):  # the process that hosts the store may have ended as well

@@ -35,7 +35,7 @@ class Protection:
     """A finder of protected spans: matches of PATTERNS and of the user's own patterns."""
 
     def __init__(self, own: Iterable[str] = (), patterns: Iterable[str] = tuple(PATTERNS.values())):
-        """Compile the patterns; raises UsageError for an invalid regular expression."""
+        """Compile the patterns. Raise UsageError for an invalid regular expression."""
         self._patterns = [_compiled(pattern) for pattern in (*own, *patterns)]
 
     def spans(self, text: str) -> list[ProtectedSpan]:
