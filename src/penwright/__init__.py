@@ -71,11 +71,11 @@ def train(
     from penwright.workflows.plan import new_run_folder, prepare, read_recipe
     from penwright.workflows.train import train
 
-    given: dict[str, Any] = {"data": {"train": _paths(data)}, "training": {"minutes": minutes} if minutes else {}}
-    given |= {"finetuning": {"base": str(base)}} if base is not None else {}
-    below = read_recipe(Path(recipe), given) if recipe is not None else {}
+    arguments: dict[str, Any] = {"data": {"train": _paths(data)}, "training": {"minutes": minutes} if minutes else {}}
+    arguments |= {"finetuning": {"base": str(base)}} if base is not None else {}
+    below = read_recipe(Path(recipe), arguments) if recipe is not None else {}
     place, say = None if run is None else Path(run), say_nothing if quiet else print_message
-    prepared = prepare(with_imported_base(merge(below, given, settings or {}), place, say))
+    prepared = prepare(with_imported_base(merge(below, arguments, settings or {}), place, say))
     folder = place or new_run_folder(prepared.plan.recipe)
     return train(prepared, folder, [] if quiet else [progress_observer()])
 
@@ -99,8 +99,8 @@ def resume(
     from penwright.workflows.resume import resume
 
     budgets = {"minutes": minutes, "steps": steps, "epochs": epochs}
-    given = {name: value for name, value in budgets.items() if value is not None}
-    changes = merge({"training": given} if given else {}, settings or {})
+    budget = {name: value for name, value in budgets.items() if value is not None}
+    changes = merge({"training": budget} if budget else {}, settings or {})
     return resume(Path(run), changes, [] if quiet else [progress_observer()])
 
 

@@ -101,8 +101,8 @@ def _roles(first: str, second: str) -> tuple[bool, bool] | None:
 
 def languages_in(name: str) -> Languages | None:
     """Return the languages in a name like de-en or wmt14.de-en.tsv; None if there are none."""
-    found = PAIR.search(name)
-    return Languages(*found.groups()) if found else None
+    match = PAIR.search(name)
+    return Languages(*match.groups()) if match else None
 
 
 def requested_languages(data: DataSettings) -> Languages | None:

@@ -46,8 +46,8 @@ class Classification:
             return f"<Classification {self.score:.4g}{noted(self.warnings)}>"
         if self.labels is not None:
             return f"<Classification {list(self.labels)}{noted(self.warnings)}>"
-        sure = f" ({self.scores[self.label]:.1%})" if self.label is not None else ""
-        return f"<Classification {self.label!r}{sure}{noted(self.warnings)}>"
+        confidence = f" ({self.scores[self.label]:.1%})" if self.label is not None else ""
+        return f"<Classification {self.label!r}{confidence}{noted(self.warnings)}>"
 
 
 NOTHING = Classification(None, {}, ("the text is empty, so it has no label",))
@@ -103,10 +103,10 @@ class Classifier:
         outputs = self.combine(self.outputs(list(written.values())), linear)
         if outputs.isnan().any():
             raise diverged()
-        found = [NOTHING] * len(joined)
+        results = [NOTHING] * len(joined)
         for (place, tokens), each in zip(written.items(), outputs, strict=True):
-            found[place] = self._classification(joined[place], len(tokens), each)
-        return found
+            results[place] = self._classification(joined[place], len(tokens), each)
+        return results
 
     def _joined(self, text: str | tuple[str, str]) -> str:
         """Return a text, or the joined texts of a pair. Raise UsageError if the model does not accept such input."""

@@ -99,10 +99,10 @@ class _Choice(NamedTuple):
 
     def check(self, labels: Sequence[str], problem: str) -> None:
         """Raise UsageError if --positive is not a label, or another option does not suit the model."""
-        given = {"--top": self.top > 1, "--threshold": self.threshold, "--positive": self.positive}
-        unsuited = {"regression": tuple(given), "multi_label_classification": ("--positive",)}
+        used = {"--top": self.top > 1, "--threshold": self.threshold, "--positive": self.positive}
+        unsuited = {"regression": tuple(used), "multi_label_classification": ("--positive",)}
         for option in unsuited.get(problem, ()):
-            if given[option]:
+            if used[option]:
                 what = "one number" if problem == "regression" else "any number of labels"
                 raise UsageError(f"{option} has no effect: this model gives each text {what}")
         if self.positive is not None and self.positive not in labels:

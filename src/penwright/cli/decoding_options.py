@@ -100,7 +100,7 @@ def _unwrapped(annotation: Any, metadata: tuple[Any, ...]) -> _Kind:
 
 def _limits(kind: _Kind) -> Iterator[tuple[str, float]]:
     """Yield the limits that typer checks and shows in the help. The settings class checks all limits again."""
-    flat = [each for given in kind.metadata for each in (given, *getattr(given, "metadata", ()))]
+    flat = [each for item in kind.metadata for each in (item, *getattr(item, "metadata", ()))]
     bounds = {name: getattr(each, name) for each in flat for name in ("ge", "gt", "le") if hasattr(each, name)}
     may_be_off = any(getattr(each, "func", None) is off for each in flat)  # whether 0 and -1 turn the setting off
     low = bounds.get("ge", bounds["gt"] + 1 if kind.type is int and "gt" in bounds else None)

@@ -178,8 +178,8 @@ def _work(
         show_dry_run(settings, run, ensemble, form)
     elif resume is not None:
         _resume(resume, settings, json)
-    elif ensemble is None and (begun := _run_before_restart(run)):
-        _resume(begun, {}, json)
+    elif ensemble is None and (restarted := _run_before_restart(run)):
+        _resume(restarted, {}, json)
     else:
         _train(settings, run, ensemble, json, why)
 

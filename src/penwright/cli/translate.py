@@ -134,12 +134,12 @@ def translate(
         _print(found, _links(found, run, device) if align else None, json=json)
 
 
-def _require_followed(ways: Sequence[str], given: Collection[str]) -> None:
+def _require_followed(ways: Sequence[str], options: Collection[str]) -> None:
     """Raise UsageError for several modes of translation at once, and for options without effect in the chosen mode."""
     if len(ways) > 1:
         raise UsageError(f"{' and '.join(ways)} cannot be combined. Choose one of them")
     way = ways[0] if ways else BEAM_SEARCH
-    for name in given:
+    for name in options:
         if name not in FOLLOWS[way]:
             advice = "Add --sample" if name in SAMPLING_SETTINGS and not ways else "Leave out this option"
             raise UsageError(f"{flag_of(name)} has no effect with {way}. {advice}")
@@ -212,7 +212,7 @@ def _print_document(
 def _print_alternatives(
     translator: "Translator",
     sources: Sequence[str],
-    asked: "tuple[str, int, Constraints]",
+    request: "tuple[str, int, Constraints]",
     settings: Mapping[str, Any],
     *,
     json: bool,
@@ -220,11 +220,11 @@ def _print_alternatives(
     """Print alternatives for the next word: the word, its log-probability and the best translation with it."""
     if len(sources) != 1:
         raise UsageError("--alternatives works on one sentence. Give a single text")
-    for found in translator.alternatives(sources[0], *asked, **settings):
+    for alternative in translator.alternatives(sources[0], *request, **settings):
         if json:
-            print_json(found._asdict())
+            print_json(alternative._asdict())
         else:
-            print(f"{found.word}\t{found.log_prob:.3f}\t{found.text}")
+            print(f"{alternative.word}\t{alternative.log_prob:.3f}\t{alternative.text}")
 
 
 def align(

@@ -155,13 +155,13 @@ class ModelSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        size = given.get("size")
+    def _fill_in(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        size = data.get("size")
         if size is not None and size not in SIZES:
             raise ValueError(f"there is no size '{size}'; the sizes are {', '.join(SIZES)}")
-        table = merge(SIZES[size], given) if size else dict(given)
+        table = merge(SIZES[size], data) if size else dict(data)
         d_model, n_heads = table.get("d_model", 128), table.get("n_heads", 4)
         if not (isinstance(d_model, int) and isinstance(n_heads, int) and n_heads > 0):
             d_model = n_heads = 1  # placeholders: field validation will report the invalid values

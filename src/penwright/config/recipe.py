@@ -24,14 +24,14 @@ Task = Literal["generate", "chat", "translate", "classify", "encode"]
 Column = str | int  # name or number (from 1) of a table column
 
 
-def one_or_more(given: Any) -> Any:
+def one_or_more(value: Any) -> Any:
     """Put a single string or number into a tuple; return any other value unchanged."""
-    return (given,) if isinstance(given, str | int) else given
+    return (value,) if isinstance(value, str | int) else value
 
 
-def off(given: Any) -> Any:
+def off(value: Any) -> Any:
     """Replace 0 and -1 with None, since other tools use these values to turn a filter off."""
-    return None if isinstance(given, int | float) and not isinstance(given, bool) and given in (0, -1) else given
+    return None if isinstance(value, int | float) and not isinstance(value, bool) and value in (0, -1) else value
 
 
 OrOff = BeforeValidator(off)

@@ -28,13 +28,13 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _keep_variant(cls, given: Any) -> Any:
+    def _keep_variant(cls, data: Any) -> Any:
         """Set a missing `type` to the default variant, in tables that have variants."""
-        if not isinstance(given, Mapping):
-            return given
+        if not isinstance(data, Mapping):
+            return data
         kinds = {name: field.default.type for name, field in cls.model_fields.items() if field.discriminator}
-        untyped = [name for name in kinds if isinstance(given.get(name), Mapping) and "type" not in given[name]]
-        return {**given, **{name: {"type": kinds[name], **given[name]} for name in untyped}}
+        untyped = [name for name in kinds if isinstance(data.get(name), Mapping) and "type" not in data[name]]
+        return {**data, **{name: {"type": kinds[name], **data[name]} for name in untyped}}
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)

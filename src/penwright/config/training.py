@@ -38,10 +38,10 @@ class Muon(Settings):
 
     @field_validator("adamw", mode="before")
     @classmethod
-    def _fill_in(cls, given: Any) -> Any:
+    def _fill_in(cls, data: Any) -> Any:
         """Fill in missing AdamW settings from the defaults for Muon, not from those of the AdamW class."""
-        own = cls.model_fields["adamw"].default
-        return own.model_dump() | given if isinstance(given, dict) else given
+        default = cls.model_fields["adamw"].default
+        return default.model_dump() | data if isinstance(data, dict) else data
 
 
 Optimizer = Annotated[AdamW | Muon, Field(discriminator="type")]
@@ -76,9 +76,9 @@ class TrainingSettings(Settings):
 
     @model_validator(mode="after")
     def _one_budget(self) -> "TrainingSettings":
-        given = [name for name in BUDGETS if getattr(self, name) is not None]
-        if len(given) != 1:
+        budgets = [name for name in BUDGETS if getattr(self, name) is not None]
+        if len(budgets) != 1:
             raise ValueError(
-                f"give exactly one of steps, epochs, tokens and minutes (given: {', '.join(given) or 'none'})"
+                f"give exactly one of steps, epochs, tokens and minutes (given: {', '.join(budgets) or 'none'})"
             )
         return self

@@ -120,13 +120,13 @@ class PairBatches(Bucketed[PairBatch]):
 
     def examples(self, rows: Indices) -> PairBatch:
         """Return these pairs as a batch."""
-        end, pad, most, given = (self.markers.end,), self.markers.pad, self.longest, self.markers.target_prefix
+        end, pad, most, prefix = (self.markers.end,), self.markers.pad, self.longest, self.markers.target_prefix
         sources, translations = ([column[row] for row in rows.tolist()] for column in (self.source, self.target))
         source, source_lengths = _padded(sources, pad, before=self.markers.source_prefix, after=end, most=most)
-        target, _ = _padded(translations, pad, before=(self.markers.start, *given), most=most)
-        targets, target_lengths = _padded(translations, IGNORED, before=[IGNORED] * len(given), after=end, most=most)
+        target, _ = _padded(translations, pad, before=(self.markers.start, *prefix), most=most)
+        targets, target_lengths = _padded(translations, IGNORED, before=[IGNORED] * len(prefix), after=end, most=most)
         padding = torch.arange(source.shape[1]) < source_lengths[:, None]
-        return PairBatch(int(target_lengths.sum()) - len(rows) * len(given), source, padding, target, targets)
+        return PairBatch(int(target_lengths.sum()) - len(rows) * len(prefix), source, padding, target, targets)
 
 
 @dataclass(frozen=True)

@@ -142,8 +142,8 @@ def _messages(row: Sequence[str]) -> list[Message] | Broken:
 def _parsed(text: str) -> list[Message] | Broken:
     """Parse a JSON list of messages with the keys `role` and `content`, or `from` and `value`."""
     try:
-        given = json.loads(text)
-        return [Message(_role(each.get("role", each.get("from"))), _content(each)) for each in given]
+        messages = json.loads(text)
+        return [Message(_role(each.get("role", each.get("from"))), _content(each)) for each in messages]
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return BAD_MESSAGES
 
@@ -231,9 +231,9 @@ class AnswerBatches(Bucketed[TextBatch]):
         width = -(-max(len(tokens) - 1 for tokens, _ in read) // LENGTH_STEP) * LENGTH_STEP
         tokens = np.full((len(read), width), self.markers.pad, dtype=np.int64)
         targets = np.full((len(read), width), IGNORED, dtype=np.int64)
-        for place, (given, is_answer) in enumerate(read):
-            tokens[place, : len(given) - 1] = given[:-1]
-            targets[place, : len(given) - 1] = np.where(is_answer, given, IGNORED)[1:]
+        for place, (ids, is_answer) in enumerate(read):
+            tokens[place, : len(ids) - 1] = ids[:-1]
+            targets[place, : len(ids) - 1] = np.where(is_answer, ids, IGNORED)[1:]
         n_targets = int((targets != IGNORED).sum())
         return TextBatch(n_targets, torch.from_numpy(tokens), torch.from_numpy(targets), None)
 

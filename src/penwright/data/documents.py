@@ -76,8 +76,8 @@ def open_documents(paths: Sequence[str | Path], encoding: str | None, columns: C
     if not paths:
         raise PenwrightError("no files given; pass at least one file, folder or Hub data set")
     reasons: dict[str, int] = {}
-    given = dict.fromkeys(map(str, paths))
-    opened = list(chain.from_iterable(_sources(path, encoding, columns, reasons) for path in given))
+    unique = dict.fromkeys(map(str, paths))
+    opened = list(chain.from_iterable(_sources(path, encoding, columns, reasons) for path in unique))
     measures = [measured for _, measured in opened]
     every = np.concatenate(measures)
     if not len(every):

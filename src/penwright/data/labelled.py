@@ -166,12 +166,12 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
 
 def _kind(table: Table, chosen: ColumnChoice, label: int, columns: Columns) -> LabelKind:
     """Return the kind of labels that the settings specify or, failing that, the kind detected from the values."""
-    values, given = chosen.profiles[label].values, columns.label_kind
-    if given is None:
+    values, kind = chosen.profiles[label].values, columns.label_kind
+    if kind is None:
         return kind_of_labels(table.name, values, is_named=columns.label is not None)
-    if given == LabelKind("multi_label_classification"):
-        return given._replace(separator=find_separator([value for value in values if not value.startswith("[")]))
-    return given
+    if kind == LabelKind("multi_label_classification"):
+        return kind._replace(separator=find_separator([value for value in values if not value.startswith("[")]))
+    return kind
 
 
 def _groups(table: Table, column: int) -> Iterator[str]:

@@ -118,8 +118,8 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
 def _from_bilingual(file: SourceFile, columns: Columns) -> RowSource:
     """Return the pairs of a bilingual file such as TMX, in the languages that the settings name."""
     trained = {key: roles[0][0] for key, roles in columns.as_trained.items() if roles}
-    asked = [columns.source or trained.get("source"), columns.target or trained.get("target")]
-    names = bilingual_languages(file, *(None if name is None else str(name) for name in asked))
+    requested = [columns.source or trained.get("source"), columns.target or trained.get("target")]
+    names = bilingual_languages(file, *(None if name is None else str(name) for name in requested))
     choice = f"source = {names[0]}, target = {names[1]}"
     read = partial(bilingual_pairs, file, *names)
     roles = {"source": ((names[0], 1),), "target": ((names[1], 2),)}

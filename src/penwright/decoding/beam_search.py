@@ -152,9 +152,9 @@ class _Search:
         """The current length of the beams, in tokens."""
         return len(self.history)
 
-    def extend(self, found: _Continuations, end_id: int) -> Whole:
+    def extend(self, continuations: _Continuations, end_id: int) -> Whole:
         """Append the next token of each beam; return the rows that the new beams extend."""
-        self.log_probs, self.merits, parents, tokens = found
+        self.log_probs, self.merits, parents, tokens = continuations
         self.history.append(SearchStep(self.numbers, parents, tokens, self.log_probs))
         self.states = self.spelling.after[gather(self.states, parents), tokens]
         ended = tokens == end_id
@@ -184,12 +184,12 @@ class _Search:
         places = best_places(candidates, beam_size)
         log_probs = gather(candidates, places)
         tokens = gather(best.places.cpu().numpy().reshape(n_sentences, -1), places)
-        found = _Continuations(log_probs, log_probs.copy(), places // best.values.shape[1], tokens)
+        continuations = _Continuations(log_probs, log_probs.copy(), places // best.values.shape[1], tokens)
         if self.guided:
-            self._apply_guides(found, logits, best)
-        return found
+            self._apply_guides(continuations, logits, best)
+        return continuations
 
-    def _apply_guides(self, found: _Continuations, logits: Tensor, best: MaskedTopK) -> None:
+    def _apply_guides(self, continuations: _Continuations, logits: Tensor, best: MaskedTopK) -> None:
         """Replace the continuations of constrained sentences with those that satisfy their constraints best."""
         beam_size, likely, places = self.settings.beam_size, _unmasked(best, self.settings.beam_size), list(self.guided)
         options = [
@@ -207,7 +207,7 @@ class _Search:
             guided.choose(beams, gains, each, self.length)
             for guided, beams, each in zip(self.guided.values(), options, before, strict=True)
         ]
-        for values, column in zip(found, columns(chosen, beam_size), strict=True):
+        for values, column in zip(continuations, columns(chosen, beam_size), strict=True):
             values[places] = column
 
     def _situations(self) -> Int64[np.ndarray, " rows"]:

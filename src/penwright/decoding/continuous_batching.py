@@ -133,9 +133,9 @@ class ContinuousBatch:
             last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
             logits = [self._batch.step(last)] if self._rows else []
             logits += self._read(self._admit())
-            news = self._write(logits[0] if len(logits) == 1 else torch.cat(logits)) if logits else []
-            self._keep([each.finish is None for _, each in news])
-        return news
+            pieces = self._write(logits[0] if len(logits) == 1 else torch.cat(logits)) if logits else []
+            self._keep([each.finish is None for _, each in pieces])
+        return pieces
 
     def _admit(self) -> list[Request]:
         found: list[Request] = []
@@ -183,13 +183,13 @@ class ContinuousBatch:
             tokens, values = best.places[:, 0].tolist(), (best.values[:, 0] - best.normalisers).tolist()
             found = zip(self._rows, tokens, values, strict=True)
             return [(row.request, row.push(token, not_nan(value), None)) for row, token, value in found]
-        drawn, reshaped = self._choose(self._possible(logits))
-        found = zip(self._rows, drawn.tolist(), log_probs_of(drawn, logits), strict=True)
-        news = []
+        sampled, reshaped = self._choose(self._possible(logits))
+        found = zip(self._rows, sampled.tolist(), log_probs_of(sampled, logits), strict=True)
+        pieces = []
         for place, (row, token, value) in enumerate(found):
             look = row.look(logits[place].float(), reshaped[place], token) if row.request.n_likely else None
-            news.append((row.request, row.push(token, value, look)))
-        return news
+            pieces.append((row.request, row.push(token, value, look)))
+        return pieces
 
     def _possible(self, logits: Logits) -> Logits:
         """Mask the tokens that must not come next."""

@@ -229,9 +229,9 @@ def _check(part_module: ModelPart, part: Part, n_threads: int, graph: nn.Module)
 
 def _is_close(compiled: Compiled, graph: nn.Module, inputs: Sequence[Input]) -> bool:
     with torch.no_grad():
-        found, plain = compiled(*deepcopy(inputs)), graph(*inputs)  # deep copies, since a step modifies its inputs
-    plain = plain if isinstance(plain, Tensor) else plain[0]
-    return bool((found[0] - plain).float().norm() <= NEAR * plain.float().norm())
+        actual, expected = compiled(*deepcopy(inputs)), graph(*inputs)  # deep copies, since a step modifies its inputs
+    expected = expected if isinstance(expected, Tensor) else expected[0]
+    return bool((actual[0] - expected).float().norm() <= NEAR * expected.float().norm())
 
 
 def are_steps_kept(model: nn.Module) -> bool:

@@ -155,7 +155,7 @@ def _tokens_containing(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[int,
     """Return the tokens that contain one of these texts."""
     wanted = [text.encode("utf-8", errors="replace") for text in texts if text]
     all_tokens = ((token, tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size))
-    return tuple(token for token, spelled in all_tokens if any(text in spelled for text in wanted))
+    return tuple(token for token, token_bytes in all_tokens if any(text in token_bytes for text in wanted))
 
 
 class TokenCandidate(NamedTuple):

@@ -30,13 +30,13 @@ def read_windows(
 ) -> list[Float[Tensor, "_ width"]]:
     """Apply `read` to batches of windows of similar length. Return the results, grouped by text."""
     windows = [window for text in texts for window in text]
-    found: list[Tensor] = [torch.empty(0)] * len(windows)
+    outputs: list[Tensor] = [torch.empty(0)] * len(windows)
     with evaluating(model) as device:
         for batch in batches_by_length([len(window) for window in windows], BATCH_TOKENS):
             rows = read(right_padded([windows[number] for number in batch], device)).float().cpu()
             for number, row in zip(batch, rows, strict=True):
-                found[number] = row
-    rest = iter(found)
+                outputs[number] = row
+    rest = iter(outputs)
     return [torch.stack([next(rest) for _ in text]) for text in texts]
 
 

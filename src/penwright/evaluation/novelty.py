@@ -245,10 +245,10 @@ def _encode(text: str) -> bytes:
     return _ROW.sub(r"\1\1", text).encode("utf-8", errors="replace")
 
 
-def _eight_byte_windows(spelled: bytes) -> Hashes:
+def _eight_byte_windows(text: bytes) -> Hashes:
     """Return all windows of 8 bytes as 64-bit integers."""
-    n = max(0, len(spelled) - SHORTEST + 1)
-    single = np.frombuffer(spelled, dtype=np.uint8)
+    n = max(0, len(text) - SHORTEST + 1)
+    single = np.frombuffer(text, dtype=np.uint8)
     hashes = np.zeros(n, dtype=np.uint64)
     for place in range(SHORTEST):
         hashes = hashes << np.uint64(8) | single[place : place + n]

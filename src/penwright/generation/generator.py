@@ -115,7 +115,7 @@ class Generator:
         batch = self.pool(1)
         batch.join(request)
         while not request.is_finished:
-            yield from (news.text for _, news in batch.step() if news.text)
+            yield from (piece.text for _, piece in batch.step() if piece.text)
         return self._completion(request)
 
     def stream_answer(

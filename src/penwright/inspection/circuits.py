@@ -241,8 +241,8 @@ class CircuitInspector:
         the default is the mean of all outcomes.
         """
         reading = self.read(text, target)
-        aim = self.outcome.aim(reading, target, position, outcome, against)
-        return logit_attribution(self.model, reading, aim, self.outcome.names)
+        objective = self.outcome.aim(reading, target, position, outcome, against)
+        return logit_attribution(self.model, reading, objective, self.outcome.names)
 
     def patching(
         self,
@@ -266,8 +266,8 @@ class CircuitInspector:
         reading = self.read(text, target)
         texts = reading, self.reader.with_source(other, reading)
         chosen = [None if name is None else self.outcome.index(name) for name in (outcome, against)]
-        aim = preferences(self.model, texts, position, chosen, last=self.shape == "writer")
-        return patching(self.model, texts, aim, self.outcome.names, kind, positions)
+        objective = preferences(self.model, texts, position, chosen, last=self.shape == "writer")
+        return patching(self.model, texts, objective, self.outcome.names, kind, positions)
 
     def paths(
         self,
@@ -284,8 +284,8 @@ class CircuitInspector:
         estimates are measured.
         """
         reading = self.read(text, target)
-        aim = self.outcome.aim(reading, target, position, outcome)
-        return paths(self.model, reading, aim, self.outcome.names, n_edges)
+        objective = self.outcome.aim(reading, target, position, outcome)
+        return paths(self.model, reading, objective, self.outcome.names, n_edges)
 
     def _position(self, reading: ForwardPass, position: int | None) -> int:
         usual = len(reading.target) - 1 if self.shape == "writer" else 0

@@ -70,7 +70,7 @@ def likeliest_outcome(model: Model, reading: ForwardPass, position: int) -> int:
 def attribution(
     model: Model,
     reading: ForwardPass,
-    aim: AttributionTarget,
+    objective: AttributionTarget,
     names: Sequence[str],
     method: Method,
     n_steps: int = N_STEPS,
@@ -90,16 +90,16 @@ def attribution(
             with ExitStack() as stack:
                 for table, fixed in zip(tables, vectors, strict=True):
                     stack.enter_context(_with_vectors(table, fixed))
-                log_probs = scores(model, reading, rows=len(vectors[0]))[:, aim.position].log_softmax(-1)
-            return log_probs[:, aim.outcome]
+                log_probs = scores(model, reading, rows=len(vectors[0]))[:, objective.position].log_softmax(-1)
+            return log_probs[:, objective.outcome]
 
         gradients = _gradients(outcome, baseline, differences, *_line(method, n_steps))
         own, base = float(outcome(inputs)), float(outcome(baseline))
     values = torch.cat([(d * g)[0].double().sum(-1) for d, g in zip(differences, gradients, strict=True)]).cpu().numpy()
     return Attribution(
         method,
-        names[aim.outcome],
-        aim.position,
+        names[objective.outcome],
+        objective.position,
         own,
         base,
         (*reading.source, *reading.target),

@@ -152,8 +152,8 @@ class Inspector(CircuitInspector):
         most likely next token is attributed.
         """
         reading = self.read(text, target)
-        aim = self.outcome.aim(reading, target, position)
-        return attribution(self.model, reading, aim, self.outcome.names, method, n_steps)
+        objective = self.outcome.aim(reading, target, position)
+        return attribution(self.model, reading, objective, self.outcome.names, method, n_steps)
 
     def occlusion(self, text: str, target: str | None = None) -> Occlusion:
         """Return the effect of each token on a classifier's label, measured by leaving the token out."""

@@ -156,28 +156,30 @@ def _is_head(name: str, part: str) -> bool:
 
 @torch.no_grad()
 def logit_attribution(
-    model: Model, reading: ForwardPass, aim: AttributionTarget, names: Sequence[str]
+    model: Model, reading: ForwardPass, objective: AttributionTarget, names: Sequence[str]
 ) -> LogitAttribution:
     """Split the logit of an outcome at a position into what each part adds to it."""
     recording = record(model, reading)
     stack = recording.stacks[-1]
-    at = None if isinstance(model, EncoderOnly) else [aim.position]
+    at = None if isinstance(model, EncoderOnly) else [objective.position]
     for _, found in walk(stack, at):  # noqa: B007 - the last step is the whole sum
         pass
     apply_final_norm(stack, found, at)
     parts = _pooled(model, found) if isinstance(model, EncoderOnly) else found.vectors[:, 0]
     output = cast(nn.Linear, model.output)
     weight, bias = output.weight, output.bias
-    other = weight.mean(0) if aim.against is None else weight[aim.against]
-    values = (parts @ (weight[aim.outcome] - other).to(parts)).double()
+    other = weight.mean(0) if objective.against is None else weight[objective.against]
+    values = (parts @ (weight[objective.outcome] - other).to(parts)).double()
     if bias is not None:
-        values[BIASES] += float(bias[aim.outcome] - (bias.mean() if aim.against is None else bias[aim.against]))
-    logits = recording.logits[aim.position]
+        values[BIASES] += float(
+            bias[objective.outcome] - (bias.mean() if objective.against is None else bias[objective.against])
+        )
+    logits = recording.logits[objective.position]
     return LogitAttribution(
-        names[aim.outcome],
-        None if aim.against is None else names[aim.against],
-        aim.position,
-        float(logits[aim.outcome] - (logits.mean() if aim.against is None else logits[aim.against])),
+        names[objective.outcome],
+        None if objective.against is None else names[objective.against],
+        objective.position,
+        float(logits[objective.outcome] - (logits.mean() if objective.against is None else logits[objective.against])),
         ("biases", *found.names[1:]),
         values.cpu().numpy(),
     )

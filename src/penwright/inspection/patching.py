@@ -85,7 +85,7 @@ class _Patch(NamedTuple):
 def patching(
     model: Model,
     texts: tuple[ForwardPass, ForwardPass],
-    aim: AttributionTarget,
+    objective: AttributionTarget,
     names: Sequence[str],
     kind: PatchKind,
     positions: Sequence[int] | None = None,
@@ -96,10 +96,10 @@ def patching(
     """
     text, other = texts
     require_same_lengths(text, other)
-    assert aim.against is not None
+    assert objective.against is not None
     kind = parse_kind(kind)
     recording, found = record(model, text), []
-    whole, before = _difference(recording.logits[None], aim)[0], _difference(_scores(model, other), aim)[0]
+    whole, before = _difference(recording.logits[None], objective)[0], _difference(_scores(model, other), objective)[0]
     if abs(whole - before) < SMALLEST:
         raise UsageError("both texts lead to the same prediction, so no patch can change it. Choose different texts")
     for part, places in _places(recording, kind):
@@ -107,7 +107,7 @@ def patching(
         chosen = _positions(positions, len(tokens))
         patches = [patch for place in places for patch in _patches(place, kind, chosen)]
         values = np.concatenate(
-            [_difference(each, aim) for each in _patched_logits(model, other, kind, patches, len(tokens))]
+            [_difference(each, objective) for each in _patched_logits(model, other, kind, patches, len(tokens))]
         )
         found.append(
             Patching(
@@ -117,8 +117,8 @@ def patching(
                 tuple(chosen),
                 tuple(tokens[at] for at in chosen),
                 tuple(others[at] for at in chosen),
-                names[aim.outcome],
-                names[aim.against],
+                names[objective.outcome],
+                names[objective.against],
                 float(whole),
                 float(before),
                 ((values - before) / (whole - before)).reshape(len(places), -1),
@@ -187,9 +187,11 @@ def _scores(model: Model, reading: ForwardPass) -> Tensor:
         return scores(model, reading)
 
 
-def _difference(logits: Tensor, aim: AttributionTarget) -> Float64[np.ndarray, " rows"]:
+def _difference(logits: Tensor, objective: AttributionTarget) -> Float64[np.ndarray, " rows"]:
     difference: Float64[np.ndarray, " rows"] = (
-        (logits[:, aim.position, aim.outcome] - logits[:, aim.position, aim.against]).cpu().numpy()
+        (logits[:, objective.position, objective.outcome] - logits[:, objective.position, objective.against])
+        .cpu()
+        .numpy()
     )
     return difference
 

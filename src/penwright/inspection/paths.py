@@ -105,28 +105,30 @@ class _Cut(NamedTuple):
     instead: Tensor
 
 
-def paths(model: Model, reading: ForwardPass, aim: AttributionTarget, names: Sequence[str], n_edges: int = 20) -> Paths:
+def paths(
+    model: Model, reading: ForwardPass, objective: AttributionTarget, names: Sequence[str], n_edges: int = 20
+) -> Paths:
     """Estimate the effect of every edge on an outcome; measure the `n_edges` edges with the largest estimates."""
     recording = record(model, reading)
-    gradients = _gradients(model, recording, aim)
-    found: list[tuple[float, str, _Site]] = []
+    gradients = _gradients(model, recording, objective)
+    paths: list[tuple[float, str, _Site]] = []
     with evaluating(model), torch.no_grad():
         for stack in recording.stacks:
             for sites, part_names, vectors in _sites(model, recording, stack):
-                pulled = _pulled(model, sites, stack, vectors, aim, gradients)
+                pulled = _pulled(model, sites, stack, vectors, objective, gradients)
                 estimates = torch.einsum("cpd,spd->sc", vectors, pulled).double().tolist()
                 for site, row in zip(sites, estimates, strict=True):
                     parts = list(zip(row, part_names, strict=True))
-                    found += [(value, name, site) for value, name in parts[BIASES + 1 :]]
-    chosen = sorted(found, key=lambda edge: -abs(edge[0]))[: max(0, n_edges)]
-    log_prob = float(recording.logits[aim.position].log_softmax(-1)[aim.outcome])
-    effects = _measured(model, recording, aim, log_prob, [(name, site) for _, name, site in chosen])
+                    paths += [(value, name, site) for value, name in parts[BIASES + 1 :]]
+    chosen = sorted(paths, key=lambda edge: -abs(edge[0]))[: max(0, n_edges)]
+    log_prob = float(recording.logits[objective.position].log_softmax(-1)[objective.outcome])
+    effects = _measured(model, recording, objective, log_prob, [(name, site) for _, name, site in chosen])
     edges = [
         Edge(name, site.destination, site.via, estimate, effect)
         for (estimate, name, site), effect in zip(chosen, effects, strict=True)
     ]
     by_effect = sorted(edges, key=lambda edge: -abs(edge.effect))
-    return Paths(names[aim.outcome], aim.position, log_prob, len(found), tuple(by_effect))
+    return Paths(names[objective.outcome], objective.position, log_prob, len(paths), tuple(by_effect))
 
 
 def _sites(
@@ -169,7 +171,7 @@ def _inputs(site: _Site, stack: StackRecord, x: Float[Tensor, "rows positions d_
     return kept[0][INPUTS.index(site.via)][:, site.head]
 
 
-def _gradients(model: Model, recording: Recording, aim: AttributionTarget) -> dict[tuple[int, str], Tensor]:
+def _gradients(model: Model, recording: Recording, objective: AttributionTarget) -> dict[tuple[int, str], Tensor]:
     """Return the gradients of log p(outcome) with respect to each feed-forward output, and each head's inputs."""
     kept: dict[tuple[int, str], Tensor] = {}
 
@@ -195,9 +197,9 @@ def _gradients(model: Model, recording: Recording, aim: AttributionTarget) -> di
                 stack.enter_context(swap_kernels(place.module, partial(keep_inputs, place)))
             else:
                 stack.callback(place.module.register_forward_hook(partial(keep_output, place)).remove)
-        log_prob = scores(model, recording.reading)[0, aim.position].log_softmax(-1)[aim.outcome]
-        found = torch.autograd.grad(log_prob, list(kept.values()))
-    return {key: gradient[0] for key, gradient in zip(kept, found, strict=True)}
+        log_prob = scores(model, recording.reading)[0, objective.position].log_softmax(-1)[objective.outcome]
+        gradients = torch.autograd.grad(log_prob, list(kept.values()))
+    return {key: gradient[0] for key, gradient in zip(kept, gradients, strict=True)}
 
 
 def _pulled(
@@ -205,7 +207,7 @@ def _pulled(
     sites: Sequence[_Site],
     stack: StackRecord,
     vectors: Float[Tensor, "contributions positions d_model"],
-    aim: AttributionTarget,
+    objective: AttributionTarget,
     gradients: dict[tuple[int, str], Tensor],
 ) -> Float[Tensor, "sites positions d_model"]:
     """Return the gradient of log p(outcome) with respect to the residual stream, through one input at a time."""
@@ -216,7 +218,7 @@ def _pulled(
             x = stream.detach()[None].requires_grad_()
             made = _inputs(site, stack, x, model)
             if site.place is None:
-                total = made[0, aim.position].double().log_softmax(-1)[aim.outcome]
+                total = made[0, objective.position].double().log_softmax(-1)[objective.outcome]
             else:
                 gradient = gradients[id(site.place), site.via]
                 total = (made[0] * (gradient[site.head] if site.place.kind == "attention" else gradient)).sum()
@@ -225,7 +227,11 @@ def _pulled(
 
 
 def _measured(
-    model: Model, recording: Recording, aim: AttributionTarget, log_prob: float, edges: Sequence[tuple[str, _Site]]
+    model: Model,
+    recording: Recording,
+    objective: AttributionTarget,
+    log_prob: float,
+    edges: Sequence[tuple[str, _Site]],
 ) -> list[float]:
     """Return the effect of each edge: log p(outcome) with the edge minus log p(outcome) without it."""
     cuts: list[_Cut | None] = [None] * len(edges)
@@ -239,15 +245,15 @@ def _measured(
         length = max(len(stack.embedded) for stack in recording.stacks)
         rows = max(1, BATCH_TOKENS // length)
         known = [cut for cut in cuts if cut is not None]
-        found: list[float] = []
+        effects: list[float] = []
         for start in range(0, len(known), rows):
             some = known[start : start + rows]
-            logits = _cut_logits(model, recording, some)[:, aim.position].clone()
+            logits = _cut_logits(model, recording, some)[:, objective.position].clone()
             for row, cut in enumerate(some):
                 if cut.site.place is None:
-                    logits[row] = cut.instead[aim.position]
-            found += (log_prob - logits.double().log_softmax(-1)[:, aim.outcome]).tolist()
-    return found
+                    logits[row] = cut.instead[objective.position]
+            effects += (log_prob - logits.double().log_softmax(-1)[:, objective.outcome]).tolist()
+    return effects
 
 
 def _cut_logits(model: Model, recording: Recording, cuts: Sequence[_Cut]) -> Tensor:

@@ -36,19 +36,19 @@ WITHOUT_TOKENS = ("(label)",)  # shown instead of tokens for a classifier, which
 
 
 @singledispatch
-def view(found: object) -> View:
+def view(result: object) -> View:
     """Return the view of a result, which a notebook displays and `save` writes as .html, .svg or .png.
 
     Results in tuples, such as rollouts, are viewed one by one. Raises UsageError for a result without a view.
     """
-    if isinstance(found, tuple):
+    if isinstance(result, tuple):
         raise UsageError("this is a tuple of results: view each one separately")
-    raise UsageError(f"there is no view of {type(found).__name__}")
+    raise UsageError(f"there is no view of {type(result).__name__}")
 
 
 @view.register
-def _attention(found: AttentionMaps) -> View:
-    return every_head(found.parts, [head_statistics(part) for part in found.parts], found.answers)
+def _attention(result: AttentionMaps) -> View:
+    return every_head(result.parts, [head_statistics(part) for part in result.parts], result.answers)
 
 
 def every_head(
@@ -77,174 +77,174 @@ def one_head(maps: AttentionMaps, head: Head) -> View:
 
 
 @view.register
-def _alignment(found: Alignment) -> View:
-    strongest = found.weights.argmax(-1)
+def _alignment(result: Alignment) -> View:
+    strongest = result.weights.argmax(-1)
     links = [
         {"source": source, "target": target, "strength": float(weight)}
-        for (target, source), weight in np.ndenumerate(found.weights)
+        for (target, source), weight in np.ndenumerate(result.weights)
         if weight >= WEAKEST or source == strongest[target]
     ]
-    data = {"source": found.source_tokens, "target": found.tokens, "links": links}
+    data = {"source": result.source_tokens, "target": result.tokens, "links": links}
     return View("alignment", data, {"threshold": 0}, "Where the model attends in the source for each token")
 
 
 @view.register
-def _beams(found: Beams) -> View:
-    return View("beam", {"nodes": [node._asdict() for node in found.nodes]}, heading="What beam search tried")
+def _beams(result: Beams) -> View:
+    return View("beam", {"nodes": [node._asdict() for node in result.nodes]}, heading="What beam search tried")
 
 
 @view.register
-def _rollout(found: Rollout) -> View:
-    rows = found.answers if found.name == "cross" else found.target_tokens
+def _rollout(result: Rollout) -> View:
+    rows = result.answers if result.name == "cross" else result.target_tokens
     data = {
-        "name": found.name,
-        "weights": pack(found.weights[: len(rows)]),
+        "name": result.name,
+        "weights": pack(result.weights[: len(rows)]),
         "target_tokens": rows,
-        "source_tokens": found.source_tokens,
+        "source_tokens": result.source_tokens,
     }
-    which = "decoder to encoder" if found.name == "cross" else found.name
+    which = "decoder to encoder" if result.name == "cross" else result.name
     return View("rollout", data, heading=f"Where content comes from, through all layers ({which})")
 
 
 @view.register
-def _lens(found: Lens) -> View:
-    data = {**as_table(found), "tokens": found.tokens or WITHOUT_TOKENS}
+def _lens(result: Lens) -> View:
+    data = {**as_table(result), "tokens": result.tokens or WITHOUT_TOKENS}
     return View("lens", data, heading="What the model would predict after each layer")
 
 
 @view.register
-def _text(found: TokenScores) -> View:
-    others = found.alternatives
+def _text(result: TokenScores) -> View:
+    others = result.alternatives
     places = map(_choices, others.texts, others.ids, others.probabilities)
-    data = {**as_table(found), "alternatives": list(places)}
+    data = {**as_table(result), "alternatives": list(places)}
     del data["next"]  # a separate view shows what follows the text
     return View("text", data, heading="How likely each token was")
 
 
-def compared(found: Comparison, names: tuple[str, str]) -> View:
+def compared(result: Comparison, names: tuple[str, str]) -> View:
     """Show the surprisals of two texts side by side, under these names."""
-    return View("comparison", {**as_table(found), "names": names}, heading="Surprisal, side by side")
+    return View("comparison", {**as_table(result), "names": names}, heading="Surprisal, side by side")
 
 
-def compared_heads(found: Sequence[HeadComparison], names: tuple[str, str], sort: str = "entropy") -> View:
+def compared_heads(result: Sequence[HeadComparison], names: tuple[str, str], sort: str = "entropy") -> View:
     """Show the statistics of all heads side by side."""
-    parts = [as_table(part) for part in found]
+    parts = [as_table(part) for part in result]
     return View("statistics", {"parts": parts, "names": names}, {"sort": sort}, "Which heads differ")
 
 
 @view.register
-def _candidates(found: TopPredictions) -> View:
-    data = {"before": _choices(found.texts, found.ids, found.probabilities)}
+def _candidates(result: TopPredictions) -> View:
+    data = {"before": _choices(result.texts, result.ids, result.probabilities)}
     return View("candidates", data, heading="Most likely next tokens")
 
 
 @view.register
-def _attribution(found: Attribution) -> View:
-    n_seen = found.n_source + found.position + 1  # tokens after the position have no effect
+def _attribution(result: Attribution) -> View:
+    n_seen = result.n_source + result.position + 1  # tokens after the position have no effect
     data = {
-        "method": found.method.replace("_", " "),
-        "target": found.target,
-        "tokens": found.tokens[:n_seen],
-        "values": found.values[:n_seen],
-        "gap": found.gap,
+        "method": result.method.replace("_", " "),
+        "target": result.target,
+        "tokens": result.tokens[:n_seen],
+        "values": result.values[:n_seen],
+        "gap": result.gap,
     }
     return View("attribution", data, heading="Tokens for and against the prediction")
 
 
 @view.register
-def _occlusion(found: Occlusion) -> View:
-    data = {"method": "leaving out", "target": found.target, "tokens": found.tokens, "values": found.values}
+def _occlusion(result: Occlusion) -> View:
+    data = {"method": "leaving out", "target": result.target, "tokens": result.tokens, "values": result.values}
     return View("attribution", data, heading="What each token adds to the log-probability of the label")
 
 
 @view.register
-def _arithmetic(found: HeadArithmetic) -> View:
-    return View("arithmetic", found, heading=f"Head {found.name}.{found.layer}.{found.head}, step by step")
+def _arithmetic(result: HeadArithmetic) -> View:
+    return View("arithmetic", result, heading=f"Head {result.name}.{result.layer}.{result.head}, step by step")
 
 
 @view.register
-def _ablation(found: Ablation) -> View:
-    before, after = (_choices(found.next_texts, found.next_ids, p) for p in (found.next_before, found.next_after))
+def _ablation(result: Ablation) -> View:
+    before, after = (_choices(result.next_texts, result.next_ids, p) for p in (result.next_before, result.next_after))
     data = {
-        "heads": [[part, int(layer), int(number)] for part, layer, number in (h.split(".") for h in found.heads)],
-        "loss": [found.loss_before, found.loss_after],
-        "tokens": found.tokens or WITHOUT_TOKENS[: len(found.changes)],
-        "changes": found.changes,
+        "heads": [[part, int(layer), int(number)] for part, layer, number in (h.split(".") for h in result.heads)],
+        "loss": [result.loss_before, result.loss_after],
+        "tokens": result.tokens or WITHOUT_TOKENS[: len(result.changes)],
+        "changes": result.changes,
         "next": {"before": before, "after": after},
     }
     return View("ablation", data, heading="What changes without these heads")
 
 
 @view.register
-def _neighbours(found: Neighbours) -> View:
+def _neighbours(result: Neighbours) -> View:
     near = [
         {"text": text, "id": token, "similarity": cosine}
-        for text, token, cosine in zip(found.texts, found.ids, found.cosines, strict=True)
+        for text, token, cosine in zip(result.texts, result.ids, result.cosines, strict=True)
     ]
-    return View("neighbours", {"token": found.word, "neighbours": near}, heading="The nearest tokens, by cosine")
+    return View("neighbours", {"token": result.word, "neighbours": near}, heading="The nearest tokens, by cosine")
 
 
 @view.register
-def _embeddings(found: EmbeddingMap) -> View:
-    note = f"Two principal components, which explain {found.explained.sum():.0%} of the variance."
-    data = {"xy": found.xy, "ids": found.ids.tolist(), "labels": found.texts, "note": note}
+def _embeddings(result: EmbeddingMap) -> View:
+    note = f"Two principal components, which explain {result.explained.sum():.0%} of the variance."
+    data = {"xy": result.xy, "ids": result.ids.tolist(), "labels": result.texts, "note": note}
     return View("embeddings", data, heading="Map of token vectors")
 
 
 @view.register
-def _positions(found: PositionalSimilarity) -> View:
-    return View("positions", found, heading="How similar positions are")
+def _positions(result: PositionalSimilarity) -> View:
+    return View("positions", result, heading="How similar positions are")
 
 
 @view.register
-def _losses(found: LossByPosition) -> View:
-    known = np.flatnonzero(found.counts)
-    run = {"name": "loss", "x": known, "y": found.nats[known]}
+def _losses(result: LossByPosition) -> View:
+    known = np.flatnonzero(result.counts)
+    run = {"name": "loss", "x": known, "y": result.nats[known]}
     data = {"runs": [run], "x_label": "position", "y_label": "nats per token"}
     return View("curves", data, heading="Loss by position")
 
 
 @view.register
-def _model(found: ModelMap) -> View:
-    return View("model", {"map": found, "pieces": {}, "circuit": None}, heading=MODEL)
+def _model(result: ModelMap) -> View:
+    return View("model", {"map": result, "pieces": {}, "circuit": None}, heading=MODEL)
 
 
 @view.register
-def _place(found: PlaceDetail) -> View:
-    return View("place", found, heading=f"{found.place}, position {found.position}")
+def _place(result: PlaceDetail) -> View:
+    return View("place", result, heading=f"{result.place}, position {result.position}")
 
 
 @view.register
-def _parts(found: LogitAttribution) -> View:
-    named = [readable_part(name) for name in found.names]
-    data = {**as_table(found), "explanation": found.explanation, "labels": named}
+def _parts(result: LogitAttribution) -> View:
+    named = [readable_part(name) for name in result.names]
+    data = {**as_table(result), "explanation": result.explanation, "labels": named}
     return View("parts", data, heading="What each part adds to the logit")
 
 
 @view.register
-def _patching(found: Patching) -> View:
-    kind = found.kind.replace("_", "-")
-    heading = f"What restores the prediction: {kind}, {found.part}"
-    return View("patching", {**as_table(found), "explanation": found.explanation}, heading=heading)
+def _patching(result: Patching) -> View:
+    kind = result.kind.replace("_", "-")
+    heading = f"What restores the prediction: {kind}, {result.part}"
+    return View("patching", {**as_table(result), "explanation": result.explanation}, heading=heading)
 
 
 @view.register
-def _paths(found: Paths) -> View:
-    sentences = [found.sentence(edge) for edge in found.edges]
-    data = {**as_table(found), "explanation": found.explanation, "sentences": sentences}
-    return View("circuit", data, heading=f"The strongest paths to “{found.target}”")
+def _paths(result: Paths) -> View:
+    sentences = [result.sentence(edge) for edge in result.edges]
+    data = {**as_table(result), "explanation": result.explanation, "sentences": sentences}
+    return View("circuit", data, heading=f"The strongest paths to “{result.target}”")
 
 
-def importance(found: Sequence[HeadImportance]) -> View:
+def importance(result: Sequence[HeadImportance]) -> View:
     """Show the increase in loss when each head is ablated, part by part."""
-    parts = [{**as_table(part), "n_heads": part.changes.shape[1]} for part in found]
+    parts = [{**as_table(part), "n_heads": part.changes.shape[1]} for part in result]
     return View("importance", {"parts": parts}, heading="Increase in loss when each head is removed")
 
 
-def labels(found: Lens) -> View:
+def labels(result: Lens) -> View:
     """Show a classifier's prediction, taken from the last row of its logit lens. The lens must cover all labels."""
-    (texts,) = np.array(found.top_tokens[-1], dtype=object)
-    data = {"labels": list(texts), "probabilities": found.top_probabilities[-1, 0]}
+    (texts,) = np.array(result.top_tokens[-1], dtype=object)
+    data = {"labels": list(texts), "probabilities": result.top_probabilities[-1, 0]}
     return View("labels", data, heading="Predicted label")
 
 

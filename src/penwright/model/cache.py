@@ -182,8 +182,8 @@ class ContinuousCache(Cache):
         self._fit(n_all, max(self.longest, other.longest))
         room = min(self.room, other.room)
         for storage, layer in zip(self._storage, other.layers, strict=True):
-            for mine, theirs in zip(storage, layer.kept, strict=True):
-                mine[n:n_all, :, :room] = theirs[:, :, :room]
+            for target, source in zip(storage, layer.kept, strict=True):
+                target[n:n_all, :, :room] = source[:, :, :room]
         self.lengths = torch.cat([self.lengths, other.lengths])
         self._update_longest()
 

@@ -54,13 +54,13 @@ class ModelRequest(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unknown(cls, given: Any) -> Any:
+    def _refuse_unknown(cls, data: Any) -> Any:
         """Report only the first unknown field. pydantic would report every unknown field, even a million."""
-        names = given if isinstance(given, dict) else ()
+        names = data if isinstance(data, dict) else ()
         unknown = next((name for name in names if name not in cls.model_fields), None)
         if unknown is not None:
             raise ValueError(f"there is no field '{str(unknown)[:40]}'. The fields are {', '.join(cls.model_fields)}")
-        return given
+        return data
 
 
 async def as_json(make: Callable[[], BaseModel]) -> Response:
@@ -147,14 +147,14 @@ def _plain(name: str, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _check_size(name: str, given: object, most: _MaxSize) -> None:
-    if not isinstance(given, list | dict):
+def _check_size(name: str, value: object, most: _MaxSize) -> None:
+    if not isinstance(value, list | dict):
         return
-    if len(given) > most.entries:
+    if len(value) > most.entries:
         raise RequestTooLarge(
-            f"{name} has {len(given):,} entries, but this server accepts at most {most.entries}. Send fewer"
+            f"{name} has {len(value):,} entries, but this server accepts at most {most.entries}. Send fewer"
         )
-    n = sum(len(each) for each in given if isinstance(each, str))
+    n = sum(len(each) for each in value if isinstance(each, str))
     if n > most.characters:
         raise RequestTooLarge(
             f"{name} has {n:,} characters in total, but this server accepts at most {most.characters:,}. Send fewer"

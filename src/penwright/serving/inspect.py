@@ -190,29 +190,29 @@ async def inspect(
     return await asyncio.to_thread(answer_in, format, found, warnings)
 
 
-def answer_in(format: Format, found: View, warnings: Sequence[str]) -> Response:
+def answer_in(format: Format, result: View, warnings: Sequence[str]) -> Response:
     """Return a picture with its warnings, for the page or as a file.
 
     Raises RequestTooLarge if the result would be too large.
     """
-    n_numbers = _count(as_table(found.data))
+    n_numbers = _count(as_table(result.data))
     if n_numbers > MAX_NUMBERS.get(format, n_numbers):
         raise RequestTooLarge(
             f"this picture has {n_numbers:,} numbers, which is too many for {format}. "
             "Use a shorter text, format=bytes, or a single head"
         )
     if format == "json":
-        return JSONResponse({"views": [_record(found)], "warnings": list(warnings)})
-    content = pack({"views": [for_page(found)], "warnings": warnings}) if format == "bytes" else _file(found, format)
+        return JSONResponse({"views": [_record(result)], "warnings": list(warnings)})
+    content = pack({"views": [for_page(result)], "warnings": warnings}) if format == "bytes" else _file(result, format)
     return Response(content, media_type=TYPES[format])
 
 
-def for_page(found: View) -> dict[str, Any]:
+def for_page(result: View) -> dict[str, Any]:
     """Return a view for the page, with heads as thumbnails. The page requests a head in full when the user opens it."""
-    data = as_table(found.data)
-    if found.name == "attention":
+    data = as_table(result.data)
+    if result.name == "attention":
         data = {**data, "parts": [_thumbs(part) for part in data["parts"]]}
-    return {"name": found.name, "heading": found.heading, "data": data, "options": found.options}
+    return {"name": result.name, "heading": result.heading, "data": data, "options": result.options}
 
 
 def _count(data: object) -> int:
@@ -233,12 +233,12 @@ def _thumbs(part: PackedPart) -> dict[str, Any]:
     return {**as_table(part), "weights": None, "thumbs": thumbnails(part.weights)}
 
 
-def _record(found: View) -> dict[str, Any]:
-    return {"name": found.name, "heading": found.heading, "data": as_record(as_table(found.data))}
+def _record(result: View) -> dict[str, Any]:
+    return {"name": result.name, "heading": result.heading, "data": as_record(as_table(result.data))}
 
 
-def _file(found: View, format: str) -> bytes:
+def _file(result: View, format: str) -> bytes:
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"view.{format}"
-        found.save(path)
+        result.save(path)
         return path.read_bytes()

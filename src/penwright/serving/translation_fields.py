@@ -268,12 +268,12 @@ def _translation(source: Sequence[WordSpan], candidate: Candidate, tokenizer: To
 
 def _probabilities(candidate: Candidate, places: Sequence[WordSpan], tokenizer: Tokenizer) -> list[float | None]:
     """Return the joint probability of the tokens of each word, or None if the tokens do not spell the text."""
-    spelled = [tokenizer.token_bytes(piece.token) for piece in candidate.pieces if piece.token != tokenizer.end_id]
-    if spelled:
-        spelled[0] = spelled[0].lstrip(b" ")  # the first token may begin with a space that is not in the text
-    if not places or b"".join(spelled) != candidate.text.encode():
+    pieces = [tokenizer.token_bytes(piece.token) for piece in candidate.pieces if piece.token != tokenizer.end_id]
+    if pieces:
+        pieces[0] = pieces[0].lstrip(b" ")  # the first token may begin with a space that is not in the text
+    if not places or b"".join(pieces) != candidate.text.encode():
         return [None] * len(places)
-    numbers = span_indices(candidate.text, places, map(len, spelled))
+    numbers = span_indices(candidate.text, places, map(len, pieces))
     of_words: list[list[float]] = [[] for _ in places]
     for piece, number in zip(candidate.pieces, numbers, strict=False):
         of_words[number].append(piece.log_prob)

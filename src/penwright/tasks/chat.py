@@ -72,16 +72,16 @@ def sample(context: RunContext) -> Sequence[Sample]:
     """Answer the prompts in the settings or, if the settings have no prompts, the first held-out prompts."""
     generator, length = context.application, context.recipe.decoding.max_new_tokens or SAMPLE_TOKENS
     assert isinstance(generator, Generator)
-    given: list[tuple[Sequence[Message], str]] = [
+    examples: list[tuple[Sequence[Message], str]] = [
         ([Message("user", prompt)], "") for prompt in context.recipe.training.prompts
     ]
-    if not given:
+    if not examples:
         held_out = islice(_conversations(context.corpus.held_out), N_SAMPLES)
-        given = [(each.messages[:-1], each.messages[-1].content) for each in held_out]
-    answers = [generator.answer(messages, max_new_tokens=length).text for messages, _ in given]
+        examples = [(each.messages[:-1], each.messages[-1].content) for each in held_out]
+    answers = [generator.answer(messages, max_new_tokens=length).text for messages, _ in examples]
     return [
         Sample(messages[-1].content if messages else "", answer, reference)
-        for (messages, reference), answer in zip(given, answers, strict=True)
+        for (messages, reference), answer in zip(examples, answers, strict=True)
     ]
 
 

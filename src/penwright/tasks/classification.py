@@ -161,7 +161,8 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 def sample(context: RunContext) -> Sequence[Sample]:
     """Classify a few held-out texts."""
     examples = held_out_examples(context, N_SAMPLES)
-    given = classifier_of(context).classify([example.text for example in examples])
+    predictions = classifier_of(context).classify([example.text for example in examples])
     return [
-        Sample(example.text, each.label or "", example.label) for example, each in zip(examples, given, strict=True)
+        Sample(example.text, each.label or "", example.label)
+        for example, each in zip(examples, predictions, strict=True)
     ]

@@ -97,8 +97,8 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 def sample(context: RunContext) -> Sequence[Sample]:
     """Classify a few held-out texts."""
     examples = held_out_examples(context, N_SAMPLES)
-    given = classifier_of(context).classify([example.text for example in examples])
+    predictions = classifier_of(context).classify([example.text for example in examples])
     return [
         Sample(example.text, ", ".join(each.labels or ()) or "(no label)", ", ".join(example.labels))
-        for example, each in zip(examples, given, strict=True)
+        for example, each in zip(examples, predictions, strict=True)
     ]

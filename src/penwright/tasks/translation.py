@@ -123,8 +123,8 @@ def learn_dictionary_of(part: AnyPart) -> dict[str, str]:
 
 def sample(context: RunContext) -> Sequence[Sample]:
     """Translate the prompts in the settings or, if the settings have no prompts, a few held-out sources."""
-    asked = [Pair(prompt, "") for prompt in context.recipe.training.prompts]
-    pairs = asked or _sample_of_pairs(context)[:N_SAMPLES]
+    requested = [Pair(prompt, "") for prompt in context.recipe.training.prompts]
+    pairs = requested or _sample_of_pairs(context)[:N_SAMPLES]
     translations = _translate(context, pairs, beam_size=1)
     return [Sample(pair.source, each, pair.target) for pair, each in zip(pairs, translations, strict=True)]
 

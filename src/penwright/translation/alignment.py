@@ -136,15 +136,15 @@ def pharaoh(links: Iterable[tuple[int, int]]) -> str:
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
 
 
-def error_rate(found: Sequence[Links], expected: Sequence[Links]) -> float:
+def error_rate(predicted: Sequence[Links], expected: Sequence[Links]) -> float:
     """Return the alignment error rate, 0 to 1, with all expected links counted as sure (Och and Ney 2003)."""
-    return 1 - f1(found, expected)
+    return 1 - f1(predicted, expected)
 
 
-def f1(found: Sequence[Links], expected: Sequence[Links]) -> float:
+def f1(predicted: Sequence[Links], expected: Sequence[Links]) -> float:
     """Return the harmonic mean of precision and recall, 0 to 1."""
-    common = sum(len(one & other) for one, other in zip(found, expected, strict=True))
-    return 2 * common / max(1, sum(map(len, found)) + sum(map(len, expected)))
+    common = sum(len(one & other) for one, other in zip(predicted, expected, strict=True))
+    return 2 * common / max(1, sum(map(len, predicted)) + sum(map(len, expected)))
 
 
 def _maps(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Maps]:
@@ -164,16 +164,16 @@ def word_weights(
         by_token = maps.mean((0, 1))[: len(targets)]
     else:
         by_token = maps[head.layer, head.head, head.shift : head.shift + len(targets)]
-    found = np.zeros((len(cut(pair[1])), len(cut(pair[0]))))
+    weights = np.zeros((len(cut(pair[1])), len(cut(pair[0]))))
     targets = targets[: len(by_token)]
-    for word in range(len(found)):
+    for word in range(len(weights)):
         of_word = np.flatnonzero(targets == word)
         if not of_word.size:  # no token ends in this word: it shares its token with a later word
             of_word = np.flatnonzero(targets > word)[:1]
         token_rows = by_token[of_word]
-        if token_rows.size and found.size:
-            np.add.at(found[word], sources, token_rows.mean(0))
-    return found
+        if token_rows.size and weights.size:
+            np.add.at(weights[word], sources, token_rows.mean(0))
+    return weights
 
 
 def links_of(weights: Weights) -> Links:

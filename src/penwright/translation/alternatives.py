@@ -56,8 +56,8 @@ class AlternativeSearch:
     @torch.inference_mode()
     def go_on(self, job: Segment, n: int, settings: BeamSettings) -> list[SegmentResult]:
         """Return the best translation for each of the `n` most likely tokens after the prefix, most likely first."""
-        asked = self._searcher.soft_constraints(job)
-        guide = asked.guide or self._searcher.empty_automaton
+        constrained = self._searcher.soft_constraints(job)
+        guide = constrained.guide or self._searcher.empty_automaton
         source = source_tokens(self._tokenizer, job)
         with evaluating(self._model) as device:
             before = (self._tokenizer.start_id, *self._tokenizer.target_prefix)
@@ -71,8 +71,8 @@ class AlternativeSearch:
             logits[~guide.borders.ends.to(logits.device)] = NEG_INF
         tokens = logits.topk(min(n, int((logits > NEG_INF).sum()))).indices.tolist()
         guides = [replace(guide, prefix=(*guide.prefix, token), whole_prefix=False) for token in tokens]
-        found = self._searcher.search([asked._replace(guide=each) for each in guides], settings, None)
-        return [best[0] for best in found]
+        results = self._searcher.search([constrained._replace(guide=each) for each in guides], settings, None)
+        return [best[0] for best in results]
 
     def diverse(
         self, jobs: Sequence[Segment], n: int, strength: float, settings: BeamSettings
@@ -82,23 +82,27 @@ class AlternativeSearch:
         The translations are found one after another. A token costs `strength` nats for each earlier translation
         that has the token at the same step (after Vijayakumar et al. 2018).
         """
-        asked = [self._searcher.soft_constraints(job) for job in jobs]
+        constrained = [self._searcher.soft_constraints(job) for job in jobs]
         written: list[list[SegmentResult]] = [[] for _ in jobs]
         for _ in range(n):
-            penalized = [self._discouraged(each, before, strength) for each, before in zip(asked, written, strict=True)]
-            for found, before in zip(self._searcher.search(penalized, settings, None), written, strict=True):
-                before.append(found[0])
-        distinct = [list({found.text: found for found in texts}.values()) for texts in written]
+            penalized = [
+                self._discouraged(each, before, strength) for each, before in zip(constrained, written, strict=True)
+            ]
+            for results, before in zip(self._searcher.search(penalized, settings, None), written, strict=True):
+                before.append(results[0])
+        distinct = [list({results.text: results for results in texts}.values()) for texts in written]
         return dict(zip(jobs, distinct, strict=True))
 
     def _discouraged(
-        self, asked: ConstrainedSegment, before: Sequence[SegmentResult], strength: float
+        self, constrained: ConstrainedSegment, before: Sequence[SegmentResult], strength: float
     ) -> ConstrainedSegment:
         """Return the segment with a penalty for each token of earlier translations, at the step where it occurred."""
         end = self._tokenizer.end_id
-        steps = zip_longest(*((*found.hypothesis.tokens, end) for found in before), fillvalue=end)
+        steps = zip_longest(*((*result.hypothesis.tokens, end) for result in before), fillvalue=end)
         costs = [{token: strength * step.count(token) for token in step} for step in steps]
-        return asked._replace(guide=replace(asked.guide or self._searcher.empty_automaton, discouraged=costs))
+        return constrained._replace(
+            guide=replace(constrained.guide or self._searcher.empty_automaton, discouraged=costs)
+        )
 
     @torch.inference_mode()
     def sample(
@@ -109,23 +113,23 @@ class AlternativeSearch:
         The same seed gives the same translations, whether a segment is translated alone or in a batch.
         """
         tokens = [source_tokens(self._tokenizer, job) for job in jobs]
-        found: dict[Segment, list[SegmentResult]] = {}
+        results: dict[Segment, list[SegmentResult]] = {}
         with evaluating(self._model):
             for batch in batches_by_length([len(t) for t in tokens], BATCH_TOKENS // n):
                 limits = [self._searcher.limit(len(tokens[number])) for number in batch for _ in range(n)]
                 rows = self._searcher.rows([tokens[number] for number in batch for _ in range(n)], max(limits))
-                drawn = iter(self._draw(rows, sampling, RowRng(seed, [*range(n)] * len(batch)), limits))
+                sampled = iter(self._draw(rows, sampling, RowRng(seed, [*range(n)] * len(batch)), limits))
                 for number in batch:
-                    asked = self._searcher.soft_constraints(jobs[number])
-                    found[jobs[number]] = [self._searcher.to_result(asked, next(drawn)) for _ in range(n)]
-        return found
+                    constrained = self._searcher.soft_constraints(jobs[number])
+                    results[jobs[number]] = [self._searcher.to_result(constrained, next(sampled)) for _ in range(n)]
+        return results
 
     def _draw(self, rows: TargetBatch, sampling: Sampling, chances: RowRng, limits: Sequence[int]) -> list[Hypothesis]:
         """Sample a translation for each row, by a search with a single beam whose tokens are drawn at random."""
         sampler = TokenSampler(sampling, chances)
         choosing = TokenSelector(self._spelling(sampling.banned), sampler.choose, sampler.select)
-        found = beam_search(rows, limits, BeamSettings(1), end_id=self._tokenizer.end_id, choosing=choosing)
-        return [best for (best,) in found]
+        hypotheses = beam_search(rows, limits, BeamSettings(1), end_id=self._tokenizer.end_id, choosing=choosing)
+        return [best for (best,) in hypotheses]
 
     def _spelling(self, banned: tuple[int, ...]) -> Utf8Rules:
         return Utf8Rules.of(self._tokenizer, banned)

@@ -113,8 +113,8 @@ def sentences(text: str, language: str | None) -> list[str]:
     `language` is a code like "de-CH", which selects the rules. None and unknown languages use the rules of English.
     """
     code = (language or "en").lower().replace("_", "-").split("-")[0]
-    found: list[str] = list(sentencex.segment(code, text))
-    return found if "".join(found) == text else [text]
+    sentences: list[str] = list(sentencex.segment(code, text))
+    return sentences if "".join(sentences) == text else [text]
 
 
 def keep_spans_whole(spans: Sequence[tuple[int, int]], parts: Sequence[str]) -> list[str]:

@@ -50,7 +50,7 @@ class SegmentResult(NamedTuple):
     def missed(self) -> list[Constraint]:
         """The glossary constraints that are not satisfied."""
         pairs = zip(self.constraints, self.outcomes, strict=True)
-        return [wish for wish, outcome in pairs if outcome.state == "missed" and not wish.protected]
+        return [constraint for constraint, outcome in pairs if outcome.state == "missed" and not constraint.protected]
 
 
 class ConstrainedSegment(NamedTuple):
@@ -76,17 +76,17 @@ WantedJob = Callable[[Segment], bool]  # a function that returns whether a segme
 
 def symptoms(source: str, target: str, n_source: int, n_target: int) -> list[str]:
     """Return warnings about a target that repeats itself, copies the source, or has an unusual length in tokens."""
-    found = []
+    symptoms = []
     loop = _loop(target)
     if loop and not _loop(source):
-        found.append(f'the translation repeats itself: "{loop}"')
+        symptoms.append(f'the translation repeats itself: "{loop}"')
     if _copied(source.split(), target.split()):
-        found.append("the translation copies the source")
+        symptoms.append("the translation copies the source")
     if n_source >= FEW_TOKENS and n_target < SHORTEST * n_source:
-        found.append(f"the translation is very short: {n_target} against {n_source} tokens in the source")
+        symptoms.append(f"the translation is very short: {n_target} against {n_source} tokens in the source")
     if n_source >= FEW_TOKENS and n_target > LONGEST * n_source:
-        found.append(f"the translation is very long: {n_target} against {n_source} tokens in the source")
-    return found
+        symptoms.append(f"the translation is very long: {n_target} against {n_source} tokens in the source")
+    return symptoms
 
 
 def _loop(text: str) -> str:
@@ -95,17 +95,17 @@ def _loop(text: str) -> str:
     return repeated(words(text)) or (stutter[1] if stutter else "")
 
 
-def repeated(said: Sequence[str]) -> str:
+def repeated(tokens: Sequence[str]) -> str:
     """Return the first word or phrase that is repeated several times in a row; "" if there is none."""
     for n in range(1, LONGEST_LOOP + 1):
         often = MIN_REPEATS if n == 1 else MIN_REPEATS - 1
-        same = [before == after for before, after in zip(said, said[n:], strict=False)]
+        same = [before == after for before, after in zip(tokens, tokens[n:], strict=False)]
         start = 0
         for equal, run in groupby(same):
             length = len(list(run))
             if equal and length >= n * (often - 1):
-                gap = "" if WITHOUT_SPACES.match(said[start]) else " "
-                return gap.join(said[start : start + n])
+                gap = "" if WITHOUT_SPACES.match(tokens[start]) else " "
+                return gap.join(tokens[start : start + n])
             start += length
     return ""
 
@@ -200,12 +200,12 @@ def still_wanted(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob
 
 
 def assemble(
-    tokenizer: Tokenizer, prepared: SplitText, found: Mapping[Segment, Sequence[SegmentResult]], reach: int
+    tokenizer: Tokenizer, prepared: SplitText, results: Mapping[Segment, Sequence[SegmentResult]], reach: int
 ) -> Translation:
     """Assemble the translation of a text from the results of its parts, each of at most `reach` source tokens."""
     text, lines = prepared
-    n_found = max((len(found[part.segment]) for line in lines for part in line), default=1)
-    candidates = tuple(_candidate(tokenizer, lines, found, rank) for rank in range(n_found))
+    n_found = max((len(results[part.segment]) for line in lines for part in line), default=1)
+    candidates = tuple(_candidate(tokenizer, lines, results, rank) for rank in range(n_found))
     parts = [part for line in lines for part in line]
     warnings = unknown_warnings(tokenizer, "".join(part.segment.source for part in parts))
     if any(len(line) > 1 for line in lines):
@@ -213,7 +213,7 @@ def assemble(
     if candidates[0].finish == "length":
         warnings.append("the translation reached the length limit and was cut off")
     for part in parts:
-        best = found[part.segment][0]
+        best = results[part.segment][0]
         n_source, n_target = len(tokenizer.encode(part.segment.source)), len(best.hypothesis.tokens)
         warnings += symptoms(part.segment.source, best.text, n_source, n_target) if n_target else []
     warnings += [warning for outcome in candidates[0].outcomes for warning in outcome.warnings()]

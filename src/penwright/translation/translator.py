@@ -137,10 +137,10 @@ class Translator:
         if not 1 <= n_best <= search.beam_size:
             raise UsageError(f"n_best ({n_best}) must be between 1 and beam_size ({search.beam_size})")
         parts = self._prepared(texts, constraints, prefixes)
-        found = self._searcher.find(
+        results = self._searcher.find(
             distinct_segments(parts), search, chosen.max_new_tokens, watch, still_wanted(parts, self._wanted)
         )
-        return [assemble(self.tokenizer, each, found, self.reach) for each in parts]
+        return [assemble(self.tokenizer, each, results, self.reach) for each in parts]
 
     def sample(
         self,
@@ -156,8 +156,8 @@ class Translator:
         settings = decoding_settings(self.defaults, settings, options)
         sampling = Sampling(self._banned, settings)
         parts = self._prepared(texts, constraints, "")
-        found = self._variety.sample(distinct_segments(parts), sampling, settings.seed, n)
-        return [assemble(self.tokenizer, each, found, self.reach) for each in parts]
+        results = self._variety.sample(distinct_segments(parts), sampling, settings.seed, n)
+        return [assemble(self.tokenizer, each, results, self.reach) for each in parts]
 
     def diverse(
         self,
@@ -175,8 +175,8 @@ class Translator:
         constraints = _with_old_name(constraints, demands)
         parts = self._prepared(texts, constraints, "")
         search = self._search(decoding_settings(self.defaults, None, options, USED_BY_BEAMS))
-        found = self._variety.diverse(distinct_segments(parts), n, strength, search)
-        return [assemble(self.tokenizer, each, found, self.reach) for each in parts]
+        results = self._variety.diverse(distinct_segments(parts), n, strength, search)
+        return [assemble(self.tokenizer, each, results, self.reach) for each in parts]
 
     def alternatives(
         self,
@@ -198,9 +198,9 @@ class Translator:
         if len(parts) != 1:
             raise UsageError("alternatives need a single sentence: give one line that fits the model")
         search = self._search(decoding_settings(self.defaults, None, options, BEAM_SETTINGS))
-        found = self._variety.go_on(parts[0].segment, 2 * n, search)
+        results = self._variety.go_on(parts[0].segment, 2 * n, search)
         alternatives: dict[str, Alternative] = {}
-        for each in found:
+        for each in results:
             n_given = len(self.tokenizer.target.encode(prefix.strip()))
             piece = self.tokenizer.token_text(each.hypothesis.tokens[n_given])
             word = next_word(each.text[len(prefix.strip()) :], piece)

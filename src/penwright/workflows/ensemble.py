@@ -21,21 +21,21 @@ Watch = Callable[[Path, Prepared | None], Sequence[Observer]]
 MEMBERS_SHARE = 0.5  # share of a budget in minutes that the members get; the student gets the rest
 
 
-def train_ensemble(given: Table, n_members: int, folder: Path, watch: Watch) -> Application:
+def train_ensemble(settings: Table, n_members: int, folder: Path, watch: Watch) -> Application:
     """Train the members in runs next to `folder`, then train the student in `folder` on their predictions.
 
     A budget in minutes is divided among the members and the student. Any other budget applies to each of them. After
     an interruption, call the function again with the same folder: finished runs are not trained again.
     """
     members = [folder.with_name(f"{folder.name}-member-{number}") for number in range(1, n_members + 1)]
-    settings = {member: member_settings(given, n_members, number) for number, member in enumerate(members, 1)}
-    _require_own(settings, folder, _student_base(given))
+    by_member = {member: member_settings(settings, n_members, number) for number, member in enumerate(members, 1)}
+    _require_own(by_member, folder, _student_base(settings))
     if _is_begun(folder) and Run(folder).is_finished:
         return load(folder)
     try:
         for member in members:
-            _train_or_resume(_like_first_member(settings[member], members[0]), member, watch)
-        return _train_or_resume(student_settings(given, members), folder, watch)
+            _train_or_resume(_like_first_member(by_member[member], members[0]), member, watch)
+        return _train_or_resume(student_settings(settings, members), folder, watch)
     except Interrupted:
         where = quote(str(folder))
         raise Interrupted(
@@ -43,10 +43,10 @@ def train_ensemble(given: Table, n_members: int, folder: Path, watch: Watch) -> 
         ) from None
 
 
-def member_settings(given: Table, n_members: int, number: int) -> Table:
+def member_settings(settings: Table, n_members: int, number: int) -> Table:
     """Return the settings of an ensemble's member `number`, from 1. Only seeds differ, not the held-out texts."""
-    seed = given.get("seed", 1)
-    return merge(_with_shared_split(given), {"seed": seed + number}, _minutes(given, MEMBERS_SHARE / n_members))
+    seed = settings.get("seed", 1)
+    return merge(_with_shared_split(settings), {"seed": seed + number}, _minutes(settings, MEMBERS_SHARE / n_members))
 
 
 def _like_first_member(settings: Table, first: Path) -> Table:
@@ -63,23 +63,23 @@ def minutes_for(n_members: int, each: float) -> float:
     return n_members * each / MEMBERS_SHARE
 
 
-def student_settings(given: Table, members: Sequence[Path]) -> Table:
+def student_settings(settings: Table, members: Sequence[Path]) -> Table:
     """Return the settings of the student, whose context must not be longer than that of the members."""
     context = {"model": {"context_length": Run.open(members[0]).recipe.model.context_length}}
     teachers = {"distillation": {"teachers": [str(member) for member in members]}}
-    return merge(context, _student_base(given), teachers)
+    return merge(context, _student_base(settings), teachers)
 
 
-def _student_base(given: Table) -> Table:
-    return merge(_with_shared_split(given), _minutes(given, 1 - MEMBERS_SHARE))
+def _student_base(settings: Table) -> Table:
+    return merge(_with_shared_split(settings), _minutes(settings, 1 - MEMBERS_SHARE))
 
 
-def _with_shared_split(given: Table) -> Table:
-    return merge({"data": {"seed": given.get("seed", 1)}}, given)
+def _with_shared_split(settings: Table) -> Table:
+    return merge({"data": {"seed": settings.get("seed", 1)}}, settings)
 
 
-def _minutes(given: Table, share: float) -> Table:
-    training = given.get("training", {})
+def _minutes(settings: Table, share: float) -> Table:
+    training = settings.get("training", {})
     if any(name in training for name in BUDGETS if name != "minutes"):
         return {}
     return {"training": {"minutes": training.get("minutes", DEFAULT_MINUTES) * share}}

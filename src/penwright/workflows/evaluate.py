@@ -166,8 +166,8 @@ def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]
             say(f"evaluating without the dictionary baseline, which needs the training text: {error}")
     needs_training = recipe.task in ("generate", "chat", "encode")
     if needs_training:
-        given = corpus_record(own.run).fingerprint, own.tokenizer, own.card.labels
-        context.training = kept_training_tokens(*given)
+        key = corpus_record(own.run).fingerprint, own.tokenizer, own.card.labels
+        context.training = kept_training_tokens(*key)
     if needs_training and context.training is None:
         try:
             corpus = open_corpus_of(own)

@@ -29,45 +29,45 @@ FEW_HELD_OUT = 0.05  # share of the texts to hold out if there are few; this is 
 MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base model does not know
 
 
-def with_base(given: Table) -> Table:
+def with_base(settings: Table) -> Table:
     """Return the settings of a new run with the tokenizer, the model and the task of its base, if there is one.
 
     Raises UsageError for a setting that would change the model.
     """
-    match given.get("finetuning"):
+    match settings.get("finetuning"):
         case {"base": str(folder)}:
             base = open_run(folder)
         case _:
-            return given
-    if given.get("lora") and given["finetuning"].get("add_tokens"):
+            return settings
+    if settings.get("lora") and settings["finetuning"].get("add_tokens"):
         raise UsageError("--add-tokens cannot be combined with --lora: adapters do not train the vectors of tokens")
-    weights_for(given["task"], base.recipe.task, {})  # raises PenwrightError if the weights do not fit the task
+    weights_for(settings["task"], base.recipe.task, {})  # raises PenwrightError if the weights do not fit the task
     chosen = {"ngrams", "balanced", "problem_type", "text_pairs"}
     if not base.recipe.tokenizer.is_pretrained:
         chosen |= {"dropout"}  # a pretrained model keeps its own dropout, which is 0 for most language models
-    if given["task"] != base.recipe.task:
+    if settings["task"] != base.recipe.task:
         chosen |= {"token_dropout", "n_decoder_layers"}
     model = base.recipe.model.model_dump(exclude_none=True, exclude=chosen)
-    for name, value in given.get("model", {}).items():
+    for name, value in settings.get("model", {}).items():
         if name == "size" or (name not in MAY_CHANGE | chosen and model.get(name) != value):
             raise UsageError(f"model.{name} cannot be set: the model of {folder} keeps its size and architecture")
-    if given.get("tokenizer"):
+    if settings.get("tokenizer"):
         raise UsageError(f"[tokenizer] cannot be set: the model of {folder} keeps its tokenizer")
     tokenizer = base.recipe.tokenizer.model_dump() | {"vocab_size": base.tokenizer.vocab_size}
     chat = {"chat": base.recipe.chat.model_dump()} if base.recipe.chat else {}
     own = {"base_sha256": base.best.weights_sha256}
-    return merge({"tokenizer": tokenizer, "model": model, **chat}, given, {"finetuning": own})
+    return merge({"tokenizer": tokenizer, "model": model, **chat}, settings, {"finetuning": own})
 
 
-def has_few_labels(recipe: Recipe, given: Table, corpus: AnyCorpus) -> bool:
+def has_few_labels(recipe: Recipe, settings: Table, corpus: AnyCorpus) -> bool:
     """Return whether a pretrained encoder will be tuned contrastively, so that hardly any text is held out.
 
     Cross-validation then says more than a few held-out texts, which are worth more in training.
     """
     is_tuned = recipe.finetuning is not None and recipe.tokenizer.is_pretrained
     has_one_label = recipe.task == "classify" and corpus.label_kind in (None, LabelKind())
-    is_chosen = given.get("finetuning", {}).get("contrastive", True)
-    others = given.get("training", {}).keys() & {*BUDGETS} - {"minutes"}
+    is_chosen = settings.get("finetuning", {}).get("contrastive", True)
+    others = settings.get("training", {}).keys() & {*BUDGETS} - {"minutes"}
     is_own = recipe.data.validation or recipe.data.held_out or recipe.data.group is not None
     n_texts = len(corpus.training) + len(corpus.held_out)
     return bool(

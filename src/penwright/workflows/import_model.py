@@ -56,11 +56,11 @@ def import_model(source: str, folder: Path, languages: Languages | None = None, 
     return load(folder)
 
 
-def with_imported_base(given: Table, run: Path | None, say: Say = say_nothing, *, is_dry: bool = False) -> Table:
+def with_imported_base(settings: Table, run: Path | None, say: Say = say_nothing, *, is_dry: bool = False) -> Table:
     """Import the base of a new run unless the base is a run already. Return the settings with the imported base.
 
     Args:
-        given: Settings of the new run.
+        settings: Settings of the new run.
         run: Folder of the new run, if already chosen. The base is imported next to this folder.
         say: Function that is called with messages about the import.
         is_dry: Whether writing is forbidden.
@@ -68,12 +68,12 @@ def with_imported_base(given: Table, run: Path | None, say: Say = say_nothing, *
     Raises:
         PenwrightError: If the base cannot be imported, or if it would have to be imported in a dry run.
     """
-    match given.get("finetuning"):
+    match settings.get("finetuning"):
         case {"base": str(source)} if _is_importable(source):
             name = Path(source.removeprefix(PREFIX)).absolute()
             first = (run.parent if run else Path("runs")) / (name.stem if name.suffix == GGUF else name.name)
         case _:
-            return given
+            return settings
     numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
     free = (each for each in chain([first], numbered) if each != run)
     folder = next(each for each in free if not each.exists() or _is_import_of(source, each))
@@ -90,7 +90,7 @@ def with_imported_base(given: Table, run: Path | None, say: Say = say_nothing, *
             raise PenwrightError(
                 f"the base model cannot be imported: {error}. For more options: {by_hand} --help"
             ) from None
-    return merge(given, {"finetuning": {"base": str(folder)}})
+    return merge(settings, {"finetuning": {"base": str(folder)}})
 
 
 def _is_importable(source: str) -> bool:

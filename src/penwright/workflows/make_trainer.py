@@ -114,18 +114,18 @@ def has_extended(run: Run) -> bool:
 
 def _with_parallelism(context: RunContext, machine: Machine) -> tuple[Recipe, str]:
     """Return the recipe with DDP or FSDP2 chosen, and the reason."""
-    recipe, asked = context.recipe, context.recipe.training.parallelism
+    recipe, requested = context.recipe, context.recipe.training.parallelism
     n_labels, n_ranks = max(1, len(context.corpus.labels)), machine.ranks.size
     can_shard = recipe.task in SHARDED_TASKS and recipe.lora is None
-    if asked == "fsdp" and not can_shard:
+    if requested == "fsdp" and not can_shard:
         raise UsageError(
-            f"training.parallelism={asked}: only language models and translators without LoRA can be sharded"
+            f"training.parallelism={requested}: only language models and translators without LoRA can be sharded"
         )
     tokens = recipe.training.batch_tokens // n_ranks
     size = size_of(recipe.task, context.tokenizer.vocab_size, recipe.model, tokens, n_labels)
     chosen, reason = choose_parallelism(size.training_bytes, memory_of_rank(machine.device), can_shard=can_shard)
-    if asked != "auto":
-        chosen, reason = asked, "as requested"
+    if requested != "auto":
+        chosen, reason = requested, "as requested"
     training = recipe.training.model_copy(update={"parallelism": chosen})
     return recipe.model_copy(update={"training": training}), reason
 

@@ -157,8 +157,8 @@ def _tune(
     better, worse = int((right & ~before).sum()), int((before & ~right).sum())
     is_taken = worse - better <= sqrt(worse + better)
     result = "used" if is_taken else "not used, because the frozen embeddings are better"
-    said = f"contrastive fine-tuning ({n_steps} steps): {_accuracy(found, targets)} in cross-validation, {result}"
-    notify(observers, "said", said)
+    message = f"contrastive fine-tuning ({n_steps} steps): {_accuracy(found, targets)} in cross-validation, {result}"
+    notify(observers, "said", message)
     if not is_taken:
         return None
     contrast(classifier_model(context), texts, rows, n_steps, seed)

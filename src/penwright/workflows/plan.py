@@ -75,35 +75,35 @@ def _without_replaced_budget(table: Table, above: Table) -> Table:
     return {**table, "training": {key: value for key, value in table["training"].items() if key not in BUDGETS}}
 
 
-def prepare(given: Table, say: Say = say_nothing) -> Prepared:
-    """Open the corpus, choose the device, and choose every setting that `given` leaves open."""
-    data = given.get("data", {})
+def prepare(settings: Table, say: Say = say_nothing) -> Prepared:
+    """Open the corpus, choose the device, and choose every setting that `settings` leaves open."""
+    data = settings.get("data", {})
     paths = one_or_more(data.get("train", ()))
     if not paths:
         raise UsageError("nothing to train on: name a file, a folder or hub:NAME")
     require_writable_cache()  # if the cache is not writable, fail before the text is read
-    given = without_score_task(given)
-    asked, encoding = given.get("task"), data.get("encoding")
-    told = _task_of_columns(data)
+    settings = without_score_task(settings)
+    requested, encoding = settings.get("task"), data.get("encoding")
+    implied = _task_of_columns(data)
     try:
-        task, reason = (asked, "as requested") if asked else told or detect_task(paths, encoding=encoding)
+        task, reason = (requested, "as requested") if requested else implied or detect_task(paths, encoding=encoding)
     except Undecided:
         validate(DataSettings, data, "the settings: [data]")  # if a key is misspelled, say so instead
         raise
     if task not in TASKS:
         raise UsageError(f"there is no task '{task}'; the tasks are {', '.join([*TASKS, SCORE])}")
-    given, tokenizer = _with_existing_tokenizer({**given, "task": task})
-    given = with_base(_with_teacher_tokenizer(given))
-    first = validate(Recipe, _without_open_choices(merge(given, {"task": task})), "the settings")
+    settings, tokenizer = _with_existing_tokenizer({**settings, "task": task})
+    settings = with_base(_with_teacher_tokenizer(settings))
+    first = validate(Recipe, _without_open_choices(merge(settings, {"task": task})), "the settings")
     say("reading the text")
-    reading = _reading(first, given)
+    reading = _reading(first, settings)
     corpus = TASKS[first.task].open_corpus(first.data.train, reading)
-    if has_few_labels(first, given, corpus):
-        given = merge(given, {"data": {"held_out": FEW_HELD_OUT}})
+    if has_few_labels(first, settings, corpus):
+        settings = merge(settings, {"data": {"held_out": FEW_HELD_OUT}})
         corpus = TASKS[first.task].open_corpus(first.data.train, replace(reading, held_out=FEW_HELD_OUT))
-    given = merge(given, _found_in(corpus))
+    settings = merge(settings, _found_in(corpus))
     if tokenizer is None and (tokenizer := changed_tokenizer(first, corpus, say)):
-        given = merge(given, {"tokenizer": {"vocab_size": tokenizer.vocab_size}})
+        settings = merge(settings, {"tokenizer": {"vocab_size": tokenizer.vocab_size}})
     require_suitable(first, corpus, tokenizer, say)
     _require_enough(first, corpus)
     machine = choose_machine(first.training)
@@ -112,21 +112,21 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     measure = throughput_meter(machine, first.task, max(1, len(corpus.labels)), first.lora)
 
     def replan(minutes: float) -> Plan:
-        return make_plan(facts, merge(given, {"training": {"minutes": minutes}}), measure, machine.device)
+        return make_plan(facts, merge(settings, {"training": {"minutes": minutes}}), measure, machine.device)
 
-    return Prepared(make_plan(facts, given, measure, machine.device), corpus, machine, reason, tokenizer, replan)
+    return Prepared(make_plan(facts, settings, measure, machine.device), corpus, machine, reason, tokenizer, replan)
 
 
-def without_score_task(given: Table) -> Table:
+def without_score_task(settings: Table) -> Table:
     """Return the settings with the task `score` replaced by `classify` with regression."""
-    if given.get("task") != SCORE:
-        return given
-    return merge(given, {"task": "classify", "model": {"problem_type": "regression"}})
+    if settings.get("task") != SCORE:
+        return settings
+    return merge(settings, {"task": "classify", "model": {"problem_type": "regression"}})
 
 
-def _reading(recipe: Recipe, given: Table) -> ReadingOptions:
-    """Return the options for reading files. The label kind and text pairs are detected unless `given` sets them."""
-    reading, separator, model = reading_of(recipe), recipe.data.label_separator, given.get("model", {})
+def _reading(recipe: Recipe, settings: Table) -> ReadingOptions:
+    """Return the options for reading files. The label kind and text pairs are detected unless `settings` sets them."""
+    reading, separator, model = reading_of(recipe), recipe.data.label_separator, settings.get("model", {})
     columns = reading.columns
     if "problem_type" not in model:
         kind = LabelKind("multi_label_classification", separator) if separator else None
@@ -175,10 +175,10 @@ def first_examples(corpus: AnyCorpus) -> list[dict[str, str]]:
     return collected
 
 
-def _without_open_choices(given: Table) -> Table:
+def _without_open_choices(settings: Table) -> Table:
     """Return the settings that can be checked before planning. Drop those that depend on choices not yet made."""
-    budget: Table = {} if any(name in given.get("training", {}) for name in BUDGETS) else {"steps": 1}
-    table = merge({"model": {}, "training": budget}, given)
+    budget: Table = {} if any(name in settings.get("training", {}) for name in BUDGETS) else {"steps": 1}
+    table = merge({"model": {}, "training": budget}, settings)
     for name in ("optimizer", "schedule"):
         # the planner will choose the type of the optimizer or schedule
         if isinstance(table.get(name), dict) and "type" not in table[name]:
@@ -189,36 +189,38 @@ def _without_open_choices(given: Table) -> Table:
     return table
 
 
-def _with_existing_tokenizer(given: Table) -> tuple[Table, Tokenizer | None]:
+def _with_existing_tokenizer(settings: Table) -> tuple[Table, Tokenizer | None]:
     """Return the tokenizer that `tokenizer.from` names, if there is one, and the settings with its type and size.
 
     Raises UsageError for a setting that contradicts the tokenizer.
     """
-    match given:
-        case {"tokenizer": {"from": str(source)}} if not given.get("finetuning") and not given.get("distillation"):
+    match settings:
+        case {"tokenizer": {"from": str(source)}} if not settings.get("finetuning") and not settings.get(
+            "distillation"
+        ):
             tokenizer = read_tokenizer_source(source)
         case _:
-            return given, None
+            return settings, None
     is_foreign = isinstance(tokenizer, ForeignTokenizer)
     found = {
         "type": "imported" if is_foreign else tokenizer.kind,
         "vocab_size": tokenizer.vocab_size,
         "prefix_space": not is_foreign and tokenizer.prefix_space,
     }
-    for name, value in given["tokenizer"].items():
+    for name, value in settings["tokenizer"].items():
         if found.get(name, value) != value:
             raise UsageError(f"tokenizer.{name} = {value!r}, but the tokenizer of {source} has {found[name]!r}")
-    return {**given, "tokenizer": {**given["tokenizer"], **found}}, tokenizer
+    return {**settings, "tokenizer": {**settings["tokenizer"], **found}}, tokenizer
 
 
-def _with_teacher_tokenizer(given: Table) -> Table:
+def _with_teacher_tokenizer(settings: Table) -> Table:
     """Add the tokenizer settings of the teachers, if there are any: a student must use the same tokens."""
-    match given.get("distillation"):
+    match settings.get("distillation"):
         case {"teachers": [str(teacher), *_]}:
             tokenizer = Run.open(Path(teacher)).recipe.tokenizer
         case _:
-            return given
-    return merge(given, {"tokenizer": tokenizer.model_dump(exclude_none=True)})
+            return settings
+    return merge(settings, {"tokenizer": tokenizer.model_dump(exclude_none=True)})
 
 
 def _facts(task: Task, corpus: AnyCorpus) -> Facts:
@@ -251,16 +253,16 @@ def apply_changes(recipe: Recipe, changes: Table, folder: Path) -> Recipe:
     return validate(Recipe, merge(table, changes), str(folder))
 
 
-def require_settings(folder: Path, given: Table) -> None:
+def require_settings(folder: Path, settings: Table) -> None:
     """Raise PenwrightError, naming the setting, if the run in this folder was started with other settings."""
     run = Run.open(folder).recipe
     # instead of "auto", the stored recipe holds the value that was chosen
-    training = {key: value for key, value in given.get("training", {}).items() if value != "auto"}
-    asked, begun = (
-        flatten(each.model_dump()) for each in (apply_changes(run, {**given, "training": training}, folder), run)
+    training = {key: value for key, value in settings.get("training", {}).items() if value != "auto"}
+    requested, current = (
+        flatten(each.model_dump()) for each in (apply_changes(run, {**settings, "training": training}, folder), run)
     )
-    for name, value in asked.items():
-        if value != begun.get(name):
+    for name, value in requested.items():
+        if value != current.get(name):
             raise PenwrightError(
                 f"{folder} was begun with a different {name}. Run the original command to continue it, "
                 "or choose a different --run"

@@ -265,8 +265,8 @@ def fit(
         notify(observers, "said", warning)
     for baseline, value in _unbeaten(run, best.step, to_beat):
         more = "more text" if is_over_fitted(run, best.step) else "more minutes, or more text"
-        said = f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). The model has {value:.3f}"
-        notify(observers, "said", f"{said}, and needs {more}")
+        message = f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). The model has {value:.3f}"
+        notify(observers, "said", f"{message}, and needs {more}")
     if note := choose_precision(run, context):
         notify(observers, "said", note)
     torch.set_num_threads(n_threads)

@@ -56,13 +56,15 @@ def bilingual_languages(file: SourceFile, source: str | None, target: str | None
     counts = Counter(language for texts in islice(read_units(file), SAMPLE) for language in texts)
     if len(counts) < 2:  # the first translation may come after the sample
         counts = Counter(language for texts in read_units(file) for language in texts)
-    asked = [None if name is None else _find_language(file, name, counts) for name in (source, target)]
+    requested = [None if name is None else _find_language(file, name, counts) for name in (source, target)]
     wide = Counter[str]()
     for language, n in counts.items():
         wide[_primary(language)] += n
     names = [language for language, _ in (wide if len(wide) > 1 else counts).most_common()]
-    others = (name for name in names if name not in asked and not any(_primary(each or "") == name for each in asked))
-    first, second = (name or next(others, None) for name in asked)
+    others = (
+        name for name in names if name not in requested and not any(_primary(each or "") == name for each in requested)
+    )
+    first, second = (name or next(others, None) for name in requested)
     if first is None or second is None:
         has = f"its only language is {names[0]}" if names else "no unit has text with a declared language"
         raise PenwrightError(f"{file.path} is {FORMATS[file.format].description} without translations: {has}")

@@ -74,7 +74,7 @@ class ConstrainedBeams:
         """Return, for each beam, whether its next token is forced, and therefore exempt from the UTF-8 rules."""
         if length < len(self.guide.prefix):
             return [True] * len(self.standings)
-        return [self._is_forced(standing.stage.prospects, length) for standing in self.standings]
+        return [self._is_forced(beam_state.stage.prospects, length) for beam_state in self.standings]
 
     def banned(self, length: int, end_id: int) -> Iterator[tuple[int, Sequence[int] | Bool[Tensor, " vocab_size"]]]:
         """Yield each restricted beam with its forbidden next tokens: a few ids, or a mask over the vocabulary."""
@@ -117,24 +117,26 @@ class ConstrainedBeams:
         `gains` yields the log-probabilities of all candidates, in order. `before` holds the current log-probability and
         ranking score of each beam.
         """
-        found = []
+        chosen = []
         discouraged = self.guide.discouraged[length] if length < len(self.guide.discouraged) else {}
         is_opening, idle = self.guide.borders.is_opening, defaultdict[int, dict[bool, BeamTransition]](dict)
-        for beam, (likely, (log_prob, merit), standing) in enumerate(zip(tokens, before, self.standings, strict=True)):
-            busy = self.guide.busy(standing.stage.state)
-            turns = idle[self.standings.index(standing)]  # transitions are shared by all beams in the same state
+        for beam, (likely, (log_prob, merit), beam_state) in enumerate(
+            zip(tokens, before, self.standings, strict=True)
+        ):
+            busy = self.guide.busy(beam_state.stage.state)
+            turns = idle[self.standings.index(beam_state)]  # transitions are shared by all beams in the same state
             for token, gain in zip(likely, list(islice(gains, len(likely))), strict=True):
                 if not (gain > NEG_INF and log_prob > NEG_INF):  # also skips NaN, since comparisons with NaN are false
                     continue
                 if busy is None or token in busy:
-                    turn = self._transition(standing, token, gain, length)
+                    turn = self._transition(beam_state, token, gain, length)
                 elif is_opening[token] in turns:
                     turn = turns[is_opening[token]]
                 else:
-                    turn = turns[is_opening[token]] = self._transition(standing, token, gain, length)
+                    turn = turns[is_opening[token]] = self._transition(beam_state, token, gain, length)
                 gained = merit + gain + turn.credit - discouraged.get(token, 0.0)
-                found.append(Continuation(log_prob + gain, gained, beam, token, turn))
-        return self._select_by_bank(found, len(before))
+                chosen.append(Continuation(log_prob + gain, gained, beam, token, turn))
+        return self._select_by_bank(chosen, len(before))
 
     def _candidates(self, beam: int, likely: Sequence[int], length: int) -> Sequence[int]:
         stage = self.standings[beam].stage
@@ -163,8 +165,8 @@ class ConstrainedBeams:
     def _needed_after(self, stage: Stage, token: int) -> int:
         return self.guide.after(stage, token).prospects.needed
 
-    def _transition(self, standing: BeamState, token: int, gain: float, length: int) -> BeamTransition:
-        guide, (stage, lent) = self.guide, standing
+    def _transition(self, beam_state: BeamState, token: int, gain: float, length: int) -> BeamTransition:
+        guide, (stage, lent) = self.guide, beam_state
         new = guide.after(stage, token)
         prospects = new.prospects
         hard, soft = prospects.hard, prospects.soft
@@ -178,10 +180,10 @@ class ConstrainedBeams:
             lent -= guide.terms[hard.term].too_early(length + 1 - hard.length)
         return BeamTransition(BeamState(new, lent), lent - given_back - overdue(prospects.waiting, length))
 
-    def _select_by_bank(self, found: list[Continuation], beam_size: int) -> list[Continuation]:
-        found.sort(key=MERIT, reverse=True)
+    def _select_by_bank(self, continuations: list[Continuation], beam_size: int) -> list[Continuation]:
+        continuations.sort(key=MERIT, reverse=True)
         banks: dict[int, list[Continuation]] = {}
-        for continuation in found:
+        for continuation in continuations:
             banks.setdefault(continuation.transition.standing.bank, []).append(continuation)
         chosen = list[Continuation]()
         for bests in zip_longest(*banks.values()):

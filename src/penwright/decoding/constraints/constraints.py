@@ -58,8 +58,8 @@ class Rules:
         """Return an expression for the allowed completions of this prompt, with or without a final stop string."""
         make, inside = self.expressions, bool(prompt) and _joins_word(prompt[-1])
         required = [self._containing([word], inside) for word in self._required]
-        begun = [rest for word in self._banned for rest in self._remainders(word, prompt)]
-        banned = make.either(self._containing(self._banned, inside), *begun)
+        remainders = [rest for word in self._banned for rest in self._remainders(word, prompt)]
+        banned = make.either(self._containing(self._banned, inside), *remainders)
         return self._with_stops(make.both(self._pattern, *required, make.unlike(banned)))
 
     def _containing(self, words: Sequence[ConstrainedWord], inside: bool) -> Expression:
@@ -79,12 +79,12 @@ class Rules:
 
     def _remainders(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
         """Return, for each prefix of the word with which the prompt ends, an expression for the rest of the word."""
-        found, folded = [], prompt.casefold()
+        remainders, folded = [], prompt.casefold()
         for place in range(1, len(word.text)):
             before = prompt[:-place][-1:]
             if folded.endswith(word.text[:place].casefold()) and (word.open_before or not _joins_word(before)):
-                found.append(self._word_from(word, place))
-        return found
+                remainders.append(self._word_from(word, place))
+        return remainders
 
     def _any_case(self, text: str) -> Expression:
         """Return an expression that matches the text regardless of case."""
@@ -158,9 +158,9 @@ class CompletionConstraint:
         """Return how many tokens a character of each class takes: one, or one per byte; inf if no tokens spell it."""
         costs = np.array(self.automaton.classes.cheapest() if self._bytewise else [inf] * self.automaton.classes.count)
         costs = costs.astype(np.float64)
-        for spelled in self.bytes:
-            text = spelled.decode("utf-8", errors="ignore") if len(spelled) <= 4 else ""
-            if len(text) == 1 and len(text.encode()) == len(spelled):
+        for token_bytes in self.bytes:
+            text = token_bytes.decode("utf-8", errors="ignore") if len(token_bytes) <= 4 else ""
+            if len(text) == 1 and len(text.encode()) == len(token_bytes):
                 costs[self.automaton.classes.of(text)] = 1
         return costs
 
@@ -191,13 +191,13 @@ class CompletionConstraint:
         states = np.full(len(texts.tokens), state, dtype=np.int32)
         for place, n_longer in enumerate(texts.n_longer):
             states[:n_longer] = self.automaton.table[states[:n_longer], texts.classes[:n_longer, place]]
-        found = np.full(self.vocab_size, inf, dtype=np.float32)
+        costs = np.full(self.vocab_size, inf, dtype=np.float32)
         for number in np.unique(texts.tails).tolist():
             here = texts.tails == number
-            found[texts.tokens[here]] = self._distances_after_tail(self._tails[number])[states[here]]
+            costs[texts.tokens[here]] = self._distances_after_tail(self._tails[number])[states[here]]
         if self.automaton.accepts[state] and not tail:
-            found[self.end_id] = 0
-        return found
+            costs[self.end_id] = 0
+        return costs
 
     def _find_distances_after_tail(self, tail: bytes) -> Float64[np.ndarray, " states"]:
         """Return, for each state, how many tokens suffice to finish the incomplete character and the text."""
@@ -208,20 +208,20 @@ class CompletionConstraint:
         return n_missing + self.distances[self.automaton.table[:, classes]].min(1, initial=inf)
 
     def _find_token_texts(self, tail: bytes) -> TokenText:
-        found = []
-        for token, spelled in enumerate(self.bytes):
-            if spelled and (not tail or 0x80 <= spelled[0] < 0xC0):
-                text, rest = _decode(tail + spelled)
+        texts = []
+        for token, token_bytes in enumerate(self.bytes):
+            if token_bytes and (not tail or 0x80 <= token_bytes[0] < 0xC0):
+                text, rest = _decode(tail + token_bytes)
                 if text is not None:
-                    found.append((len(text), token, text, rest))
-        found.sort(key=lambda each: -each[0])
-        lengths = np.array([length for length, *_ in found], dtype=np.int64)
-        classes = np.zeros((len(found), int(lengths.max(initial=0))), dtype=np.int64)
-        every = self.automaton.classes.of("".join(text for _, _, text, _ in found))
+                    texts.append((len(text), token, text, rest))
+        texts.sort(key=lambda each: -each[0])
+        lengths = np.array([length for length, *_ in texts], dtype=np.int64)
+        classes = np.zeros((len(texts), int(lengths.max(initial=0))), dtype=np.int64)
+        every = self.automaton.classes.of("".join(text for _, _, text, _ in texts))
         classes[np.arange(classes.shape[1]) < lengths[:, None]] = every
         n_longer = [int((lengths > place).sum()) for place in range(classes.shape[1])]
-        tails = [self._tail_number(rest) for *_, rest in found]
-        tokens = np.array([token for _, token, *_ in found], dtype=np.int64)
+        tails = [self._tail_number(rest) for *_, rest in texts]
+        tokens = np.array([token for _, token, *_ in texts], dtype=np.int64)
         return TokenText(tokens, classes, n_longer, np.array(tails, dtype=np.int64))
 
     def _tail_number(self, tail: bytes) -> int:
@@ -269,11 +269,11 @@ def _case_variants(character: str) -> list[tuple[int, int]]:
     return [(ord(form), ord(form) + 1) for form in forms if len(form) == 1]
 
 
-def _decode(spelled: bytes) -> tuple[str | None, bytes]:
+def _decode(token_bytes: bytes) -> tuple[str | None, bytes]:
     """Return the complete characters (None for invalid UTF-8), and the bytes of an incomplete character at the end."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        text, rest = decoder.decode(spelled), decoder.getstate()[0]
+        text, rest = decoder.decode(token_bytes), decoder.getstate()[0]
     except UnicodeDecodeError:
         return None, b""
     if rest:

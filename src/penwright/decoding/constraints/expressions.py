@@ -76,21 +76,21 @@ class Expressions:
 
     def either(self, *parts: Expression) -> Expression:
         """Return an expression that matches what any of the parts matches; without parts, it matches nothing."""
-        found = self._flatten("either", parts) - {self.nothing}
-        if self.anything in found:
+        options = self._flatten("either", parts) - {self.nothing}
+        if self.anything in options:
             return self.anything
-        if len(found) == 1:
-            return next(iter(found))
-        return self._make("either", found, nullable=any(map(self.nullable, found)))
+        if len(options) == 1:
+            return next(iter(options))
+        return self._make("either", options, nullable=any(map(self.nullable, options)))
 
     def both(self, *parts: Expression) -> Expression:
         """Return an expression that matches what all of the parts match; without parts, it matches anything."""
-        found = self._flatten("both", parts) - {self.anything}
-        if self.nothing in found:
+        operands = self._flatten("both", parts) - {self.anything}
+        if self.nothing in operands:
             return self.nothing
-        if len(found) <= 1:
-            return next(iter(found), self.anything)
-        return self._make("both", found, nullable=all(map(self.nullable, found)))
+        if len(operands) <= 1:
+            return next(iter(operands), self.anything)
+        return self._make("both", operands, nullable=all(map(self.nullable, operands)))
 
     def unlike(self, part: Expression) -> Expression:
         """Return an expression that matches each text that the part does not match."""
@@ -160,13 +160,13 @@ class Expressions:
         return self._make("then", first, rest, nullable=self.nullable(first) and self.nullable(rest))
 
     def _flatten(self, kind: str, parts: Iterable[Expression]) -> frozenset[Expression]:
-        found: set[Expression] = set()
+        flat: set[Expression] = set()
         for part in parts:
             node = self._nodes[part]
             inner = node[1] if node[0] == kind else [part]
             self.work(len(inner))
-            found.update(inner)
-        return frozenset(found)
+            flat.update(inner)
+        return frozenset(flat)
 
     def _make(self, *node: Any, nullable: bool) -> Expression:
         number = self._numbers.setdefault(node, len(self._nodes))
@@ -218,9 +218,9 @@ class Classes:
         begins = np.where((begins >= SURROGATES[0]) & (begins < SURROGATES[1]), SURROGATES[1], begins)
         sizes = 1.0 + (begins >= 0x80) + (begins >= 0x800) + (begins >= 0x10000)
         sizes = np.where(begins < ends, sizes, np.inf)
-        found = np.full(self.count, np.inf)
-        np.minimum.at(found, self._numbers, sizes)
-        return found.tolist()
+        cheapest = np.full(self.count, np.inf)
+        np.minimum.at(cheapest, self._numbers, sizes)
+        return cheapest.tolist()
 
 
 class Automaton:
@@ -263,18 +263,18 @@ class Automaton:
         n_states, n_classes = self.table.shape
         edges = np.argsort(self.table, axis=None, kind="stable")  # transitions, sorted by target state
         first = np.searchsorted(self.table.ravel()[edges], np.arange(n_states + 1))
-        found = np.where(self.accepts, 0.0, np.inf)
+        distances = np.where(self.accepts, 0.0, np.inf)
         settled = np.zeros(n_states, dtype=np.bool_)
         coming = {0.0} if self.accepts.any() else set()
         while coming:  # visit the nearest states first, those at equal distance together (Dijkstra 1959)
             distance = min(coming)
             coming.remove(distance)
-            nearest = np.flatnonzero((found == distance) & ~settled)
+            nearest = np.flatnonzero((distances == distance) & ~settled)
             settled[nearest] = True
             into = [edges[first[state] : first[state + 1]] for state in nearest.tolist()]
             sources, classes = np.divmod(np.concatenate([*into, np.zeros(0, dtype=np.int64)]), n_classes)
             lengths = distance + costs[classes]
-            nearer = lengths < found[sources]
-            np.minimum.at(found, sources[nearer], lengths[nearer])
+            nearer = lengths < distances[sources]
+            np.minimum.at(distances, sources[nearer], lengths[nearer])
             coming.update(np.unique(lengths[nearer]).tolist())
-        return found
+        return distances

@@ -161,8 +161,8 @@ class ConstraintAutomaton:
         left = self._left_after_word(state) if self.borders.is_end[token] else state.left
         going_on = [m for m in state.matches if not m.is_whole and m.form[m.length] == token]
         longer = [match._replace(length=match.length + 1) for match in going_on]
-        begun = [Match(term, form, 1) for term, form in self._beginnings[state.after] if form[0] == token]
-        return self._count_verbatim(State(left, tuple(longer + begun), kind))
+        started = [Match(term, form, 1) for term, form in self._beginnings[state.after] if form[0] == token]
+        return self._count_verbatim(State(left, tuple(longer + started), kind))
 
     def busy(self, state: State) -> Set[int] | None:
         """Return the tokens that can begin a term; None (any token) if a term has begun."""
@@ -222,12 +222,12 @@ class ConstraintAutomaton:
     @cached_property
     def _beginnings(self) -> dict[After, list[tuple[int, Tokens]]]:
         """For each kind of preceding token, the terms that can begin, as pairs (term index, one of its forms)."""
-        found: dict[After, list[tuple[int, Tokens]]] = {"nothing": [], "opening": [], "anything": []}
+        beginnings: dict[After, list[tuple[int, Tokens]]] = {"nothing": [], "opening": [], "anything": []}
         for number, term in enumerate(self.terms):
-            found["nothing"] += [(number, form) for form in dict.fromkeys(term.first + term.forms)]
-            found["opening"] += [(number, form) for form in dict.fromkeys(term.bare + term.forms)]
-            found["anything"] += [(number, form) for form in dict.fromkeys(term.forms)]
-        return found
+            beginnings["nothing"] += [(number, form) for form in dict.fromkeys(term.first + term.forms)]
+            beginnings["opening"] += [(number, form) for form in dict.fromkeys(term.bare + term.forms)]
+            beginnings["anything"] += [(number, form) for form in dict.fromkeys(term.forms)]
+        return beginnings
 
     @cached_property
     def _first_tokens(self) -> dict[After, set[int]]:

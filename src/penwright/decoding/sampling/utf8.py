@@ -103,9 +103,9 @@ def _states_after(tokens: Sequence[bytes]) -> UInt8[np.ndarray, "all_states voca
     for state, first, last, then in STEPS:
         steps[state, first : last + 1] = then
     lengths = np.array([len(token) for token in tokens])
-    spelled = np.zeros((len(tokens), int(lengths.max(initial=0))), dtype=np.uint8)
-    spelled[np.arange(spelled.shape[1]) < lengths[:, None]] = np.frombuffer(b"".join(tokens), dtype=np.uint8)
+    token_bytes = np.zeros((len(tokens), int(lengths.max(initial=0))), dtype=np.uint8)
+    token_bytes[np.arange(token_bytes.shape[1]) < lengths[:, None]] = np.frombuffer(b"".join(tokens), dtype=np.uint8)
     states = np.repeat(np.arange(N_STATES + 1, dtype=np.uint8)[:, None], len(tokens), axis=1)
-    for place, column in enumerate(spelled.T):
+    for place, column in enumerate(token_bytes.T):
         states = np.where(place < lengths, steps[states, column], states)
     return states

@@ -100,13 +100,13 @@ class CapacityPlanner:
     @property
     def vocab_size(self) -> int:
         """Size of the vocabulary, or an estimate of it before the tokenizer is trained."""
-        kind, asked = self._choices.section("tokenizer")["type"], int(self._choices.number("tokenizer.vocab_size"))
+        kind, requested = self._choices.section("tokenizer")["type"], int(self._choices.number("tokenizer.vocab_size"))
         if self._choices.section("finetuning") or self._choices.section("tokenizer").get("from"):
-            return asked
+            return requested
         if kind == "characters":
             every = self._facts.n_characters + 4
-            return min(every, asked or every)
-        return 259 if kind == "bytes" else asked
+            return min(every, requested or every)
+        return 259 if kind == "bytes" else requested
 
     @property
     def corpus_tokens(self) -> float:
@@ -256,9 +256,9 @@ class CapacityPlanner:
         return MAX_FLOPS_GAIN if self._device.type == "cpu" else inf
 
     def _compilation(self, seconds: float) -> tuple[bool, str]:
-        asked = self._choices.section("training").get("compile", "auto")
-        if asked != "auto":
-            return asked == "on", "as requested"
+        requested = self._choices.section("training").get("compile", "auto")
+        if requested != "auto":
+            return requested == "on", "as requested"
         has_adapters = bool(self._choices.section("lora"))
         return choose_compilation(self._device, seconds, has_adapters=has_adapters)
 

@@ -17,8 +17,8 @@ class Choice(NamedTuple):
 class Choices:
     """A recipe under construction: its settings, and the reasons for the automatic choices."""
 
-    def __init__(self, given: Table):
-        self.table = given
+    def __init__(self, table: Table):
+        self.table = table
         self.made: list[Choice] = []
 
     def suggest(self, key: str, value: object, reason: str) -> None:
@@ -40,9 +40,9 @@ class Choices:
 
     def suggest_type(self, name: str, variant: Table, reason: str) -> None:
         """Set the type of a table, with its settings, unless it has a type. Existing settings of the table are kept."""
-        given = self.section(name)
-        if "type" not in given:
-            self.table = merge(self.table, {name: merge(variant, given)})
+        section = self.section(name)
+        if "type" not in section:
+            self.table = merge(self.table, {name: merge(variant, section)})
             self.made.append(Choice(f"{name}.type", variant["type"], reason))
 
     def withdraw(self, name: str, key: str) -> None:

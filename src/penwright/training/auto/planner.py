@@ -48,13 +48,13 @@ class Plan(NamedTuple):
         return f"<Plan to {self.recipe.task}: {size}, {budget}, {epochs}>"
 
 
-def make_plan(facts: Facts, given: Table, measure_throughput: MeasureThroughput, device: torch.device = CPU) -> Plan:
-    """Choose a recipe for these facts. The `given` settings are kept, and all others are chosen to suit them.
+def make_plan(facts: Facts, settings: Table, measure_throughput: MeasureThroughput, device: torch.device = CPU) -> Plan:
+    """Choose a recipe for these facts. The `settings` are kept, and all others are chosen to suit them.
 
     `measure_throughput` times training steps on this machine (see `throughput_meter`). It is called as rarely as
     possible.
     """
-    choices = Choices(merge({"task": facts.task}, given))
+    choices = Choices(merge({"task": facts.task}, settings))
     capacity = CapacityPlanner(facts, choices, measure_throughput, device)
     recipe = _Planner(facts, choices, capacity).recipe()
     n_labels, batch_tokens = max(1, facts.n_labels), recipe.training.batch_tokens
@@ -109,9 +109,9 @@ class _Planner:
         holds for Chinese and Japanese, where most characters are words. Return False if the settings have a
         tokenizer type or a vocabulary size.
         """
-        facts, asked = self.facts, self.choices.section("tokenizer")
+        facts, requested = self.facts, self.choices.section("tokenizer")
         are_odd = facts.n_characters > MANY_CHARACTERS and not facts.has_many_characters
-        if facts.task != "generate" or are_odd or asked.keys() & {"type", "vocab_size"}:
+        if facts.task != "generate" or are_odd or requested.keys() & {"type", "vocab_size"}:
             return False
         if facts.letters < 500_000:
             return True

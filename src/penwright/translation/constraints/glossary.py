@@ -102,8 +102,8 @@ class Glossary:
             for length, entries in self._by_first_word.get(word, {}).items()
             for entry in entries.get(tuple(folded[first : first + length]), ())
         ]
-        exact = [p for p in places if p.entry.case != "exact" or text[p.start : p.end] == p.entry.source]
-        return without_overlaps(exact)
+        matching = [p for p in places if p.entry.case != "exact" or text[p.start : p.end] == p.entry.source]
+        return without_overlaps(matching)
 
     @cached_property
     def _by_first_word(self) -> dict[str, dict[int, dict[tuple[str, ...], list[Entry]]]]:

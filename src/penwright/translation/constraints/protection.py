@@ -52,10 +52,8 @@ class Protection:
 
 
 def _trimmed(match: re.Match[str]) -> ProtectedSpan:
-    found = match[0]
-    return ProtectedSpan(
-        match.start() + len(found) - len(found.lstrip()), match.end() - len(found) + len(found.rstrip())
-    )
+    text = match[0]
+    return ProtectedSpan(match.start() + len(text) - len(text.lstrip()), match.end() - len(text) + len(text.rstrip()))
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -103,17 +103,17 @@ class ConstraintResult(NamedTuple):
 def constraints_of(text: str, constraints: Constraints) -> list[Constraint]:
     """Return the constraints of a source, in order. Protected spans outrank terms that overlap them."""
     spans = constraints.protection.spans(text)
-    wishes = [Constraint(*span, (text[span.start : span.end],), True) for span in spans]
+    required = [Constraint(*span, (text[span.start : span.end],), True) for span in spans]
     for glossary in (constraints.glossary, constraints.new_terms):
-        found = [
+        matches = [
             term
             for term in glossary.find(text)
-            if all(term.end <= wish.start or wish.end <= term.start for wish in wishes)
+            if all(term.end <= other.start or other.end <= term.start for other in required)
         ]
-        for start, end, entry in found:
+        for start, end, entry in matches:
             forms, follows = entry.required_forms(text[start:end]), entry.case != "exact"
-            wishes.append(Constraint(start, end, forms, False, follows, constraints.hints and len(forms) == 1))
-    return sorted(wishes)
+            required.append(Constraint(start, end, forms, False, follows, constraints.hints and len(forms) == 1))
+    return sorted(required)
 
 
 class AutomatonBuilder:
@@ -123,17 +123,21 @@ class AutomatonBuilder:
         self._tokenizer, self._borders = tokenizer, Borders(tokenizer)
 
     def guide(
-        self, source: str, wishes: Sequence[Constraint], bias: float, draft: DraftReport = NO_DRAFT
+        self, source: str, constraints: Sequence[Constraint], bias: float, draft: DraftReport = NO_DRAFT
     ) -> ConstraintAutomaton | None:
         """Build the automaton of these constraints; return None without constraints.
 
         The expected number of target tokens before a protected span is the number of source tokens before it.
         """
-        terms, places = [], {wish.forms: word.first for wish, word in draft.spots}
-        for wish, times in grouped(wishes):
-            place = tokens_before(self._tokenizer, source, wish.start) if wish.protected else places.get(wish.forms)
-            place = place if times == 1 else None
-            terms.append(self._term(wish, times, inf if wish.protected else bias, place))
+        terms, places = [], {constraint.forms: word.first for constraint, word in draft.spots}
+        for constraint, count in grouped(constraints):
+            place = (
+                tokens_before(self._tokenizer, source, constraint.start)
+                if constraint.protected
+                else places.get(constraint.forms)
+            )
+            place = place if count == 1 else None
+            terms.append(self._term(constraint, count, inf if constraint.protected else bias, place))
         terms += [self._term(Constraint(0, 0, (word,), False, True), 0, inf, None) for word in draft.unwanted]
         known = [term for term in terms if term.forms]
         return ConstraintAutomaton(known, self._borders) if known else None
@@ -150,12 +154,18 @@ class AutomatonBuilder:
         whole = prefix[-1].isspace()
         return replace(guide or self.nothing(), prefix=tokens, whole_prefix=whole)
 
-    def _term(self, wish: Constraint, times: int, bias: float, place: int | None) -> RequiredTerm:
+    def _term(self, constraint: Constraint, count: int, bias: float, place: int | None) -> RequiredTerm:
         """Convert a constraint to a term, leaving out forms with characters unknown to the tokenizer."""
-        first = tuple(map(capitalize, wish.forms)) if wish.follows_case else wish.forms
-        spaced = self._tokens(f" {form}" for form in wish.forms)
+        capitalized = tuple(map(capitalize, constraint.forms)) if constraint.follows_case else constraint.forms
+        spaced = self._tokens(f" {form}" for form in constraint.forms)
         return RequiredTerm(
-            spaced, self._tokens(wish.forms), self._tokens(first), times, bias, place, verbatim=wish.protected
+            spaced,
+            self._tokens(constraint.forms),
+            self._tokens(capitalized),
+            count,
+            bias,
+            place,
+            verbatim=constraint.protected,
         )
 
     def _tokens(self, forms: Iterable[str]) -> tuple[Tokens, ...]:
@@ -168,32 +178,32 @@ def tokens_before(tokenizer: Tokenizer, text: str, place: int) -> int:
     return tokenizer.n_before_source + len(tokenizer.encode(text[:place].rstrip()))
 
 
-def grouped(wishes: Iterable[Constraint]) -> list[tuple[Constraint, int]]:
+def grouped(constraints: Iterable[Constraint]) -> list[tuple[Constraint, int]]:
     """Group constraints that require the same words; return the first of each group and the group's size."""
     same: dict[tuple[str, ...], list[Constraint]] = {}
-    for wish in wishes:
-        same.setdefault(wish.forms, []).append(wish)
+    for constraint in constraints:
+        same.setdefault(constraint.forms, []).append(constraint)
     return [(group[0], len(group)) for group in same.values()]
 
 
 def constraint_results(
-    source: str, wishes: Sequence[Constraint], hypothesis: Hypothesis, tokenizer: Tokenizer, draft: DraftReport
+    source: str, constraints: Sequence[Constraint], hypothesis: Hypothesis, tokenizer: Tokenizer, draft: DraftReport
 ) -> tuple[str, list[ConstraintResult]]:
     """Return the translation, with missing protected spans inserted, and the result of each constraint."""
-    whole = tokenizer.decode(hypothesis.tokens)
-    text = whole.lstrip(" ") if wishes else whole  # strip the space with which a required term may begin
-    places, n_cut = places_of(text, wishes), len(whole) - len(text)
+    decoded = tokenizer.decode(hypothesis.tokens)
+    text = decoded.lstrip(" ") if constraints else decoded  # strip the space with which a required term may begin
+    places, n_cut = places_of(text, constraints), len(decoded) - len(text)
     results = []
-    for wish, place in zip(wishes, places, strict=True):
-        here = (source[wish.start : wish.end], wish.start, wish.end, wish.protected)
+    for constraint, place in zip(constraints, places, strict=True):
+        span = (source[constraint.start : constraint.end], constraint.start, constraint.end, constraint.protected)
         if place is None:
-            results.append(ConstraintResult(*here, "missed"))
+            results.append(ConstraintResult(*span, "missed"))
             continue
-        forced = wish.forms in draft.missed or (
-            wish.protected and _is_unlikely(hypothesis, tokenizer, (place[0] + n_cut, place[1] + n_cut))
+        forced = constraint.forms in draft.missed or (
+            constraint.protected and _is_unlikely(hypothesis, tokenizer, (place[0] + n_cut, place[1] + n_cut))
         )
-        results.append(ConstraintResult(*here, "forced" if forced else "found", text[slice(*place)], *place))
-    return _with_insertions(source, text, wishes, results)
+        results.append(ConstraintResult(*span, "forced" if forced else "found", text[slice(*place)], *place))
+    return _with_insertions(source, text, constraints, results)
 
 
 def _separator(letter: str, space: str) -> str:
@@ -208,26 +218,26 @@ def _is_unlikely(hypothesis: Hypothesis, tokenizer: Tokenizer, place: tuple[int,
     return fsum(hypothesis.log_probs[n] for n in inside) < UNLIKELY
 
 
-def places_of(text: str, wishes: Sequence[Constraint]) -> list[Range | None]:
+def places_of(text: str, constraints: Sequence[Constraint]) -> list[Range | None]:
     """Return the range of each constraint's words in a translation, without overlaps; None for missing words.
 
     Longer words are located first, since they may contain shorter ones.
     """
-    found: dict[int, Range | None] = {}
+    places: dict[int, Range | None] = {}
     taken: list[Range] = []
-    for number in sorted(range(len(wishes)), key=lambda n: -max(map(len, wishes[n].forms), default=0)):
-        place = found[number] = first_place(text, wishes[number], taken)
+    for number in sorted(range(len(constraints)), key=lambda n: -max(map(len, constraints[n].forms), default=0)):
+        place = places[number] = first_place(text, constraints[number], taken)
         taken += [place] if place else []
-    return [found[number] for number in range(len(wishes))]
+    return [places[number] for number in range(len(constraints))]
 
 
-def first_place(text: str, wish: Constraint, taken: Collection[Range]) -> Range | None:
+def first_place(text: str, constraint: Constraint, taken: Collection[Range]) -> Range | None:
     """Return the range of the first whole-word occurrence of the required words that overlaps no taken range."""
-    forms = {*wish.forms, *(map(capitalize, wish.forms) if wish.follows_case else ())}
+    forms = {*constraint.forms, *(map(capitalize, constraint.forms) if constraint.follows_case else ())}
     pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
     places = [match.span() for match in re.finditer(pattern, text)] if pattern else []
-    places += [match.span() for form in forms if wish.inflects for match in re.finditer(inflected(form), text)]
-    whole = [place for place in places if _is_whole(text, *place, spans=wish.protected)]
+    places += [match.span() for form in forms if constraint.inflects for match in re.finditer(inflected(form), text)]
+    whole = [place for place in places if _is_whole(text, *place, spans=constraint.protected)]
     return next((place for place in whole if all(place[1] <= begin or end <= place[0] for begin, end in taken)), None)
 
 
@@ -242,22 +252,22 @@ def _is_whole(text: str, start: int, end: int, *, spans: bool) -> bool:
 
 
 def _with_insertions(
-    source: str, text: str, wishes: Sequence[Constraint], results: list[ConstraintResult]
+    source: str, text: str, constraints: Sequence[Constraint], results: list[ConstraintResult]
 ) -> tuple[str, list[ConstraintResult]]:
     """Insert missing protected spans at word boundaries, at their relative positions in the source."""
-    for number, wish in enumerate(wishes):
-        if results[number].state != "missed" or not wish.protected:
+    for number, constraint in enumerate(constraints):
+        if results[number].state != "missed" or not constraint.protected:
             continue
-        span, ideal = wish.forms[0], round(len(text) * wish.start / max(1, len(source)))
+        words, ideal = constraint.forms[0], round(len(text) * constraint.start / max(1, len(source)))
         borders = [0, *(match.start() for match in re.finditer(r"\s|(?<=[、，：；])", text)), len(text)]
-        inside = [(r.target_start, r.target_end) for r in results if r.target_start >= 0]
-        free = [b for b in borders if all(not start < b < end for start, end in inside)]
+        occupied = [(r.target_start, r.target_end) for r in results if r.target_start >= 0]
+        free = [b for b in borders if all(not start < b < end for start, end in occupied)]
         border = min(free, key=lambda place: abs(place - ideal))
-        added = _separator(text[:border][-1:], " ") + span + ("" if border else _separator(text[:1].strip(), " "))
+        added = _separator(text[:border][-1:], " ") + words + ("" if border else _separator(text[:1].strip(), " "))
         text = text[:border] + added + text[border:]
         results = [r if r.target_start < border else r.moved(0, len(added)) for r in results]
-        start = border + added.index(span)
+        start = border + added.index(words)
         results[number] = results[number]._replace(
-            state="inserted", target=span, target_start=start, target_end=start + len(span)
+            state="inserted", target=words, target_start=start, target_end=start + len(words)
         )
     return text, results

@@ -44,31 +44,31 @@ class Scorer:
     @torch.inference_mode()
     def log_probs(self, pairs: Sequence[HiddenSource]) -> list[list[float]]:
         """Return the log-probability of each target token, in nats."""
-        found: list[list[float]] = [[] for _ in pairs]
+        log_probs: list[list[float]] = [[] for _ in pairs]
         with evaluating(self._model) as device:
             for batch in batches_by_length([max(len(p.source), len(p.target)) for p in pairs], BATCH_TOKENS):
-                chosen = [pairs[number] for number in batch]
-                targets = right_padded([pair.target for pair in chosen], device).tokens
+                members = [pairs[number] for number in batch]
+                targets = right_padded([pair.target for pair in members], device).tokens
                 rows = TargetBatch(
                     self._model,
-                    [pair.source for pair in chosen],
+                    [pair.source for pair in members],
                     start_id=self.tokenizer.start_id,
                     target_prefix=self.tokenizer.target_prefix,
                     max_new_tokens=targets.shape[1],
                     stepper=self._stepper,
-                    hidden=[pair.hidden for pair in chosen],
+                    hidden=[pair.hidden for pair in members],
                 )
                 for number, row in zip(batch, self._along(rows, targets).tolist(), strict=True):
-                    found[number] = row[: len(pairs[number].target)]
-        return found
+                    log_probs[number] = row[: len(pairs[number].target)]
+        return log_probs
 
     def _along(self, rows: TargetBatch, targets: Int[Tensor, "rows length"]) -> Float[Tensor, "rows length"]:
         """Return the log-probability of each target token, padding included."""
-        found = torch.empty(targets.shape, device=targets.device)
+        log_probs = torch.empty(targets.shape, device=targets.device)
         for n, tokens in enumerate(targets.T):
             logits = (rows.step(targets[:, n - 1]) if n else rows.first()).float()
-            found[:, n] = logits.gather(1, tokens[:, None])[:, 0] - self._stepper.normalisers(logits)
-        return found
+            log_probs[:, n] = logits.gather(1, tokens[:, None])[:, 0] - self._stepper.normalisers(logits)
+        return log_probs
 
 
 def words_of(tokens: Sequence[int], tokenizer: Tokenizer) -> list[TargetWord]:
@@ -91,14 +91,14 @@ def replaced_words(
 
     `seen` holds the log-probabilities of the target tokens in nats, computed without hiding source tokens.
     """
-    blind = scorer.log_probs(pairs)
-    found: list[TargetWord | None] = []
-    for pair, seeing, hiding in zip(pairs, seen, blind, strict=True):
-        lost = [one - other for one, other in zip(seeing, hiding, strict=True)]
-        words = [(sum(lost[w.first : w.first + w.length]), w) for w in words_of(pair.target, scorer.tokenizer)]
+    hidden = scorer.log_probs(pairs)
+    replaced: list[TargetWord | None] = []
+    for pair, before, after in zip(pairs, seen, hidden, strict=True):
+        losses = [one - other for one, other in zip(before, after, strict=True)]
+        words = [(sum(losses[w.first : w.first + w.length]), w) for w in words_of(pair.target, scorer.tokenizer)]
         loss, word = max(words, default=(0.0, None), key=lambda each: each[0])
-        found.append(word if loss > MIN_LOSS else None)
-    return found
+        replaced.append(word if loss > MIN_LOSS else None)
+    return replaced
 
 
 class Revision:
@@ -113,22 +113,24 @@ class Revision:
         missed = [each.missed for each in found]
         pairs = [
             HiddenSource(
-                self._tokenizer.source(self._tokenizer.encode(job.source)), target, self._tokens_of(job.source, wish)
+                self._tokenizer.source(self._tokenizer.encode(job.source)),
+                target,
+                self._tokens_of(job.source, constraint),
             )
-            for job, target, wishes in zip(jobs, targets, missed, strict=True)
-            for wish in wishes
+            for job, target, constraints in zip(jobs, targets, missed, strict=True)
+            for constraint in constraints
         ]
         seen = [each.hypothesis.log_probs[: len(each.hypothesis.tokens)] for each in found for _ in each.missed]
         words = iter(replaced_words(self._scorer, pairs, seen))
         return [
-            _draft({wish: next(words) for wish in wishes}, words_of(target, self._tokenizer), each)
-            for target, wishes, each in zip(targets, missed, found, strict=True)
+            _draft({constraint: next(words) for constraint in constraints}, words_of(target, self._tokenizer), each)
+            for target, constraints, each in zip(targets, missed, found, strict=True)
         ]
 
     def swapped(
         self,
-        asked: Sequence[ConstrainedSegment],
-        written: Sequence[Hypothesis],
+        constrained: Sequence[ConstrainedSegment],
+        drafts: Sequence[Hypothesis],
         length_penalty: float,
         limit: int | None,
     ) -> list[Hypothesis | None]:
@@ -138,67 +140,74 @@ class Revision:
         """
         longest = min(limit or self._model.settings.context_length, self._model.settings.context_length)
         end = self._tokenizer.end_id
-        targets = [self._swap(each, hypothesis.tokens) for each, hypothesis in zip(asked, written, strict=True)]
+        targets = [self._swap(each, hypothesis.tokens) for each, hypothesis in zip(constrained, drafts, strict=True)]
         targets = [target if len(target) < longest else [] for target in targets]
         pairs = [
             HiddenSource(source_tokens(self._tokenizer, each.segment), [*target, end], range(0))
-            for each, target in zip(asked, targets, strict=True)
+            for each, target in zip(constrained, targets, strict=True)
             if target
         ]
         scored = iter(self._scorer.log_probs(pairs))
         return [scored_hypothesis(target, next(scored), length_penalty) if target else None for target in targets]
 
-    def _swap(self, asked: ConstrainedSegment, tokens: Sequence[int]) -> list[int]:
+    def _swap(self, constrained: ConstrainedSegment, tokens: Sequence[int]) -> list[int]:
         """Return the tokens with required words swapped in; [] if a place is unknown, used twice or in the prefix."""
-        spots = asked.draft.spots
-        n_given = len(asked.guide.prefix) if asked.guide else 0
+        spots = constrained.draft.spots
+        n_prefix = len(constrained.guide.prefix) if constrained.guide else 0
         if (
-            any(word.first < n_given for _, word in spots)
-            or len(spots) < len(asked.draft.missed)
+            any(word.first < n_prefix for _, word in spots)
+            or len(spots) < len(constrained.draft.missed)
             or len({word.first for _, word in spots}) < len(spots)
         ):
             return []
         swapped = list(tokens)
-        for wish, word in sorted(spots, key=lambda spot: -spot[1].first):
-            begins = wish.follows_case and not word.first
-            form = capitalize(wish.forms[0]) if begins else wish.forms[0]
+        for constraint, word in sorted(spots, key=lambda spot: -spot[1].first):
+            is_first = constraint.follows_case and not word.first
+            form = capitalize(constraint.forms[0]) if is_first else constraint.forms[0]
             new = self._tokenizer.target.encode(f" {form}" if word.first else form)
             swapped[word.first : word.first + word.length] = new
         return swapped
 
-    def _tokens_of(self, source: str, wish: Constraint) -> range:
+    def _tokens_of(self, source: str, constraint: Constraint) -> range:
         return range(
-            tokens_before(self._tokenizer, source, wish.start), tokens_before(self._tokenizer, source, wish.end)
+            tokens_before(self._tokenizer, source, constraint.start),
+            tokens_before(self._tokenizer, source, constraint.end),
         )
 
 
 def _draft(
-    standing_for: Mapping[Constraint, TargetWord | None], words: Sequence[TargetWord], written: SegmentResult
+    replaced: Mapping[Constraint, TargetWord | None], words: Sequence[TargetWord], draft: SegmentResult
 ) -> DraftReport:
     """Return the report on one draft.
 
     Words of the draft that are replaced must be avoided, unless they occur more than once or are themselves required.
     """
-    found = {wish: word for wish, word in standing_for.items() if word is not None}
-    wished = {form.casefold() for wish in written.constraints for form in wish.forms}
-    times = Counter(word.text.casefold() for word in words)
-    unwanted = {w.text for w in found.values() if times[w.text.casefold()] == 1 and w.text.casefold() not in wished}
+    located = {constraint: word for constraint, word in replaced.items() if word is not None}
+    required = {form.casefold() for constraint in draft.constraints for form in constraint.forms}
+    counts = Counter(word.text.casefold() for word in words)
+    unwanted = {
+        w.text for w in located.values() if counts[w.text.casefold()] == 1 and w.text.casefold() not in required
+    }
     return DraftReport(
-        tuple(found.items()),
+        tuple(located.items()),
         sorted(unwanted),
-        frozenset(wish.forms for wish in standing_for),
-        len(written.hypothesis.tokens) + 1,
+        frozenset(constraint.forms for constraint in replaced),
+        len(draft.hypothesis.tokens) + 1,
     )
 
 
-def with_swapped(led: Sequence[SegmentResult], swapped: Sequence[SegmentResult]) -> list[SegmentResult]:
+def with_swapped(constrained: Sequence[SegmentResult], swapped: Sequence[SegmentResult]) -> list[SegmentResult]:
     """Return the results. The draft with swapped-in words comes first if it is likelier than all constrained results.
 
     Log-probabilities are compared without a length penalty, since the hypotheses of a poor search tend to be too long.
     """
-    sure = [one for one in swapped if not one.missed]
-    first = [one for one in sure if led[0].missed or one.hypothesis.log_prob > led[0].hypothesis.log_prob]
-    return [*first, *(one for one in led if one.text not in {other.text for other in first})]
+    complete = [result for result in swapped if not result.missed]
+    likelier = [
+        result
+        for result in complete
+        if constrained[0].missed or result.hypothesis.log_prob > constrained[0].hypothesis.log_prob
+    ]
+    return [*likelier, *(result for result in constrained if result.text not in {other.text for other in likelier})]
 
 
 def scored_hypothesis(tokens: Sequence[int], log_probs: Sequence[float], length_penalty: float) -> Hypothesis:

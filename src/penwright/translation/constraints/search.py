@@ -57,27 +57,29 @@ class Searcher:
         `watch` is called during both searches; its indices count the segments of the current search. Segments that are
         no longer `wanted` keep the results found so far.
         """
-        kept = {job: _untranslated(job) for job in jobs if _is_protected(job)}
-        others = [job for job in jobs if job not in kept]
-        freely = self.search(list(map(self.soft_constraints, others)), settings, limit, watch, wanted)
-        found = kept | dict(zip(others, freely, strict=True))
-        missed = [job for job in others if job.constraints.is_hard and found[job][0].missed]
+        untranslated = {job: _untranslated(job) for job in jobs if _is_protected(job)}
+        others = [job for job in jobs if job not in untranslated]
+        unconstrained = self.search(list(map(self.soft_constraints, others)), settings, limit, watch, wanted)
+        results = untranslated | dict(zip(others, unconstrained, strict=True))
+        missed = [job for job in others if job.constraints.is_hard and results[job][0].missed]
         missed = [job for job in missed if wanted is None or wanted(job)]
-        drafts = self._revision.drafts(missed, [found[job][0] for job in missed])
-        led = [self._led(job, draft) for job, draft in zip(missed, drafts, strict=True)]
-        written = [found[job][0].hypothesis for job in missed]
+        drafts = self._revision.drafts(missed, [results[job][0] for job in missed])
+        constrained = [self._with_draft(job, draft) for job, draft in zip(missed, drafts, strict=True)]
+        hypotheses = [results[job][0].hypothesis for job in missed]
         swapped = {
             each.segment: self._distinct(each, [hypothesis] if hypothesis else [])
             for each, hypothesis in zip(
-                led, self._revision.swapped(led, written, settings.length_penalty, limit), strict=True
+                constrained,
+                self._revision.swapped(constrained, hypotheses, settings.length_penalty, limit),
+                strict=True,
             )
         }
         if settings.n_best == 1 and watch is None:
-            found |= {job: one for job, one in swapped.items() if one and _is_as_good(one[0], found[job][0])}
-            led = [each for each in led if found[each.segment] is not swapped[each.segment]]
-        for each, better in zip(led, self.search(led, settings, limit, watch, wanted), strict=True):
-            found[each.segment] = with_swapped(better, swapped[each.segment])[: settings.n_best]
-        return found
+            results |= {job: one for job, one in swapped.items() if one and _is_as_good(one[0], results[job][0])}
+            constrained = [each for each in constrained if results[each.segment] is not swapped[each.segment]]
+        for each, better in zip(constrained, self.search(constrained, settings, limit, watch, wanted), strict=True):
+            results[each.segment] = with_swapped(better, swapped[each.segment])[: settings.n_best]
+        return results
 
     @property
     def empty_automaton(self) -> ConstraintAutomaton:
@@ -90,26 +92,26 @@ class Searcher:
 
     def soft_constraints(self, job: Segment) -> ConstrainedSegment:
         """Constrain a segment only by its protected spans, its prefix, and optional glossary words."""
-        wishes = constraints_of(job.source, job.constraints)
-        asked = [wish for wish in wishes if wish.protected or not job.constraints.is_hard]
-        return self._asked(job, wishes, asked, NO_DRAFT)
+        constraints = constraints_of(job.source, job.constraints)
+        enforced = [constraint for constraint in constraints if constraint.protected or not job.constraints.is_hard]
+        return self._constrained(job, constraints, enforced, NO_DRAFT)
 
-    def _led(self, job: Segment, draft: DraftReport) -> ConstrainedSegment:
+    def _with_draft(self, job: Segment, draft: DraftReport) -> ConstrainedSegment:
         """Constrain a segment by all its requirements."""
-        wishes = constraints_of(job.source, job.constraints)
-        return self._asked(job, wishes, wishes, draft)
+        constraints = constraints_of(job.source, job.constraints)
+        return self._constrained(job, constraints, constraints, draft)
 
-    def _asked(
-        self, job: Segment, wishes: Sequence[Constraint], led: Sequence[Constraint], draft: DraftReport
+    def _constrained(
+        self, job: Segment, constraints: Sequence[Constraint], enforced: Sequence[Constraint], draft: DraftReport
     ) -> ConstrainedSegment:
-        guide = self._guides.guide(job.source, led, job.constraints.bias, draft) if led else None
+        guide = self._guides.guide(job.source, enforced, job.constraints.bias, draft) if enforced else None
         return ConstrainedSegment(
-            job, wishes, self._guides.beginning(job.prefix, guide) if job.prefix else guide, draft
+            job, constraints, self._guides.beginning(job.prefix, guide) if job.prefix else guide, draft
         )
 
     def search(
         self,
-        asked: Sequence[ConstrainedSegment],
+        segments: Sequence[ConstrainedSegment],
         settings: BeamSettings,
         limit: int | None,
         watch: Watch | None = None,
@@ -119,38 +121,38 @@ class Searcher:
         # keep all beams, because duplicate texts are dropped later
         several = settings.n_best > 1 or settings.coverage_penalty > 0
         wider = replace(settings, n_best=settings.beam_size) if several else settings
-        tokens = [source_tokens(self._tokenizer, each.segment) for each in asked]
-        found: list[list[SegmentResult]] = [[] for _ in asked]
+        tokens = [source_tokens(self._tokenizer, each.segment) for each in segments]
+        distinct: list[list[SegmentResult]] = [[] for _ in segments]
         batches = batches_by_length([len(each) for each in tokens], BATCH_TOKENS // settings.beam_size)
         with evaluating(self._model), torch.inference_mode():
             for batch in batches:
-                sources, here = [tokens[number] for number in batch], [asked[number] for number in batch]
-                results = self._hypotheses(
-                    sources, here, wider, limit, _in_batch(batch, watch), _by_number(here, wanted)
+                sources, members = [tokens[number] for number in batch], [segments[number] for number in batch]
+                hypotheses = self._hypotheses(
+                    sources, members, wider, limit, _in_batch(batch, watch), _by_number(members, wanted)
                 )
-                for number, result in zip(batch, results, strict=True):
-                    ranked = self._by_coverage(tokens[number], result, settings.coverage_penalty)
-                    found[number] = self._distinct(asked[number], ranked)[: settings.n_best]
-        return found
+                for number, n_best in zip(batch, hypotheses, strict=True):
+                    ranked = self._by_coverage(tokens[number], n_best, settings.coverage_penalty)
+                    distinct[number] = self._distinct(segments[number], ranked)[: settings.n_best]
+        return distinct
 
     def _hypotheses(
         self,
         sources: Sequence[Sequence[int]],
-        asked: Sequence[ConstrainedSegment],
+        segments: Sequence[ConstrainedSegment],
         settings: BeamSettings,
         limit: int | None,
         watch: Watch | None,
         wanted: Wanted | None,
     ) -> list[list[Hypothesis]]:
         """Search for the translations of one batch of segments."""
-        limits = [self._limit(len(source), each, limit) for source, each in zip(sources, asked, strict=True)]
+        limits = [self._limit(len(source), each, limit) for source, each in zip(sources, segments, strict=True)]
         choose = self._stepper.likeliest if self._stepper else likeliest
         return beam_search(
             self.rows(sources, max(limits)),
             limits,
             settings,
             end_id=self._tokenizer.end_id,
-            guides=[each.guide for each in asked],
+            guides=[each.guide for each in segments],
             choosing=TokenSelector(Utf8Rules.of(self._tokenizer, settings.banned), choose),
             watch=watch,
             wanted=wanted,
@@ -187,33 +189,33 @@ class Searcher:
         Twice the source length is more than any language pair needs. Short sources vary the most, so 20 tokens are
         added.
         """
-        asked = len(guide.prefix) + guide.start().prospects.needed if guide else 0
-        return min(asked_for or 2 * n_source + 20 + asked, self._model.settings.context_length)
+        n_required = len(guide.prefix) + guide.start().prospects.needed if guide else 0
+        return min(asked_for or 2 * n_source + 20 + n_required, self._model.settings.context_length)
 
-    def _limit(self, n_source: int, asked: ConstrainedSegment, asked_for: int | None) -> int:
+    def _limit(self, n_source: int, constrained: ConstrainedSegment, asked_for: int | None) -> int:
         """Return the maximum length of a target, close to the length of the draft if there is a draft.
 
         Without this limit, the search favours long hypotheses, which spread the cost of a constraint over more tokens.
         """
-        longest = self.limit(n_source, asked.guide, asked_for)
-        if asked.draft.n_tokens is None or asked.guide is None:
+        longest = self.limit(n_source, constrained.guide, asked_for)
+        if constrained.draft.n_tokens is None or constrained.guide is None:
             return longest
-        needed, n_tokens = asked.guide.start().prospects.needed, asked.draft.n_tokens
+        needed, n_tokens = constrained.guide.start().prospects.needed, constrained.draft.n_tokens
         return min(longest, n_tokens + max(4, n_tokens // 4) + needed)
 
-    def _distinct(self, asked: ConstrainedSegment, hypotheses: Sequence[Hypothesis]) -> list[SegmentResult]:
+    def _distinct(self, constrained: ConstrainedSegment, hypotheses: Sequence[Hypothesis]) -> list[SegmentResult]:
         texts: dict[str, SegmentResult] = {}
         for hypothesis in hypotheses:
-            found = self.to_result(asked, hypothesis)
-            texts.setdefault(found.text, found)
+            result = self.to_result(constrained, hypothesis)
+            texts.setdefault(result.text, result)
         return list(texts.values())
 
-    def to_result(self, asked: ConstrainedSegment, hypothesis: Hypothesis) -> SegmentResult:
+    def to_result(self, constrained: ConstrainedSegment, hypothesis: Hypothesis) -> SegmentResult:
         """Return a hypothesis as text, with the results of its constraints."""
         text, results = constraint_results(
-            asked.segment.source, asked.constraints, hypothesis, self._tokenizer, asked.draft
+            constrained.segment.source, constrained.constraints, hypothesis, self._tokenizer, constrained.draft
         )
-        return SegmentResult(text, hypothesis, asked.constraints, results)
+        return SegmentResult(text, hypothesis, constrained.constraints, results)
 
 
 def _in_batch(batch: Sequence[int], watch: Watch | None) -> Watch | None:
@@ -227,8 +229,8 @@ def _in_batch(batch: Sequence[int], watch: Watch | None) -> Watch | None:
     return _notify
 
 
-def _by_number(asked: Sequence[ConstrainedSegment], wanted: WantedJob | None) -> Wanted | None:
-    return None if wanted is None else lambda number: wanted(asked[number].segment)
+def _by_number(segments: Sequence[ConstrainedSegment], wanted: WantedJob | None) -> Wanted | None:
+    return None if wanted is None else lambda number: wanted(segments[number].segment)
 
 
 def _is_as_good(swapped: SegmentResult, draft: SegmentResult) -> bool:
@@ -246,6 +248,6 @@ def _is_protected(job: Segment) -> bool:
 
 def _untranslated(job: Segment) -> list[SegmentResult]:
     """Return the source itself as the only result."""
-    wish = Constraint(0, len(job.source), (job.source,), True)
-    kept = ConstraintResult(job.source, 0, len(job.source), True, "found", job.source, 0, len(job.source))
-    return [SegmentResult(job.source, Hypothesis((), 0.0, 0.0, "end"), [wish], [kept])]
+    constraint = Constraint(0, len(job.source), (job.source,), True)
+    result = ConstraintResult(job.source, 0, len(job.source), True, "found", job.source, 0, len(job.source))
+    return [SegmentResult(job.source, Hypothesis((), 0.0, 0.0, "end"), [constraint], [result])]
