@@ -26,6 +26,16 @@ def test_plan_as_json_has_a_forecast(penwright: Command, corpora: Path) -> None:
     assert plan["epochs"] > 0 and 0 < plan["outlook"]["low"] < plan["outlook"]["high"]
 
 
+@pytest.mark.parametrize("kind", ["bpe", "characters"])
+def test_plan_as_json_shows_the_tokens_of_a_passage(penwright: Command, corpora: Path, kind: str) -> None:
+    options = ["--steps", 5, *QUICK, "--set", f"tokenizer.type={kind}", "--json"]
+    passage = json.loads(penwright("plan", corpora / "novel.txt", *options).stdout)["passage"]
+    text = (corpora / "novel.txt").read_text("utf-8")
+    assert "".join(passage) in text and text.index("".join(passage)) > len(text) // 4, "not its first lines"
+    assert (max(map(len, passage)) == 1) == (kind == "characters") and "".join(passage).count("\n") > 3
+    assert json.loads(penwright("plan", corpora / "pairs.tsv", *options).stdout)["passage"] == []
+
+
 def test_forecast_of_a_classifier_is_the_accuracy_of_a_linear_one(penwright: Command, tmp_path: Path) -> None:
     words = {"good": "fine", "bad": "dull"}
     rows = [f"a {words[label]} film number {n}\t{label}" for n in range(100) for label in words]

@@ -10,6 +10,7 @@ from penwright.config import Table, Task
 from penwright.errors import UsageError
 from penwright.inspection import Inspector
 from penwright.inspection.patching import PATCH_KINDS
+from penwright.inspection.paths import Edge, Paths
 
 from .test_against_numpy import NumpyTransformer
 
@@ -259,6 +260,22 @@ def test_path_effects_and_estimates_equal_numpy(inspector: Inspector, text_and_t
         assert edge.effect == pytest.approx(found.log_prob - run(1.0), abs=1e-5), edge
         assert edge.estimate == pytest.approx((run(-step) - run(step)) / (2 * step), abs=1e-5), edge
         assert found.sentence(edge).startswith("Without the path from")
+
+
+@pytest.mark.parametrize(
+    ("effect", "words"),
+    [
+        (0.5, "falls from 96.5% to 58.5%."),
+        (-0.02, "rises from 96.5% to 98.4%."),
+        (1e-5, "hardly changes (96.5%)."),
+        (-1e-5, "hardly changes (96.5%)."),
+    ],
+)
+def test_sentence_about_a_path_names_a_change_that_its_figures_show(effect: float, words: str) -> None:
+    edge = Edge("decoder.tokens", "output", "input", effect, effect)
+    found = Paths("b", 0, np.log(0.965), 1, (edge,))
+    where = "Without the path from the token vectors directly to the output"
+    assert found.explanation == f"{where}, the probability of “b” {words}"
 
 
 def test_patching_unsuitable_texts_is_refused(make_inspector: Any) -> None:

@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from penwright.run.folder import Run
+from penwright.run.stop_file import mark_stopped
 from penwright.serving import live
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker
@@ -105,6 +106,28 @@ def test_best_checkpoint_is_served_after_training(live_server: LiveServer) -> No
     save_next_checkpoint(live_server.run, 20, total=20)
     assert eventually(lambda: step_of(live_server) == 6)
     assert ask(live_server.address, "models/steps")[1]["models"]["novel"]["is_learning"] is False
+
+
+def test_stopped_run_serves_its_newest_checkpoint_unless_it_got_worse(runs: Path, tmp_path: Path) -> None:
+    run = Run(tmp_path / "novel")
+    shutil.copytree(runs / "writer", run.folder)
+    registry = ModelRegistry([ModelWorker.load(run.folder, None, ServingSettings(port=0))])
+    models = live.LiveModels(registry, ServingSettings(port=0))
+    save_next_checkpoint(run, 10)
+    mark_stopped(run)
+    models.update()
+    assert registry.get().step == 10 and not registry.get().is_learning
+    weights = run.newest()[0].weights()
+    worse = {"step": 20, "total_steps": 99, "best_step": 6, "evaluations_since_best": 1}
+    run.save_checkpoint(20, weights, weights, worse)
+    models.update()
+    assert registry.get().step == 6
+    run.save_checkpoint(30, weights, weights, {**worse, "step": 30, "evaluations_since_best": 0})
+    (run.checkpoints()[-1].folder / "model.safetensors").write_bytes(b"damaged")
+    for _ in range(3):
+        models.update()
+    assert registry.get().step == 6, "the best one stands in for a damaged one"
+    registry.close()
 
 
 def test_running_request_keeps_its_weights(live_server: LiveServer) -> None:

@@ -170,7 +170,7 @@ def test_from_an_empty_folder_to_a_writer_by_keyboard(page: Any, studio: Studio)
         page.wait_for_selector(".alert:has-text('The tour shows a model of yours')")
         page.click(".alert button")
     add_text_by_keyboard(page, TEXT, "generate")
-    assert "It was day" in page.inner_text(".preview")
+    assert "It was day" in page.inner_text(".passage") and page.locator(".passage span").count() > 20
     check_layout_and_accessibility(page)
     shorten_by_keyboard(page)
     name = page.input_value("#name")  # "pasted", unless another test has used this name

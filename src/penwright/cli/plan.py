@@ -114,7 +114,7 @@ def _estimate_in_words(estimate: "ClusterEstimate", plan: "Plan", gpus: str) -> 
 
 def _alternatives(prepared: "Prepared", forecast: "Forecast") -> dict[str, object]:
     """Return the alternatives to the plan (sizes, budgets and columns), and facts about the corpus."""
-    from penwright.workflows.alternatives import budget_options, columns_of, size_options
+    from penwright.workflows.alternatives import budget_options, columns_of, passage_tokens, size_options
 
     return {
         "reason": prepared.reason,
@@ -124,6 +124,7 @@ def _alternatives(prepared: "Prepared", forecast: "Forecast") -> dict[str, objec
         "budgets": [each._asdict() for each in budget_options(prepared, forecast.compressed)],
         "columns": columns_of(prepared),
         "roles": prepared.corpus.roles,
+        "passage": passage_tokens(prepared),
     }
 
 

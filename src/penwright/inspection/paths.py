@@ -62,12 +62,11 @@ class Paths:
             where = f"{source} to {readable_part(edge.destination)}"
         else:
             where = f"{source} to the {edge.via} of {readable_part(edge.destination)}"
-        after = self.log_prob - edge.effect
-        change = "falls" if edge.effect >= 0 else "rises"
-        return (
-            f"Without the path from {where}, the probability of “{self.target}” {change} "
-            f"from {_percent(exp(self.log_prob))} to {_percent(exp(after))}."
-        )
+        before, after = _percent(exp(self.log_prob)), _percent(exp(self.log_prob - edge.effect))
+        change = f"{'falls' if edge.effect >= 0 else 'rises'} from {before} to {after}"
+        if before == after:
+            change = f"hardly changes ({before})"
+        return f"Without the path from {where}, the probability of “{self.target}” {change}."
 
     @property
     def explanation(self) -> str:

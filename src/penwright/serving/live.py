@@ -1,6 +1,7 @@
 """Live models: new checkpoints of a run are served without a restart of the server, and early ones on request.
 
-During training, the newest checkpoint of a run is served; afterwards, its best. A request that has begun with one model
+During training, the newest checkpoint of a run is served; once training has finished, its best. A stopped run serves
+its newest checkpoint, unless an evaluation since the best one was worse. A request that has begun with one model
 finishes with it. A replaced model is closed once it is idle.
 """
 
@@ -20,7 +21,7 @@ from penwright.run.checkpoints import WEIGHTS, Checkpoint
 from penwright.run.folder import Run
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import DAMAGE, ModelWorker
-from penwright.serving.runs import LIVE, folders, state_of
+from penwright.serving.runs import LIVE, State, folders, state_of
 from penwright.serving.settings import ServingSettings
 from penwright.workflows.load import load
 
@@ -58,8 +59,8 @@ class LiveModels:
                 continue  # the user chose this checkpoint, so it is not replaced
             run = Run(served.opened.run.folder)
             with suppress(*DAMAGE):
-                served.is_learning = state_of(run) in LIVE
-                wanted = _wanted_step(run, served.is_learning)
+                state = state_of(run)
+                served.is_learning, wanted = state in LIVE, self._wanted_step(run, state)
                 if wanted is not None and wanted != served.step and self._may_load(run, wanted, served.is_learning):
                     self._load(run, wanted, served.name)
         if self._registry.home is not None:
@@ -76,10 +77,18 @@ class LiveModels:
         for name, folder in chosen.items():
             run = Run(folder)
             with suppress(*DAMAGE):
-                is_learning = state_of(run) in LIVE
-                wanted = _wanted_step(run, is_learning)
+                wanted = self._wanted_step(run, state_of(run))
                 if name not in names and wanted is not None and self._may_load(run, wanted, is_learning=False):
                     self._load(run, wanted, name)
+
+    def _wanted_step(self, run: Run, state: State) -> int | None:
+        """Return the step to serve: the newest or the best (see above). Without checkpoints, return None."""
+        newest = max(run.checkpoints(), key=lambda each: each.step, default=None)
+        if newest is None or state in LIVE:
+            return newest and newest.step
+        is_usable = state == "stopped" and self._failed.get(run.folder) != newest.step
+        best = None if is_usable and not newest.state().get("evaluations_since_best") else run.best_step()
+        return newest.step if best is None else best
 
     def _may_load(self, run: Run, step: int, is_learning: bool) -> bool:
         """Return whether to load a step now. Skip steps that failed to load; pause between loads during training."""
@@ -113,13 +122,6 @@ class LiveModels:
         if idle:
             gc.collect()
             give_back_memory()
-
-
-def _wanted_step(run: Run, is_learning: bool) -> int | None:
-    """Return the step to serve: the newest during training, otherwise the best. Without checkpoints, return None."""
-    newest = run.last_step() if run.checkpoints() else None
-    best = None if is_learning else run.best_step()
-    return newest if best is None else best
 
 
 def _within_limits(found: dict[str, Path], settings: ServingSettings) -> Iterator[tuple[str, Path]]:

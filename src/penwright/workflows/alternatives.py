@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -11,10 +12,12 @@ from penwright.config import ModelSettings, validate
 from penwright.data.corpus import Document
 from penwright.data.readers.tables import find_table
 from penwright.errors import PenwrightError
+from penwright.inspection.tokens import tokens_of
 from penwright.model.size import size_of
 from penwright.run.folder import RECIPE, Run
 from penwright.tasks import TASKS
 from penwright.tasks.labelled import linear_accuracy
+from penwright.tokenizers.training import train_tokenizer
 from penwright.training.auto.capacity import LADDER
 from penwright.training.auto.forecast import (
     CONTEXT,
@@ -31,6 +34,8 @@ from penwright.workflows.train import FIRST_SHARE, LINEAR_SHARE
 MINUTES = (1 / 3, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0)  # budgets to choose from, in minutes
 DIMENSIONS = {"size", "d_model", "n_layers", "n_decoder_layers", "n_heads", "n_kv_heads", "d_head", "d_ff"}
 SHOWN_COLUMNS = 100
+PASSAGE = 600  # number of characters of running text to show
+PASSAGE_SOURCE = 1_000_000  # bytes from the beginning of a text: enough to train a similar tokenizer in about a second
 FITTING_SECONDS = 5.0  # maximum time to fit a linear classifier for a forecast
 MOST_RUNS = 100  # maximum number of runs to search for an encoder
 
@@ -111,6 +116,26 @@ def budget_options(prepared: Prepared, compressed: float | None) -> Iterator[Bud
         else:
             found = forecast_bits(compressed, prepared.corpus.training_bytes, epochs, minutes)
             yield BudgetOption(minutes, epochs, found.low, found.high, None)
+
+
+def passage_tokens(prepared: Prepared) -> list[str]:
+    """Return the tokens of a passage from the middle of running text, as the trained model will see them.
+
+    The tokenizer is trained on the beginning of a long text, so a few tokens may differ from the model's. The list is
+    empty for other tasks, and for models whose tokenizer is not known yet.
+    """
+    recipe, tokenizer = prepared.plan.recipe, prepared.tokenizer
+    is_text = recipe.task in ("generate", "encode")
+    if not is_text or (tokenizer is None and (recipe.finetuning or recipe.distillation)):
+        return []
+    documents = (each for each in prepared.corpus.training if isinstance(each, Document))
+    chunks = (chunk for document in documents for chunk in chain(document.chunks, ["\n\n"]))
+    text = _first_bytes(chunks, PASSAGE_SOURCE).decode(errors="ignore")
+    wanted = recipe.tokenizer
+    if tokenizer is None:
+        tokenizer = train_tokenizer(wanted.type, [text], wanted.vocab_size, prefix_space=wanted.prefix_space)
+    begin = text.rfind("\n", 0, len(text) // 2) + 1
+    return [token.text for token in tokens_of(tokenizer, text[begin : begin + PASSAGE])]
 
 
 def _first_bytes(texts: Iterable[str], n_bytes: int) -> bytes:

@@ -61,10 +61,11 @@ export function makeJobs({ act, details }) {
       run?.model && run.model_step !== null && make("p", { class: "hint" }, answers(state, run)),
     ].filter(Boolean);
   }
-  function answers(state, { step, model_step: served }) {
+  function answers(state, { step, best_step: best, model_step: served }) {
     const said = served.toLocaleString("en");
     if (ACTIVE.includes(state)) return `Use it now: it answers with the weights of step ${said}`;
-    return served === step ? `It answers with the weights of step ${said}` : `It answers with its best weights, from step ${said}`;
+    if (served === step) return `It answers with the weights of step ${said}`;
+    return `It answers with its ${served === best ? "best" : "newest saved"} weights, from step ${said}`;
   }
   function card(job) {
     const more = job.run && details(job.name);

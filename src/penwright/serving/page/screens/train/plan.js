@@ -89,11 +89,11 @@ export function makePlan({ signal, state, announce, texts, train }) {
     return make("div", { class: "line columns" }, ROLES[task].map(choice));
   }
   function show(plan) {
-    const { recipe, data, examples } = plan;
-    const isPlain = recipe.task === "generate";
+    const { recipe, data, examples, passage } = plan;
     const side = ([name, text]) =>
-      make("p", { dir: "auto" }, isPlain ? null : make("span", { class: "role", dir: "ltr" }, name), inText(text));
-    const preview = examples.map((example) => make("div", { class: "example" }, Object.entries(example).map(side)));
+      make("p", { dir: "auto" }, make("span", { class: "role", dir: "ltr" }, name), inText(text));
+    const example = (each) => make("div", { class: "example" }, Object.entries(each).map(side));
+    const preview = passage.length ? passageOf(passage) : examples.map(example);
     const dropped = data.dropped.map(({ reason, count, first }) =>
       make("li", {}, `${count.toLocaleString("en")} left out: ${reason}`, first && make("span", { class: "hint" }, ` (first: ${first})`)));
     const focused = document.activeElement?.id;
@@ -152,6 +152,12 @@ export function makePlan({ signal, state, announce, texts, train }) {
   const retry = () => page.isUnanswered && update();
   return { sections, update, retry };
 }
+
+/** A passage of running text with its tokens. */
+const passageOf = (tokens) => [
+  make("p", { class: "hint" }, "From the middle of the text. Each shaded piece is a token: the model reads and writes token by token."),
+  make("p", { class: "example passage", dir: "auto" }, tokens.map((token) => make("span", {}, inText(token))), "…"),
+];
 
 /** Say how often a model of this size would read the text. */
 const reading = (epochs, isChosen) => {
