@@ -7,6 +7,7 @@ import torch
 
 from penwright.config import DecodingSettings
 from penwright.errors import PenwrightError, UsageError
+from penwright.model.quantised import to_precision
 from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
@@ -32,6 +33,13 @@ def test_alternatives_are_distinct_next_words_after_the_prefix(translator: Trans
         assert each.word and each.text.startswith("a house")
         assert each.text[len("a house") :].lstrip().startswith(each.word)
     assert [each.log_prob for each in found] == sorted((each.log_prob for each in found), reverse=True)
+
+
+def test_alternatives_of_an_int8_model_are_nearly_those_of_its_own_weights(translator: Translator) -> None:
+    expected = translator.alternatives("the dog", "a house ", n=3)
+    to_precision(translator.model.float(), "int8")
+    found = translator.alternatives("the dog", "a house ", n=3)
+    assert [each.log_prob for each in found] == pytest.approx([each.log_prob for each in expected], abs=0.1)
 
 
 @pytest.mark.parametrize("limit", [None, 2, 3, 4, 5])

@@ -11,6 +11,7 @@ from penwright.errors import UsageError
 from penwright.inspection import Inspector
 from penwright.inspection.patching import PATCH_KINDS
 from penwright.inspection.paths import Edge, Paths
+from penwright.views.ink import label
 
 from .test_against_numpy import NumpyTransformer
 
@@ -159,7 +160,7 @@ def test_logit_attribution_equals_the_loss_without_each_part(
         without = expected_pass.logits_of(expected_pass.replay(stack, name), stack, expected_pass.last)[found.position]
         expected = whole[outcome] - whole.mean() - (without[outcome] - without.mean())
         assert value == pytest.approx(expected, abs=1e-5), name
-    assert found.target in str(found)
+    assert label(found.target) in str(found)
     part = inspector.heads[-1].split(".")[0]
     assert found.heads(part)[0, 1] == found.values[found.names.index(f"{part}.0.1")]
 
@@ -273,9 +274,9 @@ def test_path_effects_and_estimates_equal_numpy(inspector: Inspector, text_and_t
 )
 def test_sentence_about_a_path_names_a_change_that_its_figures_show(effect: float, words: str) -> None:
     edge = Edge("decoder.tokens", "output", "input", effect, effect)
-    found = Paths("b", 0, np.log(0.965), 1, (edge,))
+    found = Paths(" b\n", 0, np.log(0.965), 1, (edge,))
     where = "Without the path from the token vectors directly to the output"
-    assert found.explanation == f"{where}, the probability of “b” {words}"
+    assert found.explanation == f"{where}, the probability of “␣b⏎” {words}"
 
 
 def test_patching_unsuitable_texts_is_refused(make_inspector: Any) -> None:

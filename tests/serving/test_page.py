@@ -68,6 +68,8 @@ def test_every_view_of_every_model_is_drawn_and_fits_the_screen(
             assert page.locator(".problem, .alert").all_inner_texts() == [], (kind, tool)
             assert page.locator(".shown .pw").count() > 0, (kind, tool)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (kind, tool)
+            tabs = page.evaluate("(({ scrollWidth: w, clientWidth: all }) => w - all)(document.querySelector('.tabs'))")
+            assert width < 700 or tabs <= 0, "on wide screens, no tab is cut"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -158,6 +160,10 @@ def test_server_errors_are_shown_in_plain_words(visit: Any, status: int, body: A
     assert page.inner_text(".alert p") == message
     page.click(".alert button")
     assert page.locator(".alert").count() == 0
+    page.click("button:has-text('Continue')")
+    page.wait_for_selector(".alert")
+    go_to(page, "#/inspect")
+    assert page.locator(".alert").count() == 0, "it was about another screen"
 
 
 def test_unreachable_server_is_reported(visit: Any) -> None:

@@ -185,7 +185,7 @@ def test_from_an_empty_folder_to_a_writer_by_keyboard(page: Any, studio: Studio)
     run = Run(studio.folder / "runs" / name)
     assert run.is_finished and run.last_step() == STEPS
     said = page.inner_text(f".job[aria-label='{name}']")
-    assert re.search("as unsure about the next .* as if choosing between", said)
+    assert re.search("As unsure about the next .* as if choosing between", said)
     check_layout_and_accessibility(page)
     write_by_keyboard(page, run)
 

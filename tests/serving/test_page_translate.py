@@ -1,10 +1,12 @@
 """The Translate screen."""
 
 import re
+from math import exp
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+import pytest
 
 from penwright.translation.alignment import Aligner
 from penwright.translation.documents import translated
@@ -43,6 +45,10 @@ def test_typed_text_is_translated_as_by_the_library(visit: Any, server: Any) -> 
     expected = server.registry.get("translator").translator.translate(["eins zwei drei"], n_best=5)[0]
     ways = page.locator(".way").all_inner_texts()
     assert [way.split() for way in ways] == [expected_words(each.text) for each in expected.candidates]
+    sure = [float(each.strip("<> %sure")) for each in page.locator(".ways .hint").all_inner_texts()]
+    assert sure == sorted(sure, reverse=True) and sure[0] == pytest.approx(
+        100 * exp(expected.candidates[0].score), abs=1
+    )
     page.wait_for_url(re.compile("text=eins.zwei.drei"))
 
 

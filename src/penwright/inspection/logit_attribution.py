@@ -25,10 +25,12 @@ from penwright.inspection.gradients import AttributionTarget
 from penwright.inspection.recording import StackRecord, SublayerRecord, record
 from penwright.model import Model
 from penwright.model.transformer import EncoderOnly
+from penwright.views.ink import label
 
 BIASES, TOKENS, POSITIONS = range(3)  # indices of the first three contributions of every stack
 MOST_NUMBERS = 250_000_000  # maximum number of values in the contributions' vectors (1 GB in float32)
 STRONGEST = 3  # number of parts that `explanation` names
+LONGEST = 60  # maximum number of characters of an outcome in a sentence
 
 
 class Contributions(NamedTuple):
@@ -129,9 +131,11 @@ class LogitAttribution:
         """A sentence that names the parts that contribute most."""
         order = np.argsort(-np.abs(self.values), kind="stable")[:STRONGEST]
         most = [f"{readable_part(self.names[at])} ({self.values[at]:+.2f})" for at in order]
-        other = "the mean logit" if self.against is None else f"that of “{self.against}”"
+        target, against = (each and label(each, LONGEST) for each in (self.target, self.against))
+        where = f"{abs(self.logit):.2f} {'above' if self.logit >= 0 else 'below'}"
+        other = "the mean logit" if against is None else f"that of “{against}”"
         return (
-            f"The logit of “{self.target}” is {abs(self.logit):.2f} {'above' if self.logit >= 0 else 'below'} {other}; "
+            f"The logit of “{target}” is {where} {other}; "
             f"the largest direct contributions come from {', '.join(most[:-1])} and {most[-1]}."
         )
 

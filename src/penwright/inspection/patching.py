@@ -20,11 +20,12 @@ from penwright.decoding.batches import evaluating
 from penwright.errors import UsageError
 from penwright.inspection.forward_pass import ForwardPass, PartName, scores
 from penwright.inspection.gradients import AttributionTarget
-from penwright.inspection.logit_attribution import readable_part
+from penwright.inspection.logit_attribution import LONGEST, readable_part
 from penwright.inspection.recording import Kind, Recording, SublayerRecord, record
 from penwright.inspection.tokens import Token
 from penwright.model import Model
 from penwright.model.attention import Kernel, KernelMask, swap_kernels
+from penwright.views.ink import label
 
 PatchKind = Literal["residual", "attention", "feed_forward", "heads"]
 PATCH_KINDS: tuple[PatchKind, ...] = ("residual", "attention", "feed_forward", "heads")
@@ -56,11 +57,12 @@ class Patching:
     def explanation(self) -> str:
         """A sentence about the patch that restores the largest share of the preference."""
         layer, column = np.unravel_index(int(self.restored.argmax()), self.restored.shape)
-        share = f"{self.restored[layer, column]:.0%} of the preference for “{self.target}” over “{self.against}”"
+        target, against = (label(each, LONGEST) for each in (self.target, self.against))
+        share = f"{max(0.0, self.restored[layer, column]):.0%} of the preference for “{target}” over “{against}”"
         if self.kind == "heads":
             what = f"the output of {readable_part(f'{self.part}.{self.layers[layer]}.{column}')}"
         else:
-            token, other = self.tokens[column].text, self.other_tokens[column].text
+            token, other = (label(each[column].text) for each in (self.tokens, self.other_tokens))
             where = f"“{other}”" if token == other else f"“{other}” (“{token}” in the text)"
             named = {
                 "residual": f"the {self.part} residual stream before layer {self.layers[layer]}",

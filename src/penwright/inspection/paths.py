@@ -23,10 +23,11 @@ from penwright.decoding.batches import evaluating
 from penwright.inspection.forward_pass import ForwardPass, embeddings, scores
 from penwright.inspection.gradients import AttributionTarget
 from penwright.inspection.lens import read_out
-from penwright.inspection.logit_attribution import BIASES, readable_part, walk
+from penwright.inspection.logit_attribution import BIASES, LONGEST, readable_part, walk
 from penwright.inspection.recording import Recording, StackRecord, SublayerRecord, record
 from penwright.model import Model
 from penwright.model.attention import Attention, Kernel, KernelMask, repeat_kv, swap_kernels
+from penwright.views.ink import label
 
 INPUTS = ("query", "key", "value")
 BATCH_TOKENS = 2048  # maximum number of tokens per batch; each row of a batch has one edge cut
@@ -66,7 +67,7 @@ class Paths:
         change = f"{'falls' if edge.effect >= 0 else 'rises'} from {before} to {after}"
         if before == after:
             change = f"hardly changes ({before})"
-        return f"Without the path from {where}, the probability of “{self.target}” {change}."
+        return f"Without the path from {where}, the probability of “{label(self.target, LONGEST)}” {change}."
 
     @property
     def explanation(self) -> str:
@@ -79,7 +80,7 @@ class Paths:
 
 def _percent(probability: float) -> str:
     """Return a probability in percent, with three significant digits."""
-    return "less than 0.001%" if probability < 1e-5 else f"{100 * probability:.3g}%"
+    return "less than 0.001%" if probability < 1e-5 else f"{f'{100 * probability:#.3g}'.rstrip('.')}%"
 
 
 class _Site(NamedTuple):

@@ -21,13 +21,14 @@ from penwright.inspection.forward_pass import TopPredictions
 from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics, head_statistics
 from penwright.inspection.lens import Lens
-from penwright.inspection.logit_attribution import LogitAttribution, readable_part
+from penwright.inspection.logit_attribution import LONGEST, LogitAttribution, readable_part
 from penwright.inspection.model_map import ModelMap, PlaceDetail
 from penwright.inspection.patching import Patching
 from penwright.inspection.paths import Paths
 from penwright.inspection.token_scores import LossByPosition, TokenScores
 from penwright.inspection.tokens import Token
 from penwright.views import View
+from penwright.views.ink import label
 from penwright.views.packing import as_table
 
 WEAKEST = 0.1  # minimum weight for a link to be drawn; the strongest link of each token is always drawn
@@ -232,7 +233,7 @@ def _patching(result: Patching) -> View:
 def _paths(result: Paths) -> View:
     sentences = [result.sentence(edge) for edge in result.edges]
     data = {**as_table(result), "explanation": result.explanation, "sentences": sentences}
-    return View("circuit", data, heading=f"The strongest paths to “{result.target}”")
+    return View("circuit", data, heading=f"The strongest paths to “{label(result.target, LONGEST)}”")
 
 
 def importance(result: Sequence[HeadImportance]) -> View:

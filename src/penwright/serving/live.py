@@ -83,9 +83,12 @@ class LiveModels:
 
     def _wanted_step(self, run: Run, state: State) -> int | None:
         """Return the step to serve: the newest or the best (see above). Without checkpoints, return None."""
-        newest = max(run.checkpoints(), key=lambda each: each.step, default=None)
-        if newest is None or state in LIVE:
-            return newest and newest.step
+        checkpoints = run.checkpoints()
+        if not checkpoints:
+            return None
+        newest = checkpoints[-1]
+        if state in LIVE:
+            return newest.step
         is_usable = state == "stopped" and self._failed.get(run.folder) != newest.step
         best = None if is_usable and not newest.state().get("evaluations_since_best") else run.best_step()
         return newest.step if best is None else best

@@ -63,7 +63,7 @@ class AlternativeSearch:
             before = (self._tokenizer.start_id, *self._tokenizer.target_prefix)
             target = torch.tensor([[*before, *guide.prefix]], device=device)
             hidden = self._model.hidden(target, self._model.encode(*right_padded([source], device)))
-            logits = self._model.output(hidden[0, -1])
+            logits = self._model.output(hidden[:, -1])[0]
         spelling, limit = self._spelling(settings.banned), self._searcher.limit(len(source), guide)
         spelling.forbid(logits[None], spelling.situations(np.zeros(1, np.uint8), np.array([limit])))
         logits[self._tokenizer.end_id] = NEG_INF

@@ -45,6 +45,7 @@ async function arrive(name, values) {
 
 async function show(screen) {
   frame.leave();
+  if (screen !== frame.screen) document.querySelector(".alert")?.remove();
   const leaving = new AbortController();
   let shown = null;
   frame.leave = () => (leaving.abort(), shown && shown.stop && shown.stop());

@@ -26,7 +26,8 @@ export function percent(value) {
   if (!Number.isFinite(value)) return "–";
   if (value === 0) return "0 %";
   if (value > 0 && value < 0.001) return "<0.1 %";
-  return `${(100 * value).toFixed(value < 0.1 ? 1 : 0)} %`;
+  if (value > 0.999 && value < 1) return ">99.9 %";
+  return `${(100 * value).toFixed(value < 0.1 || (value > 0.99 && value < 1) ? 1 : 0)} %`;
 }
 
 /** What an entropy in nats means: the number of equally likely tokens that would leave as much open. */

@@ -11,6 +11,8 @@ const ROWS_HIGH = 470; // pixels for all rows of a stack
 const PARTS_HIGH = 156; // pixels for all heads of a layer
 const TOP = 46; // pixels for the headings and the numbers above the first token
 
+const LEAD = 0.15; // space before the embedding, as a share of the distance of two columns
+
 export const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
 /** The columns of a stack: the embedding, each sublayer, and for the last stack the output. */
@@ -32,13 +34,13 @@ export function layout(map, width) {
     const wide = beside ? (width * (n + 2)) / (total + 4) : width;
     const room = beside ? ROWS_HIGH : ROWS_HIGH / map.stacks.length;
     const high = clamp(Math.floor(room / stack.tokens.length), 3, 26);
-    const step = Math.min(150, (wide - gutter - 26) / Math.max(1, n - 0.4));
+    const step = Math.min(150, (wide - gutter - 26) / Math.max(1, n - 0.8 + LEAD));
     const heads = Math.max(1, ...stack.sublayers.map(({ weights }) => weights.shape[0]));
     const gap = clamp(PARTS_HIGH / heads, 4, 17);
     const rows = top + TOP;
     const parts = rows + stack.tokens.length * high + 34;
     const place = { at, stack, columns: columns[at], left, wide, gutter, step, high, gap, heads, rows, parts };
-    place.x = (column) => place.left + gutter + (column + 0.4) * step;
+    place.x = (column) => place.left + gutter + (column + LEAD) * step;
     place.y = (row) => rows + (row + 0.5) * high;
     place.end = parts + heads * gap + 6;
     place.partY = (head) => parts + (head + 0.5) * gap;
@@ -55,7 +57,7 @@ export function hit({ places }, x, y) {
     (each) => x >= each.left && x < each.left + each.wide && y >= each.rows - TOP && y < each.end + 6,
   );
   if (!place) return null;
-  const column = clamp(Math.round((x - place.left - place.gutter) / place.step - 0.4), 0, place.columns.length - 1);
+  const column = clamp(Math.round((x - place.left - place.gutter) / place.step - LEAD), 0, place.columns.length - 1);
   const row = Math.floor((y - place.rows) / place.high);
   if (row < place.stack.tokens.length) return { place, column, row: Math.max(0, row) };
   if (y < place.parts - 8) return null;

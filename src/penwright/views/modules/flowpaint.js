@@ -204,7 +204,7 @@ function paintTokens(pen, map, plan, place, { cursor }) {
     );
   const chosen = { ink: pen.ink, bold: true, halo: true };
   if (high >= 11) {
-    stack.tokens.forEach((_, row) => name(row, row === stack.position ? chosen : { size: high >= 15 ? 12 : 10.5 }));
+    stack.tokens.forEach((_, row) => name(row, row === stack.position ? chosen : { size: high >= 15 ? 12 : 10.5, halo: place.at > 0 }));
     return;
   }
   const wanted = [stack.position];

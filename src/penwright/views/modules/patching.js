@@ -6,6 +6,8 @@ import { make, view } from "./dom.js";
 import { matrix } from "./matrix.js";
 import { labels, textOf } from "./tokens.js";
 
+const NAMES = { residual: "Residual stream", attention: "Attention", feed_forward: "Feed-forward networks", heads: "Heads" };
+
 /** data: {explanation, kind, part, layers, tokens, other_tokens, restored [layers, columns]}. */
 export function draw(element, data, options = {}) {
   return view(element, "patching", build, data, options);
@@ -28,6 +30,6 @@ function build(root, { explanation, kind, part, layers, tokens, other_tokens: ot
   root.append(make("p", {}, explanation));
   return matrix(
     root,
-    { values, rows, columns, say, name: `${kind.replace("_", "-")} of the ${part}`, signed: true, limit },
+    { values, rows, columns, say, name: `${NAMES[kind]} of the ${part}`, signed: true, limit },
   );
 }

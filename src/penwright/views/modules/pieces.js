@@ -9,8 +9,8 @@ import { label, textOf } from "./tokens.js";
 
 const ROWS = ["queries", "scores", "scaled", "masked", "weights", "output"]; // arrays with one row per target
 const NOTE =
-  "Orange paths and parts support the outcome, blue ones oppose it. " +
-  "A part is coloured by what it adds to the logit directly.";
+  "Orange paths and parts support the outcome, blue ones oppose it. The numbers say by how many nats a path changes its " +
+  "log-probability. A part is coloured by what it adds to the logit directly.";
 
 /** The source of the pieces: those in the data, else what `ask` returns. */
 export function library({ pieces = {} }, ask) {
@@ -49,9 +49,9 @@ export function prediction({ stacks, outcomes, position, layer_texts: texts, lay
 }
 
 /** The edges of a circuit with their sentences. `mark(at)` is called with the number of the edge under the pointer. */
-export const strongestPaths = ({ edges, sentences, explanation }, mark) => [
+export const strongestPaths = ({ edges, sentences }, mark) => [
   make("h3", {}, "The strongest paths"),
-  make("p", { class: "pw-note" }, `${explanation} ${NOTE}`),
+  make("p", { class: "pw-note" }, NOTE),
   edgeList(edges, sentences, mark),
 ];
 

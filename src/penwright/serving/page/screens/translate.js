@@ -120,6 +120,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
     page.sentences = sentencesOf(paragraphs).map(fresh);
     source.place(placesOf(text, page.sentences));
     target.lay(paragraphs, "The translation appears here as you type.");
+    readout.hidden = !page.sentences.length;
     if (page.chosen >= page.sentences.length) page.chosen = page.sentences.length - 1;
     if (!page.sentences.length) details.hide();
   }

@@ -33,7 +33,7 @@ export function makeList({ changed, open, stop }) {
       `step ${run.step.toLocaleString("en")}${of}`,
       clock(run.seconds),
       score && `${score[0]} ${number(score[1])}`,
-      run.model && run.model_step !== null && `“Open” uses the weights of step ${run.model_step.toLocaleString("en")}`,
+      run.model && ![null, run.step].includes(run.model_step) && `opens step ${run.model_step.toLocaleString("en")}`,
     ];
     const button = (text, label, click) =>
       make("button", { type: "button", class: "plain", value: run.name, "aria-label": label, click }, text);

@@ -26,13 +26,15 @@ function base64(bytes) {
 export function makeTexts({ signal, fail, announce, changed }) {
   const known = { texts: [], ticked: new Set(), most: Infinity };
   const list = make("ul", { class: "texts", "aria-label": "Texts" });
-  const chooser = make("input", { type: "file", multiple: true, id: "files", change: () => take([...chooser.files]) });
+  const change = () => take([...chooser.files]);
+  const chooser = make("input", { type: "file", class: "pw-hidden", multiple: true, id: "files", change });
   const sending = make("progress", { hidden: true, "aria-label": "Sending" });
   const zone = make(
     "div",
     { class: "zone" },
-    make("label", { for: "files" }, "Drop files here, or choose them: "),
+    make("span", {}, "Drop files here, or "),
     chooser,
+    make("label", { for: "files", class: "button" }, "Choose files"),
     make("p", { class: "hint" }, "Novels, tables, translations, subtitles, Word, PDF, EPUB … All texts stay on this computer."),
     sending,
   );

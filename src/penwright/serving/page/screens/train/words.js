@@ -73,7 +73,7 @@ export function quality(scores) {
     return [`${rounded(share)} % of unseen texts get the right label`, exact(accuracy)];
   }
   if (!nats) return null;
-  return [`as unsure about the next piece of text as if choosing between ${rounded(Math.exp(nats[1]))} pieces`, exact(nats)];
+  return [`As unsure about the next piece of text as if choosing between ${rounded(Math.exp(nats[1]))} pieces`, exact(nats)];
 }
 
 /**

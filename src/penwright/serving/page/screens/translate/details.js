@@ -1,7 +1,7 @@
 /** The details of one sentence: warnings, terms, other translations, word alignment and beam search. */
 
 import { draw as drawAlignment } from "../../views/alignment.js";
-import { number } from "../../views/axes.js";
+import { number, percent } from "../../views/axes.js";
 import { draw as drawBeam } from "../../views/beam.js";
 import { make } from "../../views/dom.js";
 import { askJson } from "../../api.js";
@@ -29,6 +29,10 @@ function chips(terms) {
   };
   return terms.length ? make("ul", { class: "chips", "aria-label": "Terms" }, terms.map(chip)) : null;
 }
+
+/** The score by which the translations are ordered. */
+const scoreOf = ({ score, log_prob: total }) =>
+  `score ${number(score)}: a log-probability of ${number(total)} nats, divided by a power of the length`;
 
 /** Convert links to the format of views/alignment.js. */
 const strong = (links) =>
@@ -60,7 +64,7 @@ export function makeDetails({ body, links, choose, move, inspect, lang, fail, si
           { type: "button", class: "way", dir: "auto", "aria-pressed": String(at === way), click: () => choose(place, at) },
           each.words.length ? each.text : "∅",
         ),
-        make("span", { class: "hint", lang: "en" }, `${number(each.log_prob)} nats`),
+        make("span", { class: "hint", lang: "en", title: scoreOf(each) }, `${percent(Math.exp(each.score))} sure`),
       );
     return make("ol", { class: "ways", lang }, result.ways.map(row));
   }

@@ -58,7 +58,8 @@ export function makeChoices({ closed }) {
     /** Show the next token's probabilities, and how many tokens the settings allow. */
     showNext({ likeliest, entropy, n_kept: kept }, take) {
       const left = `${number(kept)} ${kept === 1 ? "token" : "tokens"} can be drawn`;
-      fill(["What may come next"], `${left} · entropy ${number(entropy)} nats: ${unsure(entropy)}`, [choiceBars(likeliest, take)]);
+      const doubt = unsure(entropy).replace("as", "As");
+      fill(["What may come next"], `${doubt} · entropy ${number(entropy)} nats · ${left}`, [choiceBars(likeliest, take)]);
     },
     /** Show a hint if nothing is known. */
     showHint(title, text) {
