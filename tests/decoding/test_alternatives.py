@@ -39,7 +39,7 @@ def test_alternatives_of_an_int8_model_are_nearly_those_of_its_own_weights(trans
     expected = translator.alternatives("the dog", "a house ", n=3)
     to_precision(translator.model.float(), "int8")
     found = translator.alternatives("the dog", "a house ", n=3)
-    assert [each.log_prob for each in found] == pytest.approx([each.log_prob for each in expected], abs=0.1)
+    assert [each.log_prob for each in found] == pytest.approx([each.log_prob for each in expected], abs=0.5)
 
 
 @pytest.mark.parametrize("limit", [None, 2, 3, 4, 5])
