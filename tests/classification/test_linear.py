@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
-from penwright.classification import linear
+from penwright.classification import fitting, linear
 from penwright.classification.linear import Coefficients, LinearClassifier, fit_coefficients, out_of_fold
 from penwright.classification.ngrams import NgramVectorizer
 from penwright.errors import PenwrightError
@@ -104,6 +105,24 @@ def test_out_of_fold_predictions_do_not_see_their_own_label() -> None:
     found = out_of_fold(texts, labels, 2)
     assert (found.argmax(-1) != labels)[:6].all()  # the models did not see these wrong labels
     assert (found.argmax(-1) == labels)[6:].all()
+
+
+def test_search_for_a_strength_reads_a_sample_of_many_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, labels = make_texts(1100, noise=6)
+    n_read, fit = [], fitting.fit_coefficients
+
+    def count_and_fit(rows: fitting.SparseRows, *others: Any) -> Coefficients:
+        n_read.append(rows.n_rows)
+        return fit(rows, *others)
+
+    monkeypatch.setattr(fitting, "fit_coefficients", count_and_fit)
+    monkeypatch.setattr(fitting, "MANY_TEXTS", 60)
+    found = LinearClassifier.fit(texts, labels, 2)  # its last fit calls the original function, with all texts
+    assert set(n_read) == {60} and found.notes == ()
+    assert found.outputs(["a good one", "a bad one"]).argmax(-1).tolist() == [1, 0]
+    logits = out_of_fold(texts, labels, 2)
+    assert (logits.exp().max(-1).values > 0.5).all()  # texts that were not checked would have equal probabilities
+    assert LinearClassifier.fit(texts, labels, 2, balanced=True, until=monotonic() + 1e6).balancing is not None
 
 
 def test_number_of_weights_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ STRENGTHS_OF_SCORES: Sequence[float] = (
     30.0,
 )  # inverse regularization strengths to try for regression
 N_FOLDS, FEW_TEXTS = 5, 1000  # all folds are checked if there are at most this many texts
+MANY_TEXTS = 16_000  # maximum number of texts per fit in the search for a strength
 MANY_LABELS = 1000  # with at least this many labels, only one regularization strength is tried, to save time
 MOST_WORK = 1e11  # maximum number of multiplications per fit; limits the number of iterations
 MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
@@ -119,6 +120,7 @@ class ChosenStrength(NamedTuple):
     strength: float
     coefficients: Coefficients  # weights of the last fit of the cross-validation, which left out one fold
     logits: Float[Tensor, "texts n_labels"]  # out-of-fold logits; 0 for texts of folds that were not checked
+    checked: NDArray[np.int64]  # numbers of the folds whose logits come from a fit on all texts of the other folds
 
 
 def choose_strength(
@@ -133,10 +135,13 @@ def choose_strength(
     """Choose the regularization strength with the lowest loss on texts that were left out of the fit.
 
     Normally, only one fold is left out. If there are at most FEW_TEXTS texts, each fold is left out once, because a
-    single fold would be too small for a reliable choice.
+    single fold would be too small for a reliable choice. A fit reads at most
+    MANY_TEXTS texts.
     """
     n_checked = int(folds.max(initial=0)) + 1 if rows.n_rows <= FEW_TEXTS else 1
-    parts = [(np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)) for fold in range(n_checked)]
+    parts = [(_some(np.flatnonzero(folds != fold)), np.flatnonzero(folds == fold)) for fold in range(n_checked)]
+    is_whole = rows.n_rows - len(parts[0][1]) <= MANY_TEXTS
+    checked = np.arange(n_checked if is_whole else 0)
     train, check = ([rows.take(part) for part in side] for side in zip(*parts, strict=True))
     found: list[tuple[float, ChosenStrength]] = []
     strengths = STRENGTHS_OF_SCORES if problem == "regression" else STRENGTHS
@@ -151,10 +156,15 @@ def choose_strength(
             )
             starts[fold], logits[own] = fitted, fitted.logits(check[fold])
             loss += len(own) * loss_and_errors(logits[own], labels[own], problem)[0] if len(own) else 0.0
-        found.append((loss, ChosenStrength(strength, fitted, logits)))
+        found.append((loss, ChosenStrength(strength, fitted, logits, checked)))
         if loss > min(each[0] for each in found):
             break
     return min(found, key=lambda each: each[0])[1]
+
+
+def _some(places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return these places or, if there are more than MANY_TEXTS, a fixed random sample in ascending order."""
+    return np.sort(np.random.default_rng(0).permutation(places)[:MANY_TEXTS])
 
 
 def stratified_folds(labels: Targets, seed: int, n_folds: int = N_FOLDS) -> NDArray[np.int64]:

@@ -15,9 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from penwright.classification.fitting import (
-    FEW_TEXTS,
     FEWEST_ITERATIONS,
-    N_FOLDS,
     SINGLE,
     STRENGTHS,
     ChosenStrength,
@@ -178,9 +176,8 @@ def out_of_fold(texts: Sequence[str], labels: Targets, n_labels: int, seed: int 
     """Return the log-probabilities of each text from a linear classifier that was fitted without the text's fold."""
     vectorizer, rows = _vectorize(texts, n_labels)
     folds, n_ngrams = stratified_folds(labels, seed), len(vectorizer.keys)
-    strength, _, logits = choose_strength(rows, labels, n_labels, n_ngrams, folds)
-    # With few texts, choose_strength() has already computed the logits of all folds.
-    for fold in range(1, N_FOLDS) if len(texts) > FEW_TEXTS else ():
+    strength, _, logits, checked = choose_strength(rows, labels, n_labels, n_ngrams, folds)
+    for fold in np.setdiff1d(folds, checked):
         others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         logits[own] = fit_coefficients(rows.take(others), labels[others], n_labels, n_ngrams, strength).logits(
             rows.take(own)
@@ -214,9 +211,9 @@ def _balancing(
     They are fitted on out-of-fold logits, since classifiers quickly overfit the texts of a rare label. Folds that
     `choose_strength` has not checked are checked now, but none is begun after the time `last`.
     """
-    logits, checked = chosen.logits, np.ones(len(labels), dtype=bool) if len(labels) <= FEW_TEXTS else folds == 0
-    for fold in range(1, N_FOLDS) if len(labels) > FEW_TEXTS else ():
-        if monotonic() > last:
+    logits, checked = chosen.logits, np.isin(folds, chosen.checked)
+    for fold in np.setdiff1d(folds, chosen.checked):
+        if monotonic() > last and checked.any():
             break
         others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         fitted = fit_coefficients(rows.take(others), labels[others], n_labels, n_ngrams, chosen.strength)
