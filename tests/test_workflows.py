@@ -260,6 +260,8 @@ def test_overfitting_is_detected_from_the_evaluations(trained_run: Path) -> None
         f'{{"step": 1, "nats per token": 1.0}}\n{{"step": {step}, "nats per token": 1.1}}\n'
     )
     assert train_workflow.is_over_fitted(run, 1)
+    run.append("metrics.jsonl", {"step": step, "nats per token": 1.1, "epoch": 0.5})
+    assert not train_workflow.is_over_fitted(run, 1), "the text has not been read once"
 
 
 @pytest.mark.parametrize(("budget", "n_evaluated"), [({"steps": 1}, 4), ({"minutes": 0.015}, 3)])

@@ -141,13 +141,17 @@ def command(
 
 def _questions(run: Path, text: str | None, target: str | None, device: str, *, needs_text: bool) -> "Questions":
     """Load the model and return its `Questions` about the text, which is read from standard input if needed."""
+    from penwright.classification.classifier import Classifier
     from penwright.cli.questions import Questions
     from penwright.inspection import Inspector
     from penwright.workflows.load import load
 
-    inspector = Inspector(load(run, device, "float32"))
+    application = load(run, device, "float32")
+    inspector = Inspector(application)
     if text is None and needs_text:
         text = _read_standard_input()
+    if isinstance(application, Classifier) and application.linear is not None:
+        warn("this is the Transformer alone. The classifier's answer also counts n-grams, so it can be different")
     for warning in inspector.warnings(text, target) if text is not None else ():
         warn(warning)
     return Questions(inspector, text or "", target)

@@ -106,9 +106,11 @@ class _Progress(Observer):
         speed = (state.targets - first_targets) / max(1e-9, state.seconds - first_seconds)
         left = (state.seconds - state.first_second) * (1 / max(1e-9, trainer.budget.progress) - 1)
         skipped = f"  {counted(state.skipped, 'step')} skipped (loss or gradient not finite)" if state.skipped else ""
+        loss = "" if self.mean_loss is None else f"  loss {self.mean_loss:.3f}"
+        pace = f"  {speed:,.0f} {trainer.unit}/s" if state.targets > first_targets else ""  # not after the first step
         return (
-            f"step {state.step:,}{of_total}  epoch {trainer.budget.epoch:.2f}  loss {self.mean_loss or 0.0:.3f}  "
-            f"{speed:,.0f} {trainer.unit}/s  {clock(state.seconds)} elapsed, {clock(left)} left{skipped}"
+            f"step {state.step:,}{of_total}  epoch {trainer.budget.epoch:.2f}{loss}{pace}  "
+            f"{clock(state.seconds)} elapsed, {clock(left)} left{skipped}"
         )
 
 

@@ -265,7 +265,8 @@ def fit(
         notify(observers, "said", warning)
     for baseline, value in _unbeaten(run, best.step, to_beat):
         more = "more text" if is_over_fitted(run, best.step) else "more minutes, or more text"
-        message = f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). The model has {value:.3f}"
+        has = f"has {value:.3f}" if best.step else f"has {value:.3f}, as before fine-tuning"
+        message = f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). The model {has}"
         notify(observers, "said", f"{message}, and needs {more}")
     if note := choose_precision(run, context):
         notify(observers, "said", note)
@@ -293,5 +294,6 @@ def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[tuple
 def is_over_fitted(run: Run, best_step: int) -> bool:
     """Return whether the held-out loss of the last checkpoint is clearly higher than that of the best."""
     records = run.records(METRICS)
+    is_read = not records or records[-1].get("epoch", 1.0) >= 1  # no text is overfitted before it was read once
     nats = {record["step"]: value for record in records for name, value in record.items() if name.startswith("nats")}
-    return bool(nats.get(run.last_step(), 0.0) > nats.get(best_step, inf) * (1 + OVER_FITTED))
+    return is_read and bool(nats.get(run.last_step(), 0.0) > nats.get(best_step, inf) * (1 + OVER_FITTED))
