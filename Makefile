@@ -21,7 +21,7 @@ demo: .venv/.demo
 	@echo "  penwright train YOUR_TEXT.txt"
 
 test: lint
-	$(BIN)/pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile
+	$(BIN)/pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder
 
 lint: .venv/.dev
 	$(BIN)/ruff format --check src tests benchmarks demo docs examples

@@ -20,6 +20,12 @@ check_types_of("penwright")
 settings.register_profile("the same", derandomize=True, deadline=None)
 settings.load_profile("the same")
 os.environ["PENWRIGHT_COMPILE"] = "off"  # tests start no background processes
+LONGEST = ("distributed", "page_studio", "compiled_steps", "train", "page_runs", "guide", "studio", "page", "openapi")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the files that take longest first, so that no process works on one of them alone at the end."""
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)
 
 
 @pytest.fixture(autouse=True)

@@ -19,20 +19,15 @@ SMALL: Table = {
     "tie_embeddings": "none",
     "zero_init_outputs": False,
 }
+LAYER_NORM: Table = {"norm": {"type": "layer"}, "bias": True}
 VARIANTS: dict[str, Table] = {
     "modern": {},
-    "sinusoidal": {"positions": {"type": "sinusoidal"}},
-    "learned": {"positions": {"type": "learned"}},
-    "no-positions": {"positions": {"type": "none"}},
-    "post-norm": {"norm_position": "post"},
-    "post-layer-norm": {"norm_position": "post", "norm": {"type": "layer"}, "bias": True},
-    "layer-norm": {"norm": {"type": "layer"}, "bias": True},
-    "grouped": {"n_kv_heads": 2},
-    "multi-query": {"n_kv_heads": 1},
-    "qk-norm": {"qk_norm": True},
-    "window": {"window": 3},
-    "window-learned": {"window": 5, "positions": {"type": "learned"}, "n_kv_heads": 2},
-    "tied": {"tie_embeddings": "all", "scale_embeddings": True},
+    "sinusoidal, post-norm": {"positions": {"type": "sinusoidal"}, "norm_position": "post"},
+    "learned, post-layer-norm": {"positions": {"type": "learned"}, "norm_position": "post", **LAYER_NORM},
+    "no positions, multi-query": {"positions": {"type": "none"}, "n_kv_heads": 1},
+    "grouped, qk-norm, window": {"n_kv_heads": 2, "qk_norm": True, "window": 3},
+    "learned, grouped, window": {"positions": {"type": "learned"}, "n_kv_heads": 2, "window": 5},
+    "tied, layer-norm": {"tie_embeddings": "all", "scale_embeddings": True, **LAYER_NORM},
 }
 
 

@@ -56,8 +56,7 @@ def test_every_variant_can_be_exported(
     generating_model: Callable[..., DecoderOnly], translating_model: Callable[..., EncoderDecoder], variant: Table
 ) -> None:
     with no_type_checks():
-        for part in ("one", "prompt"):
-            engine.exported(generating_model(VOCABULARY, **variant | {"n_layers": 1}), part)
+        engine.exported(generating_model(VOCABULARY, **variant | {"n_layers": 1}), "prompt")
         for part in ("many", "sources"):
             engine.exported(translating_model(VOCABULARY, **variant | {"n_layers": 1}), part)
 
@@ -96,15 +95,14 @@ def test_compiled_generator_matches_with_other_weights_and_growing_cache(
 ) -> None:
     settings = {"n_layers": 1, "context_length": 80, "n_kv_heads": 2, "qk_norm": True}
     other, model = generating_model(VOCABULARY, seed=1, **settings), generating_model(VOCABULARY, seed=2, **settings)
-    before = [logits_of(model, n_rows) for n_rows in (1, 3)]
-    monkeypatch.setattr(engine, "_parts", lambda _: ("one", "many", "prompt"))
+    before = logits_of(model, 1)
+    monkeypatch.setattr(engine, "_parts", lambda _: ("one", "prompt"))
     compile_without_type_checks(other)
     load, loaded = engine.load, []
     monkeypatch.setattr(engine, "load", lambda *what: loaded.append(load(*what)) or loaded[-1])
-    after = [logits_of(model, n_rows) for n_rows in (1, 3)]
-    assert len(loaded) == 3 and None not in loaded  # otherwise both ran uncompiled
-    for plain, compiled in zip(before, after, strict=True):
-        torch.testing.assert_close(compiled, plain, atol=1e-4, rtol=1e-4)
+    after = logits_of(model, 1)
+    assert len(loaded) == 2 and None not in loaded  # otherwise both ran uncompiled
+    torch.testing.assert_close(after, before, atol=1e-4, rtol=1e-4)
 
 
 @NEEDS_COMPILER
@@ -160,7 +158,7 @@ def logits_of(model: DecoderOnly, n_rows: int) -> torch.Tensor:
 def test_compiled_translator_matches_for_any_number_of_sources_and_beams(
     translating_model: Callable[..., EncoderDecoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = translating_model(VOCABULARY, n_layers=1, context_length=80)
+    model = translating_model(VOCABULARY, n_layers=1, context_length=80, n_kv_heads=2)
     shapes = [(1, 1), (2, 1), (1, 3), (3, 2)]
 
     def compute_logits() -> list[list[torch.Tensor]]:

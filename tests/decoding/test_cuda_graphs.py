@@ -99,6 +99,7 @@ def test_graphs_generate_the_same_texts(generate: Generate, use_graphs: Callable
     assert recorder.n_recorded >= 2 and recorder.n_replayed > 2 * recorder.n_recorded
 
 
+@pytest.mark.parametrize("generate", ["generator"], indirect=True)
 @pytest.mark.parametrize("record", [record_fails, replay_is_wrong, replay_does_nothing])
 def test_faulty_graphs_are_not_used(generate: Generate, use_graphs: Callable[[Record], None], record: Record) -> None:
     expected = generate()
@@ -107,6 +108,7 @@ def test_faulty_graphs_are_not_used(generate: Generate, use_graphs: Callable[[Re
         assert generate() == expected
 
 
+@pytest.mark.parametrize("generate", ["generator"], indirect=True)
 def test_no_graphs_are_recorded_on_a_cpu(generate: Generate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graphs, "record_cuda_graph", record_fails)
     with warnings.catch_warnings(action="error"):

@@ -59,6 +59,19 @@ OUTSIDE_BLOCKS = {"positions", "tie_embeddings", "scale_embeddings", "embedding_
 BLOCKS = [name for name, changes in VARIANTS.items() if not changes.keys() & OUTSIDE_BLOCKS]
 TASKS: tuple[Task, ...] = ("generate", "translate", "classify")
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
+# the variants that differ in positions, masks, keys or values
+ATTENTION = (
+    "modern",
+    "sinusoidal",
+    "learned",
+    "no-positions",
+    "post-layer-norm",
+    "grouped",
+    "multi-query",
+    "wide-heads",
+)
+ATTENTION += ("qk-layer-norm", "window", "first-token-pooler", "shallow-decoder")
+every_attention = pytest.mark.parametrize("variant", ATTENTION)
 every_task = pytest.mark.parametrize("task", TASKS)
 REAL = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
 
@@ -141,7 +154,7 @@ def test_gradients_reach_every_parameter(task: Task, variant: str) -> None:
     assert unreached == []
 
 
-@every_variant
+@every_attention
 @every_task
 def test_fused_kernel_computes_softmax_of_scaled_scores(task: Task, variant: str) -> None:
     model = build(task, variant)
@@ -172,7 +185,7 @@ def explicit_kernel(seen: list[Tensor]) -> Callable[[Tensor, Tensor, Tensor, Ker
     return kernel
 
 
-@every_variant
+@every_attention
 def test_decoder_only_sees_no_future(variant: str) -> None:
     model, tokens = decoder_of(variant), random_tokens(2, 9)
     changed = tokens.clone()
@@ -181,7 +194,7 @@ def test_decoder_only_sees_no_future(variant: str) -> None:
     assert not torch.allclose(model(changed)[:, 5], model(tokens)[:, 5])
 
 
-@every_variant
+@every_attention
 def test_decoder_sees_no_future_target_but_the_whole_source(variant: str) -> None:
     model, source, target = translator_of(variant), random_tokens(2, 7), random_tokens(2, 6)
     real = torch.ones_like(source, dtype=torch.bool)
@@ -194,7 +207,7 @@ def test_decoder_sees_no_future_target_but_the_whole_source(variant: str) -> Non
     assert not torch.allclose(model(other, real, target)[:, 0], expected[:, 0])
 
 
-@every_variant
+@every_attention
 def test_packed_documents_do_not_attend_to_each_other(variant: str) -> None:
     model, tokens = decoder_of(variant), random_tokens(1, 9)
     segments = torch.tensor([[0] * 4 + [1] * 5])
@@ -212,27 +225,27 @@ def test_packed_documents_equal_single_ones_with_relative_positions(variant: str
     torch.testing.assert_close(packed[:, 4:], model(tokens[:, 4:]))
 
 
-@every_variant
+@every_attention
 def test_source_padding_does_not_change_a_translation(variant: str) -> None:
     model, source, target = translator_of(variant), random_tokens(2, 7), random_tokens(2, 5)
     padded = model(source, REAL, target)
     torch.testing.assert_close(padded[1:], model(source[1:, :4], REAL[1:, :4], target[1:]))
 
 
-@every_variant
+@every_attention
 def test_padding_does_not_change_a_classification(variant: str) -> None:
     model, tokens = classifier_of(variant), random_tokens(2, 7)
     torch.testing.assert_close(model(tokens, REAL)[1:], model(tokens[1:, :4], REAL[1:, :4]))
 
 
-@every_variant
+@every_attention
 def test_padding_does_not_change_the_encoded_tokens(variant: str) -> None:
     model, tokens = classifier_of(variant), random_tokens(2, 7)
     alone = model.hidden(tokens[1:, :4], REAL[1:, :4])
     torch.testing.assert_close(model.hidden(tokens, REAL)[1:, :4], alone)
 
 
-@every_variant
+@every_attention
 @every_task
 def test_fully_padded_row_gives_no_nan(task: Task, variant: str) -> None:
     model, tokens, nothing = build(task, variant), random_tokens(2, 5), torch.zeros(2, 5, dtype=torch.bool)
@@ -248,7 +261,7 @@ def test_fully_padded_row_gives_no_nan(task: Task, variant: str) -> None:
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
-@every_variant
+@every_attention
 def test_cached_decoder_only_equals_the_full_pass(variant: str) -> None:
     model, tokens = decoder_of(variant), random_tokens(2, 9)
     cache, parts = model.new_cache(batch=2, capacity=9), []
@@ -258,7 +271,7 @@ def test_cached_decoder_only_equals_the_full_pass(variant: str) -> None:
     torch.testing.assert_close(torch.cat(parts, 1), model(tokens))
 
 
-@every_variant
+@every_attention
 def test_cached_decoder_only_equals_the_full_pass_for_ragged_rows(variant: str) -> None:
     model, lengths, tokens = decoder_of(variant), torch.tensor([5, 2, 4]), random_tokens(3, 8)
     cache = model.new_cache(batch=3, capacity=8)
@@ -272,7 +285,7 @@ def test_cached_decoder_only_equals_the_full_pass_for_ragged_rows(variant: str) 
             torch.testing.assert_close(logits[row, 0], model(tokens[row : row + 1, : at[row] + 1])[0, -1])
 
 
-@every_variant
+@every_attention
 def test_cached_encoder_decoder_equals_the_full_pass(variant: str) -> None:
     model, source, target = translator_of(variant), random_tokens(2, 7), random_tokens(2, 5)
     encoded = model.encode(source, REAL)
@@ -283,7 +296,7 @@ def test_cached_encoder_decoder_equals_the_full_pass(variant: str) -> None:
     torch.testing.assert_close(torch.cat(parts, 1), model(source, REAL, target))
 
 
-@every_variant
+@every_attention
 def test_selected_rows_continue_from_their_cache(variant: str) -> None:
     model, source, target = translator_of(variant), random_tokens(2, 7), random_tokens(2, 5)
     encoded, cache, rows = model.encode(source, REAL), model.new_cache(batch=2, capacity=5), torch.tensor([1, 1, 0])

@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from penwright.training.auto.machine import Machine
 from penwright.training.trainer import TOO_MANY_SKIPPED, StepReport, Trainer
 
 MakeTrainer = Callable[..., Trainer]
+OnAClock = Callable[..., tuple[Trainer, list[float]]]
 CPU = Machine(torch.device("cpu"), torch.float32, ())
 CPU_BFLOAT16 = CPU._replace(precision=torch.bfloat16)
 
@@ -146,20 +147,35 @@ def test_label_smoothing_raises_the_loss_of_a_confident_model(make_trainer: Make
     assert summed_loss(trainer.model, batch, 0.2) > summed_loss(trainer.model, batch, 0.0)
 
 
+@pytest.fixture
+def on_a_clock(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> OnAClock:
+    """A function that makes a trainer whose steps compute nothing, and the list with the seconds of its clock.
+
+    A step takes the seconds that `pace` returns for the trainer and the seconds so far.
+    """
+
+    def make(schedule: Table, minutes: int, pace: Callable[[Trainer, float], float]) -> tuple[Trainer, list[float]]:
+        trainer, seconds = make_trainer(schedule=schedule, training={"minutes": minutes, "steps": None}), [0.0]
+
+        def step() -> StepReport:
+            seconds[0] += pace(trainer, seconds[0])
+            factor = trainer.budget.rate_factor
+            trainer.state.step += 1
+            return StepReport(trainer.state.step, 0.0, 0.0, factor, 1)
+
+        monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: seconds[0])
+        monkeypatch.setattr(trainer, "_step", step)
+        return trainer, seconds
+
+    return make
+
+
 @pytest.mark.parametrize("later_seconds", [0.05, 0.1, 0.2, 0.4], ids=lambda pace: f"{pace}s")
 @pytest.mark.parametrize("schedule", [{"type": "wsd", "cooldown_fraction": 0.6}, {"type": "cosine"}])
 def test_minutes_budget_holds_when_steps_slow_down_or_speed_up(
-    later_seconds: float, schedule: Table, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+    later_seconds: float, schedule: Table, on_a_clock: OnAClock
 ) -> None:
-    trainer = make_trainer(schedule=schedule, training={"minutes": 1, "steps": None})
-    seconds, step = [0.0], trainer._step
-
-    def slow() -> StepReport:
-        seconds[0] += 0.1 if seconds[0] < 30 else later_seconds
-        return step()
-
-    monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: seconds[0])
-    monkeypatch.setattr(trainer, "_step", slow)
+    trainer, seconds = on_a_clock(schedule, 1, lambda _, now: 0.1 if now < 30 else later_seconds)
     factors = [report.factor for report in trainer.steps()]
     assert seconds[0] == pytest.approx(60, rel=0.05)
     assert max(abs(one - other) for one, other in pairwise(factors)) < 0.05
@@ -168,18 +184,10 @@ def test_minutes_budget_holds_when_steps_slow_down_or_speed_up(
 
 @pytest.mark.parametrize(("later_seconds", "n_steps"), [(0.1, 400), (0.05, 400), (1.0, 300)])
 def test_early_cooldown_follows_the_clock_and_never_runs_longer(
-    later_seconds: float, n_steps: int, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+    later_seconds: float, n_steps: int, on_a_clock: OnAClock
 ) -> None:
     half = {"type": "wsd", "cooldown_fraction": 0.5}
-    trainer = make_trainer(schedule=half, training={"minutes": 2, "steps": None})
-    seconds, step = [0.0], trainer._step
-
-    def slow() -> StepReport:
-        seconds[0] += 0.1 if trainer.state.step < 200 else later_seconds
-        return step()
-
-    monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: seconds[0])
-    monkeypatch.setattr(trainer, "_step", slow)
+    trainer, seconds = on_a_clock(half, 2, lambda each, _: 0.1 if each.state.step < 200 else later_seconds)
     for report in trainer.steps():
         if report.step == 200:
             assert trainer.budget.cool_down()
@@ -188,49 +196,31 @@ def test_early_cooldown_follows_the_clock_and_never_runs_longer(
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.05, 0.1])
-def test_short_cooldown_keeps_its_requested_fraction(
-    fraction: float, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    schedule = {"type": "wsd", "cooldown_fraction": fraction}
-    trainer, seconds = make_trainer(schedule=schedule, training={"minutes": 1, "steps": None}), count(0.0, 0.05)
+def test_short_cooldown_keeps_its_requested_fraction(fraction: float, on_a_clock: OnAClock) -> None:
+    trainer, _ = on_a_clock({"type": "wsd", "cooldown_fraction": fraction}, 1, lambda *_: 0.15)
     trainer.state.reserved_seconds = 0.1
-    monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: next(seconds))
     factors = [report.factor for report in trainer.steps()]
     assert sum(factor < 1 for factor in factors) / len(factors) == pytest.approx(fraction, abs=0.015)
 
 
-def test_slow_evaluations_leave_a_short_cooldown(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    half = {"type": "wsd", "cooldown_fraction": 0.5}
-    trainer, seconds = make_trainer(schedule=half, training={"minutes": 2, "steps": None}), [0.0]
-    step = trainer._step
-
-    def step_with_evaluation() -> StepReport:
-        seconds[0] += 60.0 if trainer.state.step == 120 else 0.1
+def test_slow_evaluations_leave_a_short_cooldown(on_a_clock: OnAClock) -> None:
+    def step_with_evaluation(trainer: Trainer, _: float) -> float:
         trainer.state.reserved_seconds = 60.0 if trainer.state.step >= 120 else 0.0
-        return step()
+        return 60.0 if trainer.state.step == 120 else 0.1
 
-    monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: seconds[0])
-    monkeypatch.setattr(trainer, "_step", step_with_evaluation)
+    trainer, _ = on_a_clock({"type": "wsd", "cooldown_fraction": 0.5}, 2, step_with_evaluation)
     factors = [report.factor for report in trainer.steps()]
     assert 130 < len(factors) <= 150 and factors[-1] < 0.15
 
 
-def test_steady_step_time_does_not_move_the_end(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, seconds = make_trainer(training={"minutes": 1, "steps": None}), count(0.0, 0.05)
-    monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: next(seconds))
-    assert {trainer.state.turn_step for _ in trainer.steps()} == {0}
+def test_steady_step_time_does_not_move_the_end(on_a_clock: OnAClock) -> None:
+    trainer, _ = on_a_clock({"type": "wsd"}, 1, lambda *_: 0.15)
+    assert {trainer.state.turn_step for _ in trainer.steps()} == {0} and trainer.state.ends_by_the_clock
 
 
-def test_stalled_machine_still_cools_down(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = make_trainer(schedule={"type": "wsd", "cooldown_fraction": 0.5}, training={"minutes": 1, "steps": None})
-    seconds, step = [0.0], trainer._step
-
-    def stalling() -> StepReport:
-        seconds[0] += 100 if trainer.state.step == 400 else 0.1
-        return step()
-
-    monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: seconds[0])
-    monkeypatch.setattr(trainer, "_step", stalling)
+def test_stalled_machine_still_cools_down(on_a_clock: OnAClock) -> None:
+    half = {"type": "wsd", "cooldown_fraction": 0.5}
+    trainer, _ = on_a_clock(half, 1, lambda each, _: 100 if each.state.step == 400 else 0.1)
     factors = [report.factor for report in trainer.steps()]
     assert 420 < len(factors) < 500 and factors[-1] < 0.1
     assert max(one - other for one, other in pairwise(factors)) < 0.2

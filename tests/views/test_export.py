@@ -43,8 +43,7 @@ def test_data_cannot_inject_markup_into_the_page() -> None:
     assert "x()" not in page
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+@pytest.mark.parametrize(("scheme", "width", "height"), [("light", 1440, 900), ("dark", 390, 844)])
 def test_every_view_opens_from_a_file_and_fits_the_screen(
     page_of_all_views: str, open_html: Callable[..., Any], scheme: str, width: int, height: int
 ) -> None:
