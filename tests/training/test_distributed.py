@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from socket import socket
@@ -20,7 +19,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.distributed import HashStore
+from typer.testing import CliRunner
 
+from penwright.cli.main import app
 from penwright.data.batches import TextBatch
 from penwright.errors import PenwrightError
 from penwright.run.checkpoints import DamagedCheckpoint, Record
@@ -54,7 +55,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the weights of every variant and number of ranks."""
     folder = tmp_path_factory.mktemp("trained")
     script = Path(__file__).with_name("rank_training.py")
-    done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, check=False, timeout=300)
+    command = [sys.executable, script, folder, "--steps", "6", *OPTIONS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -67,8 +69,8 @@ def max_weight_difference(one: Path, other: Path) -> float:
 
 
 @linux
-@pytest.mark.parametrize("name", ["muon ddp 2", "muon ddp 4", "muon fsdp 2", "muon fsdp 4"])
-def test_ranks_reach_the_weights_of_one_process_after_50_steps(trained: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["muon ddp 2", "muon fsdp 2", "muon fsdp 4"])
+def test_ranks_reach_the_weights_of_one_process(trained: Path, name: str) -> None:
     assert max_weight_difference(trained / name, trained / f"{name.split(maxsplit=1)[0]} 1") < 1e-5
 
 
@@ -93,7 +95,7 @@ def test_sharded_bfloat16_losses_are_close_to_one_process(trained: Path) -> None
 
 
 @linux
-@pytest.mark.parametrize("name", ["resumed 4 1", "resumed 4 2", "resumed 4 8", "resumed 2 1"])
+@pytest.mark.parametrize("name", ["resumed 4 1", "resumed 4 2", "resumed 2 4"])
 def test_run_resumes_with_another_number_of_ranks(trained: Path, name: str) -> None:
     assert max_weight_difference(trained / name, trained / "short 1") < 1e-5
 
@@ -257,10 +259,10 @@ def start(environment: dict[str, str], *options: object) -> Process:
     return subprocess.Popen([*PENWRIGHT, *map(str, options)], env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def wait_for_evaluation(run: Path, n: int) -> None:
-    """Wait until the run has been evaluated n times."""
+def wait_for_evaluation(run: Path) -> None:
+    """Wait until the run has been evaluated and saved."""
     until = monotonic() + 120
-    while monotonic() < until and (not run.exists() or len(Run(run).records("metrics.jsonl")) < n):
+    while monotonic() < until and not (run.exists() and Run(run).records("metrics.jsonl") and Run(run).checkpoints()):
         sleep(0.05)
 
 
@@ -270,105 +272,66 @@ def children_of(process: int) -> list[int]:
 
 @linux
 def test_ctrl_c_saves_and_run_resumes_with_fewer_processes(
-    text: Path, environment: dict[str, str], tmp_path: Path
+    text: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
     often = ["--set", "training.evaluate_every=20"]
     process = start(environment, text, "--run", run, "--steps", 100_000, *OPTIONS, *often, "--processes", 2)
-    wait_for_evaluation(run, 1)
+    wait_for_evaluation(run)
     process.send_signal(signal.SIGINT)
     stderr = process.communicate(timeout=120)[1]
     assert process.returncode == 130, stderr
     assert stderr.count("everything is saved") == 1 and "parallelism: ddp" in stderr and "Traceback" not in stderr
     last = Run.open(run).last_step()
     assert 20 <= last < 100_000
-    resumed = start(environment, "--resume", run, "--steps", 3)
-    stderr = resumed.communicate(timeout=120)[1]
-    assert resumed.returncode == 0 and "trained with 2 processes; with 1" in stderr
+    monkeypatch.setenv("PENWRIGHT_CACHE", environment["PENWRIGHT_CACHE"])
+    resumed = CliRunner().invoke(app, ["train", "--resume", str(run), "--steps", "3"])
+    assert resumed.exit_code == 0 and "trained with 2 processes; with 1" in resumed.stderr
     assert Run.open(run).last_step() == last + 3
 
 
 @linux
-def test_sharded_run_is_saved_and_resumed_by_the_command(
+def test_killed_rank_restarts_all_ranks_of_a_sharded_run(
     text: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    run, sharded = tmp_path / "run", ["--set", "training.parallelism=fsdp", "--processes", 2]
-    for start_or_resume in ([text, "--run", run, *OPTIONS, *sharded], ["--resume", run, "--processes", 2]):
-        stderr = start(environment, *start_or_resume, "--steps", 3).communicate(timeout=120)[1]
-        assert "parallelism: fsdp" in stderr and "Traceback" not in stderr
-        newest, warnings = Run.open(run).newest()
-        assert not warnings and (newest.folder / "training-00001-of-00002.safetensors").exists()
-    assert newest.step == 6 and not list((run / "checkpoints").glob("*.tmp-*"))
+    run, n_steps = tmp_path / "run", 50
+    sharded = ["--set", "training.parallelism=fsdp", "--set", "training.evaluate_every=10", "--processes", 2]
+    process = start(environment, text, "--run", run, "--steps", n_steps, *OPTIONS, *sharded, "--max-restarts", 1)
+    wait_for_evaluation(run)
+    ranks = children_of(process.pid)
+    os.kill(ranks[1], signal.SIGKILL)
+    stderr = process.communicate(timeout=120)[1]
+    assert process.returncode == 0, stderr
+    assert stderr.count("resuming from step") == 1 and "parallelism: fsdp" in stderr and "Traceback" not in stderr
+    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+    newest, warnings = Run.open(run).newest()
+    assert newest.step == n_steps and not warnings
+    assert (newest.folder / "training-00001-of-00002.safetensors").exists()
+    assert not list((run / "checkpoints").glob("*.tmp-*"))
 
 
 @linux
-def test_killed_rank_restarts_all_ranks_then_ends_the_run(
-    text: Path, environment: dict[str, str], tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    options = ["--steps", 100_000, *OPTIONS, "--set", "training.evaluate_every=20", "--max-restarts", 1]
-    process = start(environment, text, "--run", run, *options, "--processes", 2)
-    for victim in (0, 1):
-        wait_for_evaluation(run, 1)
-        (run / "metrics.jsonl").rename(tmp_path / f"before {victim}")
-        ranks = children_of(process.pid)
-        os.kill(ranks[victim], signal.SIGKILL)
-    stderr = process.communicate(timeout=60)[1]
-    assert process.returncode == 1
-    assert stderr.count("resuming from step") == 1, stderr
-    assert "rank 1 of 2" in stderr and "ended by SIGKILL" in stderr and f"--resume {run} --processes 2" in stderr
-    assert "Traceback" not in stderr and not any(Path(f"/proc/{rank}").exists() for rank in ranks)
-
-
-@pytest.fixture
-def start_nodes(text: Path, environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., list[Process]]]:
-    """Return a function that starts two torchrun agents, as on two machines with a cache each."""
+def test_both_nodes_restart_though_only_one_counts_it(text: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    """Start two agents of torchrun, as on two machines that share a disk, but not the cache."""
     with socket() as probe:
         probe.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
-    torchrun = ["torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d"]
-    torchrun += ["--rdzv-endpoint", endpoint, "--rdzv-id", "job"]
-    started = []
-
-    def start_both(folders: Sequence[str], steps: int, *extra: object, restarts: int = 0) -> list[Process]:
-        train = ["-m", "--", "penwright", "train", "rhyme.txt", "--run", "run", "--steps", steps, *OPTIONS, *extra]
-        for node, name in enumerate(folders):
-            folder = tmp_path / name
-            folder.mkdir(exist_ok=True)
-            (folder / "rhyme.txt").write_bytes(text.read_bytes())
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--max-restarts", "2"]
+    command += ["-m", "--", "penwright", "train", str(text), "--run", "run", "--steps", "400", *map(str, OPTIONS)]
+    run, nodes = tmp_path / "run", []
+    try:
+        for node in range(2):
             env = {**environment, "PENWRIGHT_CACHE": str(tmp_path / f"cache {node}"), "OMP_NUM_THREADS": "1"}
-            command = [sys.executable, "-m", *torchrun, "--max-restarts", restarts, *train]
-            started.append(
-                subprocess.Popen(list(map(str, command)), env=env, cwd=folder, stderr=subprocess.PIPE, text=True)
-            )
-        return started
-
-    yield start_both
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-@linux
-def test_two_nodes_train_one_run(start_nodes: Callable[..., list[Process]], tmp_path: Path) -> None:
-    nodes = start_nodes(["node 0", "node 1"], 6)
-    stderr = [process.communicate(timeout=150)[1] for process in nodes]
-    assert [process.returncode for process in nodes] == [0, 0], stderr
-    assert "".join(stderr).count("Done.") == 1
-    runs = [path for path in tmp_path.glob("node */run") if Run(path).checkpoints()]
-    assert len(runs) == 1, "rank 0 writes"
-    assert Run.open(runs[0]).newest()[0].state()["processes"] == 2
-
-
-@linux
-def test_both_nodes_restart_though_only_one_counts_it(
-    start_nodes: Callable[..., list[Process]], tmp_path: Path
-) -> None:
-    nodes = start_nodes(["shared", "shared"], 400, "--set", "training.evaluate_every=40", restarts=2)
-    run = tmp_path / "shared" / "run"
-    wait_for_evaluation(run, 1)
-    os.kill(children_of(nodes[1].pid)[0], signal.SIGKILL)
-    stderr = [process.communicate(timeout=150)[1] for process in nodes]
+            evaluated = [*command, "--set", "training.evaluate_every=40"]
+            nodes.append(subprocess.Popen(evaluated, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True))
+        wait_for_evaluation(run)
+        os.kill(children_of(nodes[1].pid)[0], signal.SIGKILL)
+        stderr = [process.communicate(timeout=150)[1] for process in nodes]
+    finally:
+        for process in nodes:
+            process.kill()
+            process.wait()
     assert [process.returncode for process in nodes] == [0, 0], stderr
     assert "".join(stderr).count("resuming from step") == 1
     assert Run.open(run).last_step() == 400
