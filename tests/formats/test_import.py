@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import string
 import struct
 from pathlib import Path
 
@@ -278,6 +279,20 @@ def test_vocab_txt_tokenizes_as_transformers(tmp_path: Path) -> None:
     ours = read_tokenizer(tmp_path, {}, "classify", None)
     for text in [*TEXTS, "Thé CATS unaffable 12", ""]:
         assert [ours.start_id, *ours.encode(text), ours.end_id] == theirs(text)["input_ids"]
+
+
+@pytest.mark.parametrize(("epochs", "rate"), [(0.5, 0.0), (4, 0.1)])
+def test_imported_encoder_gets_dropout_if_it_reads_texts_often(tmp_path: Path, epochs: float, rate: float) -> None:
+    folder, table = tmp_path / "bert", tmp_path / "labels.tsv"
+    save_model(transformers.BertModel(transformers.BertConfig(**SMALL, vocab_size=40)), folder)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *string.ascii_lowercase]
+    (folder / "vocab.txt").write_text("\n".join([*pieces, *(f"##{letter}" for letter in "abcdefghi")]) + "\n", "utf-8")
+    import_model(str(folder), tmp_path / "run")
+    rows = [f"{label}\t{letter} {label}" for letter in string.ascii_lowercase for label in ("good", "bad")]
+    table.write_text("\n".join(["label\ttext", *rows]) + "\n", encoding="utf-8")
+    tables = {"data": {"train": [str(table)]}, "finetuning": {"base": str(tmp_path / "run")}}
+    model = prepare({"task": "classify", **tables, "training": {"epochs": epochs}}).plan.recipe.model
+    assert (model.dropout, model.attention_dropout) == (rate, rate)
 
 
 def test_vocab_json_and_merges_tokenize_as_transformers(llama: Path, tmp_path: Path) -> None:

@@ -200,6 +200,16 @@ def test_many_epochs_get_more_dropout() -> None:
     assert rates == sorted(set(rates)) and rates[0] == 0.0
 
 
+@pytest.mark.parametrize(("epochs", "rate"), [(0.6, 0.0), (3.0, 0.1)])
+def test_pretrained_encoder_gets_no_dropout_for_texts_read_once(epochs: float, rate: float) -> None:
+    size = {"d_model": 384, "n_heads": 12, "n_layers": 1}
+    tables = {"tokenizer": {"type": "imported", "vocab_size": 30_000}, "finetuning": {"base": "runs/bert"}}
+    model = plan_for(REVIEWS, **tables, model=size, training={"epochs": epochs}).recipe.model
+    assert (model.dropout, model.attention_dropout) == (rate, rate)
+    model = plan_for(REVIEWS, **tables, model=size | {"dropout": 0.2}, training={"epochs": epochs}).recipe.model
+    assert (model.dropout, model.attention_dropout) == (0.2, rate)
+
+
 def test_missing_budget_becomes_chosen_minutes() -> None:
     plan = plan_for(SHAKESPEARE)
     assert plan.recipe.training.minutes and "training.minutes" in {choice.key for choice in plan.choices}

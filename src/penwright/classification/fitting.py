@@ -135,8 +135,7 @@ def choose_strength(
     """Choose the regularization strength with the lowest loss on texts that were left out of the fit.
 
     Normally, only one fold is left out. If there are at most FEW_TEXTS texts, each fold is left out once, because a
-    single fold would be too small for a reliable choice. A fit reads at most
-    MANY_TEXTS texts.
+    single fold would be too small for a reliable choice. A fit reads at most MANY_TEXTS texts.
     """
     n_checked = int(folds.max(initial=0)) + 1 if rows.n_rows <= FEW_TEXTS else 1
     parts = [(_some(np.flatnonzero(folds != fold)), np.flatnonzero(folds == fold)) for fold in range(n_checked)]

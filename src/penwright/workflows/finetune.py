@@ -45,6 +45,8 @@ def with_base(settings: Table) -> Table:
     chosen = {"ngrams", "balanced", "problem_type", "text_pairs"}
     if not base.recipe.tokenizer.is_pretrained:
         chosen |= {"dropout"}  # a pretrained model keeps its own dropout, which is 0 for most language models
+    elif settings["task"] == "classify" and base.recipe.task in ("classify", "encode"):
+        chosen |= {"dropout", "attention_dropout"}  # the plan chooses them by the number of epochs
     if settings["task"] != base.recipe.task:
         chosen |= {"token_dropout", "n_decoder_layers"}
     model = base.recipe.model.model_dump(exclude_none=True, exclude=chosen)

@@ -183,6 +183,11 @@ class _Planner:
 
     def _choose_regularisation(self) -> None:
         model = self.choices.section("model")
+        if self.facts.task == "classify" and self._is_pretrained:
+            is_read_once = self.capacity.epochs < 1
+            rate, reason = (0.0, "no text is read twice (measured)") if is_read_once else (0.1, "as in BERT")
+            self._suggest("model.dropout", rate, reason)
+            self._suggest("model.attention_dropout", rate, reason)
         if "dropout" not in model and (model.get("size") is None or model["size"] in LADDER):
             self._suggest("model.dropout", *self._dropout())
         if self.facts.task == "classify" and not self._is_taught and self.capacity.epochs >= MANY_EPOCHS:
