@@ -48,7 +48,7 @@ WORTH_THREADS: dict[Part, float] = {  # minimum number of parameters for multith
 # Minimum number of parameters for multithreading an uncompiled int8 step of one row; packed copies of weights count.
 WORTH_THREADS_INT8 = 100_000_000
 
-KINDS: dict[Part, type[ModelPart]] = {  # the module of each part; all other parts use DecodeStep
+KINDS: dict[Part, type[ModelPart]] = {  # modules of special parts; all other parts use DecodeStep
     "prompt": PromptStep,
     "sources": EncodeStep,
     "best": TopKStep,

@@ -232,7 +232,7 @@ class Run(CheckpointFolder):
 
 
 def require_unused(folder: Path) -> None:
-    """Raise PenwrightError if the folder is in use and cannot become a new run."""
+    """Raise PenwrightError if the folder cannot be used for a new run, because it has other content."""
     if os.path.lexists(folder) and not folder.is_dir():
         raise PenwrightError(f"{folder} is a file. Choose a different --run")
     if folder.exists() and not _is_reusable(folder):

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 Kind = Literal["characters", "bytes", "bpe", "unigram"]
 Table = Mapping[str, Any]
 PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
-SPECIALS = [PAD, START, END]  # <unk> exists only in character vocabularies, as a piece of the model
+SPECIALS = [PAD, START, END]  # <unk> exists only in character vocabularies, where it is an ordinary token
 # GPT-2's pattern, except that a combining mark (an accent, or a vowel sign of Hebrew, Arabic, Hindi or Thai) does not
 # end a word.
 MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"

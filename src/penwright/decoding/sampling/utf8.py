@@ -58,7 +58,7 @@ class Utf8Rules:
     @classmethod
     @lru_cache(16)
     def of(cls, tokenizer: Tokenizer, banned: tuple[int, ...]) -> "Utf8Rules":
-        """Return the rules of a tokenizer's vocabulary."""
+        """Return the rules that keep texts of this tokenizer's vocabulary valid UTF-8."""
         tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
         return cls(tokens, banned, tokenizer.end_id)
 

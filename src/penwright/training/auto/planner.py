@@ -240,7 +240,10 @@ class _Planner:
 
     def _token_dropout(self) -> tuple[float, str]:
         if self._is_taught:
-            return 0.45, "lower than without teachers, because teachers also see only the remaining tokens (measured)"
+            return (
+                0.45,
+                "lower than without teachers, because teachers also see only the tokens that are kept (measured)",
+            )
         return 0.6, "makes predictions depend on several words; accuracy rose by a point in half the time (measured)"
 
     def _choose_optimizer(self) -> None:
