@@ -53,12 +53,12 @@ class Languages(NamedTuple):
 class Sides(NamedTuple):
     """The languages in the names of two files, and whether the target file comes first."""
 
-    names: tuple[str, str]  # language codes; "" if only the roles are known
+    names: tuple[str, str]  # language codes; "" if the names only tell source from target
     is_target_first: bool
 
 
 def languages_between(names: Sequence[str]) -> Languages | None:
-    """Return the languages of a corpus, from the names of its two sides; None if a language is unknown."""
+    """Return the languages of a corpus, given the names of its source and target; None if one is unknown."""
     codes = [_code(name) for name in names]
     return Languages(*codes) if len(codes) == 2 and all(codes) else None
 
@@ -118,7 +118,7 @@ def requested_languages(data: DataSettings) -> Languages | None:
 
 
 def checked_languages(named: Languages | None, pairs: Iterable[tuple[str, str]]) -> Languages | None:
-    """Return the languages in the order of the texts: the names are swapped if the wrong side is in English.
+    """Return the languages in the order of the texts: swap them if English words show that `named` is reversed.
 
     A file name such as spa-eng.tsv has the names of the languages, but not always in the order of the columns.
     """

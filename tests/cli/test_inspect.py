@@ -206,7 +206,7 @@ def test_parts_paths_and_patching_are_explained_and_exported(penwright, runs: Pa
         (["-o", "view.gif"], "-o writes .html, .svg or .png"),
         (["-o", "view.svg"], "one picture. Select a single view"),
         (["--lens", "--rollout", "-o", "view.svg"], "one picture. Select a single view"),
-        (["--beams", 3, "-o", "view.svg"], "only a translator searches with beams"),
+        (["--beams", 3, "-o", "view.svg"], "only a translator uses beam search"),
         (["--ablate", "each", "-o", "view.html"], "--ablate each cannot be drawn"),
         (["-o", "nowhere/view.html"], "cannot be written"),
     ],

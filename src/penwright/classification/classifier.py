@@ -89,8 +89,8 @@ class Classifier:
     def classify(self, texts: str | Sequence[str | tuple[str, str]]) -> list[Classification]:
         """Classify each text, and return the classifications in order. For a single text, the list has one item.
 
-        If the model reads pairs, each text is a tuple of two texts, or one with a tab between them. A blank text, or a
-        pair with one, gets no label.
+        If the model reads pairs, each item is a tuple of two texts, or a string with a tab between the two. A blank
+        text, or a pair with a blank text, gets no label.
         """
         if not self.labels:
             raise UsageError(

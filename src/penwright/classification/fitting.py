@@ -61,10 +61,10 @@ class SparseRows(NamedTuple):
         return len(self.offsets) - 1
 
     def dot(self, matrix: Float[Tensor, "columns width"]) -> Float[Tensor, "rows width"]:
-        """Return the product with a dense matrix.
+        """Multiply these rows by a dense matrix.
 
-        The product is computed by a weighted embedding bag, which uses all cores on every platform. PyTorch's sparse
-        matrices use several cores only with MKL.
+        This uses a weighted embedding bag, which runs on all cores on every platform. PyTorch's sparse matrices use
+        several cores only with MKL.
         """
         return F.embedding_bag(
             self.columns,

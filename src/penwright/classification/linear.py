@@ -37,7 +37,7 @@ MOST_WEIGHTS = 1 << 22  # maximum number of weights (n-grams x labels)
 SMALL_CORPUS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
 PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated, in characters
 ENOUGH_EVALUATIONS = 60  # minimum number of loss evaluations per fit; if time is too short, a fit uses fewer texts
-SMALLEST_SCALE = 0.01  # lower bound of the scale by which the initial weights of a new fit are divided
+SMALLEST_SCALE = 0.01  # minimum divisor for removing the balancing scale from the initial weights of a new fit
 SEARCH_SHARE = 0.6  # after vectorizing, tuning the regularization may take this share of the remaining time
 # The names of the tensors in a file. The prefix marks the classifier that was fitted on all texts.
 NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"
@@ -122,7 +122,7 @@ class LinearClassifier(NamedTuple):
     def outputs(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"]:
         """Return the log-probability of each label, in double precision.
 
-        A multi-label classifier returns the logits of the labels. A regression returns the standardized score.
+        A multi-label classifier returns the logits of the labels. A regression model returns the standardized score.
         """
         if not texts:
             return torch.zeros(0, len(self.coefficients.bias), dtype=torch.double)
@@ -206,9 +206,9 @@ def _balancing(
     chosen: ChosenStrength,
     last: float,
 ) -> Weights:
-    """Return the weight of the log label shares and the scale of the logits, fitted for balanced probabilities.
+    """Fit the weight of the log label shares and the scale of the logits, with all labels counted equally.
 
-    They are fitted on out-of-fold logits, since classifiers quickly overfit the texts of a rare label. Folds that
+    The fit uses out-of-fold logits, since classifiers quickly overfit the texts of a rare label. Folds that
     `choose_strength` has not checked are checked now, but none is begun after the time `last`.
     """
     logits, checked = chosen.logits, np.isin(folds, chosen.checked)

@@ -158,7 +158,7 @@ def _questions(run: Path, text: str | None, target: str | None, device: str, *, 
 
 
 def _asked(about: "Questions", options: Mapping[str, Any], position: int | None, patch_kind: str) -> "list[Question]":
-    """Return the questions that the options select."""
+    """Return the questions about the model that the command-line options ask."""
     ask: Mapping[str, Callable[[Any], Question]] = {
         "top": about.likeliest,
         "sort": about.heads,

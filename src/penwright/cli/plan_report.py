@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penwright.workflows.plan import Prepared
 
 Form = Literal["plan", "json", "recipe"]  # what to print in a dry run, which does not train
-LONGEST_SIDE = 100  # maximum number of characters per side of an example in the preview
+LONGEST_SIDE = 100  # in the preview, a text, source, target or label is cut to this many characters
 FEW_EXAMPLES = 50  # number of labelled texts below which a warning is printed
 RARE = 0.1  # --balance is advised if the rarest label has at most this fraction of an equal share of the texts
 FEW_BYTES = 20_000  # size of the training text, in bytes, below which a warning is printed

@@ -23,7 +23,7 @@ from penwright.training.trainer import StepReport, Trainer
 ASCII_STAND_INS = str.maketrans("━▁▂▃▄▅▆▇█░▒▓…→←↵␣⟨⟩", "-_.:-=+*#.:%~><|_<>")
 SPARKS = "▁▂▃▄▅▆▇█"
 LOG_EVERY = 15.0  # seconds between log lines
-SHOWN = 400  # maximum number of characters to print per part of a sample
+SHOWN = 400  # maximum number of characters to print of a prompt, a completion or a reference
 
 
 class SafeConsole(Console):

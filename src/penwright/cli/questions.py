@@ -231,7 +231,7 @@ def draw_paths(result: Paths, console: Console) -> Drawn:
 
 
 def draw_patching(result: Sequence[Patching], console: Console) -> Drawn:
-    """Draw the share of the original preference that each activation patch restores: one table for each part."""
+    """Draw a table for each part of the model: the share of the original preference that each patch restores."""
     for part in result:
         yield Text(str(part))
         heads = [f"head {number}" for number in range(part.restored.shape[1])]

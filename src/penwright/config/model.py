@@ -1,4 +1,4 @@
-"""Settings of a Transformer: its sizes, and the variant of each part."""
+"""Settings of a Transformer: its sizes, and the variant of each component."""
 
 from typing import Annotated, Any, Literal
 

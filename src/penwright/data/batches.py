@@ -239,5 +239,5 @@ class MixedBatches(Batches[AnyBatch]):
         return self.old.batch(n_old) if int((number + 1) * self.share) > n_old else self.new.batch(number - n_old)
 
     def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:
-        """Yield the examples of the new corpus once."""
+        """Yield each example of the new corpus once, in a fixed order."""
         yield from self.new.in_order(one_in)

@@ -192,7 +192,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         token_dropout: TokenDropout | None = None,
         targets: Float[Tensor, "values n_labels"] | None = None,
     ):
-        """Batch the texts. `batch_tokens` is the number of tokens before token dropout.
+        """Batch the texts. `batch_tokens` is the number of tokens per batch, before token dropout.
 
         A text with label id i has the targets `targets[i]`; if `targets` is None, the label id itself is the target.
         """

@@ -180,7 +180,7 @@ def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
 
 
 def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
-    """Return the rule that drops training conversations with a held-out prompt."""
+    """Return the rule that drops training conversations whose prompt is also held out."""
     return "prompt is also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
 
 

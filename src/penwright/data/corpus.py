@@ -50,7 +50,7 @@ class Labelled(NamedTuple):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The classes of the text."""
+        """The labels of the text, as a tuple."""
         return tuple(self.label.split(BETWEEN_LABELS))
 
 
@@ -68,7 +68,7 @@ class Columns:
     source: str | int | None = None
     target: str | int | None = None
     text: tuple[str | int, ...] | str | int | None = None  # text columns; more than two are joined by a space
-    text_pairs: bool | None = None  # read two text columns as a pair, instead of joining them; None: if there are two
+    text_pairs: bool | None = None  # True: read a pair of texts; False: join the columns; None: a pair if there are two
     label: str | int | None = None
     label_kind: LabelKind | None = None  # the kind of labels; None: detect it
     group: str | int | None = None  # column; rows with the same value in it are held out together
@@ -128,7 +128,7 @@ class Corpus(Generic[Example]):
     fingerprint: str
     report: Report
     label_counts: Mapping[str, int] = field(default_factory=dict)  # number of training texts per label, in label order
-    names: tuple[str, ...] = ()  # names of the two sides, if all files agree
+    names: tuple[str, ...] = ()  # names of the two columns or languages, if all files agree
     roles: Roles = field(default_factory=dict)  # the columns that were chosen, if all files agree
     label_kind: LabelKind | None = None  # the kind of labels; None unless the corpus is labelled
     text_pairs: bool = False  # whether each text is a pair of texts
@@ -204,8 +204,8 @@ class Source(Generic[Item]):
     place: Callable[[int], str]  # describes the location of an item
     choice: str = ""  # description of the chosen columns; part of the corpus fingerprint
     names: tuple[str, ...] = ()  # names of the two sides: columns or languages
-    remark: str = ""  # remark on parts that were not read
-    roles: Roles = field(default_factory=dict)  # the chosen columns of each role
+    remark: str = ""  # remark on parts of the files that were not read
+    roles: Roles = field(default_factory=dict)  # the chosen columns for each role
     label_kind: LabelKind | None = None  # the kind of labels; None unless the items are labelled texts
     text_pairs: bool = False  # whether each text is a pair of texts
     groups: Callable[[], Iterator[str]] | None = None  # yields the group of each item; None: items have no groups
@@ -258,7 +258,7 @@ class Sources(Generic[Item]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks on the columns chosen in each file, and on parts that were not read."""
+        """Remarks on the columns chosen in each file, and on parts of the files that were not read."""
         chosen = [f"{source.files[0].path}: {source.choice}" for source in self.each if source.choice]
         return (*chosen, *(line for source in self.each for line in source.remark.splitlines()))
 

@@ -59,7 +59,7 @@ CANDIDATES = [
     *("cp932", "euc_jp", "gb18030", "big5", "big5hkscs", "cp949"),
 ]
 CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and -1252; rare in the languages that use -1252
-TURKISH = b"\xfd"  # ı in Windows-1254 (40 % of the non-ASCII letters in Turkish); ý in -1252 (rare even in Icelandic)
+TURKISH = b"\xfd"  # ı in Windows-1254: 40 % of the non-ASCII letters in Turkish; ý in -1252: rare even in Icelandic
 BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # in no encoding does a byte below 0x30 continue a character
 HEAD, SAMPLE = 1 << 16, 1 << 15  # number of bytes for recognizing text, and for guessing an encoding
 MAX_STRANGENESS = 0.4  # maximum mess ratio of a text (see charset_normalizer); even a pangram must pass

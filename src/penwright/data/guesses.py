@@ -93,7 +93,7 @@ def likely_labels(profiles: Profiles, without: Collection[int] = ()) -> list[Pro
 
 
 def _may_be_label(profile: Profile) -> bool:
-    """Return whether a column could hold labels: few different values, all short, and not on a scale."""
+    """Return whether a column could hold labels: few different values, all short, and no numbers on a scale."""
     few = profile.kind in (TEXT, NUMBERS) or (profile.kind == IDENTIFIERS and len(profile.values) <= FEW)
     return few and profile.are_labels and not profile.is_scale
 

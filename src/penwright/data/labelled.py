@@ -197,7 +197,7 @@ def _check_number_of_labels(rows: Rows, keep: Mask, *, is_requested: bool) -> No
         return
     _, label = next(rows.read(keep))
     advice = (
-        "Each class needs several texts to learn from"
+        "A class can be learned only from several texts"
         if is_requested
         else f"If the label column is right, confirm it: --set {_label_setting(rows)}; if not, choose a different one"
     )
@@ -252,7 +252,7 @@ def _without_lost_labels(rows: Rows, keep: Mask, chosen: Mask) -> Mask:
 
 
 def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
-    """Return the rule that drops training rows with a held-out text."""
+    """Return the rule that drops training rows whose text is also held out."""
     return "text is also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
 
 

@@ -48,7 +48,7 @@ def with_tidy_labels(table: Table, texts: Sequence[int], label: int, columns: Co
         if columns.text_pairs and text.count(BETWEEN_TEXTS) != 1 and text:
             yield BLANK_IN_PAIR
             continue
-        text = text.replace("\t", " ") if columns.text_pairs else text  # users put a tab between the texts of a pair
+        text = text.replace("\t", " ") if columns.text_pairs else text  # in user input, a tab separates the two texts
         if found in tidy:
             pass
         elif problem_type == "multi_label_classification":

@@ -195,7 +195,7 @@ def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
 
 
 def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
-    """Return the rule that drops training pairs with a held-out source or target."""
+    """Return the rule that drops training pairs whose source or target is also held out."""
 
     def leaks(_: Mask) -> Mask:
         sides = (rows.first_hashes, where.first_hashes), (rows.second_hashes, where.second_hashes)

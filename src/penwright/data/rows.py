@@ -48,7 +48,7 @@ BATCH = 8192  # number of rows measured at a time
 
 @dataclass(frozen=True)
 class Rows(Sources[TwoSides]):
-    """The lengths and hashes of all rows of some sources: 33 bytes per row, however long the text."""
+    """The lengths and hashes of all rows of a list of sources: 33 bytes per row, however long the text."""
 
     reasons: Mapping[str, int]  # maps each reason why a row can be broken to its error code
     first_hashes: Hashes
@@ -129,7 +129,7 @@ def clean(rows: Rows, rules: Sequence[Rule], keep: Mask | None = None) -> tuple[
 
 
 def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
-    """Return the rules that apply to pairs, labelled texts and conversations alike."""
+    """Return the cleaning rules that apply to pairs, labelled texts and conversations alike."""
     most = cleaning.max_characters
     rules: list[Rule] = [
         *broken_rules(rows.broken, rows.reasons),
@@ -150,7 +150,7 @@ class RowKind(Generic[Example]):
     rules: Callable[[Rows, Cleaning], list[Rule]]  # returns the rules for dropping rows
     check: Callable[[Rows, Mask, ReadingOptions], list[str]]  # returns notes on the kept rows, or raises PenwrightError
     hold_out: Callable[[Rows, Mask, ReadingOptions], Mask]  # selects the held-out rows among the kept rows
-    leak_rule: Callable[[Rows, Rows, Mask], Rule]  # returns the rule that drops training rows with held-out text
+    leak_rule: Callable[[Rows, Rows, Mask], Rule]  # returns the rule that drops leaked training rows
     part: Callable[[Rows, Mask], CorpusPart[Example]]
 
 

@@ -17,7 +17,7 @@ from penwright.errors import PenwrightError
 from penwright.storage import CACHE_ADVICE, MOST_IN_SMALL, identity_of, locked, read_json, remember, sha256_of
 
 FORMAT_VERSION = 2  # version 1 had no checksum of store.json
-LARGE = 256 << 20  # size in bytes from which a file is not read again to verify it, unless it has changed
+LARGE = 256 << 20  # a file of at least this many bytes is verified again only if it has changed
 
 
 class ColumnSummary(TypedDict):
@@ -89,7 +89,7 @@ class TokenStore:
 
 
 def _sha256(path: Path, known: str | None = None) -> str:
-    """Return the SHA-256 of a file. That of a large file is kept until the file changes, and may already be known."""
+    """Return the SHA-256 of a file: `known`, if given. The hash of a large file is cached until the file changes."""
     if path.stat().st_size < LARGE:
         return known or sha256_of(path)
     return str(remember(["sha256", *identity_of(path)], lambda: {"sha256": known or sha256_of(path)})["sha256"])

@@ -168,12 +168,12 @@ class _TextColumn:
         if not self._offsets.size:
             self._offsets.write(np.zeros(1, np.int64).tobytes())
         self._n_tokens, self._n_bytes = progress.counts.get(name, (0, 0))
-        self._chunks: list[str | tuple[str, ...]] = []  # the pieces of a conversation form a single chunk
-        self._row_ends: list[int] = []  # number of chunks up to the end of each row
+        self._chunks: list[str | tuple[str, ...]] = []  # all pieces of a conversation form a single chunk
+        self._row_ends: list[int] = []  # for each row, the number of chunks up to its end
         self._n_waiting = self._n_batches = 0
         self._n_processes = n_processes
         self._processes: EncodingProcesses | None = None
-        # For each batch in progress: number of chunks up to the end of each row, number of UTF-8 bytes, tokens.
+        # For each batch in progress: its `_row_ends`, its size in UTF-8 bytes, and a future for its tokens.
         self._encoding: deque[tuple[list[int], int, Future[Ragged]]] = deque()
 
     def add(self, cell: Cell) -> None:

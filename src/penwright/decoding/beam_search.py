@@ -220,7 +220,7 @@ class _Search:
     def _allowed_top_k(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> MaskedTopK:
         """Return the likeliest tokens of each row, omitting tokens that the constraints of the row forbid."""
         best = self.choose(logits, self.spelling, situations, max(n_best, min(MAX_K, logits.shape[1])))
-        self.spelling.forbid(logits, situations)  # mask unlikely tokens too: a constraint may need them
+        self.spelling.forbid(logits, situations)  # also outside the top tokens: a constraint may choose any token
         rows, tokens = list[int](), list[int]()
         for place, guided in self.guided.items():
             for beam, banned in guided.banned(self.length, end_id):

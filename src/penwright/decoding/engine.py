@@ -48,7 +48,7 @@ WORTH_THREADS: dict[Part, float] = {  # minimum number of parameters for multith
 # Minimum number of parameters for multithreading an uncompiled int8 step of one row; packed copies of weights count.
 WORTH_THREADS_INT8 = 100_000_000
 
-KINDS: dict[Part, type[ModelPart]] = {  # modules of special parts; all other parts use DecodeStep
+KINDS: dict[Part, type[ModelPart]] = {  # parts with a module of their own; all other parts use DecodeStep
     "prompt": PromptStep,
     "sources": EncodeStep,
     "best": TopKStep,
@@ -93,7 +93,7 @@ class DecodeEngine:
             self._compiled(part, next(self._model.parameters()).device)
 
     def refresh(self) -> None:
-        """Use parts that were compiled since the last call.
+        """Start using the parts of the model that were compiled since the last call.
 
         Call this only between texts, because compiled code rounds differently.
         """

@@ -91,7 +91,7 @@ class Ends(NamedTuple):
         return Ends(*(np.concatenate(pair, axis=1) for pair in zip(self, others, strict=True)))
 
     def select(self, sentences: Bool[np.ndarray, " sentences"]) -> "Ends":
-        """Keep these sentences."""
+        """Return the hypotheses of these sentences only."""
         return Ends(*(values[sentences] for values in self))
 
 

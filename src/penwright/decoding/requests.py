@@ -34,7 +34,7 @@ class StopFilter:
         """Return the text that can be shown; return "" after a stop string.
 
         If several stop strings occur, the one that is complete first counts; of those that end together, the longest
-        counts. So the result does not depend on how the text is divided into pieces.
+        counts. So the result does not depend on how the text is split into chunks.
         """
         if self.stopped:
             return ""

@@ -86,7 +86,7 @@ def passages(documents: Iterable[Document], n_characters: int, most: int = 50) -
 
 def _whole_words(text: str, start: int, end: int) -> str:
     words = list(_WORD.finditer(text, start, end))
-    if len(words) > 2:  # texts without spaces have few words, so none is dropped
+    if len(words) > 2:  # in text without spaces, a "word" can be a whole sentence, so do not drop it
         start = words[1].start() if start and _WORD.match(text[start - 1]) and words[0].start() == start else start
         end = words[-2].end() if _WORD.match(text[end : end + 1]) and words[-1].end() == end else end
     return text[start:end]

@@ -86,7 +86,7 @@ def label_score(label: str, correct: int, n_true: int, n_predicted: int) -> Labe
 
 
 def best_threshold(probabilities: NDArray[np.float64], is_label: NDArray[np.bool_], label: str) -> Threshold | None:
-    """Return the threshold that maximizes F1, given each text's probability of the label; None if no text has it."""
+    """Return the threshold that maximizes F1, given the label's probability per text; None if no text has the label."""
     order = np.argsort(-probabilities, kind="stable")
     sorted_probabilities, n_right = probabilities[order], np.cumsum(is_label[order])
     lower = np.append(sorted_probabilities[1:], 0.0)

@@ -149,8 +149,8 @@ def their_name(name: str) -> str:
 def _interleaved(rows: Tensor, d_head: int) -> Tensor:
     """Reorder the rows of each head for RoPE in the architecture "llama" of llama.cpp.
 
-    This architecture rotates adjacent pairs of dimensions. Our models, and the architecture "qwen3", rotate pairs that
-    are half a head apart.
+    This architecture rotates adjacent pairs of dimensions. Our models, and the architecture "qwen3", rotate pairs of
+    dimensions that are half a head apart.
     """
     return rows.unflatten(0, (-1, 2, d_head // 2)).transpose(1, 2).flatten(0, 2).contiguous()
 

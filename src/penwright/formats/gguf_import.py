@@ -166,7 +166,7 @@ def _vocab_size(file: GGUFFile) -> int:
 
 
 def _settings(file: GGUFFile, name: str) -> ModelSettings:
-    """Translate the metadata into our settings."""
+    """Convert the metadata of the file to our settings."""
     if name not in VARIANTS:
         raise PenwrightError(
             f"general.architecture = {name!r} is not supported. Supported architectures: {', '.join(VARIANTS)}"
@@ -231,5 +231,5 @@ def _weights(file: GGUFFile, model: Model) -> Tensors:
 
 
 def _halves(rows: Tensor, d_head: int) -> Tensor:
-    """Undo the reordering of gguf._interleaved(), because our models rotate pairs that are half a head apart."""
+    """Undo the reordering of gguf._interleaved(): RoPE in our models rotates dimensions that are half a head apart."""
     return rows.unflatten(0, (-1, d_head // 2, 2)).transpose(1, 2).flatten(0, 2).contiguous()

@@ -37,7 +37,7 @@ def _split(pattern: str) -> Table:
 
 
 GPT2_WORDS = BYTES | {"use_regex": True}
-WORDS: dict[str, Table] = {  # llama.cpp's rules for splitting words, by name
+WORDS: dict[str, Table] = {  # llama.cpp's rules for splitting text into words, by name
     "gpt-2": GPT2_WORDS,
     "smollm": _sequence({"type": "Digits", "individual_digits": True}, GPT2_WORDS),
     "llama-bpe": _sequence(_split(LLAMA3), BYTES),
@@ -129,7 +129,7 @@ def special_piece(metadata: Mapping[str, Any], role: str) -> str:
 
 
 def words_of(tokenizer: Tokenizer) -> str | None:
-    """Return llama.cpp's name for the rule by which a tokenizer splits words; None if llama.cpp lacks the rule."""
+    """Return llama.cpp's name for the rule by which a tokenizer splits text into words; None for unknown rules."""
     found = _without_offsets(tokenizer.splitter)
     return next((name for name, rule in WORDS.items() if _without_offsets(rule) == found), None)
 
@@ -174,7 +174,7 @@ def _unsupported(tokenizer: Tokenizer) -> str:
         "llama.cpp would split words at vowel signs and combining accents, unlike this model's tokenizer. "
         "The model can be exported to huggingface or ctranslate2"
         if tokenizer.joins_marks
-        else "llama.cpp has no name for the rule by which this model's tokenizer splits words. "
+        else "llama.cpp does not know the rule by which this model's tokenizer splits text into words. "
         "The model can be exported to huggingface"
     )
 

@@ -57,7 +57,7 @@ ROPE_KEYS = {  # for each type of RoPE scaling: {transformers key: our key}
         "original_max_position_embeddings": "original_context",
     },
 }
-ARCHITECTURES = WRITERS | TRANSLATORS | ENCODERS  # by the name of the class in transformers
+ARCHITECTURES = WRITERS | TRANSLATORS | ENCODERS  # keyed by the class name in transformers
 POOLING = "1_Pooling/config.json"  # file with the pooling settings of sentence-transformers
 
 

@@ -65,8 +65,8 @@ def save_huggingface(
 ) -> None:
     """Write a model for the Auto classes of transformers into an empty folder.
 
-    Raises PenwrightError if no known class of transformers can hold the model. The message lists the settings that the
-    closest class lacks.
+    Raises PenwrightError if no known class of transformers can represent the model. The message lists the settings that
+    the closest class lacks.
     """
     if precision == "int8":
         raise PenwrightError("huggingface supports only float32 and bfloat16. For int8, export to ctranslate2 or gguf")
@@ -96,7 +96,7 @@ def _task_of(model: Model) -> Task:
 
 
 def architecture_for(model: Model, tokenizer: Tokenizer) -> Architecture | None:
-    """Return the model class of the transformers library that can hold a language model, or None."""
+    """Return the class of the transformers library that can represent a language model, or None."""
     if not isinstance(model, DecoderOnly):
         return None
     candidates = [_candidate(name, model, tokenizer, ()) for name in _classes_for(model, ())]
@@ -136,7 +136,7 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
 
 
 def _rope_parameters(config: dict[str, object]) -> dict[str, object]:
-    """Return the `rope_parameters` entry of config.json. Remove the keys that it replaces from `config`."""
+    """Return the `rope_parameters` entry of config.json. Remove from `config` the keys that this entry replaces."""
     scaling = config.pop("rope_scaling")
     table = {"rope_theta": config["rope_theta"]}
     config.pop("rope_type")

@@ -64,7 +64,7 @@ class AdapterConfig(BaseModel):
 def save_adapter(adapter: Adapter, base: str, task: Task, model: Model, tokenizer: Tokenizer, folder: Path) -> None:
     """Write an adapter of this model into an empty folder.
 
-    Layers get the names of transformers if one of its classes can hold the model. Otherwise, they keep our names.
+    If a class of transformers can represent the model, layers get its names. Otherwise, they keep our names.
     """
     theirs = _their_names(model, tokenizer)
     layers = {name.rpartition(".")[0] for name in adapter.tensors if name.endswith((A, B))}

@@ -17,7 +17,7 @@ from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import ChatTemplate, Message, template_of
 
 Tensors = dict[str, Tensor]
-LEAST_NAMED = 0.9  # minimum fraction of embeddings that belong to a token
+LEAST_NAMED = 0.9  # minimum size of the tokenizer's vocabulary, as a fraction of the number of embeddings
 
 
 class Outline(NamedTuple):

@@ -18,7 +18,7 @@ Spans = Iterator[tuple[slice, slice]]
 
 
 class TokenNlls(NamedTuple):
-    """The surprisal (-log p) of each piece of a text, or of each label of a classifier."""
+    """The surprisal (-log p) of each token of a text, or of each label of a classifier."""
 
     texts: Sequence[str]
     nats: Float[np.ndarray, " pieces"]  # surprisals in nats
@@ -26,11 +26,11 @@ class TokenNlls(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The surprisals of two texts side by side; pieces with different boundaries are joined."""
+    """The surprisals of two texts side by side. Where token boundaries differ, the tokens are joined."""
 
-    first_texts: tuple[str, ...]  # pieces of the first text; "" where only the second text has a piece
+    first_texts: tuple[str, ...]  # tokens of the first text; "" where only the second text has a token
     second_texts: tuple[str, ...]
-    first: Float64[np.ndarray, " rows"]  # surprisals in nats; NaN where the first text has no piece
+    first: Float64[np.ndarray, " rows"]  # surprisals in nats; NaN where the first text has no token
     second: Float64[np.ndarray, " rows"]
     differences: Float64[np.ndarray, " rows"]  # surprisals of the second text minus those of the first
     sums: tuple[float, float]  # total surprisal of each text, in nats
@@ -49,8 +49,8 @@ class HeadComparison:
 def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
     """Align the surprisals of two texts.
 
-    Equal texts are divided wherever a piece ends at the same place in both. Different texts are aligned by their
-    longest common sequences. Raises UsageError if the differences are too long to align.
+    Equal texts are divided wherever both have a token that ends there. Different texts are aligned by their longest
+    common sequences of tokens. Raises UsageError if the differences are too long to align.
     """
     same = "".join(first.texts) == "".join(second.texts)
     spans = list(_same_ends(first.texts, second.texts) if same else _shared(first.texts, second.texts))
@@ -67,7 +67,7 @@ def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
 
 
 def _same_ends(first: Sequence[str], second: Sequence[str]) -> Spans:
-    """Yield the smallest groups of pieces that spell the same text in both sequences."""
+    """Yield the smallest groups of tokens that spell the same text in both sequences."""
     ends = [list(accumulate(map(len, texts))) for texts in (first, second)]
     starts, at = [0, 0], [0, 0]
     while at[0] < len(first) and at[1] < len(second):
@@ -78,12 +78,12 @@ def _same_ends(first: Sequence[str], second: Sequence[str]) -> Spans:
         at = [at[0] + 1, at[1] + 1]
         yield slice(starts[0], at[0]), slice(starts[1], at[1])
         starts = list(at)
-    if at != [len(first), len(second)]:  # the remaining pieces have no text
+    if at != [len(first), len(second)]:  # the remaining tokens have no text
         yield slice(starts[0], len(first)), slice(starts[1], len(second))
 
 
 def _shared(first: Sequence[str], second: Sequence[str]) -> Spans:
-    """Align common pieces one to one, and differing spans one to one or, if their lengths differ, as a whole."""
+    """Align common tokens one to one, and differing spans one to one or, if their lengths differ, as a whole."""
     begin, end = _ends_in_common(first, second)
     one, other = first[begin : len(first) - end], second[begin : len(second) - end]
     if len(one) * len(other) > MOST_PAIRS:
@@ -108,7 +108,7 @@ def _ends_in_common(first: Sequence[str], second: Sequence[str]) -> tuple[int, i
 
 
 def _side_by_side(one: slice, other: slice) -> Spans:
-    """Pair the pieces of two spans one to one, or as a whole if the spans differ in length and neither is empty."""
+    """Pair the tokens of two spans one to one, or as a whole if the spans differ in length and neither is empty."""
     n, m = one.stop - one.start, other.stop - other.start
     if n and m and n != m:
         yield one, other

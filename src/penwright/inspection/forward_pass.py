@@ -18,7 +18,7 @@ from penwright.model.embedding import Embedding
 from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 
 Side = Literal["source", "target"]  # the sides of an encoder-decoder; each may have its own embedding
-# parts with attention; "cross" attends from the decoder to the encoder
+# parts of a model that contain attention; "cross" attends from the decoder to the encoder
 PartName = Literal["encoder", "decoder", "cross"]
 
 

@@ -166,7 +166,10 @@ class _FixedVectors(nn.Module):
 
 @contextmanager
 def _with_vectors(embedding: Embedding, vectors: Vectors) -> Iterator[None]:
-    """Make an embedding return these vectors inside the `with` block. Embeddings that share weights do not change."""
+    """Make an embedding return these vectors inside the `with` block.
+
+    Other embeddings that share its weights are not affected.
+    """
     table = embedding.tokens
     embedding.tokens = _FixedVectors(vectors)  # type: ignore[assignment]  # the model only calls the table
     try:

@@ -78,7 +78,7 @@ def confidence(weights: Weights) -> Float[np.ndarray, "n_layers n_heads"]:
 
 
 def distance(weights: Weights) -> Float[np.ndarray, "n_layers n_heads"]:
-    """Return sum_s w |t - s|, in tokens (Vig and Belinkov 2019, section 4.3)."""
+    """Return the attention distance sum_s w |t - s|, in tokens (Vig and Belinkov 2019, section 4.3)."""
     targets, sources = np.indices(weights.shape[-2:])
     return (weights * abs(targets - sources)).sum(-1).mean(-1)
 

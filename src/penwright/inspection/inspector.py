@@ -96,7 +96,7 @@ class Inspector(CircuitInspector):
     def beams(self, text: str, beam_size: int | None = None) -> Beams:
         """Return the tree of a translator's beam search for a sentence."""
         if not isinstance(self.application, Translator):
-            raise UsageError("only a translator searches with beams; this is a " + self.shape)
+            raise UsageError("only a translator uses beam search; this is a " + self.shape)
         return beams(self.application, text, beam_size)
 
     def rollout(self, text: str, target: str | None = None) -> tuple[Rollout, ...]:

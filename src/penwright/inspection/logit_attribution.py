@@ -29,7 +29,7 @@ from penwright.views.ink import label
 
 BIASES, TOKENS, POSITIONS = range(3)  # indices of the first three contributions of every stack
 MOST_NUMBERS = 250_000_000  # maximum number of values in the contributions' vectors (1 GB in float32)
-STRONGEST = 3  # number of parts that `explanation` names
+STRONGEST = 3  # number of contributions that `explanation` names
 LONGEST = 60  # maximum number of characters of an outcome in a sentence
 
 
@@ -107,7 +107,7 @@ def _normalize(
 
 @dataclass(frozen=True)
 class LogitAttribution:
-    """What each part adds directly to the logit of an outcome. The values add up to `logit`.
+    """What each part of a model adds directly to the logit of an outcome. The values add up to `logit`.
 
     Names are for example "decoder.3.2" (a head), "decoder.3.feed_forward", "decoder.tokens", "decoder.positions" and
     "biases". A translator's encoder has no direct path to the output: what it adds comes through the cross-attention.
@@ -128,7 +128,7 @@ class LogitAttribution:
 
     @property
     def explanation(self) -> str:
-        """A sentence that names the parts that contribute most."""
+        """A sentence that names the largest contributions."""
         order = np.argsort(-np.abs(self.values), kind="stable")[:STRONGEST]
         most = [f"{readable_part(self.names[at])} ({self.values[at]:+.2f})" for at in order]
         target, against = (each and label(each, LONGEST) for each in (self.target, self.against))
@@ -162,7 +162,7 @@ def _is_head(name: str, part: str) -> bool:
 def logit_attribution(
     model: Model, reading: ForwardPass, objective: AttributionTarget, names: Sequence[str]
 ) -> LogitAttribution:
-    """Split the logit of an outcome at a position into what each part adds to it."""
+    """Split the logit of an outcome at a position into what each part of the model adds to it."""
     recording = record(model, reading)
     stack = recording.stacks[-1]
     at = None if isinstance(model, EncoderOnly) else [objective.position]

@@ -25,7 +25,7 @@ from penwright.model.transformer import EncoderOnly
 
 @dataclass(frozen=True)
 class SublayerMap:
-    """The overview of a sublayer: vector norms at all positions and, for attention, what the heads attend to at one."""
+    """The overview of a sublayer: vector norms at all positions and, for attention, the weights at one position."""
 
     part: PartName
     layer: int

@@ -55,7 +55,7 @@ class Patching:
 
     @property
     def explanation(self) -> str:
-        """A sentence about the patch that restores the largest share of the preference."""
+        """A sentence about the patch that restores the largest share of the first text's preference."""
         layer, column = np.unravel_index(int(self.restored.argmax()), self.restored.shape)
         target, against = (label(each, LONGEST) for each in (self.target, self.against))
         share = f"{max(0.0, self.restored[layer, column]):.0%} of the preference for “{target}” over “{against}”"

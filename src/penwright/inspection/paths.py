@@ -134,7 +134,7 @@ def paths(
 def _sites(
     model: Model, recording: Recording, stack: StackRecord
 ) -> Iterator[tuple[list[_Site], list[str], Float[Tensor, "contributions positions d_model"]]]:
-    """Yield groups of inputs that read the same residual stream, with the contributions to that stream."""
+    """Yield groups of inputs that are computed from the same residual stream, with the contributions to that stream."""
     for place, (names, vectors) in walk(stack):
         if place is None:
             cross = recording.sublayers("cross") if stack is not recording.stacks[-1] else []
@@ -210,7 +210,7 @@ def _pulled(
     objective: AttributionTarget,
     gradients: dict[tuple[int, str], Tensor],
 ) -> Float[Tensor, "sites positions d_model"]:
-    """Return the gradient of log p(outcome) with respect to the residual stream, through one input at a time."""
+    """Return the gradients of log p(outcome) with respect to the residual stream, each through a single input."""
     stream = vectors.sum(0)
     found = []
     for site in sites:

@@ -56,7 +56,7 @@ class SublayerRecord:
         return "attention" if isinstance(self.module, Attention) else "feed_forward"
 
     def head_outputs(self, position: int | None = None) -> Float[Tensor, "n_heads positions d_model"]:
-        """Return what each head adds to the output, without the bias, at all positions or at one."""
+        """Return what each head adds to the output, without the bias, at all positions or only at one."""
         assert isinstance(self.module, Attention)
         weight = self.module.output.weight
         heads = self.heads.outputs if position is None else self.heads.outputs[:, [position]]

@@ -27,7 +27,7 @@ class LoraLinear(nn.Linear):
         nn.init.kaiming_uniform_(self.lora_A, a=sqrt(5))
 
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:  # noqa: D102 - as in nn.Linear
-        if torch.is_autocast_enabled(x.device.type):  # convert x once, for both products
+        if torch.is_autocast_enabled(x.device.type):  # convert x once, for both the weight and lora_A
             x = x.to(torch.get_autocast_dtype(x.device.type))
         return super().forward(x) + F.linear(F.linear(x, self.lora_A), self.lora_B) * self.scale
 
@@ -59,14 +59,14 @@ def adapted_layers(model: nn.Module, settings: LoraSettings) -> dict[str, nn.Lin
 
 
 def narrow(model: nn.Module) -> None:
-    """Store the frozen matrices of adapted layers in bfloat16, which is the format of their products under autocast."""
+    """Store the frozen matrices of adapted layers in bfloat16, in which autocast multiplies them."""
     for weight in _frozen_matrices(model):
         weight.data = weight.data.bfloat16()
 
 
 @contextmanager
 def widened(model: nn.Module) -> Iterator[None]:
-    """Convert narrow matrices to float32 inside the `with` block, for products without autocast."""
+    """Convert the bfloat16 matrices to float32 inside the `with` block, to multiply without autocast."""
     matrices = _frozen_matrices(model)
     narrow_ones = [weight.data for weight in matrices]
     for weight in matrices:

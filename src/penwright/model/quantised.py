@@ -12,7 +12,7 @@ from penwright.native.toolchain import SOURCES
 
 LARGEST = 127  # largest value of symmetric int8
 TINY = 1e-8  # minimum value of a scale, to avoid division by zero
-WHOLE_VECTORS = 32  # torch's product reads past the end of a single row unless the width is a multiple of this
+WHOLE_VECTORS = 32  # torch's kernel reads past the end of a single row unless the width is a multiple of this
 BLOCK = 64  # int8_product.cpp needs weights whose numbers of outputs and inputs are padded to a multiple of this
 ZERO = 128  # zero point of the unsigned rows in int8_product.cpp
 SOURCE = SOURCES / "int8_product.cpp"
@@ -30,8 +30,8 @@ class Packed(NamedTuple):
 class Int8Linear(nn.Module):
     """A linear layer with int8 weights and one scale per output (Dettmers et al. 2022, section 2.1).
 
-    The input is also rounded to int8, with one scale per row, since int8 products are the fastest on a CPU. On a CPU
-    without int8 instructions, a single row is rounded to bfloat16 instead.
+    The input is also rounded to int8, with one scale per row, since int8 matrix multiplication is the fastest on a
+    CPU. On a CPU without int8 instructions, a single row is rounded to bfloat16 instead.
     """
 
     whole: Int8[Tensor, "out_features in_features"]

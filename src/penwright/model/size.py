@@ -48,7 +48,7 @@ def size_of(
 def _counted(
     task: Task, vocab_size: int, settings: ModelSettings, n_labels: int, lora: LoraSettings | None
 ) -> tuple[int, int, int]:
-    """Count the parameters of a model, those of its embedding tables, and those that are trained."""
+    """Count all parameters of a model, those of its embedding tables, and those that are trained."""
     with shapes_only():
         model = make_model(task, vocab_size, settings, n_labels, lora)
     tables = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, nn.Embedding)}

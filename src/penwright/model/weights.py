@@ -70,7 +70,7 @@ def start_from_bigrams(model: "DecoderOnly", tokens: Integer[np.ndarray, " token
     """Train the embeddings and the output layer to predict each token from the one before it.
 
     They learn from the counts of all bigrams at once, smoothed as by Witten and Bell (1991). This takes seconds, and
-    saves the first part of training, in which a model learns little else. The output of each sublayer must be zero.
+    replaces the first part of training, in which a model learns little else. The output of each sublayer must be zero.
     """
     embedding, output, n = model.embedding, model.output, len(model.output.weight)
     counted = torch.from_numpy(tokens[:MOST_COUNTED].astype(np.int64))

@@ -154,7 +154,7 @@ class Checkpoint:
         try:
             return {key: each[0] if len(each) == 1 else torch.cat(each) for key, each in parts.items()}
         except RuntimeError as error:
-            raise DamagedCheckpoint(f"{self.folder} has parts that do not fit together: {error}") from None
+            raise DamagedCheckpoint(f"{self.folder} has files that do not belong together: {error}") from None
 
     def state(self) -> Record:
         """Load the counters and scores of training; raise DamagedCheckpoint if the file was changed."""

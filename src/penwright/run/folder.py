@@ -176,7 +176,7 @@ class Run(CheckpointFolder):
     def lock(self) -> Iterator[None]:
         """Hold the lock of the run, which keeps other processes from training it.
 
-        Raises PenwrightError if another process holds the lock, and UnsafeFile if a part of the run is a link.
+        Raises PenwrightError if another process holds the lock, and UnsafeFile if a file of the run is a link.
         """
         require_contained(self.folder)
         path = self.folder / LOCK
@@ -232,7 +232,7 @@ class Run(CheckpointFolder):
 
 
 def require_unused(folder: Path) -> None:
-    """Raise PenwrightError if the folder cannot be used for a new run, because it has other content."""
+    """Raise PenwrightError if the folder is already in use, so that it cannot hold a new run."""
     if os.path.lexists(folder) and not folder.is_dir():
         raise PenwrightError(f"{folder} is a file. Choose a different --run")
     if folder.exists() and not _is_reusable(folder):
@@ -248,7 +248,7 @@ def _is_reusable(folder: Path) -> bool:
 
 
 def require_contained(folder: Path) -> None:
-    """Raise UnsafeFile if a part of the run that training writes or deletes is a link, a pipe or a device.
+    """Raise UnsafeFile if anything in the run folder that training writes or deletes is a link, a pipe or a device.
 
     The run folder itself may be a link.
     """

@@ -37,7 +37,7 @@ router = APIRouter(prefix="/v1", responses=ERROR_RESPONSES)
 
 
 class ContentPart(BaseModel):
-    """A part of a message."""
+    """A part of the content of a chat message."""
 
     type: Literal["text"]  # images and audio are not supported
     text: Text
@@ -139,7 +139,7 @@ def _scored(token: str, log_prob: float | None) -> dict[str, Any]:
 
 
 class AnswerMessage(BaseModel):
-    """An answer, or a piece of one."""
+    """An answer, or a chunk of a streamed answer."""
 
     role: Literal["assistant"] | None = None
     content: str
@@ -155,7 +155,7 @@ class ChatChoice(BaseModel):
 
 
 class ChatDelta(BaseModel):
-    """A piece of one of the answers."""
+    """A streamed chunk of one of the answers."""
 
     index: int
     delta: AnswerMessage
@@ -175,7 +175,7 @@ class ChatAnswer(BaseModel):
 
 
 class ChatChunk(BaseModel):
-    """An event of a stream, with pieces of the answers."""
+    """An event of a stream, with chunks of the answers."""
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
@@ -244,7 +244,7 @@ def _answer(work: CompletionJob) -> ChatAnswer:
 async def _chunks(
     work: CompletionJob, body: ChatRequest, first: CompletionChoice, rest: AsyncGenerator[CompletionChoice, None]
 ) -> AsyncIterator[str]:
-    """Yield the events of a stream: the answers in pieces, then the token counts if they were requested."""
+    """Yield the events of a stream: the answers in chunks, then the token counts if they were requested."""
     begun, has_text = set[int](), set[int]()
 
     def chunk(*pieces: CompletionChoice, with_usage: bool = False) -> str:

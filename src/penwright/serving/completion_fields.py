@@ -98,7 +98,7 @@ class LogProbs(BaseModel):
 
 
 class CompletionChoice(BaseModel):
-    """A completion, or a piece of one in a stream."""
+    """A completion, or a chunk of one in a stream."""
 
     index: int
     text: str

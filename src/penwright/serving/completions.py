@@ -121,7 +121,7 @@ class _ChoiceBuilder:
         self._pieces: list[CompletionChoice] = []
 
     def take(self, update: TokenUpdate) -> CompletionChoice:
-        """Return the piece of the choice that a new token adds."""
+        """Add a new token to the choice, and return the piece of the choice that this token adds."""
         self.n_tokens += 1
         likely = {each.token: each.log_prob for each in update.look.likely} if update.look else {}
         finish: Finish = {"end": "stop", "stop": "stop", "length": "length", None: None}[update.finish]
@@ -155,7 +155,7 @@ class _ChoiceBuilder:
         )
 
     def whole(self) -> CompletionChoice:
-        """Return all pieces as one choice."""
+        """Join the stored pieces into a single choice."""
         found = [piece.logprobs for piece in self._pieces if piece.logprobs]
         log_probs = None if self.n_likely is None else LogProbs.joined(found, bool(self.n_likely))
         if log_probs and self._is_cut:

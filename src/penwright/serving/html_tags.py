@@ -27,9 +27,9 @@ class Piece(NamedTuple):
 
 
 def pieces(html: str) -> list[Piece]:
-    """Split a page into pieces, in linear time. `with_texts` joins the pieces again."""
+    """Split a page into pieces, in linear time. `with_texts` joins the pieces and inserts the translations."""
     found: list[Piece] = []
-    kept: list[str] = []  # names of open elements: one whose text is not translated, and those inside it
+    kept: list[str] = []  # names of the open elements, from the outermost one that must not be translated
     for part, is_text in _parts(html):
         found.append(_piece(part) if is_text and not kept else Piece(part))
         name = None if is_text else _NAME.match(part)

@@ -104,7 +104,7 @@ class LiveModels:
         if checkpoint is None:
             return
         begin, self._failed[run.folder] = monotonic(), step
-        is_learning = state_of(run) in LIVE  # the compilation of its decoding steps would slow down the training
+        is_learning = state_of(run) in LIVE  # compiling the model for decoding would slow down the training
         served = ModelWorker.load(checkpoint.folder, name, self._settings, compiles=not is_learning)
         del self._failed[run.folder]
         served.is_live, served.is_learning = True, is_learning

@@ -33,7 +33,7 @@ from penwright.workflows.optimize import kept_alignment
 Kind = Literal["writer", "translator", "classifier"]
 T = TypeVar("T")
 Check = Callable[[], None]  # function that raises an error if the work should stop
-WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # while a pattern is compiled, a pause follows each period of work
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # slow functions alternate between work and pauses of these lengths
 # The errors that reading a damaged run may raise.
 DAMAGE = (PenwrightError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)
 
@@ -98,7 +98,7 @@ class ModelWorker:
         application = load(folder, device, precision, compiles=compiles)
         served = cls(name or folder.resolve().name, open_run(folder), application, limits)
         if served.kind == "writer":
-            _ = served.completion_worker  # created here, so that the first request does not wait a second for it
+            _ = served.completion_worker  # create it now: it takes a second, which would delay the first request
         return served
 
     @property

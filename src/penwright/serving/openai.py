@@ -162,7 +162,7 @@ async def embeddings(body: EmbeddingRequest, registry: Registry, limits: Limits)
 
 
 def _embed(served: ModelWorker, texts: Sequence[str]) -> Generator[None, None, tuple[NDArray[np.float32], int]]:
-    """Embed the texts, and count their tokens. Yield after each part."""
+    """Embed the texts, and count their tokens. Yield after each batch of texts."""
     embedder, found, n_tokens, size = served.application, [], 0, 0
     assert embedder.kind != "translator"
     part: list[str] = []

@@ -264,7 +264,7 @@ def _changed(run: Run) -> float:
 def _with_speed(steps: Sequence[Record]) -> list[Record]:
     """Add `speed` to the records: the target tokens per second since the previous record.
 
-    `speed` is None if the clock did not advance, as after a resume.
+    `speed` is None if the clock did not advance, for example after a run was resumed.
     """
     before: Record = {"seconds": 0.0, "targets": 0}
     found = []

@@ -144,7 +144,7 @@ def serve(folders: Sequence[str], settings: ServingSettings) -> Server:
 
 
 def _worker(folder: Path, name: str | None, settings: ServingSettings) -> ModelWorker:
-    """Load a run. While it is in training, its decoding steps are not compiled: that would slow down the training."""
+    """Load a run. While it is training, do not compile its decoding steps: compiling would slow down the training."""
     return ModelWorker.load(folder, name, settings, compiles=state_of(Run(folder)) not in LIVE)
 
 

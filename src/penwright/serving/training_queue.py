@@ -2,8 +2,8 @@
 
 queue/NAME.json (the job)  queue/NAME.log (its output)  queue/NAME.lock (held while its process is running)
 
-The queue is stored in files, so that it survives the server. The training process inherits the lock, and the system
-releases it when the process ends for any reason.
+The queue is stored in files, so that it survives a restart of the server. The training process inherits the lock,
+and the system releases it when the process ends for any reason.
 """
 
 import fcntl

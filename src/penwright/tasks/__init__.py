@@ -48,7 +48,8 @@ class TaskParts:
     open_evaluation: Callable[[Sequence[str], ReadingOptions], AnyCorpus]  # opens files that contain only held-out text
     columns: tuple[str, ...]  # text columns of the token store
     labels: tuple[str, ...]  # label columns of the token store
-    rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # yields the rows of a part, given all labels
+    # yields the token store's rows for a part of the corpus (training or held-out), given all labels
+    rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]
     texts: Callable[[AnyCorpus], Iterator[str]]  # training texts for the tokenizer
     batches: Callable[[RunContext, TokenStore], AnyBatches]
     quick_evaluate: Callable[[RunContext], Sequence[Score]]  # scores during training; the first score ranks checkpoints
@@ -96,7 +97,7 @@ PROBLEMS = {
 
 
 def _of_problem(name: str) -> Callable[..., Any]:
-    """Return a function that calls the function with this name for the problem type of its context."""
+    """Return a function that calls the function `name` in the module for the problem type of the given context."""
 
     def call(context: RunContext, *arguments: object) -> object:
         return getattr(PROBLEMS[context.recipe.model.problem_type], name)(context, *arguments)

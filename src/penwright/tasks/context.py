@@ -40,7 +40,7 @@ FIRST = 500  # number of pairs that are searched for English words
 
 @dataclass
 class RunContext:
-    """The context of a run: all parts that the tasks need."""
+    """The context of a run: all objects that the tasks need, such as the model and the tokenizer."""
 
     recipe: Recipe
     corpus: AnyCorpus

@@ -43,7 +43,7 @@ def evaluate(context: RunContext) -> Sequence[Score]:
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score a sample of windows, spread over the held-out set, and scale the result up to the whole part."""
+    """Score a sample of windows, spread over the held-out set, and scale the result up to the whole set."""
     with context.quick_precision():
         return _scores(context, _window_stride(context))
 

@@ -29,7 +29,7 @@ MOST_EVALUATED = 10_000  # maximum number of texts in a quick evaluation
 MOST_SCORES = 20_000_000  # maximum number of scores (texts x labels) in memory at once
 MOST_LOGITS = 50_000_000  # maximum number of logits (texts x labels) for fitting the linear classifier
 MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
-MOST_REFITTED = 20_000  # maximum size of a corpus, in texts, for fitting a linear classifier on all of its texts
+MOST_REFITTED = 20_000  # maximum number of texts in a corpus for fitting a linear classifier on held-out texts, too
 LINEAR = "linear classifier of n-grams"  # name of the baseline in reports
 
 # Label ids (one label per text), 0 or 1 for each label (any number of labels), or standardized scores (regression).

@@ -83,7 +83,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     nats = nats_of_sets(shares.logit().expand(truth.shape), truth) / max(1, len(truth))
     found = [
         micro._replace(note="always the most frequent label"),
-        Score("nats per text", nats, note="each label's probability is its share in the held-out texts"),
+        Score("nats per text", nats, note="each label predicted with its frequency in the held-out texts"),
     ]
     parts = [
         (count_sets(outputs > 0, truth), nats_of_sets(outputs, truth)) for outputs, truth in linear_predictions(context)

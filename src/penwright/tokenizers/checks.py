@@ -16,11 +16,11 @@ MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 MOST_PIECES = 1 << 22  # maximum size of a vocabulary, far above that of any real one
 FOREIGN = "penwright"  # key in the tokenizer.json of another project; its value tells Penwright how to use the file
 LONGEST_PATTERN = 2_000  # maximum length of a regular expression, in characters
-PLAIN = ("truncation", "padding")  # parts of a tokenizer.json that Penwright never writes
+PLAIN = ("truncation", "padding")  # entries of a tokenizer.json that Penwright never writes
 
 
 def kind_of(library: LibraryTokenizer) -> Kind:
-    """Return the kind of a tokenizer, from the types of its parts; raise ValueError for an unknown combination."""
+    """Return the kind of a tokenizer, from the types of its components; raise ValueError for any other combination."""
     parts = json.loads(library.to_str())
     splitter = parts["pre_tokenizer"]
     match parts["model"]["type"], splitter and (splitter["type"], splitter.get("use_regex")):
@@ -33,11 +33,11 @@ def kind_of(library: LibraryTokenizer) -> Kind:
         case "Unigram", ("ByteLevel", True) | ("Sequence", None):
             return "unigram"
         case other:
-            raise ValueError(f"no kind of tokenizer has these parts: {other}")
+            raise ValueError(f"no kind of tokenizer has these components: {other}")
 
 
 def check_file(file: Table) -> None:
-    """Raise ValueError unless the file has only parts that Penwright writes, and ids 0, 1, 2 ... without gaps."""
+    """Raise ValueError unless the file has only entries that Penwright writes, and ids 0, 1, 2 ... without gaps."""
     for part in PLAIN:
         if file.get(part) is not None:
             raise ValueError(f"it defines {part}")
@@ -108,7 +108,7 @@ def _spaces(decoders: list[Table]) -> bool:
 
 
 def parts_of(file: Table, name: str) -> list[Table]:
-    """Return the parts of a normalizer, pre-tokenizer or decoder. Only a sequence has several parts."""
+    """Return the components of a normalizer, pre-tokenizer or decoder. Only a sequence has several."""
     part = file.get(name)
     if part is None:
         return []

@@ -79,7 +79,7 @@ class ForeignTokenizer(Tokenizer):
         self._pieces = [names.get(token, f"<unused {token}>") for token in range(self.vocab_size)]
         unknown = self._unknown_piece
         self.unknown_id = int(self._ids[numbers[unknown]]) if unknown in numbers else None
-        if unknown is not None and self.unknown_id is not None:  # all pieces that the model lacks share this id
+        if unknown is not None and self.unknown_id is not None:  # stands for all pieces that the model lacks
             self._pieces[self.unknown_id] = unknown
         spell, silent = self._speller(), self._specials.keys() | (set(range(self.vocab_size)) - names.keys())
         self._bytes = [
@@ -144,7 +144,7 @@ class ForeignTokenizer(Tokenizer):
 
     @property
     def user_defined(self) -> frozenset[int]:
-        """The tokens that represent text and are never split."""
+        """The ids of added tokens that stand for ordinary text. The tokenizer never splits them."""
         return self._user_defined
 
     @property
@@ -179,7 +179,7 @@ class ForeignTokenizer(Tokenizer):
         return model.get("unk_token")
 
     def _speller(self) -> Callable[[str], bytes]:
-        """Set the kind of the tokenizer, and return a function that maps a piece to its bytes."""
+        """Set the kind of the tokenizer, and return a function that maps a vocabulary piece to its bytes."""
         model, types = self._plain["model"], {part["type"] for part in parts_of(self._plain, "decoder")}
         splitters = parts_of(self._plain, "pre_tokenizer")
         if model["type"] == "WordPiece":
@@ -209,7 +209,7 @@ def _clean(text: str) -> str:
 
 
 def _with_hidden_specials(file: Table) -> Table:
-    """Return a tokenizer.json with which text is never encoded as special tokens.
+    """Return the tokenizer.json, changed so that no text is encoded as a special token.
 
     Only unigram models need a change: their special tokens are also pieces of the vocabulary.
     """

@@ -18,7 +18,7 @@ class Answer(str):
     before: Markup
 
     def __new__(cls, text: str, before: str = "") -> "Answer":
-        """Return an answer that follows the template text `before`."""
+        """Create an answer. `before` is the template text that precedes it."""
         answer = super().__new__(cls, text)
         answer.before = Markup(before)
         return answer

@@ -27,7 +27,7 @@ class SentencePieceModel(NamedTuple):
 
     pieces: Sequence[SentencePiece]
     type: int = BPE
-    charsmap: bytes = b""  # compiled rules of the normalizer
+    charsmap: bytes = b""  # compiled normalization rules
     adds_prefix: bool = True  # whether a space is added before each text
     trims: bool = True  # whether spaces around a text, and repeated spaces in it, are removed
 

@@ -1,4 +1,4 @@
-"""The tokenizer class for all kinds, saved as a tokenizer.json that other libraries can read."""
+"""The class for all kinds of tokenizers, saved as a tokenizer.json that other libraries can read."""
 
 import codecs
 import hashlib
@@ -155,7 +155,7 @@ class Tokenizer:
 
     @property
     def user_defined(self) -> frozenset[int]:
-        """The tokens that represent text and are never split. Only imported tokenizers have any."""
+        """The ids of added tokens that stand for ordinary text. Only imported tokenizers have any; see `foreign.py`."""
         return frozenset()
 
     @property

@@ -276,7 +276,7 @@ class _Growing:
 
 
 def _merged(pieces: Sequence[str], pair: tuple[str, str]) -> list[str]:
-    """Merge each occurrence of the pair in a list of pieces."""
+    """Return the pieces of a word, with each occurrence of this pair merged."""
     joined: list[str] = []
     for piece in pieces:
         if joined and (joined[-1], piece) == pair:

@@ -26,7 +26,8 @@ EVALUATIONS = 10  # default number of evaluations per run
 OVER_FITTED = 0.01  # relative rise of the held-out loss above its minimum that counts as overfitting, not noise
 # Number of consecutive evaluations with overfitting after which the cooldown starts, and after which training stops.
 COOL_AFTER, STOP_AFTER = 2, 3
-FRESH, GROWTH = 2.0, 1.5  # evaluate after FRESH epochs, then each time their number has grown by the factor GROWTH
+# Evaluate after FRESH epochs, then each time the number of epochs has grown by the factor GROWTH.
+FRESH, GROWTH = 2.0, 1.5
 # First step at which a run with a budget in minutes is evaluated. Before this step, evaluation is slow, because the
 # model always generates up to the length limit.
 FEWEST_STEPS = 20
@@ -45,7 +46,9 @@ class Session:
         sample: Callable[[], Sequence[Sample]],
         observers: Sequence[Observer],
     ):
-        """Prepare the session. `evaluate` and `sample` use the trainer's model. The first score ranks checkpoints.
+        """Prepare the session. `evaluate` and `sample` use the trainer's model.
+
+        The first score that `evaluate` returns ranks the checkpoints.
 
         Several ranks run the same session, but only rank 0 evaluates and writes to the run folder.
         """

@@ -38,8 +38,8 @@ def orthogonalise(
 class MuonOptimizer(torch.optim.Optimizer):
     """Muon: Nesterov momentum whose updates are orthogonalised.
 
-    Matrices of the same shape are processed together, since many small products are slow. torch.optim.Muon computes the
-    same updates, but one matrix at a time and always in bfloat16, which few CPUs support.
+    Matrices of the same shape are processed together, since many small matrix multiplications are slow.
+    torch.optim.Muon computes the same updates, but one matrix at a time and always in bfloat16, which few CPUs support.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Optimizers:
     def __init__(
         self, model: nn.Module, settings: Optimizer, precision: torch.dtype = torch.float32, ranks: Ranks = ALONE
     ):
-        """Set up the optimizers. Muon computes matrix products in `precision`, divided among `ranks`."""
+        """Set up the optimizers. Muon multiplies matrices in `precision`, with the work divided among `ranks`."""
         parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         inner = _matrices_of_blocks(model) if settings.type == "muon" else {}
         rest = {name: parameter for name, parameter in parameters.items() if name not in inner}
@@ -122,7 +122,7 @@ class Optimizers:
             part.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the moments and counters of all parameters, by "parameter name/key"."""
+        """Return the moments and counters of all parameters, under keys like "PARAMETER_NAME/exp_avg"."""
         return {
             f"{name}/{key}": value
             for part, named in self.parts

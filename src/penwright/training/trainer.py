@@ -222,8 +222,8 @@ class Trainer:
     def save(self) -> tuple[Tensors, Record]:
         """Return the tensors and counters that an exact resume needs in addition to `weights()`.
 
-        With sharded weights, all ranks must call this and `weights()` together. If they save their parts themselves
-        (`saver`), the tensors stay sharded.
+        With sharded weights, all ranks must call this and `weights()` together. The tensors stay sharded if each rank
+        saves its own shards (`saver`).
         """
         tensors = {f"optimizer/{name}": tensor for name, tensor in self.optimizers.state().items()}
         if self.average is not None:

@@ -70,7 +70,7 @@ class AlignmentHead(NamedTuple):
 
     layer: int
     head: int
-    shift: int  # which step: 0 for the step that outputs a token, 1 for the next step, which reads it
+    shift: int  # 0 for the step that outputs a token, 1 for the next step, which takes this token as input
 
 
 class Agreement(NamedTuple):
@@ -115,7 +115,7 @@ class Aligner:
 
 
 def choose_head(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Agreement]:
-    """Rank all heads by the agreement of their links with those of a lexical model of the pairs, best first."""
+    """Rank all heads, best first, by how well their word links agree with those that a lexical model finds."""
     heads = [
         AlignmentHead(layer, head, shift)
         for layer in range(model.n_decoder_layers)
@@ -254,7 +254,7 @@ def _plain(word: str) -> str:
 
 
 def pieces_of_words(text: str, tokenizer: Tokenizer) -> list[WordSpan]:
-    """Return the spans of the words of a text, joining words that share a token.
+    """Return the word spans of a text, joining words that share a token.
 
     In Chinese, Japanese, Thai, Lao, Khmer and Burmese, which do not separate words, words end where tokens end.
     """

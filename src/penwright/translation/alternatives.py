@@ -1,4 +1,4 @@
-"""Ways to find alternative translations: other next words, penalties on tokens of earlier ones, and sampling."""
+"""Ways to find alternative translations: other next words, penalties on tokens of earlier results, and sampling."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -110,7 +110,7 @@ def segments(text: str, fits: Callable[[str], bool], language: str | None) -> li
 def sentences(text: str, language: str | None) -> list[str]:
     """Split a text into sentences with the white space around them. The joined sentences equal the text.
 
-    `language` is a code like "de-CH", which selects the rules. None and unknown languages use the rules of English.
+    `language` is a code like "de-CH". For None and unknown languages, the text is split as if it were English.
     """
     code = (language or "en").lower().replace("_", "-").split("-")[0]
     sentences: list[str] = list(sentencex.segment(code, text))

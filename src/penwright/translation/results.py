@@ -24,7 +24,7 @@ from penwright.translation.constraints.requirements import (
 )
 
 LONGEST_LOOP = 6  # maximum number of words in a repeated phrase
-MIN_REPEATS = 4  # number of occurrences in a row that make a word count as repeated (one less for a phrase)
+MIN_REPEATS = 4  # a word that occurs this many times in a row triggers a warning (a phrase: one time fewer)
 STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters, at least six times in a row
 FEW_TOKENS = 8  # sources with fewer tokens than this get no warning about the length of the translation
 SHORTEST, LONGEST = 0.3, 3.0  # usual range of the number of target tokens per source token

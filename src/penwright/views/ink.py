@@ -1,4 +1,4 @@
-"""Shared parts of pictures: fonts, colours as in `modules/colour.js`, and labels as in `modules/tokens.js`."""
+"""Building blocks of all pictures: fonts, colours as in `modules/colour.js`, and labels as in `modules/tokens.js`."""
 
 import re
 import warnings

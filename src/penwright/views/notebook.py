@@ -54,9 +54,9 @@ def cell(page: str) -> str:
 def smaller(name: str, data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, str]]]:
     """Yield the complete data, then smaller and smaller versions, each with options that say what is missing.
 
-    The view `model` omits its last pieces. In `attention`, all heads keep their thumbnails, but only the first
-    32, 16, ... 0 heads of each part keep their weights. Heads are ordered by layer and number, except that the
-    [layer, head] pairs in `data["first"]` come first.
+    The view `model` keeps a half, a quarter, ... of its precomputed details (`data["pieces"]`). In `attention`, all
+    heads keep their thumbnails, but only the first 32, 16, ... 0 heads per kind of attention keep their weights. Heads
+    are ordered by layer and number, except that the [layer, head] pairs in `data["first"]` come first.
     """
     yield data, {}
     if name == "model":

@@ -40,7 +40,7 @@ def with_base(settings: Table) -> Table:
         case _:
             return settings
     if settings.get("lora") and settings["finetuning"].get("add_tokens"):
-        raise UsageError("--add-tokens cannot be combined with --lora: adapters do not train the vectors of tokens")
+        raise UsageError("--add-tokens cannot be combined with --lora: adapters do not train token embeddings")
     weights_for(settings["task"], base.recipe.task, {})  # raises PenwrightError if the weights do not fit the task
     chosen = {"ngrams", "balanced", "problem_type", "text_pairs"}
     if not base.recipe.tokenizer.is_pretrained:

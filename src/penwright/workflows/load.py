@@ -45,7 +45,7 @@ class OptimizeRecord(BaseModel):
 
 
 class OpenedRun(NamedTuple):
-    """An opened run folder, with all parts that are needed to use the run."""
+    """An opened run folder, with everything that is needed to use the run."""
 
     run: Run
     recipe: Recipe

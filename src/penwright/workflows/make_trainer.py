@@ -105,8 +105,8 @@ def goes_on(run: Run) -> bool:
 def has_extended(run: Run) -> bool:
     """Return whether this job has already extended the budget, so that a restart must not extend it again.
 
-    It has if it saved a checkpoint after it resumed the run. But if the run is finished and the process was not
-    restarted, this is a new job with the same id, which may extend the budget.
+    This is so if the job saved a checkpoint after it resumed the run. But if the run is finished and the process was
+    not restarted, this is a new job with the same id, which may extend the budget.
     """
     is_new_request = run.is_finished and not env_int("TORCHELASTIC_RESTART_COUNT", 0)
     return goes_on(run) and run.last_step() > run.read_json(JOB).get("step", 0) and not is_new_request

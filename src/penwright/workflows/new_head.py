@@ -53,7 +53,7 @@ Vectors = Float[Tensor, "texts width"]
 
 
 class Validated(NamedTuple):
-    """A regularization strength, chosen by cross-validation, and the logits of the texts that were left out."""
+    """A regularization strength, chosen by cross-validation, and the logits of each text when it was held out."""
 
     strength: float
     logits: Float[Tensor, "texts n_labels"]
@@ -102,7 +102,7 @@ def cross_validate(
 ) -> Validated:
     """Choose the regularization strength with the lowest loss on texts that were left out of the fit.
 
-    `vectors[fold]` are the embeddings of all texts for the fit without this fold.
+    `vectors[fold]` are the embeddings of all texts by an encoder that was not tuned on this fold.
     """
     results: list[tuple[float, Validated]] = []
     for strength in STRENGTHS_OF_SCORES if problem == "regression" else (*WEAK, *STRENGTHS):
@@ -124,7 +124,7 @@ def _fit(features: Vectors, targets: Targets, n_labels: int, strength: float, pr
 
 
 def _accuracy(found: Validated, targets: Targets) -> str:
-    return f"{100 * float((found.logits.argmax(-1) == targets).float().mean()):.1f} % right"
+    return f"{100 * float((found.logits.argmax(-1) == targets).float().mean()):.1f} % correct"
 
 
 def _tune(
@@ -166,7 +166,7 @@ def _tune(
 
 
 def _affordable_steps(model: EncoderOnly, texts: LabelledBatches, rows: NDArray[np.int64], seconds: float) -> int:
-    """Return how many steps of the final training and of the trainings of all folds fit in this time, up to STEPS."""
+    """Return the steps per training (at most STEPS) that all folds and the final training can afford in `seconds`."""
     trial = deepcopy(model)
     for _ in range(2):  # the first step is slow
         begin = monotonic()

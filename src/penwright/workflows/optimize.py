@@ -154,7 +154,7 @@ def tune_decoding(
     beam_size: int | None = None,
     say: Say = say_nothing,
 ) -> Tuning:
-    """Try length and coverage penalties on the run's held-out pairs or, if paths are given, on all of these files.
+    """Try length and coverage penalties on the run's held-out pairs or, if paths are given, on all pairs of the files.
 
     If the best penalties are significantly better than the current ones, they are saved in the run's recipe.
     """

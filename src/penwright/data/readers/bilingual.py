@@ -54,7 +54,7 @@ def bilingual_languages(file: SourceFile, source: str | None, target: str | None
     if file.format == "po":
         return ("msgstr", "msgid") if source == "msgstr" or target == "msgid" else ("msgid", "msgstr")
     counts = Counter(language for texts in islice(read_units(file), SAMPLE) for language in texts)
-    if len(counts) < 2:  # the first translation may come after the sample
+    if len(counts) < 2:  # the sample may contain no translation
         counts = Counter(language for texts in read_units(file) for language in texts)
     requested = [None if name is None else _find_language(file, name, counts) for name in (source, target)]
     wide = Counter[str]()

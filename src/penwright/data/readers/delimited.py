@@ -181,7 +181,7 @@ class QuotedRows:
 
 
 def _lenient_patterns(mark: str, dialect: Dialect) -> list[str]:
-    """Return two patterns for a cell with stray quote marks, whether the cell is quoted or not.
+    """Return two patterns for a cell that may contain stray quote marks, whether the cell is quoted or not.
 
     In a quoted cell, the first pattern recognizes doubled quote marks; the second does not.
     """

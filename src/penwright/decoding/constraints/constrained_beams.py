@@ -1,8 +1,8 @@
 """Beam search under constraints: hypotheses compete only if they contain the same number of required terms.
 
-This follows Post and Vilar (2018), but has one bank for each number of terms, not for each number of term tokens. The
-beam takes the best of each bank, then the second best of each, and so on, until it is full. So the work depends on the
-beam size, not on the number of terms.
+This follows Post and Vilar (2018), but has one bank of hypotheses for each number of terms, not for each number of term
+tokens. The beam takes the best of each bank, then the second best of each, and so on, until it is full. So the work
+depends on the beam size, not on the number of terms.
 """
 
 from collections import defaultdict
@@ -197,7 +197,7 @@ class ConstrainedBeams:
 
 
 def columns(chosen: Sequence[Sequence[Continuation]], beam_size: int) -> Iterator[Num[np.ndarray, "sentences beams"]]:
-    """Yield the log-probabilities, ranking scores, parents and tokens of sentences; missing beams score -inf."""
+    """Yield the log-probabilities, ranking scores, parents and tokens as arrays; missing beams score -inf."""
     nothing = (NEG_INF, NEG_INF, 0, 0)
     rows = [[*(each[:4] for each in beams), *[nothing] * (beam_size - len(beams))] for beams in chosen]
     for column, kind in zip(np.moveaxis(np.array(rows), 2, 0), (float, float, int, int), strict=True):

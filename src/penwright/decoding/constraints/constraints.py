@@ -78,7 +78,7 @@ class Rules:
         return make.then(self._any_case(word.text[place:]), make.anything if word.open_after else apart)
 
     def _remainders(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
-        """Return, for each prefix of the word with which the prompt ends, an expression for the rest of the word."""
+        """Return expressions for the rest of the word, one for each of its prefixes with which the prompt ends."""
         remainders, folded = [], prompt.casefold()
         for place in range(1, len(word.text)):
             before = prompt[:-place][-1:]

@@ -57,7 +57,7 @@ class Expressions:
         return self._make("one", found, nullable=False) if found else self.nothing
 
     def then(self, *parts: Expression) -> Expression:
-        """Return an expression that matches the parts one after another."""
+        """Return the concatenation of `parts`: an expression that matches them one after another."""
         whole = self.empty
         for part in reversed(parts):
             self.work()
@@ -75,7 +75,7 @@ class Expressions:
             self._check()
 
     def either(self, *parts: Expression) -> Expression:
-        """Return an expression that matches what any of the parts matches; without parts, it matches nothing."""
+        """Return an expression that matches a text if any of `parts` does; without parts, it matches nothing."""
         options = self._flatten("either", parts) - {self.nothing}
         if self.anything in options:
             return self.anything
@@ -84,7 +84,7 @@ class Expressions:
         return self._make("either", options, nullable=any(map(self.nullable, options)))
 
     def both(self, *parts: Expression) -> Expression:
-        """Return an expression that matches what all of the parts match; without parts, it matches anything."""
+        """Return an expression that matches a text if all of `parts` do; without parts, it matches anything."""
         operands = self._flatten("both", parts) - {self.anything}
         if self.nothing in operands:
             return self.nothing
@@ -93,12 +93,12 @@ class Expressions:
         return self._make("both", operands, nullable=all(map(self.nullable, operands)))
 
     def unlike(self, part: Expression) -> Expression:
-        """Return an expression that matches each text that the part does not match."""
+        """Return an expression that matches every text that `part` does not match."""
         kind, *inner = self._nodes[part]
         return inner[0] if kind == "unlike" else self._make("unlike", part, nullable=not self.nullable(part))
 
     def repeat(self, part: Expression, least: int, most: int | None = None) -> Expression:
-        """Return an expression for `least` to `most` repetitions of the part; `most` is unlimited if it is None."""
+        """Return an expression for `least` to `most` repetitions of `part`; if `most` is None, there is no limit."""
         if most == 0 or part == self.empty:
             return self.empty
         if part == self.nothing:

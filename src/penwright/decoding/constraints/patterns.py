@@ -79,7 +79,7 @@ class _Reader:
         return self.sequence(items, flags)
 
     def sequence(self, items: list[Any], flags: int) -> Expression:
-        """Translate a sequence of pattern items."""
+        """Translate a sequence of pattern items into an expression."""
         return self._make.then(*(self._item(name, value, flags) for name, value in items))
 
     def _item(self, name: Any, value: Any, flags: int) -> Expression:

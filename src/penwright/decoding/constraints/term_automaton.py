@@ -142,11 +142,11 @@ class ConstraintAutomaton:
     _stages: dict[State, Stage] = field(default_factory=dict)
 
     def start(self) -> Stage:
-        """Return the stage at the beginning of a target."""
+        """Return the Stage at the beginning of a target."""
         return self._stage_of(State(tuple(term.times for term in self.terms)))
 
     def after(self, stage: Stage, token: int) -> Stage:
-        """Return the stage after this token. A term counts only after the next token has confirmed its end."""
+        """Return the Stage after this token. A term counts only after the next token has confirmed its end."""
         if token not in stage.next:
             stage.next[token] = self._stage_of(self._next_state(stage.state, token))
         return stage.next[token]

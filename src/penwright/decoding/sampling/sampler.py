@@ -68,7 +68,7 @@ class Sampling:
 
     @property
     def uses_history(self) -> bool:
-        """Whether the rules depend on the earlier text."""
+        """Whether any penalty or bias depends on the earlier text."""
         given = self.settings
         penalties = (given.presence_penalty, given.frequency_penalty, given.dry_multiplier, given.no_repeat_ngram)
         return bool(self.biases or given.repetition_penalty != 1 or any(penalties))

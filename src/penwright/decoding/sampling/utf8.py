@@ -23,7 +23,7 @@ STEPS = (
 MISSING = np.array([0, 1, 2, 3, 2, 2, 3, 3, 255])  # number of bytes still missing in each state
 BROKEN = N_STATES = 8  # the state of invalid UTF-8
 MOST_LEFT = 3  # with this many tokens left, any character can be completed
-FREE = N_STATES * (MOST_LEFT + 1)  # index of the rules for constrained texts, which UTF-8 does not restrict
+FREE = N_STATES * (MOST_LEFT + 1)  # index in `may_come` at which UTF-8 forbids no token; for constrained texts
 
 States = UInt8[np.ndarray, "*texts"]
 Situations = Int64[np.ndarray, "*texts"]  # UTF-8 states, combined with the number of tokens left after the next one
@@ -36,7 +36,7 @@ class Utf8Rules:
     """
 
     def __init__(self, tokens: Sequence[bytes], banned: Sequence[int] = (), end_id: int | None = None):
-        """Make the rules from the bytes that each token adds. The end token is allowed only after whole characters."""
+        """Make the UTF-8 rules from each token's bytes. The end token is allowed only after whole characters."""
         after = _states_after(tokens)[:N_STATES]
         self.after = np.where(after == BROKEN, 0, after)  # the state after each token; 0 after invalid bytes
         missing = MISSING[after]
@@ -52,7 +52,7 @@ class Utf8Rules:
     @classmethod
     @lru_cache(16)
     def free(cls, vocab_size: int, banned: tuple[int, ...] = ()) -> "Utf8Rules":
-        """Return rules that allow all tokens but the banned ones."""
+        """Return UTF-8 rules that allow every token except the banned ones, whatever its bytes."""
         return cls([b""] * vocab_size, banned)
 
     @classmethod
@@ -76,7 +76,7 @@ class Utf8Rules:
         return torch.from_numpy(self.after)
 
     def situations(self, states: States, n_left: Int[np.ndarray, "*#texts"]) -> Situations:
-        """Return the index in `may_come` for each state, if `n_left` more tokens may come after the next one."""
+        """Return, for each UTF-8 state, its index in `may_come`, if `n_left` more tokens fit after the next one."""
         return states + N_STATES * np.minimum(np.maximum(n_left, 0), MOST_LEFT)  # faster than np.clip
 
     def forbid(self, logits: Float[Tensor, "rows vocab_size"], situations: Int64[np.ndarray, " rows"]) -> None:

@@ -79,8 +79,8 @@ def _modules(prefix: str, layers: str, layer: tuple[Rename, ...], head: tuple[Re
 def _reading(prefix: str, offset: int = 0, *, types: bool = True) -> Callable[[Tensors], Tensors]:
     """Return a `prepare` function that adds the vector of token type 0 to every position, and drops unused positions.
 
-    Only the second text of a pair has type 1. Its vector becomes the difference from type 0. RoBERTa numbers positions
-    from 2, and has a single type.
+    Only the second text of a pair has type 1. The vector of type 0 is subtracted from that of type 1. RoBERTa numbers
+    positions from 2, and has a single type.
     """
 
     def prepare(tensors: Tensors) -> Tensors:
@@ -102,7 +102,7 @@ def _reading(prefix: str, offset: int = 0, *, types: bool = True) -> Callable[[T
 
 
 def _writing(prefix: str, offset: int = 0) -> Callable[[Tensors], Tensors]:
-    """Return a `restore` function that adds zeros for token type 0, whose vector is part of the positions."""
+    """Return a `restore` function that adds a zero vector for token type 0, since the positions include its vector."""
 
     def restore(tensors: Tensors) -> Tensors:
         name, types = (f"{prefix}embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type"))

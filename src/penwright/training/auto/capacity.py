@@ -73,9 +73,9 @@ PARAMETERS_PER_TOKEN: dict[Task, float] = {
 }
 # number of epochs from which the second-smallest classifier is better even on a small corpus (measured)
 CLASSIFIER_EPOCHS = 8.0
-FEWEST_STEPS = 100  # minimum number of steps to learn anything: on Multi30k, 50 gave BLEU 1.8, 100 gave 9.6 (measured)
-# Throughput of a whole run as a fraction of the fastest step's. Padding, dropout, compiling and evaluation take the
-# rest. Measured on a CPU with AVX-512; on a slow CPU, compiling takes a larger part of a short run.
+FEWEST_STEPS = 100  # minimum number of steps to learn anything: on Multi30k, 50 steps gave BLEU 1.8, and 100 gave 9.6
+# Throughput of a whole run, divided by that of its fastest step. The difference goes into padding, dropout, compiling
+# and evaluation. Measured on a CPU with AVX-512; on a slow CPU, compiling takes a larger part of a short run.
 EFFICIENCY: dict[Task, float] = {"generate": 0.6, "chat": 0.6, "translate": 0.6, "classify": 0.8, "encode": 0.6}
 FLOPS = 2e11  # FLOP per second of training on two cores, for a rough estimate of durations
 # On a CPU, maximum ratio of a larger model's FLOP/s to a smaller model's. The ratio is usually lower.

@@ -27,8 +27,8 @@ ENOUGH_EPOCHS: dict[Task, float] = {"chat": 8.0, "translate": 16.0, "classify": 
 
 
 # After n epochs, translators of Multi30k and Tatoeba fell short of their best BLEU by a fraction between LACKS[0] / n
-# and LACKS[1] / n (LOG.md). The largest was measured with 19,000 pairs of Tatoeba: BLEU 15.2 after 1.8 epochs, 22.3
-# after 4.2.
+# and LACKS[1] / n (LOG.md). The largest fraction was measured with 19,000 pairs of Tatoeba: BLEU 15.2 after 1.8
+# epochs, 22.3 after 4.2.
 LACKS = 0.12, 0.7
 FEWEST_EPOCHS = 1.0  # minimum number of epochs for a forecast; with fewer, the range would be too wide to be useful
 

@@ -189,7 +189,7 @@ def _cpu_multiplies_bfloat16() -> bool:
 
 
 def measure_speed(device: torch.device, precision: torch.dtype = torch.float32) -> float:
-    """Return the FLOP per second of a matrix product of a size that is typical in training."""
+    """Return the FLOP per second when multiplying matrices whose size is typical in training."""
     size = 512 if device.type == "cpu" else 4096  # on a GPU, multiplying must take longer than synchronizing
     matrix = torch.ones(size, size, device=device, dtype=precision)
     best = 0.0

@@ -166,7 +166,7 @@ class _Planner:
                 if not self._is_pretrained:
                     self._suggest("model.token_dropout", *self._token_dropout())
                 if self.choices.section("model").get("text_pairs"):
-                    self._suggest("model.token_types", 2, "tells the two texts of a pair apart")
+                    self._suggest("model.token_types", 2, "lets the model tell the two texts of a pair apart")
                 if self._has_few_labels:
                     few = f"at most {FEW_LABELS} texts for each label"
                     self._suggest("finetuning.contrastive", True, f"{few}: needs fewer texts than ordinary training")
@@ -179,7 +179,7 @@ class _Planner:
         if (size is None or size in LADDER) and self._starts_from_bigrams:
             reason = "separate embeddings and output layer can be initialized from the bigrams of the text"
             self._suggest("model.tie_embeddings", "none", reason)
-            self._suggest("training.bigram_init", True, "saves the first part of a short training run (measured)")
+            self._suggest("training.bigram_init", True, "replaces the first part of a short training run (measured)")
 
     def _choose_regularisation(self) -> None:
         model = self.choices.section("model")
@@ -191,7 +191,7 @@ class _Planner:
         if "dropout" not in model and (model.get("size") is None or model["size"] in LADDER):
             self._suggest("model.dropout", *self._dropout())
         if self.facts.task == "classify" and not self._is_taught and self.capacity.epochs >= MANY_EPOCHS:
-            reason = f"for about {amount(self.capacity.epochs, 'epoch')}, so that no prediction depends on one word"
+            reason = f"for about {amount(self.capacity.epochs, 'epoch')}, so that predictions depend on several words"
             self.choices.revise("model.token_dropout", 0.7, reason)
         if self.facts.task == "translate":
             self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")
@@ -240,10 +240,7 @@ class _Planner:
 
     def _token_dropout(self) -> tuple[float, str]:
         if self._is_taught:
-            return (
-                0.45,
-                "lower than without teachers, because teachers also see only the tokens that are kept (measured)",
-            )
+            return 0.45, "lower than without teachers (measured): they, too, see only the tokens that are kept"
         return 0.6, "makes predictions depend on several words; accuracy rose by a point in half the time (measured)"
 
     def _choose_optimizer(self) -> None:
@@ -259,7 +256,7 @@ class _Planner:
             self.choices.suggest_type("optimizer", adamw, reason)
             if self.facts.task == "classify":
                 if self._is_pretrained and not self.choices.section("finetuning").keys() & NEEDS_EMBEDDINGS:
-                    reason = "the tokens of a pretrained model have good vectors, and steps are faster"
+                    reason = "pretrained token embeddings are good already, and freezing them makes steps faster"
                     self._suggest("finetuning.freeze_embeddings", True, reason)
                 self._choose_schedule(0.95, "a decay for nearly the whole run worked best in experiments")
             elif has_adapters and self._is_pretrained:

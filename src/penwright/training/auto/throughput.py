@@ -50,7 +50,7 @@ UTILIZATION, HALF_WIDTH = 0.54, 600.0
 GPUS_PER_HOST = 8
 TOKENS_PER_PARAMETER = 20  # training tokens per parameter for the best model of a given cost (Hoffmann et al. 2022)
 NETWORK = 50e9  # bytes per second between hosts for each GPU (400 Gb/s)
-FEW_TOKENS = 8192  # tokens per batch on each GPU below which the estimated throughput is too high
+FEW_TOKENS = 8192  # with fewer tokens per batch on each GPU, the estimated throughput is too high
 
 
 def throughput_meter(
@@ -159,7 +159,7 @@ class ClusterEstimate(NamedTuple):
 
 
 def estimate_cluster(recipe: Recipe, size: Size, n_gpus: int, gpu: Gpu) -> ClusterEstimate:
-    """Estimate the speed and the duration of training on several GPUs. `size` must belong to the recipe's batch."""
+    """Estimate memory and throughput of training on several GPUs. `size` must be computed for the recipe's batch."""
     training = recipe.training
     states = float(ADAMW_BYTES * size.parameters)
     activations = (size.training_bytes - states) / 2 / n_gpus  # bfloat16 halves the memory of the float32 activations

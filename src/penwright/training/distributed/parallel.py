@@ -203,7 +203,7 @@ class ShardedSaver:
 
 
 def own_part(tensors: Mapping[str, Tensor], ranks: Ranks) -> Tensors:
-    """Return copies of the parts of tensors that this rank has to save. Rank 0 saves those that are not sharded."""
+    """Return copies of the shards and tensors that this rank has to save. Only rank 0 saves unsharded tensors."""
     return {
         name: local(tensor).detach().cpu().clone()
         for name, tensor in tensors.items()

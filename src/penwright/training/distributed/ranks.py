@@ -146,7 +146,9 @@ class Ranks:
         return whole
 
     def map_matrices(self, work: Callable[[Tensor], Tensor], matrices: Sequence[Tensor], n_rows: int) -> list[Tensor]:
-        """Return `work(matrices)`, computed by all ranks in parts. `work` must process each matrix independently.
+        """Return `work(matrices)`, with the matrices divided among all ranks.
+
+        `work` must process each matrix independently.
 
         Under FSDP2, each rank holds some of the `n_rows` rows of every matrix, and gets the same rows of the result.
         """

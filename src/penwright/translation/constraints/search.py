@@ -219,7 +219,7 @@ class Searcher:
 
 
 def _in_batch(batch: Sequence[int], watch: Watch | None) -> Watch | None:
-    """Wrap `watch` for one batch: convert indices in the batch into indices of all segments."""
+    """Wrap `watch` for one batch: convert indices in the batch into indices among all segments."""
     if watch is None:
         return None
 
