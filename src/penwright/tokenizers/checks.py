@@ -20,7 +20,7 @@ PLAIN = ("truncation", "padding")  # entries of a tokenizer.json that Penwright 
 
 
 def kind_of(library: LibraryTokenizer) -> Kind:
-    """Return the kind of a tokenizer, from the types of its components; raise ValueError for any other combination."""
+    """Return the kind of a tokenizer, from the types of its components; raise ValueError if no kind has them all."""
     parts = json.loads(library.to_str())
     splitter = parts["pre_tokenizer"]
     match parts["model"]["type"], splitter and (splitter["type"], splitter.get("use_regex")):
