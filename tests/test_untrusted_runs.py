@@ -10,7 +10,6 @@ import pytest
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.run.checkpoints import step_of
 from penwright.run.folder import Run
-from penwright.run.stop_file import mark_stopped
 from penwright.workflows.evaluate import evaluate
 from penwright.workflows.load import load
 from penwright.workflows.plan import prepare
@@ -156,7 +155,7 @@ def test_stopped_file_is_not_written_through_a_symlink(parent: Path) -> None:
     run = Run(parent / "here" / "run")
     (run.folder / "stopped").symlink_to(parent / "made")
     with pytest.raises(PenwrightError, match="stopped is a symbolic link"):
-        mark_stopped(run)
+        run.mark_stopped()
     assert not (parent / "made").exists()
 
 

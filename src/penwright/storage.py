@@ -98,6 +98,16 @@ def parse_json(content: bytes) -> dict[str, Any]:
     return value
 
 
+def to_json(value: dict[str, Any], indent: int | None = None) -> str:
+    """Return JSON with non-ASCII characters unescaped, unless a file name in it is not valid UTF-8."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=indent)
+    return text
+
+
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a plain file in hexadecimal."""
     with open(open_plain(path, os.O_RDONLY), "rb") as file:

@@ -13,7 +13,6 @@ import pytest
 
 import penwright
 from penwright.run.folder import Run
-from penwright.run.stop_file import is_stop_requested, mark_stopped
 
 from .conftest import eventually, open_details
 
@@ -194,15 +193,15 @@ def test_training_is_stopped_after_confirmation(visit: Any, runs: Path) -> None:
         for _ in range(2):  # when the second response comes, the list has been redrawn behind the dialog
             page.wait_for_event("response", lambda answer: answer.url.endswith("/runs"))
         page.keyboard.press("Enter")
-        assert not is_stop_requested(Run(folder))
+        assert not Run(folder).is_stop_requested
         assert eventually(lambda: page.evaluate("document.activeElement.ariaLabel") == "Stop training busy")
         page.keyboard.press("Enter")
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         page.wait_for_selector(".run-list .state:has-text('stopping')")
-        assert is_stop_requested(Run(folder)) and button.count() == 0
+        assert Run(folder).is_stop_requested and button.count() == 0
         assert page.evaluate("document.activeElement.value") == "busy", "the keyboard is still in the list"
-        mark_stopped(Run(folder))
+        Run(folder).mark_stopped()
         page.wait_for_selector("li:has(input[value=busy]) .state:text-is('stopped')")
         spoken = "document.getElementById('spoken').textContent"
         assert eventually(lambda: page.evaluate(spoken) == "busy has stopped.")

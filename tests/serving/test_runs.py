@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from penwright.config import merge
 from penwright.run.folder import Run
-from penwright.run.stop_file import is_stop_requested, mark_stopped
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker
 from penwright.serving.run_records import alerts
@@ -194,10 +193,10 @@ def test_stop_request_reaches_a_run_in_training(call_api: Any, runs: Path) -> No
             status, found = call_api("runs/stop", {"run": "to-stop"})
             assert (status, found) == (200, {"state": "stopping"})
         assert (
-            is_stop_requested(Run(folder))
+            Run(folder).is_stop_requested
             and {run["name"]: run["state"] for run in get(call_api, "")["runs"]}["to-stop"] == "stopping"
         )
-        mark_stopped(Run(folder))
+        Run(folder).mark_stopped()
         assert get(call_api, "/figures?run=to-stop")["state"] == "stopped"
         assert call_api("runs/stop", {"run": "to-stop"})[0] == 409
     finally:

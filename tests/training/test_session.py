@@ -12,7 +12,6 @@ import torch
 from penwright.errors import Interrupted
 from penwright.evaluation.scores import Sample, Score
 from penwright.run.folder import Run
-from penwright.run.stop_file import clear_stop_files, is_stop_requested, request_stop, was_stopped
 from penwright.training import loop
 from penwright.training.distributed.launcher import STOP_SIGNALS
 from penwright.training.loop import Session, save_interval
@@ -229,7 +228,7 @@ def test_stop_request_ends_the_run_like_a_signal(run: Run, make_trainer: MakeTra
     class RequestsStopAtStep3(Recorder):
         def stepped(self, trainer: Trainer, report: StepReport) -> None:
             if report.step == 3:
-                request_stop(run)
+                run.request_stop()
 
     settings = {"steps": 9, "evaluate_every": 9}
     uninterrupted = make_trainer(training=settings)
@@ -237,21 +236,21 @@ def test_stop_request_ends_the_run_like_a_signal(run: Run, make_trainer: MakeTra
         pass
     with pytest.raises(Interrupted, match="--resume"):
         session_of(run, make_trainer(training=settings), [], RequestsStopAtStep3()).fit()
-    assert run.newest()[0].step == 3 and was_stopped(run) and not is_stop_requested(run)
+    assert run.newest()[0].step == 3 and run.was_stopped and not run.is_stop_requested
     resumed = make_trainer(training=settings)
     resumed.load(run.newest()[0])
-    clear_stop_files(run)
+    run.clear_stop_files()
     session_of(run, resumed, [1.0], Recorder()).fit()
-    assert not was_stopped(run)
+    assert not run.was_stopped
     for name, tensor in uninterrupted.weights().items():
         assert bool((resumed.weights()[name] == tensor).all()), name
 
 
 def test_stop_request_at_the_last_step_leaves_a_finished_run(run: Run, make_trainer: MakeTrainer) -> None:
-    request_stop(run)
-    request_stop(run)  # a second request changes nothing
+    run.request_stop()
+    run.request_stop()  # a second request changes nothing
     session_of(run, make_trainer(training={"steps": 1}), [1.0], Recorder()).fit()
-    assert run.is_finished and not was_stopped(run) and not is_stop_requested(run)
+    assert run.is_finished and not run.was_stopped and not run.is_stop_requested
 
 
 def test_evaluation_uses_the_averaged_weights(run: Run, make_trainer: MakeTrainer) -> None:

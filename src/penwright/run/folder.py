@@ -39,6 +39,7 @@ from penwright.storage import (
     read_json,
     remove_folder,
     require_plain,
+    to_json,
     write_atomically,
     write_bytes_atomically,
 )
@@ -47,10 +48,8 @@ RECIPE, TENSORBOARD = "recipe.toml", "tensorboard"
 STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
 LINEAR = "ngrams.safetensors"  # file with the linear classifier on n-grams, only in runs of classifiers
-# Names that can exist in a run folder before training begins.
-BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK, LINEAR}
-# The files and folders, besides .json files, that Penwright writes in a run folder.
-OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}
+BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK, LINEAR}  # can exist before training begins
+OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # what Penwright writes, besides .json files
 CHECKSUM = "# Checksum of the lines below: sha256 {}. If you change them by hand, delete this line.\n"
 
 
@@ -127,7 +126,7 @@ class Run(CheckpointFolder):
 
     def write_json(self, name: str, record: Record) -> None:
         """Save a JSON object in the run folder."""
-        write_atomically(self.folder / name, _as_json(record, indent=1) + "\n")
+        write_atomically(self.folder / name, to_json(record, indent=1) + "\n")
 
     def read_json(self, name: str) -> Record:
         """Load a JSON object from the run folder; raise PenwrightError if it is missing or damaged."""
@@ -168,7 +167,7 @@ class Run(CheckpointFolder):
         path = self.folder / name
         try:
             with open(open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a", encoding="utf-8") as file:
-                file.write(_as_json(record) + "\n")
+                file.write(to_json(record) + "\n")
         except OSError as error:
             raise PenwrightError(f"{path} could not be written: {error}. Earlier content is intact.") from None
 
@@ -195,6 +194,39 @@ class Run(CheckpointFolder):
                 except OSError:  # the file system does not support locks
                     pass
             yield
+
+    def request_stop(self) -> None:
+        """Create the stop file: the process that trains this run then saves and stops. No signals are sent."""
+        try:
+            (self.folder / STOP).open("x").close()  # mode "x" does not follow links
+        except FileExistsError:
+            return
+        except OSError as error:
+            raise PenwrightError(f"{self.folder / STOP} could not be written: {error}") from None
+
+    @property
+    def is_stop_requested(self) -> bool:
+        """Whether training was asked to stop; False if the folder cannot be read."""
+        return os.path.exists(self.folder / STOP)  # Path.exists can raise OSError, but os.path.exists cannot
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether training was interrupted, has saved everything, and has not been resumed since."""
+        return (self.folder / STOPPED).exists()
+
+    def mark_stopped(self) -> None:
+        """Record that training was interrupted and has saved everything. On a full disk, only this record is lost."""
+        with suppress(OSError):
+            os.close(open_plain(self.folder / STOPPED, os.O_WRONLY | os.O_CREAT))
+            (self.folder / STOP).unlink(missing_ok=True)
+
+    def clear_stop_files(self) -> None:
+        """Delete the stop files. Call this when training starts, resumes or is complete."""
+        for name in (STOP, STOPPED):
+            try:
+                (self.folder / name).unlink(missing_ok=True)
+            except OSError as error:
+                raise PenwrightError(f"{self.folder / name} could not be deleted: {error}") from None
 
     def records(self, name: str) -> list[Record]:
         """Read a .jsonl file, skipping damaged lines: the last line may be incomplete if the process was killed."""
@@ -241,10 +273,8 @@ def require_unused(folder: Path) -> None:
 
 def _is_reusable(folder: Path) -> bool:
     """Return whether the folder is empty, or belongs to a run that was stopped before its first checkpoint."""
-    if {path.name for path in folder.iterdir()} - BEFORE_TRAINING:
-        return False
-    kept = folder / CHECKPOINTS
-    return not kept.exists() or not any(kept.iterdir())
+    names, kept = {path.name for path in folder.iterdir()}, folder / CHECKPOINTS
+    return names <= BEFORE_TRAINING and not (kept.exists() and any(kept.iterdir()))
 
 
 def require_contained(folder: Path) -> None:
@@ -267,13 +297,3 @@ def require_contained(folder: Path) -> None:
 
 def _digest(record: Record) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-
-
-def _as_json(record: Record, indent: int | None = None) -> str:
-    """Return JSON with non-ASCII characters unescaped, unless a file name in it is not valid UTF-8."""
-    text = json.dumps(record, ensure_ascii=False, indent=indent)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(record, indent=indent)
-    return text

@@ -17,7 +17,6 @@ from penwright.config import Task
 from penwright.errors import PenwrightError
 from penwright.run.checkpoints import Record
 from penwright.run.folder import METRICS, SAMPLES, STEPS, Run
-from penwright.run.stop_file import is_stop_requested, request_stop, was_stopped
 from penwright.serving.errors import ERROR_RESPONSES, NotTraining
 from penwright.serving.fields import ModelRequest, Name, Registry
 from penwright.serving.model_registry import ModelRegistry, UnknownModel
@@ -154,7 +153,7 @@ def stop(registry: Registry, body: StopRequest) -> Stopped:
     state = state_of(run)
     if state not in LIVE:
         raise NotTraining(f"{body.run} is not being trained: it has {state}")
-    request_stop(run)
+    run.request_stop()
     return Stopped(state=state_of(run))
 
 
@@ -250,9 +249,9 @@ def state_of(run: Run) -> State:
         spent = state["total_steps"] is not None and state["step"] >= state["total_steps"]
         if spent or state.get("stopped_early", False):
             return "finished"
-    if was_stopped(run) or time.time() - _changed(run) >= QUIET:
+    if run.was_stopped or time.time() - _changed(run) >= QUIET:
         return "stopped"
-    return "stopping" if is_stop_requested(run) else "training"
+    return "stopping" if run.is_stop_requested else "training"
 
 
 def _changed(run: Run) -> float:

@@ -21,7 +21,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import STEPS, Run
-from penwright.run.stop_file import is_stop_requested, request_stop, was_stopped
 from penwright.serving.model_worker import DAMAGE
 from penwright.serving.texts import check_name
 from penwright.storage import MOST_IN_SMALL, open_plain, read_bytes, write_atomically
@@ -119,7 +118,7 @@ class TrainingQueue:
         if self._state(job) == "preparing" and job.pid is not None:
             os.kill(job.pid, signal.SIGTERM)
         else:
-            request_stop(Run(self.home / RUNS / name))
+            Run(self.home / RUNS / name).request_stop()
 
     def facts(self) -> list[JobFacts]:
         """List the runs in the queue, in the order in which they were added."""
@@ -183,11 +182,11 @@ class TrainingQueue:
             steps = run.folder / STEPS
             if not steps.is_file() or steps.stat().st_mtime < job.started:
                 return "preparing"
-            return "stopping" if is_stop_requested(run) else "training"
+            return "stopping" if run.is_stop_requested else "training"
         with suppress(*DAMAGE):
             if run.is_finished:
                 return "finished"
-        return "stopped" if was_stopped(run) or self._error(job) == INTERRUPTED else "failed"
+        return "stopped" if run.was_stopped or self._error(job) == INTERRUPTED else "failed"
 
     def _note(self, job: Job, state: JobState) -> str:
         """Return the last line of the log or, for a run that failed, its error."""

@@ -13,7 +13,6 @@ from penwright.errors import Interrupted
 from penwright.evaluation.scores import Sample, Score
 from penwright.run.checkpoints import Record, Tensors, folder_name
 from penwright.run.folder import METRICS, SAMPLES, Run
-from penwright.run.stop_file import clear_stop_files, is_stop_requested, mark_stopped
 from penwright.text import count
 from penwright.training.auto.machine import uncompiled
 from penwright.training.distributed.launcher import stop_requests
@@ -64,11 +63,11 @@ class Session:
     def fit(self) -> None:
         """Train until the budget is spent, or until the run stops early.
 
-        Save and raise Interrupted after SIGINT, SIGTERM, SIGHUP or a stop file in the run folder (run/stop_file.py).
+        Save and raise Interrupted after SIGINT, SIGTERM, SIGHUP or a stop file in the run folder (Run.request_stop).
         """
         try:
             with stop_requests() as received:
-                self.trainer.asks_to_stop = lambda: bool(received) or (self.leads and is_stop_requested(self.run))
+                self.trainer.asks_to_stop = lambda: bool(received) or (self.leads and self.run.is_stop_requested)
                 for report in self.trainer.steps():
                     notify(self.observers, "stepped", self.trainer, report)
                     self._keep_early()
@@ -85,7 +84,7 @@ class Session:
                     self.evaluate_now()
                 self._wait_for_saving()
                 if self.leads:
-                    clear_stop_files(self.run)
+                    self.run.clear_stop_files()
         finally:
             if self.trainer.saver:
                 self.trainer.saver.close()
@@ -220,7 +219,7 @@ class Session:
             self._save()
         self._wait_for_saving()
         if self.leads:
-            mark_stopped(self.run)
+            self.run.mark_stopped()
         n = self.trainer.ranks.size
         raise Interrupted(
             f"stopped after step {self.trainer.state.step:,}; everything is saved. "

@@ -16,7 +16,6 @@ from penwright.devices import advise_on_out_of_memory
 from penwright.errors import Interrupted, PenwrightError, UsageError
 from penwright.run.checkpoints import Checkpoint, Record
 from penwright.run.folder import Run
-from penwright.run.stop_file import clear_stop_files
 from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, RunContext, reading_of
 from penwright.tokenizers import Tokenizer
@@ -50,7 +49,7 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
 
 def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Application:
     require_writable_cache()  # if the cache is not writable, fail before the text is read
-    clear_stop_files(run)  # from now on, a stop request takes effect at the first step
+    run.clear_stop_files()  # from now on, a stop request takes effect at the first step
     recipe = apply_changes(run.recipe, _as_stored(changes, run), run.folder)
     here = apply_changes(recipe_here(run, run.recipe), changes, run.folder)
     run.warn_of_edits()

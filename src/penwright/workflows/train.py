@@ -23,7 +23,6 @@ from penwright.model import make_model
 from penwright.model.transformer import DecoderOnly, EncoderOnly
 from penwright.model.weights import freeze_embeddings, start_from_bigrams
 from penwright.run.folder import LINEAR, METRICS, Run
-from penwright.run.stop_file import clear_stop_files
 from penwright.storage import remember
 from penwright.tasks import TASKS, AnyCorpus, RunContext, labelled, make_card
 from penwright.tokenizers import Tokenizer
@@ -105,7 +104,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
     run = Run.create(folder)
     is_watched = prepared.machine.ranks.size == 1 and prepared.plan.recipe.task != "classify"
     with run.lock():
-        clear_stop_files(run)
+        run.clear_stop_files()
         try:
             return _train(prepared, run, [*observers, *([_PaceWatch(prepared)] if is_watched else [])])
         except _LargerModelFits as found:
