@@ -11,9 +11,9 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from penwright.run.stop_file import mark_stopped
 
 from penwright.run.folder import Run
-from penwright.run.stop_file import mark_stopped
 from penwright.serving import live
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker
