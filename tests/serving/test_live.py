@@ -11,7 +11,6 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from penwright.run.stop_file import mark_stopped
 
 from penwright.run.folder import Run
 from penwright.serving import live
@@ -114,7 +113,7 @@ def test_stopped_run_serves_its_newest_checkpoint_unless_it_got_worse(runs: Path
     registry = ModelRegistry([ModelWorker.load(run.folder, None, ServingSettings(port=0))])
     models = live.LiveModels(registry, ServingSettings(port=0))
     save_next_checkpoint(run, 10)
-    mark_stopped(run)
+    run.mark_stopped()
     models.update()
     assert registry.get().step == 10 and not registry.get().is_learning
     weights = run.newest()[0].weights()
