@@ -279,10 +279,7 @@ def fit(
 
 
 def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[tuple[Score, float]]:
-    """Yield each baseline that the checkpoint of this step does not beat, and the model's value.
-
-    Baselines of a metric in which the model is perfect are left out.
-    """
+    """Yield each baseline that the checkpoint of this step does not beat, unless that is perfect, and its score."""
     scores = next((record for record in run.records(METRICS) if record["step"] == step), {})
     for baseline in baselines:
         if baseline.name not in scores:

@@ -13,12 +13,9 @@ from penwright.training.auto.choices import Choice, Choices, amount, in_words, r
 from penwright.training.auto.throughput import MeasureThroughput
 
 MANY_EPOCHS = 6.0  # number of epochs from which classifiers need a higher token dropout (measured)
-# Number of epochs from which character tokenizers beat subword tokenizers. Subwords were 5 % better after 3.5 epochs,
-# but 6 % worse after 13.
-CHARACTER_EPOCHS = 6.0
+CHARACTER_EPOCHS = 6.0  # number from which characters beat subwords (5 % worse after 3.5 epochs, 6 % better after 13)
 LORA_RATE = 1e-2  # learning rate of adapters (measured: better than 2e-3 after 40 steps)
-# Usual learning rates for fine-tuning pretrained models, in full and with adapters.
-PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3
+PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3  # usual learning rates for fine-tuning, in full and with adapters
 # Batch size in tokens and learning rate for pretrained models that become classifiers: BERT's values, and a higher
 # rate for models that are narrower than BERT (measured with MiniLM, whose width is 384).
 FINE_BATCH, FINE_RATE, NARROW_RATE, WIDTH_OF_BERT = 768, 5e-5, 1e-4, 768
@@ -184,8 +181,7 @@ class _Planner:
     def _choose_regularisation(self) -> None:
         model = self.choices.section("model")
         if self.facts.task == "classify" and self._is_pretrained:
-            is_read_once = self.capacity.epochs < 1
-            rate, reason = (0.0, "no text is read twice (measured)") if is_read_once else (0.1, "as in BERT")
+            rate, reason = (0.0, "reads no text twice (measured)") if self.capacity.epochs < 1 else (0.1, "as in BERT")
             self._suggest("model.dropout", rate, reason)
             self._suggest("model.attention_dropout", rate, reason)
         if "dropout" not in model and (model.get("size") is None or model["size"] in LADDER):
@@ -195,9 +191,9 @@ class _Planner:
             self.choices.revise("model.token_dropout", 0.7, reason)
         if self.facts.task == "translate":
             self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")
-        problem = self.choices.section("model").get("problem_type", "single_label_classification")
-        is_balanced = self.choices.section("model").get("balanced", False)
-        if self.facts.task == "classify" and problem == "single_label_classification" and not is_balanced:
+        problem = model.get("problem_type", "single_label_classification")
+        is_single = problem == "single_label_classification" and not model.get("balanced", False)
+        if self.facts.task == "classify" and is_single:
             self._suggest("training.label_smoothing", 0.1, "keeps the model from growing overconfident")
 
     def _dropout(self) -> tuple[float, str]:
@@ -206,9 +202,8 @@ class _Planner:
                 return 0.1, "a model overfits to teachers' predictions more slowly than to labels"
             return 0.3, "small labelled sets overfit quickly (measured)"
         epochs = self.capacity.epochs
-        once = 3.3 if self.capacity.is_short else 1.7
         # (upper limit of the epochs, dropout), measured with weight decay for up to 15 epochs
-        rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]
+        rates = [(3.3 if self.capacity.is_short else 1.7, 0.0), (15.0, 0.1), (50.0, 0.2)]
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {amount(epochs, 'epoch')}"
 
     @property
