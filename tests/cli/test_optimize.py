@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -260,3 +261,10 @@ def test_running_process_uses_newly_compiled_steps(runs: Path, monkeypatch: pyte
     assert generator.generate("It", temperature=0.0, max_new_tokens=2) == before and not used
     monkeypatch.setattr(engine, "LOOK_EVERY", 0.0)
     assert generator.generate("It", temperature=0.0, max_new_tokens=2) == before and "one" in used
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this system does not group processes by session")
+def test_background_process_gives_way_to_other_sessions() -> None:
+    code = "from penwright.workflows.background import give_way; give_way(); print(open('/proc/self/autogroup').read())"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True, start_new_session=True)
+    assert int(done.stdout.split()[-1]) == background.NICENESS

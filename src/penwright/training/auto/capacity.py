@@ -65,7 +65,7 @@ TOKENS_PER_PARAMETER: dict[Task, float] = {
 SHORT_SHARE = 0.4  # fraction of TOKENS_PER_PARAMETER that suffices for text generation with a budget below SHORT
 # Maximum number of parameters per token of the corpus. Larger models overfit, classifiers soonest.
 PARAMETERS_PER_TOKEN: dict[Task, float] = {
-    "generate": 12.0,
+    "generate": 9.0,
     "chat": 12.0,
     "translate": 12.0,
     "classify": 0.6,
