@@ -164,7 +164,7 @@ def test_writer_is_fine_tuned_to_a_classifier_with_a_new_head(
         "train", corpora / "labels.csv", "--from", runs / "writer", "--steps", 3, "--run", run, *settings()
     )
     assert made.returncode == 0, made.stderr
-    assert "right in cross-validation" in made.stderr  # the head is fitted before the first step
+    assert "correct in cross-validation" in made.stderr  # the head is fitted before the first step
     assert next(record["step"] for record in Run(run).records("metrics.jsonl")) == 0
     base = open_run(runs / "writer")
     assert open_run(run).recipe.task == "classify"
