@@ -276,8 +276,9 @@ def test_short_run_warms_up_in_a_fifth_of_its_steps() -> None:
 
 
 def test_larger_models_are_timed_on_a_gpu() -> None:
-    n_tokens = 1.01 * size_of("generate", 8192, validate(ModelSettings, dict(SIZES["base"]), "here")).matrix_parameters
-    assert plan_on_gpu(n_tokens / (0.6 * 60 * 10), minutes=10).recipe.model.d_model == SIZES["base"]["d_model"]
+    medium = validate(ModelSettings, dict(SIZES["medium"]), "here")
+    n_tokens = 1.01 * size_of("generate", 8192, medium).matrix_parameters
+    assert plan_on_gpu(n_tokens / (0.6 * 60 * 10), minutes=10).recipe.model.d_model == medium.d_model
 
 
 @pytest.mark.skipif(bool(toolchain.missing_requirement()), reason="torch.compile needs a C++ compiler")
