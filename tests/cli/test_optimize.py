@@ -68,17 +68,12 @@ def test_evaluate_uses_the_saved_precision(penwright: Command, int8_run: Path) -
 
 
 def test_given_precision_overrides_the_saved_one(penwright: Command, int8_run: Path) -> None:
-    with pytest.warns(PenwrightWarning, match="penwright optimize"):  # nothing has been compiled
-        quick = load(int8_run)
+    quick = load(int8_run)
     exact = load(int8_run, precision="float32")
     assert isinstance(quick, Generator) and isinstance(exact, Generator)
     assert isinstance(quick.model.output, Int8Linear) and not isinstance(exact.model.output, Int8Linear)
     done = penwright("generate", int8_run, "It", "--max-new-tokens", 5)
-    assert (
-        done.returncode == 0
-        and done.stdout.startswith("It")
-        and done.stderr.startswith(f"penwright: {int8_run} is slower")
-    )
+    assert (done.returncode, done.stdout[:2], done.stderr) == (0, "It", "")
 
 
 def test_int8_changes_the_loss_by_less_than_0_02_nats(runs: Path, compiled: list[object]) -> None:

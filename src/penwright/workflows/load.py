@@ -21,7 +21,6 @@ from penwright.model.fused import fuse
 from penwright.model.lora import merged
 from penwright.model.quantised import to_precision
 from penwright.model.weights import load_weights, no_init_weights, weights_for, with_vocabulary
-from penwright.native import toolchain
 from penwright.run.checkpoints import STATE, WEIGHTS, Checkpoint, Tensors, first_problem
 from penwright.run.folder import LINEAR, Run
 from penwright.tokenizers import Tokenizer
@@ -234,9 +233,9 @@ def load(
         is_started = compiles and not are_steps_kept(model) and compile_in_background(opened_run.run, chosen)
         if is_started or is_compiling(model):
             warn(f"{folder} {SOON}", PenwrightWarning, stacklevel=2)
-        elif precision is None and (why := _why_slow(opened_run.run, kept, model)):
-            slow = f"{folder} is slower than it could be: {why}. Run: penwright optimize {quote(str(folder))}"
-            warn(slow, PenwrightWarning, stacklevel=2)
+        elif precision is None and kept is None and (opened_run.run.folder / OPTIMIZED).is_file():
+            slow = f"{folder} is slower than it could be: it has been trained further since it was optimized"
+            warn(f"{slow}. Run: penwright optimize {quote(str(folder))}", PenwrightWarning, stacklevel=2)
         fuse(model)
     linear = opened_run.linear(whole=True)
     return make_application(model, opened_run.tokenizer, opened_run.recipe, opened_run.card, linear)
@@ -288,12 +287,3 @@ def best_precision(run: Run, device: torch.device) -> Precision | None:
     """Return the precision that was chosen for decoding with the best model on a CPU, or None if there is none."""
     finding = run.finding(OPTIMIZED, OptimizeRecord) if device.type == "cpu" else None
     return finding["precision"] if finding else None
-
-
-def _why_slow(run: Run, kept: Precision | None, model: Model) -> str:
-    """Return why an optimized run decodes slowly; "" if it decodes at full speed or was never optimized."""
-    if not (run.folder / OPTIMIZED).is_file() or toolchain.missing_requirement():
-        return ""
-    if kept is None:
-        return "it has been trained further since it was optimized"
-    return "" if are_steps_kept(model) else "its compiled code is missing"
