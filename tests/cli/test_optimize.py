@@ -259,7 +259,8 @@ def test_running_process_uses_newly_compiled_steps(runs: Path, monkeypatch: pyte
 
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this system does not group processes by session")
-def test_background_process_gives_way_to_other_sessions() -> None:
-    code = "from penwright.workflows.background import give_way; give_way(); print(open('/proc/self/autogroup').read())"
+def test_background_process_has_lower_priority_than_other_sessions() -> None:
+    code = "from penwright.workflows.background import lower_priority; lower_priority()"
+    code += "; print(open('/proc/self/autogroup').read())"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True, start_new_session=True)
     assert int(done.stdout.split()[-1]) == background.NICENESS

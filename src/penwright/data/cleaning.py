@@ -45,7 +45,7 @@ class Cleaning:
     """Rules for dropping examples. Only `deduplicate` applies to documents."""
 
     max_characters: int = 5000  # maximum number of characters in a side of a pair, or in a labelled text
-    max_ratio: float | None = 9.0  # maximum ratio of the two lengths in a pair; checked if a side exceeds 30 characters
+    max_ratio: float | None = 9.0  # maximum ratio of the lengths of a pair, if one of them exceeds 30 characters
     deduplicate: bool = True
 
 

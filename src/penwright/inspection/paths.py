@@ -111,7 +111,7 @@ def paths(
     """Estimate the effect of every edge on an outcome; measure the `n_edges` edges with the largest estimates."""
     recording = record(model, reading)
     gradients = _gradients(model, recording, objective)
-    paths: list[tuple[float, str, _Site]] = []
+    candidates: list[tuple[float, str, _Site]] = []
     with evaluating(model), torch.no_grad():
         for stack in recording.stacks:
             for sites, part_names, vectors in _sites(model, recording, stack):
@@ -119,8 +119,8 @@ def paths(
                 estimates = torch.einsum("cpd,spd->sc", vectors, pulled).double().tolist()
                 for site, row in zip(sites, estimates, strict=True):
                     parts = list(zip(row, part_names, strict=True))
-                    paths += [(value, name, site) for value, name in parts[BIASES + 1 :]]
-    chosen = sorted(paths, key=lambda edge: -abs(edge[0]))[: max(0, n_edges)]
+                    candidates += [(value, name, site) for value, name in parts[BIASES + 1 :]]
+    chosen = sorted(candidates, key=lambda edge: -abs(edge[0]))[: max(0, n_edges)]
     log_prob = float(recording.logits[objective.position].log_softmax(-1)[objective.outcome])
     effects = _measured(model, recording, objective, log_prob, [(name, site) for _, name, site in chosen])
     edges = [
@@ -128,7 +128,7 @@ def paths(
         for (estimate, name, site), effect in zip(chosen, effects, strict=True)
     ]
     by_effect = sorted(edges, key=lambda edge: -abs(edge.effect))
-    return Paths(names[objective.outcome], objective.position, log_prob, len(paths), tuple(by_effect))
+    return Paths(names[objective.outcome], objective.position, log_prob, len(candidates), tuple(by_effect))
 
 
 def _sites(

@@ -57,7 +57,7 @@ class InspectRequest(ModelRequest):
     target: Text | None = None  # a translation or a label; None for the model's own output
     head: Annotated[Text, Field(max_length=40)] = "0.0"  # LAYER.HEAD or PART.LAYER.HEAD, for example "cross.3.2"
     heads: Annotated[list[Name], Field(max_length=4096, fail_fast=True, default_factory=list)]  # heads to ablate
-    part: PartName | None = None  # encoder, decoder or cross-attention (rollout and patching only); None: the last
+    part: PartName | None = None  # encoder, decoder or cross (rollout and patching only); None: the last part
     position: Annotated[int, Field(ge=0, le=2**31)] | None = (
         None  # position to show; for attribution, the position before the token to explain
     )

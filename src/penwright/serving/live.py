@@ -42,7 +42,7 @@ class LiveModels:
         self._registry, self._settings = registry, settings
         self._retired: list[tuple[ModelWorker, float]] = []
         self._failed: dict[Path, int | None] = {}  # steps that could not be loaded, by run folder
-        self._resting_until = 0.0  # time until which no weights of runs in training are loaded
+        self._resting_until = 0.0  # no weights of a run in training are loaded before this time
 
     async def watch(self) -> None:
         """Check the run folders at regular intervals until cancelled."""

@@ -97,7 +97,7 @@ PROBLEMS = {
 
 
 def _of_problem(name: str) -> Callable[..., Any]:
-    """Return a function that calls the function `name` in the module for the problem type of the given context."""
+    """Return a function that calls `name` in the module for its context's problem type."""
 
     def call(context: RunContext, *arguments: object) -> object:
         return getattr(PROBLEMS[context.recipe.model.problem_type], name)(context, *arguments)

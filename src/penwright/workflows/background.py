@@ -135,14 +135,14 @@ def _failure_of(model: DecoderOnly | EncoderDecoder) -> Path:
     return cache_folder("compiled") / f"{FAILED}-{engine.shape_key(model)}"
 
 
-def give_way() -> None:
-    """Let other programs, training included, have most of the processor time."""
+def lower_priority() -> None:
+    """Give other programs, training included, most of the processor time."""
     os.nice(NICENESS)
     with suppress(OSError):  # Linux groups processes by session, and compares nice values only within a group
         Path("/proc/self/autogroup").write_text(str(NICENESS), encoding="ascii")
 
 
 if __name__ == "__main__":
-    give_way()
+    lower_priority()
     torch.set_num_threads(int(sys.argv[3]))  # compiled code depends on the number of threads
     compile_now(Run.open(Path(sys.argv[1])), sys.argv[2])  # type: ignore[arg-type]  # written by _start

@@ -279,7 +279,7 @@ def fit(
 
 
 def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[tuple[Score, float]]:
-    """Yield each baseline that the checkpoint of this step does not beat, unless that is perfect, and its score."""
+    """Yield each baseline that this step's checkpoint does not beat, and its score. Skip scores that are perfect."""
     scores = next((record for record in run.records(METRICS) if record["step"] == step), {})
     for baseline in baselines:
         if baseline.name not in scores:
