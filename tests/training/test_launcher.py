@@ -24,7 +24,8 @@ signal.signal(signal.SIGINT, lambda *_: asked.append(1))
 enter_rank()
 restarted = run_to_restart(None)
 note_run(Path("some run"))
-(folder / f"{rank}.{attempt}").write_text(f"{os.getpid()} {restarted}")
+(folder / f"unfinished {rank}").write_text(f"{os.getpid()} {restarted}")
+(folder / f"unfinished {rank}").rename(folder / f"{rank}.{attempt}")  # whole or absent, also after SIGKILL
 action = os.environ.get(f"ACTION_{rank}_{attempt}", "wait")
 while rank == 1 and not (folder / f"0.{attempt}").exists():
     time.sleep(0.01)
