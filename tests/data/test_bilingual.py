@@ -76,7 +76,7 @@ def test_every_format_yields_the_same_pairs(tmp_path: Path, name: str) -> None:
     path = write(tmp_path, name, FORMS[name](PAIRS))
     assert detect_task([path])[0] == "translate"
     assert all_pairs(open_pairs([path])) == set(PAIRS)
-    assert open_evaluation_pairs([path]).n_held_out == len(PAIRS)
+    assert len(open_evaluation_pairs([path]).held_out) == len(PAIRS)
     with pytest.raises(PenwrightError, match=r"not running text.*--task translate"):
         open_text([path])
 

@@ -21,9 +21,9 @@ def make(folder: Path, *classes: str, n: int = 12) -> Path:
 def test_each_folder_is_a_class_and_each_file_a_text(tmp_path: Path) -> None:
     folder = make(tmp_path / "data", "pos", "neg/deeper")
     corpus = open_labelled([folder])
-    assert (corpus.labels, corpus.n_training + corpus.n_held_out) == (("neg", "pos"), 24)
+    assert (corpus.labels, corpus.n_training + len(corpus.held_out)) == (("neg", "pos"), 24)
     assert Labelled("A pos text\nwith number 3.", "pos") in [*corpus.training, *corpus.held_out]
-    assert open_evaluation_labelled([folder]).n_held_out == 24
+    assert len(open_evaluation_labelled([folder]).held_out) == 24
     names = ReadingOptions(Columns(label_names={"pos": "good"}))
     assert open_labelled([folder], names).labels == ("good", "neg")
 
@@ -33,7 +33,7 @@ def test_training_split_is_read_when_there_are_split_folders(tmp_path: Path) -> 
         make(tmp_path / "data" / part, "pos", "neg")
     make(tmp_path / "data" / "train", "unsup")
     corpus = open_labelled([tmp_path / "data"])
-    assert (corpus.labels, corpus.n_training + corpus.n_held_out) == (("neg", "pos"), 24)
+    assert (corpus.labels, corpus.n_training + len(corpus.held_out)) == (("neg", "pos"), 24)
     notes = " ".join(corpus.report.notes)
     assert f"not read: {tmp_path / 'data' / 'test'}" in notes and "unsup (no labels)" in notes
 

@@ -330,7 +330,7 @@ def test_parts_of_a_large_table_are_read_as_rows(tmp_path: Path, monkeypatch: py
     path = str(tmp_path / "data") if form == "folder" else str(tmp_path / "data" / "*.jsonl")
     assert detect_task([path])[0] == "generate"
     corpus = open_text([path])
-    assert corpus.n_training + corpus.n_held_out == 60
+    assert corpus.n_training + len(corpus.held_out) == 60
     assert {str(file.path) for file in corpus.files} == {str(tmp_path / "data" / f"part-{n}.jsonl") for n in range(3)}
     assert open_text([path]).fingerprint == corpus.fingerprint  # from the cache
 

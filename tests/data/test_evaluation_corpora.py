@@ -26,7 +26,7 @@ def test_evaluation_pairs_keep_duplicates_and_unusual_lengths(pairs: Path) -> No
 def test_validation_pairs_keep_duplicates_and_unusual_lengths(pairs: Path, tmp_path: Path) -> None:
     training = tmp_path / "train.tsv"
     training.write_text("".join(f"word {n}\tWort {n}\n" for n in range(50)), encoding="utf-8")
-    assert open_pairs([training], ReadingOptions(validation=[pairs])).n_held_out == 4
+    assert len(open_pairs([training], ReadingOptions(validation=[pairs])).held_out) == 4
 
 
 def test_evaluation_text_is_read_whole(tmp_path: Path) -> None:

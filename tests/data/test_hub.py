@@ -53,7 +53,7 @@ def test_a_folder_of_json_lines_is_a_data_set(tmp_path):
     lines = [json.dumps({"text": f"Document number {i}."}) for i in range(30)]
     (folder / "train.jsonl").write_text("\n".join(lines), encoding="utf-8")
     corpus = open_text([f"hub:{folder}"])
-    assert corpus.n_training + corpus.n_held_out == 30
+    assert corpus.n_training + len(corpus.held_out) == 30
 
 
 def test_fingerprint_depends_on_the_content(tmp_path):
@@ -126,7 +126,7 @@ def test_first_rows_of_a_data_set_are_streamed_once(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", load)
     for _ in range(2):
         corpus = open_labelled(["hub:some/name@train[:50]"])
-        assert corpus.n_training + corpus.n_held_out == 50 and set(corpus.labels) == {"no", "yes"}
+        assert corpus.n_training + len(corpus.held_out) == 50 and set(corpus.labels) == {"no", "yes"}
     assert len(read) <= 1000 and loaded == [("some/name",)]
     with pytest.raises(PenwrightError, match="has no split 'other'"):
         open_text(["hub:some/name@other[:50]"])
@@ -135,7 +135,7 @@ def test_first_rows_of_a_data_set_are_streamed_once(monkeypatch):
 def test_first_rows_of_a_folder_are_its_first_rows(tmp_path):
     name = saved(tmp_path, {"train": [{"text": f"Document number {i}."} for i in range(60)]})
     corpus = open_text([f"{name}@train[:30]"])
-    assert corpus.n_training + corpus.n_held_out == 30
+    assert corpus.n_training + len(corpus.held_out) == 30
 
 
 def test_task_is_detected_from_a_data_set(tmp_path):

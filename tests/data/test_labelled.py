@@ -132,7 +132,7 @@ def test_texts_with_conflicting_labels_are_noted(tmp_path):
 
 def test_five_texts_are_enough_and_one_is_refused(tmp_path):
     corpus = open_labelled([write_rows(tmp_path, ROWS[:5])])
-    assert (corpus.n_training, corpus.n_held_out) == (4, 1)
+    assert (corpus.n_training, len(corpus.held_out)) == (4, 1)
     with pytest.raises(PenwrightError, match="1 labelled text but no class with two different texts"):
         open_labelled([write_rows(tmp_path, ROWS[:1])], ReadingOptions(Columns(text=1, label=2)))
 

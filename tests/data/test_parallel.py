@@ -38,7 +38,7 @@ def dropped(corpus) -> dict[str, int]:
 def test_two_files_are_paired_line_by_line(tmp_path):
     corpus = open_pairs(write_aligned(tmp_path, PAIRS))
     assert all_pairs(corpus) == set(map(Pair._make, PAIRS))
-    assert (corpus.n_training, corpus.n_held_out) == (54, 6)
+    assert (corpus.n_training, len(corpus.held_out)) == (54, 6)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)])
@@ -204,7 +204,7 @@ def test_corpus_sizes_count_the_targets(tmp_path):
     corpus = open_pairs(write_aligned(tmp_path, [(en, f"{de} ż") for en, de in PAIRS]))
     targets = [pair.target for pair in corpus.held_out]
     assert corpus.held_out_bytes == sum(len(target.encode()) for target in targets)
-    assert corpus.held_out_characters == sum(map(len, targets))
+    assert corpus.held_out.n_characters == sum(map(len, targets))
 
 
 def test_only_newlines_end_lines(tmp_path):
@@ -214,7 +214,7 @@ def test_only_newlines_end_lines(tmp_path):
 
 def test_five_pairs_are_enough(tmp_path):
     corpus = open_pairs(write_aligned(tmp_path, PAIRS[:5]))
-    assert (corpus.n_training, corpus.n_held_out) == (4, 1)
+    assert (corpus.n_training, len(corpus.held_out)) == (4, 1)
 
 
 @pytest.mark.parametrize("pairs", [PAIRS[:1], [("same", "eins"), ("same", "zwei")]])

@@ -10,14 +10,14 @@ from penwright.data.text import open_text
 
 def test_tiny_shakespeare_is_split_after_nine_tenths(shared_data):
     corpus = open_text([shared_data / "tinyshakespeare" / "input.txt"])
-    assert corpus.training.n_characters + corpus.held_out_characters == 1_115_394
+    assert corpus.training.n_characters + corpus.held_out.n_characters == 1_115_394
     assert 1_003_854 <= corpus.training.n_characters < 1_003_854 + 80
 
 
 def test_polish_novels_hold_out_at_most_half_a_million_characters(shared_data):
     corpus = open_text([shared_data / "polish-literature"])
-    assert (corpus.n_training, corpus.n_held_out) == (8, 8)
-    assert 490_000 < corpus.held_out_characters <= 500_000
+    assert (corpus.n_training, len(corpus.held_out)) == (8, 8)
+    assert 490_000 < corpus.held_out.n_characters <= 500_000
 
 
 def test_multi30k_is_paired_with_its_validation_files(shared_data):
@@ -26,7 +26,7 @@ def test_multi30k_is_paired_with_its_validation_files(shared_data):
         [folder / "train.en.gz", folder / "train.de.gz"],
         ReadingOptions(validation=[folder / "val.en", folder / "val.de"]),
     )
-    assert (corpus.report.n_read, corpus.n_held_out) == (29_000, 1_014)
+    assert (corpus.report.n_read, len(corpus.held_out)) == (29_000, 1_014)
 
 
 def test_tatoeba_sources_are_not_shared_across_the_split(shared_data):

@@ -41,7 +41,7 @@ def test_first_sheet_with_content_is_read_as_a_table(tmp_path: Path, save) -> No
     save(path, ROWS)
     assert detect_task([path])[0] == "classify"
     corpus = open_labelled([path])
-    assert (corpus.n_training + corpus.n_held_out, corpus.labels) == (30, ("bad", "good"))
+    assert (corpus.n_training + len(corpus.held_out), corpus.labels) == (30, ("bad", "good"))
     (file,) = corpus.files
     assert "sheet 'Data' (not read: Other)" in corpus.report.lines()[0]
     assert next(open_table(file).rows([0, 1, 2])) == ("text number 0", "bad", "0")

@@ -58,19 +58,19 @@ def test_training_and_held_out_parts_join_to_the_text(tmp_path_factory, text, fr
 
 def test_text_without_newlines_is_split_at_the_exact_share(tmp_path):
     corpus = open_text([write(tmp_path, "long.txt", "x" * 100_000)])
-    assert (corpus.training.n_characters, corpus.held_out_characters) == (90_000, 10_000)
+    assert (corpus.training.n_characters, corpus.held_out.n_characters) == (90_000, 10_000)
 
 
 def test_sizes_count_bytes_and_characters_of_the_held_out_part(tmp_path):
     corpus = open_text([write(tmp_path, "pl.txt", "żółw\n" * 50)])
     held_out = texts(corpus.held_out)[0]
-    assert (corpus.held_out_characters, corpus.held_out_bytes) == (len(held_out), len(held_out.encode()))
+    assert (corpus.held_out.n_characters, corpus.held_out_bytes) == (len(held_out), len(held_out.encode()))
 
 
 def test_each_of_few_documents_holds_out_its_end(tmp_path):
     numbered_files(tmp_path, 7)
     corpus = open_text([tmp_path], ReadingOptions(held_out=0.5))
-    assert (corpus.n_training, corpus.n_held_out) == (7, 7)
+    assert (corpus.n_training, len(corpus.held_out)) == (7, 7)
 
 
 def test_whole_documents_are_held_out_of_many(tmp_path):
@@ -87,7 +87,7 @@ def test_short_document_among_long_ones_is_not_the_whole_held_out_part(tmp_path)
         (tmp_path / f"{number:02}.txt").write_text(f"Line of novel {number}.\n" * 40_000, encoding="utf-8")
     (tmp_path / "readme.txt").write_text("Twenty-five novels.\n", encoding="utf-8")
     corpus = open_text([tmp_path])
-    assert 400_000 < corpus.held_out_characters < 600_000 and corpus.n_training == 26
+    assert 400_000 < corpus.held_out.n_characters < 600_000 and corpus.n_training == 26
     assert "the end of each of 26 documents" in corpus.report.split
 
 

@@ -35,7 +35,7 @@ def test_missing_compiler_is_named_in_the_reason(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert "C++ compiler" in choose_compilation(CPU, 1e6)[1]
     with pytest.raises(PenwrightError, match="compile=off"):
-        compile_blocks(torch.nn.Linear(1, 1), CPU, dynamic=False)
+        compile_blocks(torch.nn.Linear(1, 1), dynamic=False)
 
 
 def test_evaluation_runs_uncompiled() -> None:

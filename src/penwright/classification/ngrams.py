@@ -75,7 +75,6 @@ class _Spans:
     def __init__(self, text: str):
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         n = len(codes)
-        self.is_space = codes == ord(" ")
         powers, self._inverse = _powers(_ODD, n), _powers(_INVERSE, n)
         terms = _scramble(codes.astype(np.uint64) + np.uint64(1)) * powers[:-1]
         self._sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])

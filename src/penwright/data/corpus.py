@@ -148,11 +148,6 @@ class Corpus(Generic[Example]):
         return self.training.n_examples
 
     @property
-    def n_held_out(self) -> int:
-        """Number of held-out examples."""
-        return self.held_out.n_examples
-
-    @property
     def training_bytes(self) -> int:
         """Size of the training set in UTF-8 bytes."""
         return self.training.n_bytes
@@ -161,11 +156,6 @@ class Corpus(Generic[Example]):
     def held_out_bytes(self) -> int:
         """Size of the held-out set in UTF-8 bytes."""
         return self.held_out.n_bytes
-
-    @property
-    def held_out_characters(self) -> int:
-        """Size of the held-out set in characters."""
-        return self.held_out.n_characters
 
 
 def only_held_out(

@@ -103,11 +103,6 @@ class ContinuousBatch:
         return len(self._rows)
 
     @property
-    def n_waiting(self) -> int:
-        """The number of requests that wait for a free row."""
-        return len(self._waiting)
-
-    @property
     def busy(self) -> bool:
         """Whether any request is running or waiting."""
         return bool(self._rows or self._waiting)

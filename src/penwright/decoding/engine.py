@@ -35,7 +35,6 @@ from penwright.model.quantised import Int8Linear
 from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.native import toolchain
 
-READ_TOGETHER = 2  # minimum number of sources per call; torch.export would specialize on a batch of 1
 LOOK_EVERY = 5.0  # seconds between two checks for parts that another process has compiled
 NEAR = 0.05  # tolerated relative error of logits: with int8, the order of operations changes the rounding
 WORTH_THREADS: dict[Part, float] = {  # minimum number of parameters for multithreading; small models leave threads idle

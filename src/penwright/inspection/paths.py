@@ -114,7 +114,7 @@ def paths(
     candidates: list[tuple[float, str, _Site]] = []
     with evaluating(model), torch.no_grad():
         for stack in recording.stacks:
-            for sites, part_names, vectors in _sites(model, recording, stack):
+            for sites, part_names, vectors in _sites(recording, stack):
                 pulled = _pulled(model, sites, stack, vectors, objective, gradients)
                 estimates = torch.einsum("cpd,spd->sc", vectors, pulled).double().tolist()
                 for site, row in zip(sites, estimates, strict=True):
@@ -132,7 +132,7 @@ def paths(
 
 
 def _sites(
-    model: Model, recording: Recording, stack: StackRecord
+    recording: Recording, stack: StackRecord
 ) -> Iterator[tuple[list[_Site], list[str], Float[Tensor, "contributions positions d_model"]]]:
     """Yield groups of inputs that are computed from the same residual stream, with the contributions to that stream."""
     for place, (names, vectors) in walk(stack):
@@ -237,7 +237,7 @@ def _measured(
     cuts: list[_Cut | None] = [None] * len(edges)
     with evaluating(model), torch.no_grad():
         for stack in recording.stacks:
-            for sites, names, vectors in _sites(model, recording, stack):
+            for sites, names, vectors in _sites(recording, stack):
                 for at, (name, site) in enumerate(edges):
                     if site in sites and name in names:
                         without = vectors.sum(0) - vectors[names.index(name)]

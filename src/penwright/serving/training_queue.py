@@ -27,7 +27,6 @@ from penwright.storage import MOST_IN_SMALL, open_plain, read_bytes, write_atomi
 
 RUNS = "runs"
 JobState = Literal["waiting", "preparing", "training", "stopping", "finished", "stopped", "failed"]
-ACTIVE = ("preparing", "training", "stopping")
 LOG_TAIL = 8000  # number of bytes to read from the end of a log
 SAID = "penwright: "  # start of an error message in a log
 INTERRUPTED = "interrupted"  # error of a process that was stopped before it had anything to save

@@ -100,7 +100,7 @@ class Trainer:
         self.unit = "texts" if recipe.task == "classify" else "tokens"  # unit of the throughput in messages
         self.prefetcher = Prefetcher(batches, self.settings.accumulate, machine.device)
         if self.settings.compile == "on":
-            compile_blocks(self.model, machine.device, dynamic=recipe.task != "generate")
+            compile_blocks(self.model, dynamic=recipe.task != "generate")
         for module in self.model.modules():
             if isinstance(module, Stack):
                 module.recomputes = self.settings.activation_checkpointing

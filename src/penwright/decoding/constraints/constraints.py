@@ -51,7 +51,6 @@ class Rules:
         self._banned = [ConstrainedWord.read(word) for word in settings.banned_words]
         self._required = [ConstrainedWord.read(word) for word in settings.required_words]
         self._pattern = make.anything if settings.pattern is None else parse_pattern(make, settings.pattern)
-        self._joining = make.one_of(characters(r"\w"))
         self._separator = make.one_of(characters(r"\W"))
 
     def after(self, prompt: str) -> Expression:

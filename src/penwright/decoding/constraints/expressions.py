@@ -18,7 +18,6 @@ Expression = int  # an index into the Expressions object that made it; equal exp
 N_CODE_POINTS = 0x110000
 MOST_STATES, MOST_CELLS = 10_000, 4_000_000  # maximum number of states, and of cells in the table of states
 TOO_MUCH = "the pattern and the words together are too complex: use smaller numbers in braces, or fewer words"
-DEAD = 0  # the state from which no text is accepted
 OFTEN = 200  # number of subexpressions visited between two calls of `check`
 
 

@@ -70,11 +70,6 @@ class Utf8Rules:
         bits[:, :vocab_size] = self.may_come
         return torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int64))
 
-    @cached_property
-    def states_after(self) -> UInt8[Tensor, "states vocab_size"]:
-        """The transition table for compiled code: the next state, for each state and token."""
-        return torch.from_numpy(self.after)
-
     def situations(self, states: States, n_left: Int[np.ndarray, "*#texts"]) -> Situations:
         """Return, for each UTF-8 state, its index in `may_come`, if `n_left` more tokens fit after the next one."""
         return states + N_STATES * np.minimum(np.maximum(n_left, 0), MOST_LEFT)  # faster than np.clip

@@ -214,7 +214,7 @@ def choose_compilation(device: torch.device, seconds: float, *, has_adapters: bo
     return True, "takes a minute or two the first time, then saves a third of the time"
 
 
-def compile_blocks(model: nn.Module, device: torch.device, *, dynamic: bool) -> None:
+def compile_blocks(model: nn.Module, *, dynamic: bool) -> None:
     """Mark each block for compilation, which happens when the block first runs. Equal blocks share compiled code.
 
     Raises PenwrightError if torch.compile cannot work on this machine.
