@@ -1,9 +1,12 @@
-"""Checks of torch devices, and control of their memory."""
+"""Checks of torch devices, the processors and the memory that this process may use, and control of its memory."""
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import ceil, inf
+from pathlib import Path
 
 import torch
 
@@ -12,6 +15,10 @@ from penwright.errors import PenwrightError, UsageError
 CPU = torch.device("cpu")
 DEVICES = ("cpu", "cuda", "mps")  # supported device types
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # parameters of mallopt(), as in glibc's malloc.h
+# The control groups (cgroups) of the system: version 2 in this folder, version 1 in its subfolders.
+CGROUPS = Path("/sys/fs/cgroup")
+# The cgroups of this process, one per line, as HIERARCHY:CONTROLLERS:PATH. Version 2 names no controllers.
+OWN_CGROUPS = Path("/proc/self/cgroup")
 TOO_LITTLE_MEMORY = (
     "a training step of this model does not fit in the memory of this device. Choose a smaller model.size, or lower "
     "training.batch_tokens (and raise training.accumulate to keep the batch size)"
@@ -38,6 +45,51 @@ def _why_unusable(wanted: str, error: Exception) -> str:
     if kind == "cuda" and torch.cuda.device_count() > 0:
         return f"{str(error).splitlines()[0]}. The highest GPU number is {torch.cuda.device_count() - 1}"
     return f"PyTorch finds no {'NVIDIA' if kind == 'cuda' else 'Apple'} GPU. Choose cpu"
+
+
+def n_processors() -> int:
+    """Return the number of processors that this process may use. The machine may have more processors."""
+    limits = [float(n_allowed())]
+    for group in _control_groups("cpu"):
+        version_2, version_1 = ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        for quota, period in filter(None, (_numbers(group, *names) for names in (version_2, version_1))):
+            if quota > 0:  # version 1 of cgroups writes -1 for "no limit"
+                limits.append(quota / period)
+    return ceil(min(limits))
+
+
+def n_allowed() -> int:
+    """Return the number of processors on which this process may run; its share of their time may be limited."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_memory() -> float:
+    """Return the memory that this process may use, in bytes, as limited by the machine or the container."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else inf
+    names = "memory.max", "memory.limit_in_bytes"
+    limits = [n for group in _control_groups("memory") for name in names for n in _numbers(group, name)]
+    return float(min([physical, *limits]))
+
+
+def _control_groups(controller: str) -> Iterator[Path]:
+    """Yield the control groups of this process and their ancestors. Each of them can have a limit of its own."""
+    yield from (CGROUPS, CGROUPS / controller)  # in a container, the process's own group is the top one
+    try:
+        lines = OWN_CGROUPS.read_text(encoding="utf-8").splitlines()
+    except OSError:  # only Linux has control groups
+        return
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if controllers == "" or controller in controllers.split(","):
+            own = Path(path.lstrip("/"))
+            yield from (CGROUPS / (controller if controllers else "") / each for each in (own, *own.parents))
+
+
+def _numbers(group: Path, *names: str) -> list[int]:
+    """Return the numbers in these files of a control group, or [] if one is missing or says "max" (no limit)."""
+    try:
+        return [int(word) for name in names for word in (group / name).read_text(encoding="ascii").split()]
+    except (OSError, ValueError):
+        return []
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import penwright
+from penwright import devices
 from penwright.config import merge
 from penwright.errors import PenwrightError, UsageError
 from penwright.formats import pretrained
@@ -212,8 +213,9 @@ def test_tensor_of_the_wrong_shape_is_named(llama: Path, tmp_path: Path) -> None
     assert_import_is_refused(llama, tmp_path, r"mlp\.\w+_proj\.weight has shape")
 
 
-def test_model_larger_than_memory_is_not_read(llama: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(pretrained, "memory_bytes", lambda: 10_000)
+def test_model_larger_than_the_memory_of_the_container_is_not_read(llama: Path, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "memory.max").write_text("10000\n")
+    monkeypatch.setattr(devices, "CGROUPS", tmp_path)
     monkeypatch.setattr(
         "penwright.formats.huggingface_files.load_file", lambda path: pytest.fail("the weights were read")
     )
@@ -468,7 +470,7 @@ def test_nllb_sequences_begin_with_language_tokens(llama: Path, tmp_path: Path) 
 
 def test_gguf_model_larger_than_memory_is_not_read(llama: Path, tmp_path: Path, monkeypatch) -> None:
     path = export_gguf(llama, tmp_path)
-    monkeypatch.setattr(pretrained, "memory_bytes", lambda: 1000)
+    monkeypatch.setattr(pretrained, "available_memory", lambda: 1000.0)
     monkeypatch.setattr(GGUFFile, "tensor", lambda *_: pytest.fail("a tensor was read"))
     assert_import_is_refused(path, tmp_path, "GiB of memory")
 

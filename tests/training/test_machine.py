@@ -4,10 +4,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from penwright import devices
 from penwright.config import TrainingSettings
+from penwright.devices import available_memory
 from penwright.errors import UsageError
 from penwright.training.auto import machine
-from penwright.training.auto.machine import available_memory, choose_machine, measure_speed
+from penwright.training.auto.machine import choose_machine, measure_speed
 
 
 def choose(**settings: object) -> tuple[object, ...]:
@@ -42,8 +44,8 @@ def test_requested_number_of_threads_is_set() -> None:
 @pytest.fixture
 def write_cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that writes control-group files and the group membership of the process."""
-    monkeypatch.setattr(machine, "CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(machine, "OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(devices, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(devices, "OWN_CGROUPS", tmp_path / "own")
 
     def write(own: str | None, files: dict[str, str]) -> None:
         if own is not None:
@@ -78,7 +80,7 @@ def test_threads_respect_the_cpu_quota_of_a_container(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_cgroups(own, files)
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     before = torch.get_num_threads()
     try:
         choose(threads=0)
@@ -126,7 +128,7 @@ def test_busy_machine_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_cgroups(None, files)
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     monkeypatch.setattr(machine, "PROCESSORS", tmp_path / "stat")
 
     def write(passed: int, idle: list[int]) -> None:

@@ -1,6 +1,5 @@
 """Models imported from other projects: settings, weights under our names, tokenizer, chat template and origin."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from penwright.config import ChatSettings, ModelSettings, Task, validate
+from penwright.devices import available_memory
 from penwright.errors import PenwrightError
 from penwright.languages import Languages
 from penwright.model import Model, make_model
@@ -48,7 +48,7 @@ class Pretrained:
 def outlined(outline: Outline, n_tensors: int) -> Model:
     """Build the model on the meta device, without allocating memory for its weights.
 
-    Raises PenwrightError if the weights do not fit in the memory of this machine, or have impossible sizes.
+    Raises PenwrightError if the weights do not fit in the memory that this process may use, or have impossible sizes.
     """
     task, vocab_size, settings, n_labels = outline
     layers = settings.n_layers + (settings.n_decoder_layers or 0)
@@ -64,18 +64,13 @@ def outlined(outline: Outline, n_tensors: int) -> Model:
 
 
 def require_memory(n_bytes: int) -> None:
-    """Raise PenwrightError if weights of this size do not fit in the memory of this machine."""
-    available = memory_bytes()
+    """Raise PenwrightError if weights of this size do not fit in the memory that this process may use."""
+    available = available_memory()
     if n_bytes > available:
         raise PenwrightError(
-            f"the model needs {n_bytes / 2**30:,.1f} GiB of memory, and this machine has {available / 2**30:,.1f} GiB. "
-            "Import a smaller model"
+            f"the model needs {n_bytes / 2**30:,.1f} GiB of memory, and this process may use "
+            f"{available / 2**30:,.1f} GiB. Import a smaller model"
         )
-
-
-def memory_bytes() -> int:
-    """Return the memory size of this machine in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def fit_vocabulary(outline: Outline, weights: Tensors, tokenizer: Tokenizer) -> Outline:

@@ -21,6 +21,7 @@ from penwright.data.conversations import Conversation
 from penwright.data.corpus import Document, LabelKind, Labelled, Pair, ReadingOptions
 from penwright.data.detection import detect_task
 from penwright.data.paths import WILDCARD, is_pattern, is_pipe_name
+from penwright.devices import available_memory
 from penwright.errors import PenwrightError, Say, Undecided, UsageError, say_nothing
 from penwright.formats.tokenizer_source import read_tokenizer_source
 from penwright.run.folder import Run
@@ -30,7 +31,7 @@ from penwright.text import BETWEEN_TEXTS, count
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.training.auto.capacity import Facts
-from penwright.training.auto.machine import Machine, available_memory, choose_machine
+from penwright.training.auto.machine import Machine, choose_machine
 from penwright.training.auto.planner import Plan, make_plan
 from penwright.training.auto.throughput import throughput_meter
 from penwright.workflows.finetune import FEW_HELD_OUT, changed_tokenizer, has_few_labels, require_suitable, with_base

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import torch
 
 from penwright.config import SIZES, LoraSettings, ModelSettings, Task, merge, validate
-from penwright.devices import TOO_LITTLE_MEMORY
+from penwright.devices import TOO_LITTLE_MEMORY, available_memory
 from penwright.errors import PenwrightError, UsageError
 from penwright.model.size import Size, size_of
 from penwright.training.auto.choices import Choices, amount, in_words
-from penwright.training.auto.machine import GAIN, available_memory, choose_compilation
+from penwright.training.auto.machine import GAIN, choose_compilation
 from penwright.training.auto.throughput import MeasureThroughput
 
 MANY_CHARACTERS = 400  # a script with more distinct characters than this is not an alphabet

@@ -1,9 +1,7 @@
 """The machine that training runs on: its device and precision, and whether to compile, each chosen with a reason."""
 
 import os
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from math import ceil, inf
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import NamedTuple
@@ -13,7 +11,7 @@ from torch import nn
 from torch.fx.experimental import _config as shapes
 
 from penwright.config import TrainingSettings
-from penwright.devices import keep_freed_memory, usable_device
+from penwright.devices import available_memory, keep_freed_memory, n_allowed, n_processors, usable_device
 from penwright.errors import PenwrightError, UsageError
 from penwright.model.attention import disable_cudnn_attention
 from penwright.native import toolchain
@@ -22,10 +20,6 @@ from penwright.training.distributed.launcher import n_here
 from penwright.training.distributed.ranks import ALONE, Ranks, joined
 from penwright.training.optimizers import blocks_of
 
-# The control groups (cgroups) of the system: version 2 in this folder, version 1 in its subfolders.
-CGROUPS = Path("/sys/fs/cgroup")
-# The cgroups of this process, one per line, as HIERARCHY:CONTROLLERS:PATH. Version 2 names no controllers.
-OWN_CGROUPS = Path("/proc/self/cgroup")
 PROCESSORS = Path("/proc/stat")  # file that counts the busy and idle ticks of each processor
 PAUSE = 0.1  # seconds over which to measure the load; the system's load average covers minutes, which is too long
 BUSY = 0.5  # if other programs use at least this share of the processors, the plan says so
@@ -51,7 +45,7 @@ class Machine(NamedTuple):
 def choose_machine(settings: TrainingSettings) -> Machine:
     """Choose the fastest safe device and precision, unless the settings name others, and set the number of threads."""
     ranks, decoding_threads = joined(), torch.get_num_threads()
-    torch.set_num_threads(settings.threads or max(1, _n_processors() // (n_here() if ranks.size > 1 else 1)))
+    torch.set_num_threads(settings.threads or max(1, n_processors() // (n_here() if ranks.size > 1 else 1)))
     device, device_reason = _device(settings.device)
     if ranks.size > 1:
         _require_one_each(device)
@@ -64,30 +58,6 @@ def choose_machine(settings: TrainingSettings) -> Machine:
     return Machine(device, precision, reasons, ranks, decoding_threads)
 
 
-def _n_processors() -> int:
-    """Return the number of processors that this process may use. The machine may have more processors."""
-    limits = [float(_n_allowed())]
-    for group in _control_groups("cpu"):
-        version_2, version_1 = ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        for quota, period in filter(None, (_numbers(group, *names) for names in (version_2, version_1))):
-            if quota > 0:  # version 1 of cgroups writes -1 for "no limit"
-                limits.append(quota / period)
-    return ceil(min(limits))
-
-
-def _n_allowed() -> int:
-    """Return the number of processors on which this process may run; its share of their time may be limited."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def available_memory() -> float:
-    """Return the memory that this process may use, in bytes, as limited by the machine or the container."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else inf
-    names = "memory.max", "memory.limit_in_bytes"
-    limits = [n for group in _control_groups("memory") for name in names for n in _numbers(group, name)]
-    return float(min([physical, *limits]))
-
-
 def memory_of_rank(device: torch.device) -> float:
     """Return the bytes of memory that each rank has on this device."""
     if device.type == "cuda":
@@ -95,34 +65,13 @@ def memory_of_rank(device: torch.device) -> float:
     return available_memory() / n_here()
 
 
-def _control_groups(controller: str) -> Iterator[Path]:
-    """Yield the control groups of this process and their ancestors. Each of them can have a limit of its own."""
-    yield from (CGROUPS, CGROUPS / controller)  # in a container, the process's own group is the top one
-    try:
-        lines = OWN_CGROUPS.read_text(encoding="utf-8").splitlines()
-    except OSError:  # only Linux has control groups
-        return
-    for _, controllers, path in (line.split(":", 2) for line in lines):
-        if controllers == "" or controller in controllers.split(","):
-            own = Path(path.lstrip("/"))
-            yield from (CGROUPS / (controller if controllers else "") / each for each in (own, *own.parents))
-
-
-def _numbers(group: Path, *names: str) -> list[int]:
-    """Return the numbers in these files of a control group, or [] if one is missing or says "max" (no limit)."""
-    try:
-        return [int(word) for name in names for word in (group / name).read_text(encoding="ascii").split()]
-    except (OSError, ValueError):
-        return []
-
-
 def _other_load() -> tuple[str, ...]:
     """Return a notice if other programs keep much of this machine busy now, which slows down training."""
     before = _processor_ticks()
     sleep(PAUSE)
     idle, every = (after - earlier for after, earlier in zip(_processor_ticks(), before, strict=True))
-    n, share = _n_processors(), idle / every if every > 0 else 1.0
-    n_idle = min(n, share * _n_allowed())
+    n, share = n_processors(), idle / every if every > 0 else 1.0
+    n_idle = min(n, share * n_allowed())
     if n_idle > (1 - BUSY) * n:
         return ()
     has = f"other programs leave {n_idle:.1f} of {count(n, 'processor')} idle"
