@@ -68,7 +68,7 @@ class Ours:
         self.model = make_model(task, self.tokenizer.vocab_size, settings).eval()
         load_weights(self.model, load_file(folder / "model.safetensors"), str(folder))
         to_precision(self.model, engine.precision)
-        self.stepper = DecodeEngine(self.model)
+        self.engine = DecodeEngine(self.model)
 
     def write(self, job: Job) -> list[str]:
         from penwright.model.transformer import DecoderOnly
@@ -85,7 +85,7 @@ class Ours:
         length = {"min_new_tokens": job.n_new, "max_new_tokens": job.n_new}
         plan = plan_of(self.tokenizer, DecodingSettings(temperature=0, **length), [])
         requests = [Request("", tokens, plan) for tokens in job.texts]
-        batch = ContinuousBatch(self.model, self.tokenizer, self.stepper, len(requests))
+        batch = ContinuousBatch(self.model, self.tokenizer, self.engine, len(requests))
         for request in requests:
             batch.join(request)
         while batch.busy:
@@ -109,9 +109,9 @@ class Ours:
                 sources,
                 start_id=self.tokenizer.start_id,
                 max_new_tokens=job.n_new,
-                stepper=self.stepper,
+                engine=self.engine,
             )
-            choosing = TokenSelector(Utf8Rules.free(self.tokenizer.vocab_size, (end_id,)), self.stepper.likeliest)
+            choosing = TokenSelector(Utf8Rules.free(self.tokenizer.vocab_size, (end_id,)), self.engine.likeliest)
             found = beam_search(writing, [job.n_new] * len(sources), settings, end_id=end_id, choosing=choosing)
         return [hypotheses[0].tokens for hypotheses in found]
 

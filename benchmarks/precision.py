@@ -53,9 +53,9 @@ def main(run: Path, n_windows: int = 256) -> None:
 @torch.inference_mode()
 def stepped(model: DecoderOnly, windows: Tensor) -> float:
     """Return the nats per token by decoding steps; the first token of each window is the prompt."""
-    stepper, nats = DecodeEngine(model), 0.0
+    engine, nats = DecodeEngine(model), 0.0
     for rows in windows.split(ROWS):
-        written = PromptBatch(model, rows[:, :1].tolist(), rows.shape[1], stepper)
+        written = PromptBatch(model, rows[:, :1].tolist(), rows.shape[1], engine)
         logits = written.first()
         for place in range(1, rows.shape[1]):
             nats += float(torch.nn.functional.cross_entropy(logits.float(), rows[:, place], reduction="sum"))

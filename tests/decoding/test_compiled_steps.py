@@ -147,8 +147,8 @@ def test_compiled_int8_generator_of_two_layers_matches(
 @torch.inference_mode()
 def logits_of(model: DecoderOnly, n_rows: int) -> torch.Tensor:
     """Return the logits of 75 tokens after a prompt."""
-    prompts, stepper = [[5, 6, 7], [8], [9, 3], *[[n] for n in range(10, 16)]][:n_rows], DecodeEngine(model)
-    rows = PromptBatch(model, prompts, 75, stepper)
+    prompts, engine = [[5, 6, 7], [8], [9, 3], *[[n] for n in range(10, 16)]][:n_rows], DecodeEngine(model)
+    rows = PromptBatch(model, prompts, 75, engine)
     generator = torch.Generator().manual_seed(0)
     new = torch.randint(0, VOCABULARY, (n_rows, 75), generator=generator)  # its columns are not contiguous
     return torch.stack([rows.first(), *(rows.step(tokens) for tokens in new.unbind(1))])
@@ -162,10 +162,10 @@ def test_compiled_translator_matches_for_any_number_of_sources_and_beams(
     shapes = [(1, 1), (2, 1), (1, 3), (3, 2)]
 
     def compute_logits() -> list[list[torch.Tensor]]:
-        stepper = DecodeEngine(model)
+        engine = DecodeEngine(model)
         return [
             search_logits(
-                TargetBatch(model, SOURCES[:n_sources], start_id=1, max_new_tokens=80, stepper=stepper), n_beams
+                TargetBatch(model, SOURCES[:n_sources], start_id=1, max_new_tokens=80, engine=engine), n_beams
             )
             for n_sources, n_beams in shapes
         ]

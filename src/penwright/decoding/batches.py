@@ -81,12 +81,12 @@ class _DecoderRows:
     def __init__(
         self,
         model: DecoderOnly,
-        stepper: DecodeEngine,
+        engine: DecodeEngine,
         tokens: Int[Tensor, "rows capacity"],
         lengths: Int64[np.ndarray, " rows"],
         cache: Cache,
     ):
-        self._model, self._stepper = model, stepper
+        self._model, self._engine = model, engine
         self._context = model.settings.context_length
         self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths stay on the CPU to avoid GPU syncs
 
@@ -95,7 +95,7 @@ class _DecoderRows:
         if (self._lengths == self._context).any():
             self._make_room()
         self._tokens.scatter_(1, self._cache.lengths[:, None], tokens[:, None])
-        logits = self._stepper(tokens, self._cache)
+        logits = self._engine(tokens, self._cache)
         self._lengths += 1
         return logits
 
@@ -110,11 +110,11 @@ class _DecoderRows:
         """Shorten full rows: read only their newest tokens again, and leave room for the next one (newest_half())."""
         full, n_kept = np.flatnonzero(self._lengths == self._context), newest_half(self._context) - 1
         rows = torch.from_numpy(full).to(self._tokens.device)
-        if n_kept and len(self._lengths) == 1 and self._stepper.reads_quickly(self._tokens.device):
+        if n_kept and len(self._lengths) == 1 and self._engine.reads_quickly(self._tokens.device):
             self._tokens[:, :n_kept] = self._tokens[:, self._context - n_kept :].clone()
             self._lengths[:] = 0
             self._update_cache()
-            self._stepper.go_on(self._tokens[0, :n_kept], self._cache)
+            self._engine.go_on(self._tokens[0, :n_kept], self._cache)
         elif n_kept:
             kept = self._tokens[rows, self._context - n_kept :]
             reread = self._model.new_cache(len(full), n_kept)
@@ -140,7 +140,7 @@ class PromptBatch(_DecoderRows):
         model: DecoderOnly,
         prompts: Sequence[Sequence[int]],
         max_new_tokens: int,
-        stepper: DecodeEngine | None = None,
+        engine: DecodeEngine | None = None,
         known: Sequence[KeysValues] = (),
     ):
         """Make a batch of prompts of at least one token each; in_view() shortens those that do not fit.
@@ -152,7 +152,7 @@ class PromptBatch(_DecoderRows):
         lengths = np.array([len(tokens) for tokens in seen])
         capacity = min(context, int(lengths.max()) + max_new_tokens)
         tokens = right_padded(seen, model.embedding.tokens.weight.device, capacity).tokens
-        super().__init__(model, stepper or DecodeEngine(model), tokens, lengths, model.new_cache(len(seen), capacity))
+        super().__init__(model, engine or DecodeEngine(model), tokens, lengths, model.new_cache(len(seen), capacity))
         self._known = known
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
@@ -161,8 +161,8 @@ class PromptBatch(_DecoderRows):
             self._cache.begin(self._known)
         n_known = self._cache.longest
         tokens = self._tokens[:, n_known : self._lengths.max()]
-        if len(tokens) == 1 and self._stepper.reads_quickly(tokens.device):
-            return self._stepper.go_on(tokens[0], self._cache)
+        if len(tokens) == 1 and self._engine.reads_quickly(tokens.device):
+            return self._engine.go_on(tokens[0], self._cache)
         hidden = self._model.hidden(tokens, cache=self._cache)
         self._update_cache()
         rows = torch.arange(len(self._lengths), device=hidden.device)
@@ -172,11 +172,11 @@ class PromptBatch(_DecoderRows):
 class LiveBatch(_DecoderRows):
     """An initially empty batch; rows can be added and removed between tokens."""
 
-    def __init__(self, model: DecoderOnly, stepper: DecodeEngine):
+    def __init__(self, model: DecoderOnly, engine: DecodeEngine):
         context, like = model.settings.context_length, model.decoder.kept_like
         tokens = torch.zeros(0, context, dtype=torch.long, device=like.device)
         self._open = ContinuousCache(model.settings, model.settings.n_layers, context, like)
-        super().__init__(model, stepper, tokens, np.zeros(0, dtype=np.int64), self._open)
+        super().__init__(model, engine, tokens, np.zeros(0, dtype=np.int64), self._open)
 
     def take_in(self, others: PromptBatch) -> None:
         """Append rows whose prompts the model has already processed."""
@@ -206,7 +206,7 @@ class TargetBatch:
         start_id: int,
         max_new_tokens: int,
         target_prefix: Sequence[int] = (),
-        stepper: DecodeEngine | None = None,
+        engine: DecodeEngine | None = None,
         hidden: Sequence[range] = (),
     ):
         """Encode sources that include their end tokens; max_new_tokens is at most the model's context_length.
@@ -214,11 +214,11 @@ class TargetBatch:
         Each target begins with the start token and `target_prefix`. `hidden` may give a range of tokens for
         each source; the model does not see these tokens.
         """
-        self._start, self._stepper = (start_id, *target_prefix), stepper or DecodeEngine(model)
+        self._start, self._engine = (start_id, *target_prefix), engine or DecodeEngine(model)
         read = right_padded(sources, model.source_embedding.tokens.weight.device, SHORTEST)
         for row, here in zip(read.padding, hidden, strict=False):
             row[here.start : here.stop] = False
-        self._encoded = self._stepper.read(*read)
+        self._encoded = self._engine.read(*read)
         self._n_beams = 1
         length = len(target_prefix) + max_new_tokens
         self._cache = model.new_cache(len(sources), min(model.settings.context_length, length))
@@ -232,7 +232,7 @@ class TargetBatch:
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; return the logits of the next one."""
-        return self._stepper(tokens, self._cache, self._encoded)
+        return self._engine(tokens, self._cache, self._encoded)
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
         """Keep these rows. With several beams, all rows of a source must be kept or dropped together."""

@@ -83,15 +83,15 @@ class ContinuousBatch:
         self,
         model: DecoderOnly,
         tokenizer: Tokenizer,
-        stepper: DecodeEngine,
+        engine: DecodeEngine,
         max_rows: int = 64,
         end_ids: Collection[int] = (),
     ):
         """Start an empty batch. `end_ids` are the tokens that end a completion; by default the end token alone."""
-        self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
+        self._model, self._tokenizer, self._engine = model, tokenizer, engine
         self._max_rows, self._context = max_rows, model.settings.context_length
         self._end_ids = end_ids or (tokenizer.end_id,)
-        self._batch = LiveBatch(model, stepper)
+        self._batch = LiveBatch(model, engine)
         self._rows: list[RunningCompletion] = []
         self._waiting: deque[Request] = deque()
         self._prefixes = Prefixes()
@@ -114,7 +114,7 @@ class ContinuousBatch:
     def clear(self) -> list[Request]:
         """Drop all requests after an error, and return them."""
         given_up = [row.request for row in self._rows] + list(self._waiting)
-        self._batch, self._rows = LiveBatch(self._model, self._stepper), []
+        self._batch, self._rows = LiveBatch(self._model, self._engine), []
         self._waiting.clear()
         return given_up
 
@@ -122,7 +122,7 @@ class ContinuousBatch:
     def step(self) -> list[tuple[Request, TokenUpdate]]:
         """Generate a token for each row, after dropping canceled rows and adding waiting requests that fit."""
         if not self._rows:
-            self._stepper.refresh()
+            self._engine.refresh()
         with evaluating(self._model) as device:
             self._keep([not row.request.left for row in self._rows])
             last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
@@ -156,7 +156,7 @@ class ContinuousBatch:
         for (place, n_tokens), group in groups.items():
             numbers = {tokens: n for n, tokens in enumerate(dict.fromkeys(tuple(r.prompt_tokens) for r in group))}
             begun = known[place][1](n_tokens) if n_tokens else ()
-            read = PromptBatch(self._model, list(numbers), 0, self._stepper, begun)
+            read = PromptBatch(self._model, list(numbers), 0, self._engine, begun)
             logits = read.first()
             if len(group) > len(numbers):
                 rows = torch.tensor([numbers[tuple(r.prompt_tokens)] for r in group], device=logits.device)
@@ -174,7 +174,7 @@ class ContinuousBatch:
     def _write(self, logits: Logits) -> list[tuple[Request, TokenUpdate]]:
         """Choose the next token of each row and append it to the row."""
         if all(row.takes_best for row in self._rows):
-            best = self._stepper.likeliest(logits.float(), self._spelling, self._situations(), 1)
+            best = self._engine.likeliest(logits.float(), self._spelling, self._situations(), 1)
             tokens, values = best.places[:, 0].tolist(), (best.values[:, 0] - best.normalisers).tolist()
             found = zip(self._rows, tokens, values, strict=True)
             return [(row.request, row.push(token, not_nan(value), None)) for row, token, value in found]

@@ -49,9 +49,9 @@ class TokenSampler:
 class AlternativeSearch:
     """A search for alternative translations."""
 
-    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, engine: DecodeEngine | None = None):
         self._model, self._tokenizer = model, tokenizer
-        self._searcher = Searcher(model, tokenizer, stepper)
+        self._searcher = Searcher(model, tokenizer, engine)
 
     @torch.inference_mode()
     def go_on(self, job: Segment, n: int, settings: BeamSettings) -> list[SegmentResult]:

@@ -77,7 +77,7 @@ class Translator:
         # hints lengthen a source, which might then exceed the learned positions
         self.hints = hints and model.settings.positions.type != "learned"
         self._new_terms = Glossary(tuple(Entry(*term) for term in new_terms))
-        self._stepper = DecodeEngine(model)
+        self._engine = DecodeEngine(model)
         self._wanted: Wanted | None = None
         self.context_length = model.settings.context_length
         self.reach = min(self.context_length, max(max_source_tokens or self.context_length, SHORTEST_REACH))
@@ -96,7 +96,7 @@ class Translator:
         """
         self._wanted = wanted
         try:
-            with self._stepper.watched(watch):
+            with self._engine.watched(watch):
                 yield
         finally:
             self._wanted = None
@@ -236,11 +236,11 @@ class Translator:
 
     @cached_property
     def _searcher(self) -> Searcher:
-        return Searcher(self.model, self.tokenizer, self._stepper)
+        return Searcher(self.model, self.tokenizer, self._engine)
 
     @cached_property
     def _variety(self) -> AlternativeSearch:
-        return AlternativeSearch(self.model, self.tokenizer, self._stepper)
+        return AlternativeSearch(self.model, self.tokenizer, self._engine)
 
     def _prepared(
         self,

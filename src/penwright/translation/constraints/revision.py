@@ -38,8 +38,8 @@ class HiddenSource(NamedTuple):
 class Scorer:
     """A scorer of given targets that uses the optimized decoding steps of beam search."""
 
-    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
-        self._model, self.tokenizer, self._stepper = model, tokenizer, stepper or DecodeEngine(model)
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, engine: DecodeEngine | None = None):
+        self._model, self.tokenizer, self._engine = model, tokenizer, engine or DecodeEngine(model)
 
     @torch.inference_mode()
     def log_probs(self, pairs: Sequence[HiddenSource]) -> list[list[float]]:
@@ -55,7 +55,7 @@ class Scorer:
                     start_id=self.tokenizer.start_id,
                     target_prefix=self.tokenizer.target_prefix,
                     max_new_tokens=targets.shape[1],
-                    stepper=self._stepper,
+                    engine=self._engine,
                     hidden=[pair.hidden for pair in members],
                 )
                 for number, row in zip(batch, self._along(rows, targets).tolist(), strict=True):
@@ -67,7 +67,7 @@ class Scorer:
         log_probs = torch.empty(targets.shape, device=targets.device)
         for n, tokens in enumerate(targets.T):
             logits = (rows.step(targets[:, n - 1]) if n else rows.first()).float()
-            log_probs[:, n] = logits.gather(1, tokens[:, None])[:, 0] - self._stepper.normalisers(logits)
+            log_probs[:, n] = logits.gather(1, tokens[:, None])[:, 0] - self._engine.normalisers(logits)
         return log_probs
 
 
@@ -104,8 +104,8 @@ def replaced_words(
 class Revision:
     """A reviser of drafts, which uses the scores of the model that generated them."""
 
-    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
-        self._model, self._tokenizer, self._scorer = model, tokenizer, Scorer(model, tokenizer, stepper)
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, engine: DecodeEngine | None = None):
+        self._model, self._tokenizer, self._scorer = model, tokenizer, Scorer(model, tokenizer, engine)
 
     def drafts(self, jobs: Sequence[Segment], found: Sequence[SegmentResult]) -> list[DraftReport]:
         """Return a report on each draft: the glossary words that it lacks, and the words that it has instead."""

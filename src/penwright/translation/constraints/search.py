@@ -36,9 +36,9 @@ BATCH_TOKENS = 4096  # maximum of beam_size x source tokens in a batch, padding 
 class Searcher:
     """A search for the n best translations of each segment. The segments must fit the model."""
 
-    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
-        self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
-        self._revision = Revision(model, tokenizer, stepper)
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, engine: DecodeEngine | None = None):
+        self._model, self._tokenizer, self._engine = model, tokenizer, engine
+        self._revision = Revision(model, tokenizer, engine)
 
     def find(
         self,
@@ -146,7 +146,7 @@ class Searcher:
     ) -> list[list[Hypothesis]]:
         """Search for the translations of one batch of segments."""
         limits = [self._limit(len(source), each, limit) for source, each in zip(sources, segments, strict=True)]
-        choose = self._stepper.likeliest if self._stepper else likeliest
+        choose = self._engine.likeliest if self._engine else likeliest
         return beam_search(
             self.rows(sources, max(limits)),
             limits,
@@ -180,7 +180,7 @@ class Searcher:
             start_id=self._tokenizer.start_id,
             target_prefix=self._tokenizer.target_prefix,
             max_new_tokens=max_new_tokens,
-            stepper=self._stepper,
+            engine=self._engine,
         )
 
     def limit(self, n_source: int, guide: ConstraintAutomaton | None = None, asked_for: int | None = None) -> int:
