@@ -208,7 +208,7 @@ class ContinuousBatch:
         """
         groups: dict[str, list[int]] = {}
         for place, row in enumerate(self._rows):
-            groups.setdefault(row.request.manner.key, []).append(place)
+            groups.setdefault(row.request.plan.key, []).append(place)
         if len(groups) == 1:
             return _sample(self._rows, possible)
         tokens, reshaped = possible.new_zeros(len(possible), dtype=torch.long), torch.empty_like(possible)

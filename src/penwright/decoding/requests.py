@@ -190,7 +190,7 @@ class Request:
 
     prompt: str
     prompt_tokens: Sequence[int]  # the prompt, with the start token
-    manner: DecodingPlan
+    plan: DecodingPlan
     number: int = 0  # index among the completions of this prompt with this seed; each index gives a different text
     n_likely: int = 0  # number of candidates to report for each token; 0: no report
     left: bool = False  # set to cancel the request; any thread may set it
@@ -207,16 +207,16 @@ class RunningCompletion:
 
     def __init__(self, request: Request, tokenizer: Tokenizer, logits: Logits, end_ids: Collection[int]):
         """Start the completion; its tensors have the shape and device of `logits`."""
-        manner, settings = request.manner, request.manner.sampling.settings
+        plan, settings = request.plan, request.plan.sampling.settings
         prompt = list(request.prompt_tokens)
-        self.request, self.sampling, self._end_ids = request, manner.sampling, list(end_ids)
+        self.request, self.sampling, self._end_ids = request, plan.sampling, list(end_ids)
         self.draft = CompletionDraft.begin(tokenizer, request.prompt, prompt, request.number, settings.stop)
         request.draft = self.draft
         self.chances = RowRng(settings.seed, [request.number])
-        self.history = History([prompt], logits[:1]) if manner.sampling.uses_history else None
-        self.guided = ConstrainedRows(manner.guide, [request.prompt]) if manner.guide else None
-        self._spelling, self.state = manner.spelling, np.uint8(0)
-        self.n_left = manner.n_new
+        self.history = History([prompt], logits[:1]) if plan.sampling.uses_history else None
+        self.guided = ConstrainedRows(plan.guide, [request.prompt]) if plan.guide else None
+        self._spelling, self.state = plan.spelling, np.uint8(0)
+        self.n_left = plan.n_new
 
     @property
     def is_bound(self) -> bool:
