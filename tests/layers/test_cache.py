@@ -74,7 +74,7 @@ def test_continuous_cache_keeps_its_rows_as_others_join_and_leave(plan: list[tup
                 expected.append((length, number))
                 number += 1
             new.advance(torch.tensor(coming))
-            cache.take_in(new)
+            cache.extend(new)
         assert cache.lengths.tolist() == [length for length, _ in expected]
         assert cache.longest == max((length for length, _ in expected), default=0) <= cache.room <= 150
         for row, (length, value) in enumerate(expected):

@@ -178,13 +178,13 @@ class LiveBatch(_DecoderRows):
         self._open = ContinuousCache(model.settings, model.settings.n_layers, context, like)
         super().__init__(model, engine, tokens, np.zeros(0, dtype=np.int64), self._open)
 
-    def take_in(self, others: PromptBatch) -> None:
+    def extend(self, others: PromptBatch) -> None:
         """Append rows whose prompts the model has already processed."""
         n, room = others._tokens.shape
         self._tokens = torch.cat([self._tokens, others._tokens.new_zeros(n, self._context)])
         self._tokens[-n:, :room] = others._tokens
         self._lengths = np.concatenate([self._lengths, others._lengths])
-        self._open.take_in(others._cache)
+        self._open.extend(others._cache)
 
     def seen(self, row: int) -> Int64[np.ndarray, " tokens"]:
         """Return the tokens of a row that are in the context."""

@@ -162,7 +162,7 @@ class ContinuousBatch:
                 rows = torch.tensor([numbers[tuple(r.prompt_tokens)] for r in group], device=logits.device)
                 read.select(rows)
                 logits = logits[rows]
-            self._batch.take_in(read)
+            self._batch.extend(read)
             self._rows += [RunningCompletion(request, self._tokenizer, logits, self._end_ids) for request in group]
             yield logits
 

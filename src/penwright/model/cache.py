@@ -176,7 +176,7 @@ class ContinuousCache(Cache):
         """Grow the cache if `n_tokens` more tokens do not fit."""
         self._fit(len(self.lengths), self.longest + n_tokens)
 
-    def take_in(self, other: Cache) -> None:
+    def extend(self, other: Cache) -> None:
         """Append the rows of another cache."""
         n, n_all = len(self.lengths), len(self.lengths) + len(other.lengths)
         self._fit(n_all, max(self.longest, other.longest))
