@@ -110,11 +110,11 @@ class _DecoderRows:
         """Shorten full rows: read only their newest tokens again, and leave room for the next one (newest_half())."""
         full, n_kept = np.flatnonzero(self._lengths == self._context), newest_half(self._context) - 1
         rows = torch.from_numpy(full).to(self._tokens.device)
-        if n_kept and len(self._lengths) == 1 and self._engine.reads_quickly(self._tokens.device):
+        if n_kept and len(self._lengths) == 1 and self._engine.has_compiled_prefill(self._tokens.device):
             self._tokens[:, :n_kept] = self._tokens[:, self._context - n_kept :].clone()
             self._lengths[:] = 0
             self._update_cache()
-            self._engine.go_on(self._tokens[0, :n_kept], self._cache)
+            self._engine.prefill(self._tokens[0, :n_kept], self._cache)
         elif n_kept:
             kept = self._tokens[rows, self._context - n_kept :]
             reread = self._model.new_cache(len(full), n_kept)
@@ -161,8 +161,8 @@ class PromptBatch(_DecoderRows):
             self._cache.begin(self._known)
         n_known = self._cache.longest
         tokens = self._tokens[:, n_known : self._lengths.max()]
-        if len(tokens) == 1 and self._engine.reads_quickly(tokens.device):
-            return self._engine.go_on(tokens[0], self._cache)
+        if len(tokens) == 1 and self._engine.has_compiled_prefill(tokens.device):
+            return self._engine.prefill(tokens[0], self._cache)
         hidden = self._model.hidden(tokens, cache=self._cache)
         self._update_cache()
         rows = torch.arange(len(self._lengths), device=hidden.device)
@@ -218,7 +218,7 @@ class TargetBatch:
         read = right_padded(sources, model.source_embedding.tokens.weight.device, SHORTEST)
         for row, here in zip(read.padding, hidden, strict=False):
             row[here.start : here.stop] = False
-        self._encoded = self._engine.read(*read)
+        self._encoded = self._engine.encode(*read)
         self._n_beams = 1
         length = len(target_prefix) + max_new_tokens
         self._cache = model.new_cache(len(sources), min(model.settings.context_length, length))

@@ -127,7 +127,7 @@ class ContinuousBatch:
             self._keep([not row.request.left for row in self._rows])
             last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
             logits = [self._batch.step(last)] if self._rows else []
-            logits += self._read(self._admit())
+            logits += self._prefill(self._admit())
             pieces = self._write(logits[0] if len(logits) == 1 else torch.cat(logits)) if logits else []
             self._keep([each.finish is None for _, each in pieces])
         return pieces
@@ -144,7 +144,7 @@ class ContinuousBatch:
                 found.append(request)
         return found
 
-    def _read(self, requests: Sequence[Request]) -> Iterator[Logits]:
+    def _prefill(self, requests: Sequence[Request]) -> Iterator[Logits]:
         """Read the prompts of new rows: each distinct prompt once, except for a prefix that is already cached."""
         if not requests:
             return
@@ -156,13 +156,13 @@ class ContinuousBatch:
         for (place, n_tokens), group in groups.items():
             numbers = {tokens: n for n, tokens in enumerate(dict.fromkeys(tuple(r.prompt_tokens) for r in group))}
             begun = known[place][1](n_tokens) if n_tokens else ()
-            read = PromptBatch(self._model, list(numbers), 0, self._engine, begun)
-            logits = read.first()
+            new_rows = PromptBatch(self._model, list(numbers), 0, self._engine, begun)
+            logits = new_rows.first()
             if len(group) > len(numbers):
                 rows = torch.tensor([numbers[tuple(r.prompt_tokens)] for r in group], device=logits.device)
-                read.select(rows)
+                new_rows.select(rows)
                 logits = logits[rows]
-            self._batch.extend(read)
+            self._batch.extend(new_rows)
             self._rows += [RunningCompletion(request, self._tokenizer, logits, self._end_ids) for request in group]
             yield logits
 

@@ -126,16 +126,16 @@ class DecodeEngine:
         cache.advance(1)
         return logits
 
-    def reads_quickly(self, device: torch.device) -> bool:
-        """Return whether go_on() processes prompt tokens faster than a plain forward pass of the model."""
+    def has_compiled_prefill(self, device: torch.device) -> bool:
+        """Return whether prefill() runs compiled code, which is faster than a plain forward pass of the model."""
         return self._compiled("prompt", device) is not None
 
-    def go_on(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "1 vocab_size"]:
+    def prefill(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "1 vocab_size"]:
         """Append any number of tokens to a single row; return the logits after the last one."""
-        *_, last = (self._read_chunk(part, cache) for part in tokens.split(MOST_TARGETS))
+        *_, last = (self._prefill_chunk(chunk, cache) for chunk in tokens.split(MOST_TARGETS))
         return last
 
-    def _read_chunk(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "1 vocab_size"]:
+    def _prefill_chunk(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "1 vocab_size"]:
         if len(tokens) == 1:  # the compiled part needs at least two tokens
             return self(tokens, cache)
         self.watch()
@@ -146,7 +146,7 @@ class DecodeEngine:
         cache.advance(len(tokens))
         return logits
 
-    def read(self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]) -> Encoded:
+    def encode(self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]) -> Encoded:
         """Encode the sources for the decoder of a translator."""
         self.refresh()
         compiled, n = self._compiled("sources", sources.device), len(sources)
@@ -154,8 +154,8 @@ class DecodeEngine:
             assert isinstance(self._model, EncoderDecoder)
             return self._model.encode(sources, padding).contiguous()
         copies = 2 if n == 1 else 1  # the compiled part needs at least two sources
-        found = [x[:n] for x in compiled(sources.repeat(copies, 1), padding.repeat(copies, 1))]
-        return Encoded(as_layers(found), padding)
+        layers = [x[:n] for x in compiled(sources.repeat(copies, 1), padding.repeat(copies, 1))]
+        return Encoded(as_layers(layers), padding)
 
     def likeliest(
         self, logits: Float[Tensor, "rows vocab_size"], spelling: Utf8Rules, situations: Situations, n: int
