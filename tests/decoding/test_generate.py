@@ -63,13 +63,13 @@ def reference(generator: Generator, prompt: str, settings: DecodingSettings, num
     while len(written) < plan.n_new and written[-1:] != [tokenizer.end_id]:
         logits = generator.model(torch.tensor([context_tokens]))[:, -1]
         n_left = plan.n_new - len(written) - 1
-        plan.spelling.forbid(logits, plan.spelling.situations(np.array([state]), np.array([n_left])))
+        plan.utf8_rules.forbid(logits, plan.utf8_rules.situations(np.array([state]), np.array([n_left])))
         if len(written) < settings.min_new_tokens:
             logits[:, tokenizer.end_id] = NEG_INF
         tokens = plan.sampling.choose(logits, history, rng)
         history.push(tokens)
         written += tokens.tolist()
-        state = plan.spelling.after[state, written[-1]]
+        state = plan.utf8_rules.after[state, written[-1]]
         context_tokens = [*context_tokens, written[-1]]
         context_tokens = context_tokens if len(context_tokens) <= context else context_tokens[-half:]
     return written

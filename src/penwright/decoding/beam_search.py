@@ -114,7 +114,7 @@ class _Search:
     merits: Reals  # ranking scores: log-probabilities plus the bonuses of constraints
     states: States  # UTF-8 states of the beams
     finished: Ends
-    spelling: Utf8Rules
+    utf8_rules: Utf8Rules
     choose: Choose
     history: list[SearchStep] = field(default_factory=list)
     guided: dict[int, ConstrainedBeams] = field(default_factory=dict)  # beams of each constrained sentence, by index
@@ -142,9 +142,9 @@ class _Search:
         }
         numbers, states = np.arange(n_sentences), np.zeros((n_sentences, beam_size), np.uint8)
         found = Ends(none, none, never, never)
-        spelling, choose = choosing.spelling, choosing.choose
+        utf8_rules, choose = choosing.utf8_rules, choosing.choose
         return cls(
-            settings, numbers, np.array(limits), log_probs, log_probs, states, found, spelling, choose, guided=guided
+            settings, numbers, np.array(limits), log_probs, log_probs, states, found, utf8_rules, choose, guided=guided
         )
 
     @property
@@ -156,7 +156,7 @@ class _Search:
         """Append the next token of each beam; return the rows that the new beams extend."""
         self.log_probs, self.merits, parents, tokens = continuations
         self.history.append(SearchStep(self.numbers, parents, tokens, self.log_probs))
-        self.states = self.spelling.after[gather(self.states, parents), tokens]
+        self.states = self.utf8_rules.after[gather(self.states, parents), tokens]
         ended = tokens == end_id
         if ended.any():
             self.finished = self.finished.best_with(self._ends(ended))
@@ -178,7 +178,7 @@ class _Search:
         if self.guided:
             best = self._allowed_top_k(logits, situations, n_best, end_id)
         else:
-            best = self.choose(logits, self.spelling, situations, n_best)
+            best = self.choose(logits, self.utf8_rules, situations, n_best)
         offsets = self.log_probs.ravel() - best.normalisers.cpu().numpy()
         candidates = (best.values.cpu().numpy() + offsets[:, None]).reshape(n_sentences, -1)
         places = best_places(candidates, beam_size)
@@ -212,15 +212,15 @@ class _Search:
 
     def _situations(self) -> Int64[np.ndarray, " rows"]:
         """Return, for each beam, the index of its UTF-8 rules; FREE if a constraint forces the next token."""
-        situations = self.spelling.situations(self.states, (self.limits - self.length - 1)[:, None])
+        situations = self.utf8_rules.situations(self.states, (self.limits - self.length - 1)[:, None])
         for place, guided in self.guided.items():
             situations[place, guided.must_follow(self.length)] = FREE
         return situations.ravel()
 
     def _allowed_top_k(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> MaskedTopK:
         """Return the likeliest tokens of each row, omitting tokens that the constraints of the row forbid."""
-        best = self.choose(logits, self.spelling, situations, max(n_best, min(MAX_K, logits.shape[1])))
-        self.spelling.forbid(logits, situations)  # also outside the top tokens: a constraint may choose any token
+        best = self.choose(logits, self.utf8_rules, situations, max(n_best, min(MAX_K, logits.shape[1])))
+        self.utf8_rules.forbid(logits, situations)  # also outside the top tokens: a constraint may choose any token
         rows, tokens = list[int](), list[int]()
         for place, guided in self.guided.items():
             for beam, banned in guided.banned(self.length, end_id):
@@ -235,7 +235,7 @@ class _Search:
         values, found = logits.gather(1, best.places), best.places
         short = ((values > NEG_INF).sum(1) < n_best).nonzero()[:, 0]
         if len(short):  # in these rows, too few of the top tokens are allowed
-            others = self.choose(logits[short], self.spelling, situations[short.cpu().numpy()], values.shape[1])
+            others = self.choose(logits[short], self.utf8_rules, situations[short.cpu().numpy()], values.shape[1])
             values[short], found[short] = others.values, others.places
         return MaskedTopK(values, found, best.normalisers)  # the logsumexp of a row includes banned tokens
 

@@ -95,7 +95,7 @@ class ContinuousBatch:
         self._rows: list[RunningCompletion] = []
         self._waiting: deque[Request] = deque()
         self._prefixes = Prefixes()
-        self._spelling = Utf8Rules.of(tokenizer, never_generated(tokenizer))
+        self._utf8_rules = Utf8Rules.of(tokenizer, never_generated(tokenizer))
 
     @property
     def n_rows(self) -> int:
@@ -174,7 +174,7 @@ class ContinuousBatch:
     def _write(self, logits: Logits) -> list[tuple[Request, TokenUpdate]]:
         """Choose the next token of each row and append it to the row."""
         if all(row.takes_best for row in self._rows):
-            best = self._engine.likeliest(logits.float(), self._spelling, self._situations(), 1)
+            best = self._engine.likeliest(logits.float(), self._utf8_rules, self._situations(), 1)
             tokens, values = best.places[:, 0].tolist(), (best.values[:, 0] - best.normalisers).tolist()
             found = zip(self._rows, tokens, values, strict=True)
             return [(row.request, row.push(token, not_nan(value), None)) for row, token, value in found]
@@ -189,7 +189,7 @@ class ContinuousBatch:
     def _possible(self, logits: Logits) -> Logits:
         """Mask the tokens that must not come next."""
         logits = logits.clone()
-        self._spelling.forbid(logits, self._situations())
+        self._utf8_rules.forbid(logits, self._situations())
         if not any(row.is_bound for row in self._rows):
             return logits
         rows = zip(self._rows, logits.split(1), strict=True)
@@ -198,7 +198,7 @@ class ContinuousBatch:
     def _situations(self) -> Situations:
         """Return, for each row, the index of the UTF-8 rules that apply; FREE if a constraint ensures valid UTF-8."""
         states = np.array([row.state for row in self._rows], dtype=np.uint8)
-        found = self._spelling.situations(states, np.array([row.n_left - 1 for row in self._rows]))
+        found = self._utf8_rules.situations(states, np.array([row.n_left - 1 for row in self._rows]))
         return np.where([row.guided is None for row in self._rows], found, FREE)
 
     def _choose(self, possible: Logits) -> tuple[Int[Tensor, " rows"], Logits]:

@@ -158,13 +158,13 @@ class DecodeEngine:
         return Encoded(as_layers(layers), padding)
 
     def likeliest(
-        self, logits: Float[Tensor, "rows vocab_size"], spelling: Utf8Rules, situations: Situations, n: int
+        self, logits: Float[Tensor, "rows vocab_size"], utf8_rules: Utf8Rules, situations: Situations, n: int
     ) -> MaskedTopK:
         """Return the n likeliest allowed tokens of each row. This may overwrite the logits."""
         compiled = self._compiled("best", logits.device) if n <= MAX_K else None
         if compiled is None:
-            return likeliest(logits, spelling, situations, n)
-        values, places, normalisers = compiled(logits.contiguous(), spelling.bits, torch.from_numpy(situations))
+            return likeliest(logits, utf8_rules, situations, n)
+        values, places, normalisers = compiled(logits.contiguous(), utf8_rules.bits, torch.from_numpy(situations))
         return MaskedTopK(values[:, :n], places[:, :n], normalisers)
 
     def normalisers(self, logits: Float[Tensor, "rows vocab_size"]) -> Float[Tensor, " rows"]:

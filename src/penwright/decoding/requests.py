@@ -70,7 +70,7 @@ class DecodingPlan(NamedTuple):
     sampling: Sampling
     n_new: int
     guide: CompletionConstraint | None
-    spelling: Utf8Rules
+    utf8_rules: Utf8Rules
     key: str  # completions with the same key are sampled together
 
 
@@ -215,7 +215,7 @@ class RunningCompletion:
         self.chances = RowRng(settings.seed, [request.number])
         self.history = History([prompt], logits[:1]) if plan.sampling.uses_history else None
         self.guided = ConstrainedRows(plan.guide, [request.prompt]) if plan.guide else None
-        self._spelling, self.state = plan.spelling, np.uint8(0)
+        self._utf8_rules, self.state = plan.utf8_rules, np.uint8(0)
         self.n_left = plan.n_new
 
     @property
@@ -276,7 +276,7 @@ class RunningCompletion:
         )
 
     def _advance(self, token: int) -> None:
-        self.state = self._spelling.after[self.state, token]
+        self.state = self._utf8_rules.after[self.state, token]
         for part in (self.history, self.guided):
             if part is not None:
                 part.push(torch.tensor([token]))

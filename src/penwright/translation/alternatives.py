@@ -28,10 +28,10 @@ class TokenSampler:
         self._sampling, self._chances = sampling, chances
         self._history: History | None = None
 
-    def choose(self, logits: Logits, spelling: Utf8Rules, situations: Situations, _: int) -> MaskedTopK:
+    def choose(self, logits: Logits, utf8_rules: Utf8Rules, situations: Situations, _: int) -> MaskedTopK:
         """Draw the next token of each row; mask forbidden logits in place."""
         normalisers = logits.logsumexp(-1)
-        spelling.forbid(logits, situations)
+        utf8_rules.forbid(logits, situations)
         if self._sampling.uses_history and self._history is None:
             self._history = History([[]] * len(logits), logits)
         tokens = self._sampling.choose(logits, self._history, self._chances)
@@ -64,8 +64,8 @@ class AlternativeSearch:
             target = torch.tensor([[*before, *guide.prefix]], device=device)
             hidden = self._model.hidden(target, self._model.encode(*right_padded([source], device)))
             logits = self._model.output(hidden[:, -1])[0]
-        spelling, limit = self._spelling(settings.banned), self._searcher.limit(len(source), guide)
-        spelling.forbid(logits[None], spelling.situations(np.zeros(1, np.uint8), np.array([limit])))
+        utf8_rules, limit = self._utf8_rules(settings.banned), self._searcher.limit(len(source), guide)
+        utf8_rules.forbid(logits[None], utf8_rules.situations(np.zeros(1, np.uint8), np.array([limit])))
         logits[self._tokenizer.end_id] = NEG_INF
         if guide.whole_prefix:
             logits[~guide.borders.ends.to(logits.device)] = NEG_INF
@@ -127,9 +127,9 @@ class AlternativeSearch:
     def _draw(self, rows: TargetBatch, sampling: Sampling, chances: RowRng, limits: Sequence[int]) -> list[Hypothesis]:
         """Sample a translation for each row, by a search with a single beam whose tokens are drawn at random."""
         sampler = TokenSampler(sampling, chances)
-        choosing = TokenSelector(self._spelling(sampling.banned), sampler.choose, sampler.select)
+        choosing = TokenSelector(self._utf8_rules(sampling.banned), sampler.choose, sampler.select)
         hypotheses = beam_search(rows, limits, BeamSettings(1), end_id=self._tokenizer.end_id, choosing=choosing)
         return [best for (best,) in hypotheses]
 
-    def _spelling(self, banned: tuple[int, ...]) -> Utf8Rules:
+    def _utf8_rules(self, banned: tuple[int, ...]) -> Utf8Rules:
         return Utf8Rules.of(self._tokenizer, banned)

@@ -30,14 +30,14 @@ def test_minus_infinity_comes_last_and_one_block_can_hold_several_of_the_top_k()
 def test_likeliest_obeys_utf8_and_bans_and_normalises_over_all_tokens(vocab_size: int) -> None:
     logits, banned = torch.randn(6, vocab_size), (3, 7, vocab_size - 1)
     pieces = [b"a"] * 10 + [b"\x80"] * (vocab_size - 10)  # ASCII letters, and bytes that end a character
-    spelling, states = Utf8Rules(pieces, banned), np.array([0, 1, 0, 1, 1, 0], dtype=np.uint8)
-    situations = spelling.situations(states, np.array([9]))
+    utf8_rules, states = Utf8Rules(pieces, banned), np.array([0, 1, 0, 1, 1, 0], dtype=np.uint8)
+    situations = utf8_rules.situations(states, np.array([9]))
     expected = logits.log_softmax(-1)
     expected[:, banned] = -torch.inf
     expected[states == 0, 10:] = -torch.inf
     expected[states == 1, :10] = -torch.inf
     best = expected.topk(5)
-    operator = torch.ops.penwright.likeliest(logits, spelling.bits, torch.from_numpy(situations), 5)
-    for values, places, normalisers in (operator, likeliest(logits.clone(), spelling, situations, 5)):
+    operator = torch.ops.penwright.likeliest(logits, utf8_rules.bits, torch.from_numpy(situations), 5)
+    for values, places, normalisers in (operator, likeliest(logits.clone(), utf8_rules, situations, 5)):
         assert torch.equal(places, best.indices)
         torch.testing.assert_close(values - normalisers[:, None], best.values)

@@ -32,48 +32,48 @@ def is_text(text_bytes: bytes) -> bool:
 
 @given(st.lists(st.sampled_from(BYTES), min_size=1, max_size=6).map(b"".join))
 def test_byte_is_allowed_iff_the_text_can_still_become_valid(text_bytes: bytes) -> None:
-    spelling, state = Utf8Rules(BYTES), np.zeros(1, np.uint8)
+    utf8_rules, state = Utf8Rules(BYTES), np.zeros(1, np.uint8)
     for place, byte in enumerate(text_bytes):
-        allowed = spelling.may_come[spelling.situations(state, np.array([9]))][0, byte]
+        allowed = utf8_rules.may_come[utf8_rules.situations(state, np.array([9]))][0, byte]
         assert allowed == can_become_text(text_bytes[: place + 1])
         if not allowed:
             return
-        state = spelling.after[state, byte]
+        state = utf8_rules.after[state, byte]
 
 
 @pytest.mark.parametrize("text", CHARACTERS)
 def test_missing_bytes_are_counted(text: str) -> None:
-    text_bytes, spelling = text.encode(), Utf8Rules(BYTES)
+    text_bytes, utf8_rules = text.encode(), Utf8Rules(BYTES)
     for n in range(1, len(text_bytes) + 1):
         state = Utf8Rules([text_bytes[:n]]).after[0, 0]
         assert MISSING[state] == len(text_bytes) - n
-        (allowed,) = spelling.may_come[spelling.situations(np.array([state]), np.array([9]))]
+        (allowed,) = utf8_rules.may_come[utf8_rules.situations(np.array([state]), np.array([9]))]
         assert n == len(text_bytes) or allowed[text_bytes[n]]
 
 
 def test_multi_byte_tokens_are_followed_from_every_state() -> None:
-    spelling = Utf8Rules(["漢字".encode(), "漢".encode()[:2], "漢".encode()[2:], "漢".encode()[2:] + b" \xe5"])
-    allowed = spelling.may_come[spelling.situations(np.array([0, 1], dtype=np.uint8), np.array([9]))]
+    utf8_rules = Utf8Rules(["漢字".encode(), "漢".encode()[:2], "漢".encode()[2:], "漢".encode()[2:] + b" \xe5"])
+    allowed = utf8_rules.may_come[utf8_rules.situations(np.array([0, 1], dtype=np.uint8), np.array([9]))]
     assert allowed.tolist() == [[True, True, False, False], [False, False, True, True]]
-    assert spelling.after[0, :2].tolist() == [0, 1] and spelling.after[1, 2:].tolist() == [0, 2]
+    assert utf8_rules.after[0, :2].tolist() == [0, 1] and utf8_rules.after[1, 2:].tolist() == [0, 2]
 
 
 def test_end_token_only_after_whole_characters_and_banned_tokens_never() -> None:
-    spelling = Utf8Rules([b"a", b"\xc3", b"\xa9", b"", b""], banned=[4], end_id=3)
-    whole, partial = spelling.may_come[spelling.situations(np.array([0, 1], dtype=np.uint8), np.array([5]))]
+    utf8_rules = Utf8Rules([b"a", b"\xc3", b"\xa9", b"", b""], banned=[4], end_id=3)
+    whole, partial = utf8_rules.may_come[utf8_rules.situations(np.array([0, 1], dtype=np.uint8), np.array([5]))]
     assert whole.tolist() == [True, True, False, True, False]
     assert partial.tolist() == [False, False, True, False, False]
-    assert spelling.may_come[FREE].tolist() == [True, True, True, True, False]
+    assert utf8_rules.may_come[FREE].tolist() == [True, True, True, True, False]
 
 
 def test_no_character_is_begun_without_room_to_finish_it() -> None:
-    spelling = Utf8Rules([*BYTES, b"", "漢".encode()], end_id=256)
+    utf8_rules = Utf8Rules([*BYTES, b"", "漢".encode()], end_id=256)
     for n_left in range(4):
-        (allowed,) = spelling.may_come[spelling.situations(np.zeros(1, np.uint8), np.array([n_left]))]
+        (allowed,) = utf8_rules.may_come[utf8_rules.situations(np.zeros(1, np.uint8), np.array([n_left]))]
         assert [bool(allowed[byte]) for byte in (0x61, 0xC3, 0xE6, 0xF0)] == [True, *(n_left > n for n in range(3))]
         assert allowed[257]
 
 
 def test_text_starts_over_after_invalid_bytes() -> None:
-    spelling = Utf8Rules(BYTES)
-    assert spelling.after[0, 0x80] == spelling.after[1, 0x61] == 0
+    utf8_rules = Utf8Rules(BYTES)
+    assert utf8_rules.after[0, 0x80] == utf8_rules.after[1, 0x61] == 0

@@ -60,14 +60,14 @@ Choose = Callable[[Tensor, Utf8Rules, Situations, int], MaskedTopK]  # a functio
 
 
 def likeliest(
-    logits: Float[Tensor, "rows vocab_size"], spelling: Utf8Rules, situations: Int64[np.ndarray, " rows"], n: int
+    logits: Float[Tensor, "rows vocab_size"], utf8_rules: Utf8Rules, situations: Int64[np.ndarray, " rows"], n: int
 ) -> MaskedTopK:
     """Return the n most likely allowed tokens, and mask forbidden logits in place.
 
     The logsumexp of each row is returned too. It covers the whole vocabulary, forbidden tokens included.
     """
     normalisers = logits.logsumexp(-1)
-    spelling.forbid(logits, situations)
+    utf8_rules.forbid(logits, situations)
     return MaskedTopK(*largest(logits, n), normalisers)
 
 
@@ -78,7 +78,7 @@ def _keep_all(rows: Sequence[int]) -> None:
 class TokenSelector(NamedTuple):
     """The UTF-8 rules and the function with which a search selects the next tokens."""
 
-    spelling: Utf8Rules  # the tokens that keep the UTF-8 valid
+    utf8_rules: Utf8Rules  # the tokens that keep the UTF-8 valid
     choose: Choose = likeliest
     select: Callable[[Sequence[int]], None] = _keep_all  # called with the indices of the unfinished sentences
 
