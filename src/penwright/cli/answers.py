@@ -1,7 +1,7 @@
 """Terminal drawings of the results of `penwright inspect`."""
 
 from collections.abc import Iterator, Sequence
-from math import isnan
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -10,15 +10,17 @@ from rich.text import Text
 
 from penwright.cli.drawing import ShadedToken, heat_map, label, numbers, shaded_text, signed_bar, table_of
 from penwright.cli.options import counted
-from penwright.inspection.ablation import Ablation, HeadImportance
+from penwright.inspection.ablation import Ablation
 from penwright.inspection.arithmetic import HeadArithmetic
-from penwright.inspection.attention_maps import Alignment, AttentionMaps, Head, Rollout
+from penwright.inspection.attention_maps import Alignment, Rollout
 from penwright.inspection.beams import Beams
-from penwright.inspection.comparison import Comparison, HeadComparison
 from penwright.inspection.embeddings import Neighbours
 from penwright.inspection.gradients import Attribution
-from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
 from penwright.inspection.lens import Lens
+from penwright.inspection.logit_attribution import LogitAttribution, readable_part
+from penwright.inspection.model_map import ModelMap
+from penwright.inspection.patching import Patching
+from penwright.inspection.paths import Paths
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import Token
 
@@ -28,11 +30,20 @@ MAX_ROWS = 20  # maximum number of rows in a list of tokens or heads
 Drawn = Iterator[RenderableType]
 
 
-def _texts(tokens: Sequence[Token]) -> list[str]:
+@singledispatch
+def draw(result: Any, console: Console) -> Drawn:
+    """Draw a result in a terminal. The parts of a tuple are drawn one after another."""
+    for part in result:
+        yield from draw(part, console)
+
+
+def texts_of(tokens: Sequence[Token]) -> list[str]:
+    """Return the texts of some tokens."""
     return [token.text for token in tokens]
 
 
-def surprise(result: TokenScores, console: Console) -> Drawn:
+@draw.register
+def _token_scores(result: TokenScores, console: Console) -> Drawn:
     """Draw the text, with each token coloured by its surprisal, and a legend."""
     pieces = [
         ShadedToken(token.text, -log_prob / MAX_SURPRISE)
@@ -64,75 +75,10 @@ def top_tokens(result: TokenScores, console: Console) -> Drawn:
     yield table_of(["token", "probability", "nats", "rank", "top_tokens"], rows, last="left")
 
 
-def heads(result: Sequence[HeadStatistics], statistic: str, shown: int | None) -> Drawn:
-    """Draw the statistics of the heads, sorted by one statistic in descending order."""
-    rows = [
-        (f"{part.name}.{layer}.{number}", [getattr(part, name)[place, number] for name in STATISTICS])
-        for part in result
-        for place, layer in enumerate(part.layers)
-        for number in range(part.entropy.shape[1])
-    ]
-    chosen = STATISTICS.index(statistic)
-    rows = sorted((row for row in rows if not isnan(row[1][chosen])), key=lambda row: -row[1][chosen])
-    if not rows:
-        yield Text(f"the statistic '{statistic}' is undefined for all heads on this text")
-        return
-    table = [[name, *("" if isnan(value) else f"{value:.2f}" for value in values)] for name, values in rows[:shown]]
-    yield Text(f"heads by {statistic}" + (f", top {shown} of {len(rows)}" if len(table) < len(rows) else ""))
-    yield table_of(["head", *STATISTICS], table)
-
-
-def head(result: AttentionMaps, which: Head, console: Console) -> Drawn:
-    """Draw the attention weights of one head as a heat map."""
-    (part,) = result.parts
-    yield Text(f"attention of head {which}: each row is a token, the columns are the tokens it attends to")
-    yield from heat_map(part.weights[0, which.number], _texts(part.target_tokens), _texts(part.source_tokens), console)
-
-
-def compared(result: Comparison, names: tuple[str, str]) -> Drawn:
-    """Draw a table that compares two texts or models: the surprisal of each token in both, and the difference."""
-    one, other = result.sums
-    yield Text(f"surprisal in nats: {names[0]} {one:.3f}, {names[1]} {other:.3f}, difference {other - one:+.3f}")
-    rows = [
-        [
-            label(texts[0]),
-            *map(_nats, numbers[:2]),
-            label(texts[1]) if texts[1] != texts[0] else "=",
-            _nats(numbers[2], "+"),
-        ]
-        for texts, numbers in zip(
-            zip(result.first_texts, result.second_texts, strict=True),
-            zip(result.first, result.second, result.differences, strict=True),
-            strict=True,
-        )
-    ]
-    yield table_of([names[0], "nats", "nats", names[1], "difference"], rows)
-
-
-def compared_heads(result: Sequence[HeadComparison], names: tuple[str, str]) -> Drawn:
-    """Draw the statistics of the heads that differ most between two texts or models."""
-    rows = [
-        (f"{part.name}.{layer}.{head}", statistic, values[row, head], part.second[statistic][row, head])
-        for part in result
-        for statistic, values in part.first.items()
-        for row, layer in enumerate(part.layers)
-        for head in range(values.shape[1])
-    ]
-    rows = sorted((row for row in rows if not isnan(row[3] - row[2])), key=lambda row: -abs(row[3] - row[2]))
-    yield Text(f"largest differences in head statistics, top {min(MAX_ROWS, len(rows))} of {len(rows)}")
-    yield table_of(
-        ["head", "statistic", *names, "difference"],
-        [[head, name, f"{one:.2f}", f"{two:.2f}", f"{two - one:+.2f}"] for head, name, one, two in rows[:MAX_ROWS]],
-    )
-
-
-def _nats(value: float, sign: str = "") -> str:
-    return "" if isnan(value) else f"{value:{sign}.2f}"
-
-
-def arithmetic(result: HeadArithmetic, console: Console) -> Drawn:
+@draw.register
+def _arithmetic(result: HeadArithmetic, console: Console) -> Drawn:
     """Draw each step of a head's computation as a table of numbers."""
-    targets, sources = _texts(result.target_tokens), _texts(result.source_tokens)
+    targets, sources = texts_of(result.target_tokens), texts_of(result.source_tokens)
     dimensions = [str(number) for number in range(result.queries.shape[1])]
     yield numbers("queries Q", result.queries, targets, dimensions, console)
     yield numbers("keys K", result.keys, sources, dimensions, console)
@@ -145,13 +91,15 @@ def arithmetic(result: HeadArithmetic, console: Console) -> Drawn:
     yield numbers("output: weights V", result.output, targets, dimensions, console)
 
 
-def alignment(result: Alignment, console: Console) -> Drawn:
+@draw.register
+def _alignment(result: Alignment, console: Console) -> Drawn:
     """Draw a translator's attention to the source as a heat map."""
     yield Text("attention to the source tokens (columns) while each target token (row) is predicted")
-    yield from heat_map(result.weights, _texts(result.tokens), _texts(result.source_tokens), console)
+    yield from heat_map(result.weights, texts_of(result.tokens), texts_of(result.source_tokens), console)
 
 
-def beams(result: Beams, console: Console) -> Drawn:
+@draw.register
+def _beams(result: Beams, console: Console) -> Drawn:
     """Draw the search tree: a row for each node, with the text so far. Only the end of a long text is shown."""
     yield Text("hypotheses at each step of the search, with their log-probability in nats")
     limit, texts = max(8, console.width - 30), [""] * len(result.nodes)
@@ -166,19 +114,20 @@ def beams(result: Beams, console: Console) -> Drawn:
     yield table_of(["step", "nats", "", "so far"], rows, last="left")
 
 
-def rollout(result: Sequence[Rollout], console: Console) -> Drawn:
-    """Draw the attention rollout of each part of the model, such as the encoder, as a heat map."""
-    for part in result:
-        yield Text(
-            f"attention rollout of the {part.name}: the share of each row's token that comes from each column's token"
-        )
-        yield from heat_map(part.weights, _texts(part.target_tokens), _texts(part.source_tokens), console)
+@draw.register
+def _rollout(result: Rollout, console: Console) -> Drawn:
+    """Draw the attention rollout of a part of the model, such as the encoder, as a heat map."""
+    yield Text(
+        f"attention rollout of the {result.name}: the share of each row's token that comes from each column's token"
+    )
+    yield from heat_map(result.weights, texts_of(result.target_tokens), texts_of(result.source_tokens), console)
 
 
-def lens(result: Lens, console: Console) -> Drawn:
+@draw.register
+def _lens(result: Lens, console: Console) -> Drawn:
     """Draw the prediction after each layer: a row for each position, a column for each layer."""
     n_layers, n_places = result.top_probabilities.shape[:2]
-    names = _texts(result.tokens) or ["(label)"]
+    names = texts_of(result.tokens) or ["(label)"]
     texts = [_nested(layer) for layer in _nested(result.top_tokens)]
     rows = [
         [
@@ -193,7 +142,8 @@ def lens(result: Lens, console: Console) -> Drawn:
     yield table_of(["after", *map(str, range(n_layers))], rows)
 
 
-def attribution(result: Attribution, console: Console) -> Drawn:
+@draw.register
+def _attribution(result: Attribution, console: Console) -> Drawn:
     """Draw the tokens that contribute most to a prediction, with their contributions."""
     values = result.values[
         : result.n_source + result.position + 1
@@ -212,7 +162,8 @@ def attribution(result: Attribution, console: Console) -> Drawn:
     yield table_of(["token", "nats", ""], rows, last="left")
 
 
-def ablation(result: Ablation, console: Console) -> Drawn:
+@draw.register
+def _ablation(result: Ablation, console: Console) -> Drawn:
     """Draw how removing attention heads changes the next prediction, and the loss (in total and at each token)."""
     yield Text(
         f"without {', '.join(result.heads)}: loss {result.loss_before:.3f} before, "
@@ -233,25 +184,79 @@ def ablation(result: Ablation, console: Console) -> Drawn:
     )
 
 
-def importance(result: Sequence[HeadImportance], console: Console) -> Drawn:
-    """Draw the increase in loss when each head is removed, most important head first."""
-    rows = [
-        (f"{part.name}.{layer}.{number}", change)
-        for part in result
-        for layer, changes in zip(part.layers, part.changes, strict=True)
-        for number, change in enumerate(changes)
-    ]
-    yield Text("increase in loss when each head is removed, in nats")
-    yield table_of(
-        ["head", "change"], [[name, f"{change:+.4f}"] for name, change in sorted(rows, key=lambda row: -row[1])]
-    )
-
-
-def neighbours(result: Neighbours, console: Console) -> Drawn:
+@draw.register
+def _neighbours(result: Neighbours, console: Console) -> Drawn:
     """Draw a table of the tokens nearest to a word, by the cosine similarity of their embeddings."""
     yield Text(f"nearest to {' + '.join(map(label, result.pieces))}, by cosine similarity")
     rows = [[label(text), f"{cosine:.3f}"] for text, cosine in zip(result.texts, result.cosines, strict=True)]
     yield table_of(["token", "cosine"], rows)
+
+
+@draw.register
+def _parts(result: LogitAttribution, console: Console) -> Drawn:
+    """Draw what the parts with the largest effect add to the logit of the predicted token or label."""
+    order = np.argsort(-np.abs(result.values), kind="stable")[:MAX_ROWS]
+    largest = float(np.abs(result.values).max()) or 1.0
+    yield Text(str(result))
+    rows = [
+        [readable_part(result.names[at]), f"{result.values[at]:+.2f}", signed_bar(result.values[at] / largest)]
+        for at in order
+    ]
+    yield table_of(["part", "logit", ""], rows, last="left")
+    rest = result.values.sum() - result.values[order].sum()
+    if len(order) < len(result.values):
+        yield Text(f"all other parts ({len(result.values) - len(order)}) together add {rest:+.2f}")
+
+
+@draw.register
+def _paths(result: Paths, console: Console) -> Drawn:
+    """Draw the strongest paths through the model, with a sentence about the strongest one."""
+    yield Text(str(result))
+    rows = [
+        [
+            readable_part(edge.source),
+            edge.via,
+            "the output" if edge.destination == "output" else readable_part(edge.destination),
+            f"{edge.effect:+.3f}",
+            f"{edge.estimate:+.3f}",
+        ]
+        for edge in result.edges
+    ]
+    yield table_of(["from", "to the", "of", "effect", "estimate"], rows)
+    yield Text(
+        f"effects on log p, in nats; the {len(result.edges)} strongest of {result.n_edges:,} paths were measured"
+    )
+
+
+@draw.register
+def _patching(result: Patching, console: Console) -> Drawn:
+    """Draw a table for a part of the model: the share of the original preference that each patch restores."""
+    yield Text(str(result))
+    heads = [f"head {number}" for number in range(result.restored.shape[1])]
+    columns = heads if result.kind == "heads" else [label(token.text) for token in result.other_tokens]
+    rows = [f"layer {layer}" for layer in result.layers]
+    title = f"share restored by the {result.kind.replace('_', '-')} of the {result.part}"
+    yield numbers(title, result.restored, rows, columns, console)
+
+
+@draw.register
+def _model(result: ModelMap, console: Console) -> Drawn:
+    """Draw each sublayer at one position: what it adds, and what it attends to."""
+    for stack in result.stacks:
+        token = label(stack.tokens[stack.position].text)
+        yield Text(
+            f"{stack.name}, position {stack.position} ({token}): vector of length {stack.embedded[stack.position]:.3g}"
+        )
+        rows = []
+        for each in stack.sublayers:
+            sources = result.stacks[0].tokens if each.part == "cross" else stack.tokens
+            mean = each.weights.mean(0) if each.kind == "attention" else np.zeros(0)
+            most = [f"{label(sources[at].text)} {mean[at]:.0%}" for at in np.argsort(-mean, kind="stable")[:3]]
+            lengths = [f"{vector[stack.position]:.3g}" for vector in (each.added, each.after)]
+            rows.append([f"{each.part} {each.layer} {each.kind.replace('_', '-')}", *lengths, ", ".join(most)])
+        yield table_of(["sublayer", "adds", "stream", "attends most to"], rows, last="left")
+    shares = zip(result.outcomes.texts, result.outcomes.probabilities, strict=True)
+    yield Text("predicts " + ", ".join(f"{label(str(text))} {share:.0%}" for text, share in shares))
 
 
 def _nested(result: Sequence[object]) -> list[list[Any]]:

@@ -1,9 +1,9 @@
 """The `penwright inspect` command: show what a model computes for a text."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -131,7 +131,7 @@ def command(
     options |= {"parts": parts, "paths": paths, "patch": patch, "whole": whole}
     needs_text = not neighbours or any((*options.values(), other_text, other_run))
     about = _questions(run, text, target, device, needs_text=needs_text)
-    chosen = [about.neighbours(word) for word in neighbours or []] + _asked(about, options, position, patch_kind)
+    chosen = [about.neighbours(word) for word in neighbours or []] + about.asked(options, position, patch_kind)
     chosen += _comparison(about, (run, other_run), other_text, device)
     if output is not None:
         _write(about, chosen, output, f"Penwright: {run.resolve().name}", json)
@@ -155,28 +155,6 @@ def _questions(run: Path, text: str | None, target: str | None, device: str, *, 
     for warning in inspector.warnings(text, target) if text is not None else ():
         warn(warning)
     return Questions(inspector, text or "", target)
-
-
-def _asked(about: "Questions", options: Mapping[str, Any], position: int | None, patch_kind: str) -> "list[Question]":
-    """Return the questions about the model that the command-line options ask."""
-    ask: Mapping[str, Callable[[Any], Question]] = {
-        "top": about.likeliest,
-        "sort": about.heads,
-        "head": about.head,
-        "arithmetic": about.arithmetic,
-        "alignment": lambda _: about.alignment(),
-        "beams": about.beams,
-        "rollout": lambda _: about.rollout(),
-        "lens": lambda _: about.lens(),
-        "attribute": lambda _: about.attribution(position),
-        "ablate": about.ablation,
-        "parts": lambda _: about.parts(position),
-        "paths": lambda _: about.paths(position),
-        "patch": lambda other: about.patching(other, patch_kind, position),
-        "whole": lambda _: about.whole(position),
-    }
-    several = {name: value if isinstance(value, list) else [value] for name, value in options.items() if value}
-    return [ask[name](value) for name, values in several.items() for value in values]
 
 
 def _comparison(

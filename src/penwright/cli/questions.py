@@ -1,35 +1,31 @@
-"""The questions that `penwright inspect` answers, and how it draws the answers."""
+"""The questions that `penwright inspect` answers about a text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import isnan
 from typing import Any, NamedTuple
 
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 
 from penwright.cli import answers
-from penwright.cli.answers import MAX_ROWS, Drawn
-from penwright.cli.drawing import label, numbers, signed_bar, table_of
+from penwright.cli.answers import MAX_ROWS, Drawn, texts_of
+from penwright.cli.drawing import heat_map, label, table_of
 from penwright.errors import UsageError
 from penwright.inspection import Inspector, pages, view
 from penwright.inspection.ablation import HeadImportance
-from penwright.inspection.attention_maps import AttentionMaps, Rollout, parse_head
+from penwright.inspection.attention_maps import AttentionMaps, Head, parse_head
 from penwright.inspection.comparison import Comparison, HeadComparison, compare, compare_heads
-from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
-from penwright.inspection.logit_attribution import LogitAttribution, readable_part
-from penwright.inspection.model_map import ModelMap
-from penwright.inspection.patching import Patching, parse_kind
-from penwright.inspection.paths import Paths
+from penwright.inspection.patching import parse_kind
 from penwright.inspection.views import compared, compared_heads, one_head
 from penwright.views import View
 
 FIRST_HEADS = 5
 
 
-def _one_view(result: Any) -> list[View]:
-    return [view(result)]
+def _views(result: Any) -> list[View]:
+    return [view(part) for part in result] if isinstance(result, tuple) else [view(result)]
 
 
 class Question(NamedTuple):
@@ -37,8 +33,8 @@ class Question(NamedTuple):
 
     name: str
     find: Callable[[], Any]
-    draw: Callable[[Any, Console], Drawn]
-    views: Callable[[Any], list[View]] = _one_view  # the last of the views is the main one
+    draw: Callable[[Any, Console], Drawn] = answers.draw
+    views: Callable[[Any], list[View]] = _views  # the last of the views is the main one
 
 
 class Questions:
@@ -49,33 +45,55 @@ class Questions:
 
     def default_questions(self) -> list[Question]:
         """Return the default questions: surprisal (for a classifier: attribution) and the statistics of a few heads."""
-        if not self.text.strip() and self.inspector.shape != "classifier":
+        look, text, target = self.inspector, self.text, self.target
+        if not text.strip() and look.shape != "classifier":
             raise UsageError("there is nothing to inspect: the text is empty")
-        if not self.inspector.outcomes:
-            return [self.heads("previous", FIRST_HEADS)]
-        first = self.attribution(None) if self.inspector.shape == "classifier" else self.scores(5)
-        return [first, self.heads("diagonal" if self.inspector.shape == "translator" else "previous", FIRST_HEADS)]
+        heads = self.heads("diagonal" if look.shape == "translator" else "previous", FIRST_HEADS)
+        if not look.outcomes:
+            return [heads]
+        if look.shape == "classifier":
+            return [Question("attribution", partial(look.attribution, text, target)), heads]
+        return [Question("scores", partial(look.token_scores, text, target)), heads]
 
-    def scores(self, k: int) -> Question:
-        """Ask for the surprisal of each token and the `k` most likely tokens at its position."""
-        return Question("scores", lambda: self.inspector.token_scores(self.text, self.target, k), answers.surprise)
+    def asked(self, options: Mapping[str, Any], position: int | None, patch_kind: str) -> list[Question]:
+        """Return the questions that the command-line options ask, with one question for each item of a list."""
+        look, about = self.inspector, (self.text, self.target)
 
-    def likeliest(self, k: int) -> Question:
-        """Ask for the `k` most likely tokens at each position."""
-        return self.scores(k)._replace(draw=answers.top_tokens)
+        def patching(other: str) -> Question:
+            kind = parse_kind(patch_kind)
+            find = partial(look.patching, self.text, other, self.target, kind=kind, position=position)
+            return Question("patching", find)
+
+        ask: Mapping[str, Callable[[Any], Question]] = {
+            "top": lambda k: Question("scores", partial(look.token_scores, *about, k), answers.top_tokens),
+            "sort": self.heads,
+            "head": self.head,
+            "arithmetic": lambda head: Question("arithmetic", partial(look.arithmetic, self.text, head, self.target)),
+            "alignment": lambda _: Question("alignment", partial(look.alignment, *about)),
+            "beams": lambda beam_size: Question("beams", partial(look.beams, self.text, beam_size)),
+            "rollout": lambda _: Question("rollout", partial(look.rollout, *about)),
+            "lens": lambda _: Question("lens", partial(look.lens, *about)),
+            "attribute": lambda _: Question("attribution", partial(look.attribution, *about, position=position)),
+            "ablate": self.ablation,
+            "parts": lambda _: Question("parts", partial(look.logit_attribution, *about, position=position)),
+            "paths": lambda _: Question("paths", partial(look.paths, *about, position=position)),
+            "patch": patching,
+            "whole": lambda _: self.whole(position),
+        }
+        several = {name: value if isinstance(value, list) else [value] for name, value in options.items() if value}
+        return [ask[name](value) for name, values in several.items() for value in values]
 
     def heads(self, statistic: str, shown: int | None = None) -> Question:
         """Ask for the statistics of all heads, sorted by one statistic. `shown` limits the number of rows."""
         if statistic not in STATISTICS:
             raise UsageError(f"there is no head statistic '{statistic}'. Choose one of {', '.join(STATISTICS)}")
-
-        def draw(result: Sequence[HeadStatistics], console: Console) -> Drawn:
-            return answers.heads(result, statistic, shown)
-
-        def views(result: Sequence[HeadStatistics]) -> list[View]:
-            return [pages.heads(self.inspector, self.text, self.target, statistic)]
-
-        return Question("heads", lambda: self.inspector.head_statistics(self.text, self.target), draw, views)
+        look, text, target = self.inspector, self.text, self.target
+        return Question(
+            "heads",
+            partial(look.head_statistics, text, target),
+            lambda result, _: draw_heads(result, statistic, shown),
+            lambda _: [pages.heads(look, text, target, statistic)],
+        )
 
     def head(self, name: str) -> Question:
         """Ask for the attention of one head."""
@@ -86,7 +104,7 @@ class Questions:
             return AttentionMaps((maps.part(head.part),), maps.answers)
 
         def draw(result: AttentionMaps, console: Console) -> Drawn:
-            return answers.head(result, head, console)
+            return draw_head(result, head, console)
 
         return Question(f"head {head}", find, draw, lambda result: [one_head(result, head)])
 
@@ -105,156 +123,117 @@ class Questions:
             Question(
                 "compared",
                 tokens,
-                lambda result, _: answers.compared(result, names),
+                lambda result, _: draw_compared(result, names),
                 lambda result: [compared(result, names)],
             ),
             Question(
                 "heads compared",
                 heads,
-                lambda result, _: answers.compared_heads(result, names),
+                lambda result, _: draw_compared_heads(result, names),
                 lambda result: [compared_heads(result, names)],
             ),
         ]
 
-    def arithmetic(self, name: str) -> Question:
-        """Ask for the computation of one head, step by step."""
-        return Question(
-            "arithmetic", lambda: self.inspector.arithmetic(self.text, name, self.target), answers.arithmetic
-        )
-
-    def alignment(self) -> Question:
-        """Ask which source tokens a translator attends to for each target token."""
-        return Question("alignment", lambda: self.inspector.alignment(self.text, self.target), answers.alignment)
-
-    def beams(self, beam_size: int) -> Question:
-        """Ask for the search tree of a beam search."""
-        return Question("beams", lambda: self.inspector.beams(self.text, beam_size), answers.beams)
-
-    def rollout(self) -> Question:
-        """Ask for the attention rollout through all layers."""
-
-        def views(result: Sequence[Rollout]) -> list[View]:
-            return [view(part) for part in result]
-
-        return Question("rollout", lambda: self.inspector.rollout(self.text, self.target), answers.rollout, views)
-
-    def lens(self) -> Question:
-        """Ask for the prediction after each layer (logit lens)."""
-        return Question("lens", lambda: self.inspector.lens(self.text, self.target), answers.lens)
-
-    def attribution(self, position: int | None) -> Question:
-        """Ask how much each token contributes to the prediction after a position, or to the label."""
-
-        def find() -> Attribution:
-            return self.inspector.attribution(self.text, self.target, position=position)
-
-        return Question("attribution", find, answers.attribution)
-
-    def parts(self, position: int | None) -> Question:
-        """Ask what each part of the model adds to the logit of the next token or the label."""
-
-        def find() -> LogitAttribution:
-            return self.inspector.logit_attribution(self.text, self.target, position=position)
-
-        return Question("parts", find, draw_parts)
-
-    def paths(self, position: int | None) -> Question:
-        """Ask for the strongest paths between parts of the model."""
-        find = partial(self.inspector.paths, self.text, self.target, position=position)
-        return Question("paths", find, draw_paths)
-
-    def patching(self, other: str, kind: str, position: int | None) -> Question:
-        """Ask which activations of the text restore its prediction in a forward pass on a different text."""
-        chosen = parse_kind(kind)
-        find = partial(self.inspector.patching, self.text, other, self.target, kind=chosen, position=position)
-        return Question("patching", find, draw_patching, lambda result: [view(part) for part in result])
-
     def whole(self, position: int | None) -> Question:
         """Ask for an overview of the whole forward pass."""
-
-        def views(result: ModelMap) -> list[View]:
-            return [pages.whole_model(self.inspector, self.text, self.target, position)]
-
-        find = partial(self.inspector.model_map, self.text, self.target, position=position)
-        return Question("model", find, draw_whole, views)
+        look, text, target = self.inspector, self.text, self.target
+        find = partial(look.model_map, text, target, position=position)
+        return Question("model", find, views=lambda _: [pages.whole_model(look, text, target, position)])
 
     def ablation(self, heads: str) -> Question:
         """Ask what changes without the heads in a comma-separated list, or how much each head matters (`each`)."""
+        look, text, target = self.inspector, self.text, self.target
         if heads == "each":
-            importance = self.inspector.head_importance
-            return Question("importance", lambda: importance(self.text, self.target), answers.importance, _no_view)
-        return Question(
-            "ablation", lambda: self.inspector.ablate(self.text, heads.split(","), self.target), answers.ablation
-        )
+            find = partial(look.head_importance, text, target)
+            return Question("importance", find, draw_importance, _no_view)
+        return Question("ablation", partial(look.ablate, text, heads.split(","), target))
 
     def neighbours(self, word: str) -> Question:
         """Ask for the tokens nearest to a word. This question needs no text."""
-        return Question(f"neighbours of {word}", lambda: self.inspector.neighbours(word), answers.neighbours)
+        return Question(f"neighbours of {word}", partial(self.inspector.neighbours, word))
 
 
 def _no_view(result: Sequence[HeadImportance]) -> list[View]:
     raise UsageError("--ablate each cannot be drawn as a view. Name heads, such as --ablate 0.1,2.3, or leave out -o")
 
 
-def draw_parts(result: LogitAttribution, console: Console) -> Drawn:
-    """Draw what the parts with the largest effect add to the logit of the predicted token or label."""
-    order = np.argsort(-np.abs(result.values), kind="stable")[:MAX_ROWS]
-    largest = float(np.abs(result.values).max()) or 1.0
-    yield Text(str(result))
+def draw_heads(result: Sequence[HeadStatistics], statistic: str, shown: int | None) -> Drawn:
+    """Draw the statistics of the heads, sorted by one statistic in descending order."""
     rows = [
-        [readable_part(result.names[at]), f"{result.values[at]:+.2f}", signed_bar(result.values[at] / largest)]
-        for at in order
+        (f"{part.name}.{layer}.{number}", [getattr(part, name)[place, number] for name in STATISTICS])
+        for part in result
+        for place, layer in enumerate(part.layers)
+        for number in range(part.entropy.shape[1])
     ]
-    yield table_of(["part", "logit", ""], rows, last="left")
-    rest = result.values.sum() - result.values[order].sum()
-    if len(order) < len(result.values):
-        yield Text(f"all other parts ({len(result.values) - len(order)}) together add {rest:+.2f}")
+    chosen = STATISTICS.index(statistic)
+    rows = sorted((row for row in rows if not isnan(row[1][chosen])), key=lambda row: -row[1][chosen])
+    if not rows:
+        yield Text(f"the statistic '{statistic}' is undefined for all heads on this text")
+        return
+    table = [[name, *("" if isnan(value) else f"{value:.2f}" for value in values)] for name, values in rows[:shown]]
+    yield Text(f"heads by {statistic}" + (f", top {shown} of {len(rows)}" if len(table) < len(rows) else ""))
+    yield table_of(["head", *STATISTICS], table)
 
 
-def draw_paths(result: Paths, console: Console) -> Drawn:
-    """Draw the strongest paths through the model, with a sentence about the strongest one."""
-    yield Text(str(result))
-    rows = [
-        [
-            readable_part(edge.source),
-            edge.via,
-            "the output" if edge.destination == "output" else readable_part(edge.destination),
-            f"{edge.effect:+.3f}",
-            f"{edge.estimate:+.3f}",
-        ]
-        for edge in result.edges
-    ]
-    yield table_of(["from", "to the", "of", "effect", "estimate"], rows)
-    yield Text(
-        f"effects on log p, in nats; the {len(result.edges)} strongest of {result.n_edges:,} paths were measured"
+def draw_head(result: AttentionMaps, which: Head, console: Console) -> Drawn:
+    """Draw the attention weights of one head as a heat map."""
+    (part,) = result.parts
+    yield Text(f"attention of head {which}: each row is a token, the columns are the tokens it attends to")
+    yield from heat_map(
+        part.weights[0, which.number], texts_of(part.target_tokens), texts_of(part.source_tokens), console
     )
 
 
-def draw_patching(result: Sequence[Patching], console: Console) -> Drawn:
-    """Draw a table for each part of the model: the share of the original preference that each patch restores."""
-    for part in result:
-        yield Text(str(part))
-        heads = [f"head {number}" for number in range(part.restored.shape[1])]
-        columns = heads if part.kind == "heads" else [label(token.text) for token in part.other_tokens]
-        rows = [f"layer {layer}" for layer in part.layers]
-        title = f"share restored by the {part.kind.replace('_', '-')} of the {part.part}"
-        yield numbers(title, part.restored, rows, columns, console)
-
-
-def draw_whole(result: ModelMap, console: Console) -> Drawn:
-    """Draw each sublayer at one position: what it adds, and what it attends to."""
-    for stack in result.stacks:
-        token = label(stack.tokens[stack.position].text)
-        yield Text(
-            f"{stack.name}, position {stack.position} ({token}): vector of length {stack.embedded[stack.position]:.3g}"
+def draw_compared(result: Comparison, names: tuple[str, str]) -> Drawn:
+    """Draw a table that compares two texts or models: the surprisal of each token in both, and the difference."""
+    one, other = result.sums
+    yield Text(f"surprisal in nats: {names[0]} {one:.3f}, {names[1]} {other:.3f}, difference {other - one:+.3f}")
+    rows = [
+        [
+            label(texts[0]),
+            *map(_nats, numbers[:2]),
+            label(texts[1]) if texts[1] != texts[0] else "=",
+            _nats(numbers[2], "+"),
+        ]
+        for texts, numbers in zip(
+            zip(result.first_texts, result.second_texts, strict=True),
+            zip(result.first, result.second, result.differences, strict=True),
+            strict=True,
         )
-        rows = []
-        for each in stack.sublayers:
-            sources = result.stacks[0].tokens if each.part == "cross" else stack.tokens
-            mean = each.weights.mean(0) if each.kind == "attention" else np.zeros(0)
-            most = [f"{label(sources[at].text)} {mean[at]:.0%}" for at in np.argsort(-mean, kind="stable")[:3]]
-            lengths = [f"{vector[stack.position]:.3g}" for vector in (each.added, each.after)]
-            rows.append([f"{each.part} {each.layer} {each.kind.replace('_', '-')}", *lengths, ", ".join(most)])
-        yield table_of(["sublayer", "adds", "stream", "attends most to"], rows, last="left")
-    shares = zip(result.outcomes.texts, result.outcomes.probabilities, strict=True)
-    yield Text("predicts " + ", ".join(f"{label(str(text))} {share:.0%}" for text, share in shares))
+    ]
+    yield table_of([names[0], "nats", "nats", names[1], "difference"], rows)
+
+
+def draw_compared_heads(result: Sequence[HeadComparison], names: tuple[str, str]) -> Drawn:
+    """Draw the statistics of the heads that differ most between two texts or models."""
+    rows = [
+        (f"{part.name}.{layer}.{head}", statistic, values[row, head], part.second[statistic][row, head])
+        for part in result
+        for statistic, values in part.first.items()
+        for row, layer in enumerate(part.layers)
+        for head in range(values.shape[1])
+    ]
+    rows = sorted((row for row in rows if not isnan(row[3] - row[2])), key=lambda row: -abs(row[3] - row[2]))
+    yield Text(f"largest differences in head statistics, top {min(MAX_ROWS, len(rows))} of {len(rows)}")
+    yield table_of(
+        ["head", "statistic", *names, "difference"],
+        [[head, name, f"{one:.2f}", f"{two:.2f}", f"{two - one:+.2f}"] for head, name, one, two in rows[:MAX_ROWS]],
+    )
+
+
+def _nats(value: float, sign: str = "") -> str:
+    return "" if isnan(value) else f"{value:{sign}.2f}"
+
+
+def draw_importance(result: Sequence[HeadImportance], console: Console) -> Drawn:
+    """Draw the increase in loss when each head is removed, most important head first."""
+    rows = [
+        (f"{part.name}.{layer}.{number}", change)
+        for part in result
+        for layer, changes in zip(part.layers, part.changes, strict=True)
+        for number, change in enumerate(changes)
+    ]
+    yield Text("increase in loss when each head is removed, in nats")
+    yield table_of(
+        ["head", "change"], [[name, f"{change:+.4f}"] for name, change in sorted(rows, key=lambda row: -row[1])]
+    )
