@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from penwright.config import Table
-from penwright.decoding.batches import PromptBatch, TargetBatch, evaluating
+from penwright.decoding.batches import PromptBatch, TargetBatch
+from penwright.model import evaluating
 from penwright.model.transformer import DecoderOnly, EncoderDecoder
 
 VOCABULARY, CONTEXT, N_NEW = 29, 16, 20

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from math import log
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 import torch
 
 from penwright.config import ModelSettings
-from penwright.data.batches import IGNORED, Markers, TextBatch, TextBatches
+from penwright.data.batches import IGNORED, Batch, Markers, TextBatch, TextBatches
 from penwright.data.store import Column
 from penwright.evaluation.perplexity import NegativeLogLikelihood, negative_log_likelihood, text_scores
 from penwright.model.transformer import DecoderOnly
@@ -48,6 +49,17 @@ def test_ignored_targets_do_not_count(model: DecoderOnly) -> None:
 def test_evaluation_restores_training_mode(model: DecoderOnly) -> None:
     model.train()
     negative_log_likelihood(model, batches_of(20, 1).in_order(), CPU)
+    assert model.training
+
+
+def test_failed_evaluation_restores_training_mode(model: DecoderOnly) -> None:
+    def broken() -> Iterator[Batch]:
+        yield from batches_of(20, 1).in_order()
+        raise OSError("the text was deleted")
+
+    model.train()
+    with pytest.raises(OSError, match="deleted"):
+        negative_log_likelihood(model, broken(), CPU)
     assert model.training
 
 

@@ -1,13 +1,12 @@
 """Batches of token sequences, grouped and padded, and an interface to the next-token logits of unfinished texts."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
 from penwright.decoding.engine import DecodeEngine
 from penwright.errors import PenwrightError
@@ -44,20 +43,6 @@ class Branching(Protocol):
 def diverged() -> PenwrightError:
     """Return the error to raise when logits are NaN."""
     return PenwrightError("the model's scores are not numbers: its training diverged. Use an earlier checkpoint.")
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[torch.device]:
-    """Put the model in evaluation mode inside the context, then restore its mode; yield the model's device."""
-    device = next(model.parameters()).device
-    if not model.training:  # setting evaluation mode again would take longer than a step of a small model
-        yield device
-        return
-    model.eval()
-    try:
-        yield device
-    finally:
-        model.train()
 
 
 def newest_half(context_length: int) -> int:

@@ -17,12 +17,13 @@ import torch
 from jaxtyping import Int, Int64
 from torch import Tensor
 
-from penwright.decoding.batches import LiveBatch, PromptBatch, diverged, evaluating, in_view
+from penwright.decoding.batches import LiveBatch, PromptBatch, diverged, in_view
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.requests import Request, RunningCompletion, TokenUpdate
 from penwright.decoding.sampling.logits_process import History, Logits
 from penwright.decoding.sampling.sampler import JoinedRng
 from penwright.decoding.sampling.utf8 import FREE, Situations, Utf8Rules
+from penwright.model import evaluating
 from penwright.model.attention import KeysValues
 from penwright.model.transformer import DecoderOnly
 from penwright.tokenizers import Tokenizer

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from penwright.decoding.batches import Padded, batches_by_length, evaluating, right_padded
-from penwright.model import Model
+from penwright.decoding.batches import Padded, batches_by_length, right_padded
+from penwright.model import Model, evaluating
 
 BATCH_TOKENS = 8192  # tokens per batch, padding included
 

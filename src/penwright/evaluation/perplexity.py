@@ -13,7 +13,7 @@ import torch
 from penwright.data.batches import IGNORED, Batch
 from penwright.evaluation.scores import Score
 from penwright.losses import summed_loss
-from penwright.model import Model
+from penwright.model import Model, evaluating
 from penwright.text import count
 
 # Approximate number of characters in Unicode 17. An unknown token may stand for any of them.
@@ -37,14 +37,12 @@ def negative_log_likelihood(
     model: Model, batches: Iterable[Batch], device: torch.device, ignored: int = IGNORED
 ) -> NegativeLogLikelihood:
     """Return the negative log-likelihood of all batches, in evaluation mode. Targets equal to `ignored` are skipped."""
-    was_training = model.training
-    model.eval()
     nats, n_targets = 0.0, 0
-    for batch in batches:
-        counted = batch if ignored == IGNORED else _without(batch, ignored)
-        nats += float(summed_loss(model, counted.to(device)))
-        n_targets += counted.n_targets
-    model.train(was_training)
+    with evaluating(model):
+        for batch in batches:
+            counted = batch if ignored == IGNORED else _without(batch, ignored)
+            nats += float(summed_loss(model, counted.to(device)))
+            n_targets += counted.n_targets
     return NegativeLogLikelihood(nats, n_targets)
 
 

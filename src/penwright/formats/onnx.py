@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from penwright.config import Precision
-from penwright.decoding.batches import evaluating
 from penwright.errors import PenwrightError
 from penwright.formats.export import NO_METADATA, ModelMetadata, optional_package
-from penwright.model import Model
+from penwright.model import Model, evaluating
 from penwright.model.transformer import EncoderOnly
 from penwright.storage import let_others_read
 from penwright.tokenizers import Tokenizer

@@ -12,13 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from penwright.config import DecodingSettings, GivenSettings, decoding_settings
-from penwright.decoding.batches import Padded, PromptBatch, evaluating, newest_half
+from penwright.decoding.batches import Padded, PromptBatch, newest_half
 from penwright.decoding.constraints.expressions import never_end
 from penwright.decoding.continuous_batching import ContinuousBatch
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.requests import Finish, Request, plan_of
 from penwright.decoding.windows import mean_pooled, read_windows, split, unit_vectors
 from penwright.errors import UsageError
+from penwright.model import evaluating
 from penwright.model.size import described
 from penwright.model.transformer import DecoderOnly
 from penwright.text import brief, noted

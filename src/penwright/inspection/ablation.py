@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from penwright.decoding.batches import diverged, evaluating
+from penwright.decoding.batches import diverged
 from penwright.inspection.attention_maps import Head, all_heads, place_of
 from penwright.inspection.forward_pass import ForwardPass, PartName, scores
 from penwright.inspection.tokens import Token
-from penwright.model import Model
+from penwright.model import Model, evaluating
 from penwright.model.attention import Kernel, KernelMask, swap_kernels
 from penwright.model.transformer import EncoderOnly
 

@@ -12,12 +12,11 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from penwright.decoding.batches import evaluating
 from penwright.errors import UsageError
 from penwright.inspection.attention_maps import Head, attentions
 from penwright.inspection.forward_pass import ForwardPass, PartName, scores
 from penwright.inspection.tokens import Token
-from penwright.model import Model
+from penwright.model import Model, evaluating
 from penwright.model.attention import Kernel, KernelMask, swap_kernels
 
 

@@ -20,11 +20,10 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from penwright.decoding.batches import evaluating
 from penwright.errors import UsageError
 from penwright.inspection.forward_pass import ForwardPass, embeddings, scores
 from penwright.inspection.tokens import Token
-from penwright.model import Model
+from penwright.model import Model, evaluating
 from penwright.model.embedding import Embedding
 
 Method = Literal["integrated_gradients", "gradient_x_input"]

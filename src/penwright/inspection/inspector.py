@@ -6,7 +6,6 @@ from warnings import warn
 
 import torch
 
-from penwright.decoding.batches import evaluating
 from penwright.errors import PenwrightWarning, UsageError
 from penwright.inspection.ablation import Ablation, HeadImportance, Occlusion, ablate, head_importance, occlusion
 from penwright.inspection.arithmetic import HeadArithmetic, head_arithmetic
@@ -50,6 +49,7 @@ from penwright.inspection.token_scores import (
     token_scores,
     token_scores_in_steps,
 )
+from penwright.model import evaluating
 from penwright.model.transformer import EncoderOnly
 from penwright.translation.translator import Translator
 

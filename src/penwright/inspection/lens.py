@@ -15,10 +15,9 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from penwright.decoding.batches import evaluating
 from penwright.inspection.forward_pass import ForwardPass, last_stack, ranks, residual_stream, scores, top_predictions
 from penwright.inspection.tokens import Token
-from penwright.model import Model
+from penwright.model import Model, evaluating
 from penwright.model.transformer import EncoderOnly
 
 

@@ -13,13 +13,12 @@ import torch
 from jaxtyping import Float32, Float64
 from torch import Tensor
 
-from penwright.decoding.batches import evaluating
 from penwright.errors import UsageError
 from penwright.inspection.forward_pass import ForwardPass, PartName, TopPredictions, top_predictions
 from penwright.inspection.lens import read_out
 from penwright.inspection.recording import Kind, Recording, StackName, StackRecord, SublayerRecord, record
 from penwright.inspection.tokens import Token
-from penwright.model import Model
+from penwright.model import Model, evaluating
 from penwright.model.transformer import EncoderOnly
 
 

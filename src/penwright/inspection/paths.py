@@ -19,13 +19,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from penwright.decoding.batches import evaluating
 from penwright.inspection.forward_pass import ForwardPass, embeddings, scores
 from penwright.inspection.gradients import AttributionTarget
 from penwright.inspection.lens import read_out
 from penwright.inspection.logit_attribution import BIASES, LONGEST, readable_part, walk
 from penwright.inspection.recording import Recording, StackRecord, SublayerRecord, record
-from penwright.model import Model
+from penwright.model import Model, evaluating
 from penwright.model.attention import Attention, Kernel, KernelMask, repeat_kv, swap_kernels
 from penwright.views.ink import label
 

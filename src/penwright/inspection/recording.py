@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from penwright.decoding.batches import evaluating
 from penwright.inspection.forward_pass import ForwardPass, PartName, scores
-from penwright.model import Model
+from penwright.model import Model, evaluating
 from penwright.model.attention import Attention, Kernel, KernelMask, repeat_kv, swap_kernels
 from penwright.model.block import Block, Residual, Stack
 from penwright.model.embedding import Embedding, Rotation

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor
 
-from penwright.decoding.batches import evaluating, newest_half
+from penwright.decoding.batches import newest_half
 from penwright.inspection.forward_pass import (
     ForwardPass,
     TopPredictions,
@@ -19,7 +19,7 @@ from penwright.inspection.forward_pass import (
     top_predictions,
 )
 from penwright.inspection.tokens import Token
-from penwright.model import Model
+from penwright.model import Model, evaluating
 from penwright.model.transformer import DecoderOnly
 
 STEP_ROWS = 128  # number of positions scored per step

@@ -1,5 +1,11 @@
 """The three Transformer architectures: decoder-only, encoder-decoder, encoder-only."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
 from penwright.config import LoraSettings, ModelSettings, Task
 from penwright.model.block import Encoded
 from penwright.model.lora import add_lora
@@ -8,7 +14,7 @@ from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 HEAD = ("output", "pooler")  # modules of a classifier's head; LoRA trains them in full, because the labels may be new
 Model = DecoderOnly | EncoderDecoder | EncoderOnly
 
-__all__ = ["DecoderOnly", "Encoded", "EncoderDecoder", "EncoderOnly", "Model", "make_model"]
+__all__ = ["DecoderOnly", "Encoded", "EncoderDecoder", "EncoderOnly", "Model", "evaluating", "make_model"]
 
 
 def make_model(
@@ -28,3 +34,17 @@ def make_model(
     if lora is not None:
         add_lora(model, lora, HEAD if task == "classify" else ())
     return model
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[torch.device]:
+    """Put the model in evaluation mode inside the context, then restore its mode; yield the model's device."""
+    device = next(model.parameters()).device
+    if not model.training:  # setting evaluation mode again would take longer than a step of a small model
+        yield device
+        return
+    model.eval()
+    try:
+        yield device
+    finally:
+        model.train()

@@ -14,10 +14,10 @@ from penwright.data.masking import MaskedBatches, passages
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.data.text import open_text
-from penwright.decoding.batches import evaluating
 from penwright.evaluation.baselines import ngram_baselines
 from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.scores import Sample, Score
+from penwright.model import evaluating
 from penwright.model.transformer import EncoderOnly
 from penwright.tasks.context import AnyPart, RunContext
 

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from penwright.decoding.batches import batches_by_length, evaluating, right_padded
+from penwright.decoding.batches import batches_by_length, right_padded
+from penwright.model import evaluating
 from penwright.model.attention_kernels import record_attention
 from penwright.model.transformer import EncoderDecoder
 from penwright.text import WordSpan, joined, span_indices, word_spans, words

@@ -7,7 +7,7 @@ from itertools import zip_longest
 import numpy as np
 import torch
 
-from penwright.decoding.batches import TargetBatch, batches_by_length, evaluating, right_padded
+from penwright.decoding.batches import TargetBatch, batches_by_length, right_padded
 from penwright.decoding.beam_search import beam_search
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
@@ -15,6 +15,7 @@ from penwright.decoding.sampling.logits_process import History, Logits
 from penwright.decoding.sampling.sampler import NEG_INF, RowRng, Sampling
 from penwright.decoding.sampling.topk import MaskedTopK, TokenSelector
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
+from penwright.model import evaluating
 from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.translation.constraints.search import BATCH_TOKENS, Searcher

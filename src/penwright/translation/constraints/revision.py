@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from penwright.decoding.batches import TargetBatch, batches_by_length, evaluating, right_padded
+from penwright.decoding.batches import TargetBatch, batches_by_length, right_padded
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import Hypothesis
+from penwright.model import evaluating
 from penwright.model.transformer import EncoderDecoder
 from penwright.text import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer

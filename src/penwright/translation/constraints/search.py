@@ -6,13 +6,14 @@ from functools import cached_property
 
 import torch
 
-from penwright.decoding.batches import TargetBatch, batches_by_length, evaluating
+from penwright.decoding.batches import TargetBatch, batches_by_length
 from penwright.decoding.beam_search import beam_search
 from penwright.decoding.constraints.term_automaton import ConstraintAutomaton
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch
 from penwright.decoding.sampling.topk import TokenSelector, likeliest
 from penwright.decoding.sampling.utf8 import Utf8Rules
+from penwright.model import evaluating
 from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.translation.alignment import TokenPair, coverage, cross_attention
