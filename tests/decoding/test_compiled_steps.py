@@ -265,11 +265,11 @@ def test_cpp_operators_match_torch_for_any_number_of_rows(generating_model: Call
     assert compiled is not None
     for n_rows, n_sources, n_targets in ((2, 2, 2), (6, 16, 3), (7, 15, 2), (8, 33, 2), (23, 48, 5), (41, 70, 2)):
         given = inputs(n_rows, n_sources, n_targets)
-        (logits, values, places, normalisers, *heads), expected = compiled(*given), part(*given)
+        (logits, values, places, logsumexp, *heads), expected = compiled(*given), part(*given)
         assert torch.equal(logits, expected[0])
         assert torch.equal(values, expected[1])
         assert torch.equal(places[values > -torch.inf], expected[2][values > -torch.inf])
-        torch.testing.assert_close(normalisers, expected[3])
+        torch.testing.assert_close(logsumexp, expected[3])
         for found, wanted in zip(heads, expected[4:], strict=True):
             torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
 

@@ -179,7 +179,7 @@ class _Search:
             best = self._allowed_top_k(logits, situations, n_best, end_id)
         else:
             best = self.choose(logits, self.utf8_rules, situations, n_best)
-        offsets = self.log_probs.ravel() - best.normalisers.cpu().numpy()
+        offsets = self.log_probs.ravel() - best.logsumexp.cpu().numpy()
         candidates = (best.values.cpu().numpy() + offsets[:, None]).reshape(n_sentences, -1)
         places = best_places(candidates, beam_size)
         log_probs = gather(candidates, places)
@@ -201,7 +201,7 @@ class _Search:
         which = torch.from_numpy(np.repeat(rows, counts)).to(logits.device)
         option_tokens = [token for beams in options for each in beams for token in each]
         tokens = torch.tensor(option_tokens, device=logits.device, dtype=torch.long)  # no tokens if all logits are NaN
-        gains = iter((logits[which, tokens] - best.normalisers[which]).tolist())  # one GPU transfer for all sentences
+        gains = iter((logits[which, tokens] - best.logsumexp[which]).tolist())  # one GPU transfer for all sentences
         before = np.stack([self.log_probs[places], self.merits[places]], axis=2).tolist()
         chosen = [
             guided.choose(beams, gains, each, self.length)
@@ -237,7 +237,7 @@ class _Search:
         if len(short):  # in these rows, too few of the top tokens are allowed
             others = self.choose(logits[short], self.utf8_rules, situations[short.cpu().numpy()], values.shape[1])
             values[short], found[short] = others.values, others.places
-        return MaskedTopK(values, found, best.normalisers)  # the logsumexp of a row includes banned tokens
+        return MaskedTopK(values, found, best.logsumexp)  # the logsumexp of a row includes banned tokens
 
     def tell(self, watch: Watch, parents: Whole) -> None:
         """Pass the last step of extend() to `watch`; `parents` are the rows that extend() returned."""

@@ -176,7 +176,7 @@ class ContinuousBatch:
         """Choose the next token of each row and append it to the row."""
         if all(row.takes_best for row in self._rows):
             best = self._engine.likeliest(logits.float(), self._utf8_rules, self._situations(), 1)
-            tokens, values = best.places[:, 0].tolist(), (best.values[:, 0] - best.normalisers).tolist()
+            tokens, values = best.places[:, 0].tolist(), (best.values[:, 0] - best.logsumexp).tolist()
             found = zip(self._rows, tokens, values, strict=True)
             return [(row.request, row.push(token, not_nan(value), None)) for row, token, value in found]
         sampled, reshaped = self._choose(self._possible(logits))

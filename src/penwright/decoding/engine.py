@@ -164,15 +164,15 @@ class DecodeEngine:
         compiled = self._compiled("best", logits.device) if n <= MAX_K else None
         if compiled is None:
             return likeliest(logits, utf8_rules, situations, n)
-        values, places, normalisers = compiled(logits.contiguous(), utf8_rules.bits, torch.from_numpy(situations))
-        return MaskedTopK(values[:, :n], places[:, :n], normalisers)
+        values, places, logsumexp = compiled(logits.contiguous(), utf8_rules.bits, torch.from_numpy(situations))
+        return MaskedTopK(values[:, :n], places[:, :n], logsumexp)
 
-    def normalisers(self, logits: Float[Tensor, "rows vocab_size"]) -> Float[Tensor, " rows"]:
+    def logsumexp(self, logits: Float[Tensor, "rows vocab_size"]) -> Float[Tensor, " rows"]:
         """Return the logsumexp of each row, without changing the logits; log-probabilities are logits minus this."""
         if self._compiled("best", logits.device) is None:
             return logits.logsumexp(-1)
         free = Utf8Rules.free(logits.shape[1])
-        return self.likeliest(logits, free, np.zeros(len(logits), np.int64), 1).normalisers
+        return self.likeliest(logits, free, np.zeros(len(logits), np.int64), 1).logsumexp
 
     def _compiled(self, part: Part, device: torch.device) -> Compiled | None:
         if part not in self._loaded:

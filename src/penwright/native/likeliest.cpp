@@ -2,7 +2,7 @@
 // Inductor compiles it into decoding steps (decoding/ahead_of_time.py). It puts "extern" before this declaration:
 AOTITorchError aoti_torch_cpu_likeliest(
     AtenTensorHandle logits, AtenTensorHandle allowed, AtenTensorHandle situations, int64_t n_best,
-    AtenTensorHandle* values, AtenTensorHandle* places, AtenTensorHandle* normalisers);
+    AtenTensorHandle* values, AtenTensorHandle* places, AtenTensorHandle* logsumexp);
 
 extern "C++" {
 #include <immintrin.h>
@@ -63,12 +63,12 @@ inline float look_at(const float* row, int64_t n, const uint64_t* allowed, int64
 
 AOTITorchError aoti_torch_cpu_likeliest(
     AtenTensorHandle logits, AtenTensorHandle allowed, AtenTensorHandle situations, int64_t n_best,
-    AtenTensorHandle* values, AtenTensorHandle* places, AtenTensorHandle* normalisers) {
+    AtenTensorHandle* values, AtenTensorHandle* places, AtenTensorHandle* logsumexp) {
     using vectors::data, vectors::size, vectors::made;
     const int64_t n_rows = size(logits, 0), n = size(logits, 1), n_words = size(allowed, 1);
     float* best = made<float>(values, {n_rows, n_best}, aoti_torch_dtype_float32());
     int64_t* where = made<int64_t>(places, {n_rows, n_best}, aoti_torch_dtype_int64());
-    float* sums = made<float>(normalisers, {n_rows}, aoti_torch_dtype_float32());
+    float* sums = made<float>(logsumexp, {n_rows}, aoti_torch_dtype_float32());
     for (int64_t row = 0; row < n_rows; row++)
         sums[row] = likeliest::look_at(
             data<float>(logits) + row * n, n, data<uint64_t>(allowed) + data<int64_t>(situations)[row] * n_words, n_best,

@@ -31,14 +31,14 @@ class TokenSampler:
 
     def choose(self, logits: Logits, utf8_rules: Utf8Rules, situations: Situations, _: int) -> MaskedTopK:
         """Draw the next token of each row; mask forbidden logits in place."""
-        normalisers = logits.logsumexp(-1)
+        logsumexp = logits.logsumexp(-1)
         utf8_rules.forbid(logits, situations)
         if self._sampling.uses_history and self._history is None:
             self._history = History([[]] * len(logits), logits)
         tokens = self._sampling.choose(logits, self._history, self._chances)
         if self._history is not None:
             self._history.push(tokens)
-        return MaskedTopK(logits.gather(1, tokens[:, None]), tokens[:, None], normalisers)
+        return MaskedTopK(logits.gather(1, tokens[:, None]), tokens[:, None], logsumexp)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the state of these rows, in this order."""

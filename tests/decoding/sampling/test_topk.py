@@ -38,6 +38,6 @@ def test_likeliest_obeys_utf8_and_bans_and_normalises_over_all_tokens(vocab_size
     expected[states == 1, :10] = -torch.inf
     best = expected.topk(5)
     operator = torch.ops.penwright.likeliest(logits, utf8_rules.bits, torch.from_numpy(situations), 5)
-    for values, places, normalisers in (operator, likeliest(logits.clone(), utf8_rules, situations, 5)):
+    for values, places, logsumexp in (operator, likeliest(logits.clone(), utf8_rules, situations, 5)):
         assert torch.equal(places, best.indices)
-        torch.testing.assert_close(values - normalisers[:, None], best.values)
+        torch.testing.assert_close(values - logsumexp[:, None], best.values)

@@ -53,7 +53,7 @@ class MaskedTopK(NamedTuple):
 
     values: Float[Tensor, "rows n"]
     places: Int[Tensor, "rows n"]
-    normalisers: Float[Tensor, " rows"]  # the logsumexp of all logits; subtract it to get log-probabilities
+    logsumexp: Float[Tensor, " rows"]  # the logsumexp of all logits; subtract it to get log-probabilities
 
 
 Choose = Callable[[Tensor, Utf8Rules, Situations, int], MaskedTopK]  # a function with the signature of likeliest()
@@ -66,9 +66,9 @@ def likeliest(
 
     The logsumexp of each row is returned too. It covers the whole vocabulary, forbidden tokens included.
     """
-    normalisers = logits.logsumexp(-1)
+    logsumexp = logits.logsumexp(-1)
     utf8_rules.forbid(logits, situations)
-    return MaskedTopK(*largest(logits, n), normalisers)
+    return MaskedTopK(*largest(logits, n), logsumexp)
 
 
 def _keep_all(rows: Sequence[int]) -> None:

@@ -68,7 +68,7 @@ class Scorer:
         log_probs = torch.empty(targets.shape, device=targets.device)
         for n, tokens in enumerate(targets.T):
             logits = (rows.step(targets[:, n - 1]) if n else rows.first()).float()
-            log_probs[:, n] = logits.gather(1, tokens[:, None])[:, 0] - self._engine.normalisers(logits)
+            log_probs[:, n] = logits.gather(1, tokens[:, None])[:, 0] - self._engine.logsumexp(logits)
         return log_probs
 
 
