@@ -111,7 +111,7 @@ class Ours:
                 max_new_tokens=job.n_new,
                 engine=self.engine,
             )
-            choosing = TokenSelector(Utf8Rules.free(self.tokenizer.vocab_size, (end_id,)), self.engine.likeliest)
+            choosing = TokenSelector(Utf8Rules.free(self.tokenizer.vocab_size, (end_id,)), self.engine.masked_topk)
             found = beam_search(writing, [job.n_new] * len(sources), settings, end_id=end_id, choosing=choosing)
         return [hypotheses[0].tokens for hypotheses in found]
 

@@ -222,7 +222,7 @@ class Operators(ahead_of_time.ModelPart):
             for keys, values in (kept, [x.bfloat16() for x in kept])
             for origins_too, mask in ((True, seen), (False, None))
         ]
-        return logits, *torch.ops.penwright.likeliest(logits, allowed, situations, 8), *heads
+        return logits, *torch.ops.penwright.masked_topk(logits, allowed, situations, 8), *heads
 
 
 @NEEDS_COMPILER

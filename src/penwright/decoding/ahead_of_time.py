@@ -25,7 +25,7 @@ from penwright.storage import MOST_IN_SMALL, UnsafeFile, cache_folder, read_byte
 OPERATORS = {  # custom C++ operators
     torch.ops.penwright.int8_product.default: quantised.SOURCE,
     torch.ops.penwright.stepping_attention.default: attention_kernels.SOURCE,
-    torch.ops.penwright.likeliest.default: topk.SOURCE,
+    torch.ops.penwright.masked_topk.default: topk.SOURCE,
 }
 HEADER = toolchain.SOURCES / "vectors.h"
 KEY_LENGTH = 16  # length of a key, in hexadecimal digits

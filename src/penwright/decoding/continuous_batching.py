@@ -175,7 +175,7 @@ class ContinuousBatch:
     def _write(self, logits: Logits) -> list[tuple[Request, TokenUpdate]]:
         """Choose the next token of each row and append it to the row."""
         if all(row.takes_best for row in self._rows):
-            best = self._engine.likeliest(logits.float(), self._utf8_rules, self._situations(), 1)
+            best = self._engine.masked_topk(logits.float(), self._utf8_rules, self._situations(), 1)
             tokens, values = best.places[:, 0].tolist(), (best.values[:, 0] - best.logsumexp).tolist()
             found = zip(self._rows, tokens, values, strict=True)
             return [(row.request, row.push(token, not_nan(value), None)) for row, token, value in found]

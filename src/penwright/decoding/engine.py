@@ -25,7 +25,7 @@ from penwright.decoding.exported import (
     example_of,
     next_logits,
 )
-from penwright.decoding.sampling.topk import COMPILES, MAX_K, MaskedTopK, likeliest
+from penwright.decoding.sampling.topk import COMPILES, MAX_K, MaskedTopK, masked_topk
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 from penwright.devices import with_threads
 from penwright.errors import PenwrightError, Say, say_nothing
@@ -157,13 +157,13 @@ class DecodeEngine:
         layers = [x[:n] for x in compiled(sources.repeat(copies, 1), padding.repeat(copies, 1))]
         return Encoded(as_layers(layers), padding)
 
-    def likeliest(
+    def masked_topk(
         self, logits: Float[Tensor, "rows vocab_size"], utf8_rules: Utf8Rules, situations: Situations, n: int
     ) -> MaskedTopK:
         """Return the n likeliest allowed tokens of each row. This may overwrite the logits."""
         compiled = self._compiled("best", logits.device) if n <= MAX_K else None
         if compiled is None:
-            return likeliest(logits, utf8_rules, situations, n)
+            return masked_topk(logits, utf8_rules, situations, n)
         values, places, logsumexp = compiled(logits.contiguous(), utf8_rules.bits, torch.from_numpy(situations))
         return MaskedTopK(values[:, :n], places[:, :n], logsumexp)
 
@@ -172,7 +172,7 @@ class DecodeEngine:
         if self._compiled("best", logits.device) is None:
             return logits.logsumexp(-1)
         free = Utf8Rules.free(logits.shape[1])
-        return self.likeliest(logits, free, np.zeros(len(logits), np.int64), 1).logsumexp
+        return self.masked_topk(logits, free, np.zeros(len(logits), np.int64), 1).logsumexp
 
     def _compiled(self, part: Part, device: torch.device) -> Compiled | None:
         if part not in self._loaded:

@@ -117,7 +117,7 @@ class TopKStep(ModelPart):
 
         `allowed` holds bit masks of the vocabulary, and `situations` selects the mask of each row by its UTF-8 state.
         """
-        found: tuple[Tensor, Tensor, Tensor] = torch.ops.penwright.likeliest(logits, allowed, situations, MAX_K)
+        found: tuple[Tensor, Tensor, Tensor] = torch.ops.penwright.masked_topk(logits, allowed, situations, MAX_K)
         return found
 
 

@@ -15,7 +15,7 @@ extern "C++" {
 #include "vectors.h"
 namespace stepping_attention {
 
-using vectors::LANES, vectors::NEVER, vectors::first_lanes;
+using vectors::LANES, vectors::NEG_INF, vectors::first_lanes;
 constexpr int64_t WORTH_THREADS = 1 << 17;  // fewest numbers in the keys for which threads pay off
 constexpr int64_t LINE = 64;  // bytes of a cache line
 constexpr int64_t TARGETS = 4;  // targets of a row and head that are computed together
@@ -121,7 +121,7 @@ inline float soften(float* scores, int64_t n, float largest) {
     __m512 sum = _mm512_setzero_ps();
     for (int64_t i = 0; i < n; i += LANES) {
         const __m512 shifted = _mm512_sub_ps(_mm512_loadu_ps(scores + i), _mm512_set1_ps(largest));
-        const __mmask16 lanes = _mm512_cmp_ps_mask(shifted, _mm512_set1_ps(NEVER), _CMP_NEQ_UQ);
+        const __mmask16 lanes = _mm512_cmp_ps_mask(shifted, _mm512_set1_ps(NEG_INF), _CMP_NEQ_UQ);
         const __m512 shares = _mm512_maskz_mov_ps(lanes, vectors::exponential(shifted));
         _mm512_storeu_ps(scores + i, shares);
         sum = _mm512_add_ps(sum, shares);
@@ -170,7 +170,7 @@ void attend(const Attention<T>& all, int64_t row, int64_t head, int64_t target) 
         scores[i] = buffer.data() + i * room;
         allowed[i] = all.allowed;
         if (all.allowed) allowed[i] += row * all.allowed_by_row + (target + i) * all.allowed_by_target;
-        largest[i] = _mm512_set1_ps(NEVER);
+        largest[i] = _mm512_set1_ps(NEG_INF);
     }
     const int64_t place = ((row * all.n_heads + head) * all.n_targets + target) * all.width;
     const Kept<T> here = kept(all, row, head, places);
@@ -183,7 +183,7 @@ void attend(const Attention<T>& all, int64_t row, int64_t head, int64_t target) 
             n = std::min(first + LANES, all.n_sources);
         }
         for (int64_t i = 0; i < N; i++) {
-            const __m512 found = _mm512_mask_loadu_ps(_mm512_set1_ps(NEVER), lanes[i], scores[i] + first);
+            const __m512 found = _mm512_mask_loadu_ps(_mm512_set1_ps(NEG_INF), lanes[i], scores[i] + first);
             _mm512_storeu_ps(scores[i] + first, found);
             largest[i] = _mm512_max_ps(largest[i], found);
         }

@@ -10,7 +10,7 @@ namespace vectors {
 constexpr int64_t LANES = 16;  // floats per register
 constexpr int64_t BLOCK = 64;  // scores processed together, one per bit of a word
 constexpr uint64_t ALL = ~uint64_t{0};  // all numbers of a block
-constexpr float NEVER = -std::numeric_limits<float>::infinity();
+constexpr float NEG_INF = -std::numeric_limits<float>::infinity();
 
 // Torch compiles the code around the operators with -O1, which does not inline functions with branches, and a call
 // spills all registers. So functions that are called for every few numbers must be inlined explicitly.
@@ -51,7 +51,7 @@ inline __m512 exponential(__m512 x) {
 
 // Loads 16 numbers from this address; numbers whose bit in `wanted` is 0 become -inf.
 inline __m512 some(const float* numbers, uint64_t wanted) {
-    return _mm512_mask_loadu_ps(_mm512_set1_ps(NEVER), static_cast<__mmask16>(wanted), numbers);
+    return _mm512_mask_loadu_ps(_mm512_set1_ps(NEG_INF), static_cast<__mmask16>(wanted), numbers);
 }
 
 inline float largest_of_block(const float* block, uint64_t wanted) {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from penwright.decoding.sampling.topk import WORTH_IT, largest, likeliest
+from penwright.decoding.sampling.topk import WORTH_IT, masked_topk, topk
 from penwright.decoding.sampling.utf8 import Utf8Rules
 
 
@@ -13,7 +13,7 @@ from penwright.decoding.sampling.utf8 import Utf8Rules
 @pytest.mark.parametrize("rows", [1, 3, 40])
 def test_largest_agrees_with_torch_topk(rows: int, n: int, columns: int) -> None:
     scores = torch.stack([torch.randperm(columns) for _ in range(rows)]).float()
-    found, expected = largest(scores, n), scores.topk(n)
+    found, expected = topk(scores, n), scores.topk(n)
     assert torch.equal(found.values, expected.values)
     assert torch.equal(found.places, expected.indices)
 
@@ -22,8 +22,8 @@ def test_minus_infinity_comes_last_and_one_block_can_hold_several_of_the_top_k()
     scores = torch.full((8, 8000), -torch.inf)
     scores[:, [70, 71, 72, 7999]] = torch.tensor([3.0, 2.0, 4.0, 1.0])
     assert scores.numel() > WORTH_IT
-    assert largest(scores, 4).places.tolist() == [[72, 70, 71, 7999]] * 8
-    assert largest(scores, 6).values[:, 4:].tolist() == [[-torch.inf, -torch.inf]] * 8
+    assert topk(scores, 4).places.tolist() == [[72, 70, 71, 7999]] * 8
+    assert topk(scores, 6).values[:, 4:].tolist() == [[-torch.inf, -torch.inf]] * 8
 
 
 @pytest.mark.parametrize("vocab_size", [29, 64, 130])
@@ -37,7 +37,7 @@ def test_likeliest_obeys_utf8_and_bans_and_normalises_over_all_tokens(vocab_size
     expected[states == 0, 10:] = -torch.inf
     expected[states == 1, :10] = -torch.inf
     best = expected.topk(5)
-    operator = torch.ops.penwright.likeliest(logits, utf8_rules.bits, torch.from_numpy(situations), 5)
-    for values, places, logsumexp in (operator, likeliest(logits.clone(), utf8_rules, situations, 5)):
+    operator = torch.ops.penwright.masked_topk(logits, utf8_rules.bits, torch.from_numpy(situations), 5)
+    for values, places, logsumexp in (operator, masked_topk(logits.clone(), utf8_rules, situations, 5)):
         assert torch.equal(places, best.indices)
         torch.testing.assert_close(values - logsumexp[:, None], best.values)

@@ -13,7 +13,7 @@ from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 from penwright.native.toolchain import SOURCES
 
 MAX_K = 8  # number of tokens per row that the compiled operator returns
-SOURCE = SOURCES / "likeliest.cpp"
+SOURCE = SOURCES / "masked_topk.cpp"
 COMPILES = torch.cpu._is_avx512_supported()  # without AVX-512, the compiled operator is not faster
 BLOCK = 64  # number of scores per block
 WORTH_IT = 30_000  # minimum number of scores for which blocks are faster
@@ -26,7 +26,7 @@ class TopK(NamedTuple):
     places: Int[Tensor, "rows n"]
 
 
-def largest(scores: Float[Tensor, "rows columns"], n: int) -> TopK:
+def topk(scores: Float[Tensor, "rows columns"], n: int) -> TopK:
     """Return the n largest scores of each row.
 
     These scores are in the n blocks with the largest maxima, or after the last full block. Finding maxima uses vector
@@ -56,10 +56,10 @@ class MaskedTopK(NamedTuple):
     logsumexp: Float[Tensor, " rows"]  # the logsumexp of all logits; subtract it to get log-probabilities
 
 
-Choose = Callable[[Tensor, Utf8Rules, Situations, int], MaskedTopK]  # a function with the signature of likeliest()
+Choose = Callable[[Tensor, Utf8Rules, Situations, int], MaskedTopK]  # a function with the signature of masked_topk()
 
 
-def likeliest(
+def masked_topk(
     logits: Float[Tensor, "rows vocab_size"], utf8_rules: Utf8Rules, situations: Int64[np.ndarray, " rows"], n: int
 ) -> MaskedTopK:
     """Return the n most likely allowed tokens, and mask forbidden logits in place.
@@ -68,7 +68,7 @@ def likeliest(
     """
     logsumexp = logits.logsumexp(-1)
     utf8_rules.forbid(logits, situations)
-    return MaskedTopK(*largest(logits, n), logsumexp)
+    return MaskedTopK(*topk(logits, n), logsumexp)
 
 
 def _keep_all(rows: Sequence[int]) -> None:
@@ -79,7 +79,7 @@ class TokenSelector(NamedTuple):
     """The UTF-8 rules and the function with which a search selects the next tokens."""
 
     utf8_rules: Utf8Rules  # the tokens that keep the UTF-8 valid
-    choose: Choose = likeliest
+    choose: Choose = masked_topk
     select: Callable[[Sequence[int]], None] = _keep_all  # called with the indices of the unfinished sentences
 
 
@@ -91,16 +91,16 @@ def may_come(
     return torch.from_numpy(bits).bool()[situations]
 
 
-@torch.library.custom_op("penwright::likeliest", mutates_args=())
-def _likeliest(
+@torch.library.custom_op("penwright::masked_topk", mutates_args=())
+def _masked_topk(
     logits: torch.Tensor, allowed: torch.Tensor, situations: torch.Tensor, n_best: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the same tokens as the C++ operator; `situations` selects the bit mask in `allowed` for each row."""
-    best = largest(logits.masked_fill(~may_come(allowed, situations, logits.shape[1]), NEG_INF), n_best)
+    best = topk(logits.masked_fill(~may_come(allowed, situations, logits.shape[1]), NEG_INF), n_best)
     return best.values, best.places, logits.logsumexp(-1)
 
 
-@_likeliest.register_fake
+@_masked_topk.register_fake
 def _(
     logits: torch.Tensor, allowed: torch.Tensor, situations: torch.Tensor, n_best: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -11,7 +11,7 @@ from penwright.decoding.beam_search import beam_search
 from penwright.decoding.constraints.term_automaton import ConstraintAutomaton
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch
-from penwright.decoding.sampling.topk import TokenSelector, likeliest
+from penwright.decoding.sampling.topk import TokenSelector, masked_topk
 from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.model import evaluating
 from penwright.model.transformer import EncoderDecoder
@@ -147,7 +147,7 @@ class Searcher:
     ) -> list[list[Hypothesis]]:
         """Search for the translations of one batch of segments."""
         limits = [self._limit(len(source), each, limit) for source, each in zip(sources, segments, strict=True)]
-        choose = self._engine.likeliest if self._engine else likeliest
+        choose = self._engine.masked_topk if self._engine else masked_topk
         return beam_search(
             self.rows(sources, max(limits)),
             limits,

@@ -1,6 +1,6 @@
 // The log-sum-exp of each row, and its largest logits among the tokens allowed in its situation, in AVX-512.
 // Inductor compiles it into decoding steps (decoding/ahead_of_time.py). It puts "extern" before this declaration:
-AOTITorchError aoti_torch_cpu_likeliest(
+AOTITorchError aoti_torch_cpu_masked_topk(
     AtenTensorHandle logits, AtenTensorHandle allowed, AtenTensorHandle situations, int64_t n_best,
     AtenTensorHandle* values, AtenTensorHandle* places, AtenTensorHandle* logsumexp);
 
@@ -13,9 +13,9 @@ extern "C++" {
 #pragma GCC push_options
 #pragma GCC optimize("O3")
 #include "vectors.h"
-namespace likeliest {
+namespace masked_topk {
 
-using vectors::ALL, vectors::BLOCK, vectors::NEVER, vectors::first_in_block, vectors::largest_of_block;
+using vectors::ALL, vectors::BLOCK, vectors::NEG_INF, vectors::first_in_block, vectors::largest_of_block;
 
 // Finds the n largest remaining numbers, in order; equal numbers stay in order. `left` has a bit per remaining number.
 // `largest` has the maximum of each block, padded with -inf to a multiple of BLOCK.
@@ -23,13 +23,13 @@ inline void find_best(const float* row, int64_t n_best, std::vector<uint64_t>& l
                       float* values, int64_t* places) {
     for (int64_t i = 0; i < n_best; i++) {
         size_t first = 0;
-        values[i] = NEVER;
+        values[i] = NEG_INF;
         places[i] = 0;
         for (size_t begin = 0; begin < largest.size(); begin += BLOCK) {
             const float here = largest_of_block(&largest[begin], ALL);
             if (here > values[i]) values[i] = here, first = begin;
         }
-        if (values[i] == NEVER) continue;
+        if (values[i] == NEG_INF) continue;
         const size_t block = first + first_in_block(&largest[first], ALL, values[i]);
         const float* numbers = row + block * BLOCK;
         const int64_t place = first_in_block(numbers, left[block], values[i]);
@@ -40,13 +40,14 @@ inline void find_best(const float* row, int64_t n_best, std::vector<uint64_t>& l
 }
 
 // Finds the n largest allowed logits of a row; returns the log-sum-exp of all logits.
-inline float look_at(const float* row, int64_t n, const uint64_t* allowed, int64_t n_best, float* values, int64_t* places) {
+inline float topk_of_row(const float* row, int64_t n, const uint64_t* allowed, int64_t n_best,
+                         float* values, int64_t* places) {
     thread_local std::vector<uint64_t> left;
     thread_local std::vector<float> largest;
     const int64_t n_blocks = (n + BLOCK - 1) / BLOCK;
     left.assign(allowed, allowed + n_blocks);
-    largest.assign((n_blocks + BLOCK - 1) / BLOCK * BLOCK, NEVER);
-    float of_all = NEVER;
+    largest.assign((n_blocks + BLOCK - 1) / BLOCK * BLOCK, NEG_INF);
+    float of_all = NEG_INF;
     for (int64_t block = 0; block < n_blocks; block++) {
         const float* numbers = row + block * BLOCK;
         const uint64_t here = vectors::first_bits(n - block * BLOCK);
@@ -57,11 +58,11 @@ inline float look_at(const float* row, int64_t n, const uint64_t* allowed, int64
     return vectors::log_sum_exp(row, n, of_all);
 }
 
-}  // namespace likeliest
+}  // namespace masked_topk
 #pragma GCC pop_options
 }
 
-AOTITorchError aoti_torch_cpu_likeliest(
+AOTITorchError aoti_torch_cpu_masked_topk(
     AtenTensorHandle logits, AtenTensorHandle allowed, AtenTensorHandle situations, int64_t n_best,
     AtenTensorHandle* values, AtenTensorHandle* places, AtenTensorHandle* logsumexp) {
     using vectors::data, vectors::size, vectors::made;
@@ -70,7 +71,7 @@ AOTITorchError aoti_torch_cpu_likeliest(
     int64_t* where = made<int64_t>(places, {n_rows, n_best}, aoti_torch_dtype_int64());
     float* sums = made<float>(logsumexp, {n_rows}, aoti_torch_dtype_float32());
     for (int64_t row = 0; row < n_rows; row++)
-        sums[row] = likeliest::look_at(
+        sums[row] = masked_topk::topk_of_row(
             data<float>(logits) + row * n, n, data<uint64_t>(allowed) + data<int64_t>(situations)[row] * n_words, n_best,
             best + row * n_best, where + row * n_best);
     return AOTI_TORCH_SUCCESS;
