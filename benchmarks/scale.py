@@ -75,7 +75,7 @@ def store(text: Path) -> None:
     """Read a text, train a tokenizer on it and store its tokens; print the seconds and the GB of memory."""
     from penwright.config import validate
     from penwright.config.recipe import Recipe
-    from penwright.tasks import TASKS, reading_of
+    from penwright.tasks import TASKS, reading_of, token_store
     from penwright.tokenizers.training import train_tokenizer
 
     recipe = validate(
@@ -84,7 +84,7 @@ def store(text: Path) -> None:
     begin = perf_counter()
     corpus = TASKS["generate"].open_corpus(recipe.data.train, reading_of(recipe))
     tokenizer = train_tokenizer("bpe", TASKS["generate"].texts(corpus), 8192)
-    TASKS["generate"].token_store(corpus, tokenizer, (), held_out=False)
+    token_store("generate", corpus, tokenizer, (), held_out=False)
     print(json.dumps([perf_counter() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6]))
 
 

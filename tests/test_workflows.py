@@ -323,13 +323,13 @@ def test_quick_evaluations_of_imported_models_use_the_precision_of_training(
 ) -> None:
     opened = open_run(Path("run"))
     context = evaluation_context(opened, open_corpus_of(opened), opened.model())
-    exact = TASKS["generate"].quick_evaluate(context)
+    exact = generation.quick_evaluate(context)
     tokenizer_settings = context.recipe.tokenizer.model_copy(update={"type": tokenizer})
     training = context.recipe.training.model_copy(update={"precision": precision})
     context.recipe = context.recipe.model_copy(update={"tokenizer": tokenizer_settings, "training": training})
     with context.quick_precision():
         assert torch.is_autocast_enabled("cpu") is is_mixed
-    for score, other in zip(exact, TASKS["generate"].quick_evaluate(context), strict=True):
+    for score, other in zip(exact, generation.quick_evaluate(context), strict=True):
         assert (score.value != other.value) is is_mixed
         assert score.value == pytest.approx(other.value, rel=0.02)
 

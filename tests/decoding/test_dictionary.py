@@ -11,7 +11,7 @@ from penwright.data.files import examine
 from penwright.data.parallel import open_pairs
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import Run
-from penwright.tasks.translation import FEW_ENTRIES, hinted_source, open_pairs_with_dictionary, read_entries
+from penwright.tasks.translation import FEW_ENTRIES, hinted_source, open_corpus, read_entries
 from penwright.translation.constraints.glossary import Entry, Glossary, with_hints
 from penwright.translation.constraints.requirements import Constraints, constraints_of, places_of
 from penwright.translation.results import Segment, source_tokens
@@ -63,7 +63,7 @@ def test_hint_requires_that_the_target_contains_the_translation() -> None:
 
 def test_entries_become_training_examples_and_hints(pairs: Path, terms: Path) -> None:
     plain, reading = open_pairs([pairs]), ReadingOptions(dictionary=str(terms))
-    corpus = open_pairs_with_dictionary([pairs], reading)
+    corpus = open_corpus([pairs], reading)
     found = list(corpus.training)
     assert len(found) == len(corpus.training) == len(plain.training) + 4
     # the new term comes first, then the first translations of the others
@@ -80,7 +80,7 @@ def test_entries_become_training_examples_and_hints(pairs: Path, terms: Path) ->
 
 def test_large_dictionary_does_not_outweigh_the_sentences(pairs: Path, tmp_path: Path) -> None:
     terms = write(tmp_path / "terms.tsv", "".join(f"term{n}\tWort{n}\n" for n in range(6000)))
-    plain, corpus = open_pairs([pairs]), open_pairs_with_dictionary([pairs], ReadingOptions(dictionary=str(terms)))
+    plain, corpus = open_pairs([pairs]), open_corpus([pairs], ReadingOptions(dictionary=str(terms)))
     assert len(corpus.training) == len(plain.training) + FEW_ENTRIES
     assert len(corpus.new_terms) == 6000
 

@@ -769,7 +769,7 @@ def test_writer_without_a_start_token_is_trained_without_one(llama: Path, tmp_pa
 def test_the_samples_of_an_imported_writer_on_a_cpu_are_short(llama: Path, tmp_path: Path) -> None:
     penwright.import_model(llama, tmp_path / "base")
     context = training_context(write_novel(tmp_path), tmp_path / "base")
-    samples, lengths = TASKS["generate"].sample(context), list[int]()
+    samples, lengths = generation.sample(context), list[int]()
     application = context.application
     assert isinstance(application, Generator)
     for sample in samples:

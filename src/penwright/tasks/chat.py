@@ -4,7 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from penwright.data.conversations import AnswerBatches, Conversation
+from penwright.data.conversations import (
+    AnswerBatches,
+    Conversation,
+    open_conversations,
+    open_evaluation_conversations,
+)
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.evaluation.baselines import ngram_baselines
@@ -16,6 +21,9 @@ from penwright.tokenizers.chat_template import Message, template_of
 
 N_SAMPLES, SAMPLE_TOKENS = 2, 100
 MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
+TEXT_COLUMNS, LABEL_COLUMNS = ("prompt", "answer"), ("turn",)
+
+open_corpus, open_evaluation = open_conversations, open_evaluation_conversations
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:

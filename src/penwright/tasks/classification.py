@@ -26,7 +26,6 @@ from penwright.evaluation.scores import (
     N_MISTAKES,
     LabelReport,
     Mistake,
-    Sample,
     Score,
     best_threshold,
     label_scores,
@@ -37,8 +36,6 @@ from penwright.tasks.labelled import (
     LINEAR,
     Outputs,
     Targets,
-    classifier_of,
-    held_out_examples,
     linear_predictions,
     predictions,
     quick_predictions,
@@ -46,7 +43,6 @@ from penwright.tasks.labelled import (
     true_targets,
 )
 
-N_SAMPLES = 3
 # The maximum number of doubtful labels to list. A label is doubtful if a different one has at least this probability.
 MOST_DOUBTFUL, DOUBTFUL = 50, 0.8
 
@@ -156,13 +152,3 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
         scores = _scores(results, is_balanced=is_balanced)
         found += [score._replace(note=note, standard_error=None) for score in scores]
     return found
-
-
-def sample(context: RunContext) -> Sequence[Sample]:
-    """Classify a few held-out texts."""
-    examples = held_out_examples(context, N_SAMPLES)
-    predictions = classifier_of(context).classify([example.text for example in examples])
-    return [
-        Sample(example.text, each.label or "", example.label)
-        for example, each in zip(examples, predictions, strict=True)
-    ]

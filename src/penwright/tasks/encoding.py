@@ -13,18 +13,22 @@ from penwright.data.corpus import Corpus, Document, ReadingOptions
 from penwright.data.masking import MaskedBatches, passages
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
-from penwright.data.text import open_text
+from penwright.data.text import open_evaluation_text, open_text
 from penwright.evaluation.baselines import ngram_baselines
 from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.scores import Sample, Score
 from penwright.model import evaluating
 from penwright.model.transformer import EncoderOnly
+from penwright.tasks import generation
 from penwright.tasks.context import AnyPart, RunContext
 
 N_SAMPLES, LONGEST_SAMPLE = 3, 60  # number of samples, and their maximum length in tokens
 MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
 COUNTED = 20_000_000  # maximum number of training tokens for the baseline, which limits memory
 SCORE = "nats per hidden token"
+TEXT_COLUMNS, LABEL_COLUMNS = ("text",), ()
+
+open_evaluation, texts = open_evaluation_text, generation.texts
 
 
 def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions) -> Corpus[Document]:

@@ -7,6 +7,7 @@ from penwright.data.batches import TextBatches
 from penwright.data.corpus import Document
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
+from penwright.data.text import open_evaluation_text, open_text
 from penwright.evaluation.baselines import ngram_baselines
 from penwright.evaluation.perplexity import NegativeLogLikelihood, negative_log_likelihood, text_scores
 from penwright.evaluation.scores import Sample, Score
@@ -21,6 +22,9 @@ MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
 MOST_COMPUTED = 5 * 10**11
 LONGEST_WINDOW = 1024  # maximum training window for imported models, in tokens, as in transformers' examples
 COUNTED = 5_000_000  # maximum number of training tokens for the baselines, which limits memory and time
+TEXT_COLUMNS, LABEL_COLUMNS = ("text",), ()
+
+open_corpus, open_evaluation = open_text, open_evaluation_text
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:

@@ -11,15 +11,17 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from penwright.classification.classifier import Classifier
+from penwright.classification.classifier import Classification, Classifier
 from penwright.classification.linear import LinearClassifier
 from penwright.classification.mixture import ENCODER_ALONE, LINEAR_ALONE, Weights
 from penwright.data.bucketing import LabelledBatches, TokenDropout
 from penwright.data.corpus import Labelled
+from penwright.data.labelled import open_evaluation_labelled, open_labelled
 from penwright.data.labels import label_key
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.errors import PenwrightError
+from penwright.evaluation.scores import Sample
 from penwright.model.transformer import EncoderOnly
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 from penwright.text import BETWEEN_TEXTS
@@ -31,6 +33,10 @@ MOST_LOGITS = 50_000_000  # maximum number of logits (texts x labels) for fittin
 MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
 MOST_REFITTED = 20_000  # maximum number of texts in a corpus for fitting a linear classifier on held-out texts, too
 LINEAR = "linear classifier of n-grams"  # name of the baseline in reports
+N_SAMPLES = 3
+TEXT_COLUMNS, LABEL_COLUMNS = ("text",), ("label",)
+
+open_corpus, open_evaluation = open_labelled, open_evaluation_labelled
 
 # Label ids (one label per text), 0 or 1 for each label (any number of labels), or standardized scores (regression).
 Targets = Int64[Tensor, " texts"] | Float[Tensor, "texts n_labels"]
@@ -264,7 +270,15 @@ def most_at_once(context: RunContext) -> int:
     return max(1, min(MOST_EVALUATED, MOST_SCORES // max(1, len(context.card.labels))))
 
 
-def held_out_examples(context: RunContext, n: int) -> list[Labelled]:
-    """Return the first held-out texts with their labels. A tab separates the texts of a pair."""
-    found = [example for example in islice(context.corpus.held_out, n) if isinstance(example, Labelled)]
-    return [example._replace(text=example.text.replace(BETWEEN_TEXTS, "\t")) for example in found]
+def sample(context: RunContext) -> Sequence[Sample]:
+    """Classify the first held-out texts. A tab separates the texts of a pair."""
+    examples = [each for each in islice(context.corpus.held_out, N_SAMPLES) if isinstance(each, Labelled)]
+    texts = [each.text.replace(BETWEEN_TEXTS, "\t") for each in examples]
+    found = zip(texts, classifier_of(context).classify(texts), examples, strict=True)
+    return [Sample(text, _written(each), ", ".join(example.labels)) for text, each, example in found]
+
+
+def _written(result: Classification) -> str:
+    if result.score is not None:
+        return f"{result.score:.4g}"
+    return (result.label or "") if result.labels is None else ", ".join(result.labels) or "(no label)"

@@ -17,22 +17,19 @@ from penwright.evaluation.classification import (
     set_scores,
     worst_sets,
 )
-from penwright.evaluation.scores import N_MISTAKES, LabelReport, Mistake, Sample, Score, best_threshold
+from penwright.evaluation.scores import N_MISTAKES, LabelReport, Mistake, Score, best_threshold
 from penwright.tasks.context import RunContext
 from penwright.tasks.labelled import (
     LINEAR,
     Outputs,
     Targets,
     classifier_model,
-    classifier_of,
-    held_out_examples,
     linear_predictions,
     predictions,
     quick_predictions,
     true_targets,
 )
 
-N_SAMPLES = 3
 FEWEST_POSITIVES = 10  # the threshold of a label is tuned only if at least this many held-out texts have the label
 
 
@@ -92,13 +89,3 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
         counts, nats = reduce(SetCounts.plus, [counts for counts, _ in parts]), sum(nats for _, nats in parts)
         found += [score._replace(note=f"{LINEAR}, thresholds 0.5") for score in _scores(counts, nats)]
     return found
-
-
-def sample(context: RunContext) -> Sequence[Sample]:
-    """Classify a few held-out texts."""
-    examples = held_out_examples(context, N_SAMPLES)
-    predictions = classifier_of(context).classify([example.text for example in examples])
-    return [
-        Sample(example.text, ", ".join(each.labels or ()) or "(no label)", ", ".join(example.labels))
-        for example, each in zip(examples, predictions, strict=True)
-    ]

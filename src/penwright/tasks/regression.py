@@ -6,21 +6,17 @@ import numpy as np
 
 from penwright.classification.mixture import fit_mixture_of_scores
 from penwright.evaluation.classification import Numbers, regression_scores
-from penwright.evaluation.scores import Sample, Score
+from penwright.evaluation.scores import Score
 from penwright.tasks.context import RunContext
 from penwright.tasks.labelled import (
     Outputs,
     Targets,
     classifier_model,
-    classifier_of,
-    held_out_examples,
     linear_predictions,
     predictions,
     quick_predictions,
     true_targets,
 )
-
-N_SAMPLES = 3
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
@@ -54,13 +50,3 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
         linear = _scores(context, list(linear_predictions(context)))
         found += [score._replace(note="ridge regression on n-grams", standard_error=None) for score in linear]
     return found
-
-
-def sample(context: RunContext) -> Sequence[Sample]:
-    """Predict the numbers of a few held-out texts."""
-    examples = held_out_examples(context, N_SAMPLES)
-    predictions = classifier_of(context).classify([example.text for example in examples])
-    return [
-        Sample(example.text, "" if each.score is None else f"{each.score:.4g}", example.label)
-        for example, each in zip(examples, predictions, strict=True)
-    ]

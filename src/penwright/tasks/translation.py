@@ -13,7 +13,7 @@ from random import Random
 from penwright.data.bucketing import PairBatches
 from penwright.data.corpus import DEFAULT_READING, Corpus, CorpusPart, Pair, ReadingOptions
 from penwright.data.files import SourceFile, examine
-from penwright.data.parallel import open_pairs
+from penwright.data.parallel import open_evaluation_pairs, open_pairs
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.errors import PenwrightError
@@ -36,6 +36,9 @@ MOST_HINTS = 3  # maximum number of hints in a sentence
 SHORTEST = 3  # minimum length of a term that gets a hint, in characters
 MOST_READ = 200_000  # maximum number of sentences that are searched for terms before training
 ENTRIES, FEW_ENTRIES = 0.05, 1_000  # limit on added entries: this share of the sentences, but at least this number
+TEXT_COLUMNS, LABEL_COLUMNS = ("source", "target"), ()
+
+open_evaluation = open_evaluation_pairs
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
@@ -142,7 +145,7 @@ def _pairs(part: AnyPart) -> Iterator[Pair]:
         yield example
 
 
-def open_pairs_with_dictionary(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
+def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
     """Open sentence pairs for training. If the options name a dictionary, add it to the training set."""
     corpus = open_pairs(paths, reading)
     if reading.dictionary is None:

@@ -26,6 +26,8 @@ from penwright.tasks import (
     kept_training_tokens,
     labelled,
     reading_of,
+    scoring_of,
+    token_store,
     translation,
 )
 from penwright.text import count
@@ -53,7 +55,7 @@ def evaluation_context(
 ) -> RunContext:
     """Return the context for evaluating this model on the held-out set of this corpus."""
     recipe, tokenizer, card = opened_run.recipe, opened_run.tokenizer, opened_run.card
-    held_out = TASKS[recipe.task].token_store(corpus, tokenizer, card.labels, held_out=True)
+    held_out = token_store(recipe.task, corpus, tokenizer, card.labels, held_out=True)
     return RunContext(recipe, corpus, tokenizer, None, held_out, model.to(device), device, card, opened_run.linear())
 
 
@@ -135,7 +137,7 @@ def evaluate(
         scores = translation.evaluate(context, beam_size, output)
     else:
         say(f"evaluating on {count(n_examples, context.corpus.report.unit)}")
-        scores = TASKS[recipe.task].evaluate(context)
+        scores = scoring_of(recipe).evaluate(context)
     return _with_baselines(_baselines(own, context, say), scores)
 
 
@@ -175,8 +177,8 @@ def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]
             say(f"no baselines, since they need the training text: {error}")
             return ()
         say("reading the training text for the baselines")
-        context.training = TASKS[recipe.task].token_store(corpus, own.tokenizer, own.card.labels, held_out=False)
-    return TASKS[recipe.task].baselines(context, True)
+        context.training = token_store(recipe.task, corpus, own.tokenizer, own.card.labels, held_out=False)
+    return scoring_of(recipe).baselines(context, True)
 
 
 def _with_baselines(baselines: Sequence[Score], scores: Sequence[Score]) -> list[Score]:

@@ -16,7 +16,7 @@ from penwright.errors import PenwrightError, Say, UsageError
 from penwright.languages import languages_between
 from penwright.model import HEAD, Model
 from penwright.model.weights import start_from, weights_for
-from penwright.tasks import TASKS, AnyCorpus, RunContext, reading_of
+from penwright.tasks import TASKS, AnyCorpus, RunContext, reading_of, token_store
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.vocabulary import extended, trimmed
 from penwright.training.auto.planner import FEW_LABELS
@@ -157,7 +157,7 @@ def _used_tokens(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer) -> set
     used = set[int]()
     for each in [corpus, *([_old_corpus(recipe)] if recipe.finetuning.keep_old else [])]:
         for held_out in (False, True):
-            store = TASKS[recipe.task].token_store(each, tokenizer, each.labels, held_out=held_out)
+            store = token_store(recipe.task, each, tokenizer, each.labels, held_out=held_out)
             used.update(*(np.unique(store.column(name).tokens).tolist() for name in store.columns))
     return used
 
@@ -198,7 +198,7 @@ def with_old_text(context: RunContext, batches: AnyBatches) -> AnyBatches:
     if recipe.finetuning is None or not recipe.finetuning.keep_old:
         return batches
     corpus = _old_corpus(recipe)
-    store = TASKS[recipe.task].token_store(corpus, context.tokenizer, corpus.labels, held_out=False)
+    store = token_store(recipe.task, corpus, context.tokenizer, corpus.labels, held_out=False)
     old: Batches[Any] = TASKS[recipe.task].batches(context, store)
     new: Batches[Any] = batches
     return MixedBatches(new, old, recipe.finetuning.keep_old)

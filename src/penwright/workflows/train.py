@@ -24,7 +24,7 @@ from penwright.model.transformer import DecoderOnly, EncoderOnly
 from penwright.model.weights import freeze_embeddings, start_from_bigrams
 from penwright.run.folder import LINEAR, METRICS, Run
 from penwright.storage import remember
-from penwright.tasks import TASKS, AnyCorpus, RunContext, labelled, make_card
+from penwright.tasks import TASKS, AnyCorpus, RunContext, labelled, make_card, scoring_of, token_store
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.training.auto.machine import Machine
@@ -126,7 +126,7 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
     trainer = make_trainer(context, prepared.machine, run, observers)
     for note in skipped_text(trainer, context.recipe):
         notify(observers, "said", note)
-    baselines = TASKS[context.recipe.task].baselines(context, False)
+    baselines = scoring_of(context.recipe).baselines(context, False)
     trainer.state.seconds = monotonic() - begin  # computing the baselines counts towards the budget
     run.write_json(BASELINES, {"scores": [score._asdict() for score in baselines]})
     for score in baselines:
@@ -179,9 +179,8 @@ def make_context(
 
     A resumed run loads a checkpoint afterwards, but a checkpoint of adapters does not contain the base weights.
     """
-    task = TASKS[recipe.task]
-    training = task.token_store(corpus, tokenizer, corpus.labels, held_out=False)
-    held_out = task.token_store(corpus, tokenizer, corpus.labels, held_out=True)
+    training = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=False)
+    held_out = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=True)
     model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels), recipe.lora)
     has_new_head = start_from_base(model, recipe, tokenizer, corpus.labels) if is_new or recipe.lora else False
     if recipe.finetuning and recipe.finetuning.freeze_embeddings:
@@ -238,10 +237,10 @@ def fit(
     run: Run, context: RunContext, trainer: Trainer, observers: Sequence[Observer], to_beat: Sequence[Score] = ()
 ) -> Application:
     """Train until the budget is spent. Report the baselines that are at least as good, and return the best model."""
-    parts = TASKS[context.recipe.task]
+    parts, scoring = TASKS[context.recipe.task], scoring_of(context.recipe)
     run.made_with = made_with(run, context.recipe)
     watching = [StepLog(run), *observers]
-    session = Session(run, trainer, lambda: parts.quick_evaluate(context), lambda: parts.sample(context), watching)
+    session = Session(run, trainer, lambda: scoring.quick_evaluate(context), lambda: parts.sample(context), watching)
     if context.recipe.finetuning and evaluates_first(context, resumes=bool(run.checkpoints())):
         start = session.evaluate_now()  # saves the checkpoint of step 0, which is the best so far
         note = f"{context.recipe.finetuning.base}, before fine-tuning"
