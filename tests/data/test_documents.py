@@ -176,7 +176,7 @@ def test_pdf_without_text_suggests_ocr(tmp_path: Path) -> None:
 
 def test_pdf_conversion_is_stopped_after_its_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slow.py").write_text("import time; time.sleep(60)")
-    monkeypatch.setattr(pdf.pdf_worker, "__file__", str(tmp_path / "slow.py"))
+    monkeypatch.setattr(pdf, "WORKER", str(tmp_path / "slow.py"))
     monkeypatch.setattr(pdf, "MOST_SECONDS", 1)
     with pytest.raises(PenwrightError, match=r"a\.pdf took longer than 1 s.*\.txt"):
         read_lines(tmp_path, "a.pdf", pdf_bytes([["x"]]))
@@ -185,7 +185,7 @@ def test_pdf_conversion_is_stopped_after_its_time_limit(tmp_path: Path, monkeypa
 def test_pdf_worker_does_not_inherit_environment_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "do not tell")
     (tmp_path / "spy.py").write_text("import json, os; print(json.dumps(os.environ.get('SECRET', 'nothing')))")
-    monkeypatch.setattr(pdf.pdf_worker, "__file__", str(tmp_path / "spy.py"))
+    monkeypatch.setattr(pdf, "WORKER", str(tmp_path / "spy.py"))
     assert read_lines(tmp_path, "a.pdf", pdf_bytes([["x"]])) == ["nothing"]
 
 

@@ -1,20 +1,18 @@
 """Chat templates in Jinja, which turn messages into one text. Other projects store them in tokenizer_config.json."""
 
 import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from penwright.config import ChatSettings
 from penwright.errors import PenwrightError
+from penwright.sandbox import run_limited
 from penwright.tokenizers.encoders import Ragged
 from penwright.tokenizers.markup import Answer, Markup
 from penwright.tokenizers.tokenizer import Tokenizer
@@ -28,7 +26,6 @@ PLACE = re.compile(f"{OPEN}(\\d+){CLOSE}")
 ASSISTANT = "assistant"
 MOST_SECONDS = 10
 LIMITS = {"RLIMIT_AS": 512 << 20, "RLIMIT_CPU": MOST_SECONDS, "RLIMIT_CORE": 0}
-PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")  # environment variables that Python needs
 
 
 class Message(NamedTuple):
@@ -117,17 +114,8 @@ def _rendered(template: ChatTemplate, roles: tuple[str, ...]) -> str:
     if template.source == PLAIN:
         return chat_worker.render(PLAIN, marked, tokens)
     request = json.dumps({"source": template.source, "messages": marked, "tokens": tokens})
-    command = [sys.executable, "-I", "-X", "utf8", str(Path(chat_worker.__file__)), json.dumps(LIMITS)]
-    environment = {key: os.environ[key] for key in PASSED_ON if key in os.environ}
     try:
-        done = subprocess.run(
-            [*command, json.dumps(sys.path)],
-            input=request.encode(),
-            capture_output=True,
-            env=environment,
-            timeout=MOST_SECONDS,
-            check=False,
-        )
+        done = run_limited(chat_worker.__file__, LIMITS, MOST_SECONDS, input=request.encode(), capture_output=True)
         answer = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):  # the process exceeded a limit
         limit = f"{MOST_SECONDS} s or {LIMITS['RLIMIT_AS'] >> 20} MiB of memory"

@@ -40,18 +40,8 @@ def render(source: str, messages: Sequence[dict[str, str]], tokens: dict[str, st
     return environment.from_string(source).render(messages=messages, add_generation_prompt=True, **tokens)
 
 
-def main(limits: dict[str, int], paths: list[str]) -> None:
-    """Answer one request. `limits` are resource limits by name, and `paths` replaces `sys.path`."""
-    try:
-        import resource  # noqa: PLC0415 - missing on Windows
-    except ImportError:
-        pass
-    else:
-        for name, most in limits.items():
-            _, hard = resource.getrlimit(getattr(resource, name))
-            soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            resource.setrlimit(getattr(resource, name), (soft, hard))
-    sys.path[:] = paths
+def main() -> None:
+    """Answer one request."""
     try:
         text = render(**json.load(sys.stdin))
         answer = {"text": text} if len(text) <= MOST_CHARACTERS else {"error": "the rendered text is too long"}
@@ -64,4 +54,4 @@ def main(limits: dict[str, int], paths: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]), json.loads(sys.argv[2]))
+    main()

@@ -1,10 +1,8 @@
 """Text of PDF documents, extracted by a process with limits on its time, memory and output."""
 
 import json
-import os
 import re
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from io import BufferedIOBase
@@ -13,15 +11,14 @@ from shutil import copyfileobj
 from tempfile import TemporaryFile
 from typing import IO
 
-from penwright.data.readers import pdf_worker
 from penwright.data.readers.formats import require_library
 from penwright.errors import PenwrightError
+from penwright.sandbox import run_limited
 
+WORKER = str(Path(__file__).with_name("pdf_worker.py"))  # the program that reads a document
 MOST_SECONDS = 600
 LIMITS = {"RLIMIT_AS": 4 << 30, "RLIMIT_CPU": MOST_SECONDS, "RLIMIT_FSIZE": 1 << 30, "RLIMIT_CORE": 0}
 SHORT = 0.7  # a line shorter than this share of the usual length ends a paragraph, or is a heading or a verse
-# Environment variables that Python may need to start.
-PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
 HYPHEN = re.compile(r"(?<=\w)[-\u00ad]$")
 NUMBER = re.compile(r"\W*(\d+|[ivxlc]+)\W*", re.IGNORECASE)
 
@@ -41,30 +38,12 @@ def pdf_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
 
 
 def _extract(document: IO[bytes], output: IO[bytes], name: str) -> None:
-    """Run the worker with a minimal environment, and stop it if it takes too long.
+    """Run `pdf_worker` in a sandbox.
 
     Raises PenwrightError if the document is protected, damaged, or exceeds a limit.
     """
-    environment = {key: os.environ[key] for key in PASSED_ON if key in os.environ}
-    command = [
-        sys.executable,
-        "-I",
-        "-X",
-        "utf8",
-        str(Path(pdf_worker.__file__)),
-        json.dumps(LIMITS),
-        json.dumps(sys.path),
-    ]
     try:
-        done = subprocess.run(
-            command,
-            stdin=document,
-            stdout=output,
-            stderr=subprocess.PIPE,
-            env=environment,
-            timeout=MOST_SECONDS,
-            check=False,
-        )
+        done = run_limited(WORKER, LIMITS, MOST_SECONDS, stdin=document, stdout=output, stderr=subprocess.PIPE)
     except subprocess.TimeoutExpired:
         raise PenwrightError(
             f"{name} took longer than {MOST_SECONDS} s to read. Save its text as a .txt file"

@@ -5,28 +5,14 @@ Its exit code is 3 for a document with a password, and 4 for a document that can
 """
 
 import json
+import logging
 import sys
 
+import pypdf
 
-def main(settings: dict[str, int], paths: list[str]) -> int:
-    """Write each page as a JSON string on a line of its own, and return the exit code.
 
-    `settings` are resource limits by name. `paths` replaces `sys.path`.
-    """
-    try:
-        import resource  # noqa: PLC0415 - missing on Windows
-    except ImportError:
-        pass
-    else:
-        for name, most in settings.items():
-            _, hard = resource.getrlimit(getattr(resource, name))
-            soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            resource.setrlimit(getattr(resource, name), (soft, hard))
-    sys.path[:] = paths
-    import logging  # noqa: PLC0415 - needs the paths above
-
-    import pypdf  # noqa: PLC0415 - needs the paths above
-
+def main() -> int:
+    """Write each page as a JSON string on a line of its own, and return the exit code."""
     logging.disable(logging.CRITICAL)
     try:
         reader = pypdf.PdfReader(sys.stdin.buffer)
@@ -44,4 +30,4 @@ def main(settings: dict[str, int], paths: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(json.loads(sys.argv[1]), json.loads(sys.argv[2])))
+    sys.exit(main())
