@@ -1,8 +1,10 @@
-"""Errors that the user can fix, with their exit codes; the warning class; and the type of progress callbacks."""
+"""Errors that the user can fix, with their exit codes; the warning class; optional packages; progress callbacks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from shlex import quote
+from typing import Any
 
 Say = Callable[[str], None]  # receives progress messages of long operations
 
@@ -56,6 +58,17 @@ class Interrupted(PenwrightError):
 
 class PenwrightWarning(UserWarning):
     """A problem that did not stop the work. The message names the problem, the place and the solution."""
+
+
+def import_extra(module: str, extra: str, what: str) -> Any:
+    """Import a module that only an extra of Penwright installs. `what` names the things that need it, in the plural.
+
+    Raises PenwrightError, with the installation command, if the module cannot be imported.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise PenwrightError(f"{what} need {module}: {error}. Install it: pip install 'penwright[{extra}]'") from error
 
 
 def say_nothing(text: str) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import subprocess
+import sys
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from penwright.data import blocks, documents
 from penwright.data.detection import detect_task
 from penwright.data.files import examine
-from penwright.data.readers import archives, formats, pdf
+from penwright.data.readers import archives, pdf
 from penwright.data.text import open_text
 from penwright.errors import PenwrightError
 
@@ -209,7 +210,7 @@ def test_documents_with_a_dtd_are_refused(tmp_path: Path) -> None:
 
 
 def test_missing_library_error_gives_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "striprtf.striprtf", None)
     with pytest.raises(PenwrightError, match=r"pip install 'penwright\[documents\]'"):
         read_lines(tmp_path, "a.rtf", r"{\rtf1 x}")
 

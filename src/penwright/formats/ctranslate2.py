@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from penwright.config import ModelSettings, Precision
-from penwright.errors import PenwrightError
-from penwright.formats.export import NO_METADATA, ModelMetadata, check_limits, cpu_copy, optional_package
+from penwright.errors import PenwrightError, import_extra
+from penwright.formats.export import NO_METADATA, ModelMetadata, check_limits, cpu_copy
 from penwright.model import Model
 from penwright.model.attention import Attention
 from penwright.model.block import Block, Stack
@@ -52,7 +52,7 @@ def save_ctranslate2(
     limits = {**LIMITS, "norm.type": ("rms",)} if model.settings.qk_norm else LIMITS
     limits = {**limits, "positions.scaling": (None,)} if model.settings.positions.type == "rotary" else limits
     check_limits(model.settings, limits, "CTranslate2")
-    specs = optional_package("ctranslate2.specs", "ctranslate2")
+    specs = import_extra("ctranslate2.specs", "ctranslate2", "CTranslate2 models")
     spec = _writer(specs, model) if isinstance(model, DecoderOnly) else _translator(specs, model)
     pieces = tokenizer.pieces
     if isinstance(model, DecoderOnly):

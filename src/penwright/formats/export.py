@@ -1,12 +1,11 @@
-"""Shared code of the exports: metadata, optional packages, the limits of engines, and atomic folder creation."""
+"""Shared code of the exports: metadata, the limits of engines, and atomic folder creation."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,19 +25,6 @@ class ModelMetadata(NamedTuple):
 
 NO_METADATA = ModelMetadata()
 Limits = Mapping[str, tuple[object, ...]]  # values that an engine supports, by key of [model]
-
-
-def optional_package(name: str, extra: str) -> Any:
-    """Import a module that only an extra of Penwright installs.
-
-    Raises PenwrightError, with the installation command, if the module is missing.
-    """
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise PenwrightError(
-            f"cannot import {name}: {error}. Install it with: pip install 'penwright[{extra}]'"
-        ) from error
 
 
 def check_limits(settings: ModelSettings, limits: Limits, engine: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from penwright.config import ModelSettings, Precision, Table, flatten
-from penwright.errors import PenwrightError
-from penwright.formats.export import NO_METADATA, ModelMetadata, check_limits, cpu_copy, optional_package
+from penwright.errors import PenwrightError, import_extra
+from penwright.formats.export import NO_METADATA, ModelMetadata, check_limits, cpu_copy
 from penwright.formats.gguf_tokenizer import describe_tokenizer
 from penwright.model import Model
 from penwright.model.embedding import rotary_frequencies, scaled
@@ -79,7 +79,7 @@ def save_gguf(
     limits = {**LIMITS, "qkv_bias": (None, False) if settings.qk_norm else (None, False, True)}
     limits |= {"positions.scaling": (None,)} if variant_of(settings) != "llama" else {}
     check_limits(settings, limits, "llama.cpp")
-    gguf = optional_package("gguf", "gguf")
+    gguf = import_extra("gguf", "gguf", "GGUF files")
     writer = gguf.GGUFWriter(folder / FILE_NAME, variant_of(settings))
     _describe_model(writer, model.settings, tokenizer.vocab_size)
     describe_tokenizer(writer, tokenizer)

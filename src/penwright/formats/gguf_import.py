@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from penwright.config import ModelSettings, RotaryScaling, Table, merge, validate
-from penwright.errors import PenwrightError
-from penwright.formats.export import optional_package
+from penwright.errors import PenwrightError, import_extra
 from penwright.formats.gguf import KEYS, NAMES, ROPE_FACTORS, VARIANTS, their_name
 from penwright.formats.gguf_tokenizer import CHAT_TEMPLATE, read_tokenizer, special_piece
 from penwright.formats.pretrained import Outline, Pretrained, Tensors, fit_vocabulary, outlined, read_chat, require_all
@@ -48,7 +47,7 @@ class GGUFFile:
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor in float16 or bfloat16 if it is stored in that type, otherwise dequantized to float32."""
-        gguf, stored = optional_package("gguf", "gguf"), self.stored[name]
+        gguf, stored = import_extra("gguf", "gguf", "GGUF files"), self.stored[name]
         try:
             kind = gguf.GGMLQuantizationType(stored.type)
         except ValueError:

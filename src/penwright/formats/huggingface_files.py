@@ -8,8 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, bfloat16, float16, float32
 
-from penwright.errors import PenwrightError
-from penwright.formats.export import optional_package
+from penwright.errors import PenwrightError, import_extra
 from penwright.formats.pretrained import require_memory
 from penwright.storage import MAX_BYTES, MOST_IN_SMALL, UnsafeFile, parse_json, read_bytes, read_json
 
@@ -123,7 +122,7 @@ def download(name: str, wanted: Sequence[str] = WANTED) -> Path:
 
     Raises PenwrightError if the download fails.
     """
-    hub = optional_package("huggingface_hub", "hub")
+    hub = import_extra("huggingface_hub", "hub", "models of the Hugging Face Hub")
     try:
         return Path(hub.snapshot_download(name, allow_patterns=[*wanted]))
     except Exception as error:  # a network error, an error of the Hub, or a wrong name

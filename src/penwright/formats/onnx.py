@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from penwright.config import Precision
-from penwright.errors import PenwrightError
-from penwright.formats.export import NO_METADATA, ModelMetadata, optional_package
+from penwright.errors import PenwrightError, import_extra
+from penwright.formats.export import NO_METADATA, ModelMetadata
 from penwright.model import Model, evaluating
 from penwright.model.transformer import EncoderOnly
 from penwright.storage import let_others_read
@@ -69,7 +69,7 @@ def save_onnx(
     if precision != "float32":
         raise PenwrightError("onnx supports only float32")
     for package in ("onnx", "onnxscript"):
-        optional_package(package, "onnx")
+        import_extra(package, "onnx", "ONNX models")
     graph = _Inference(model)
     example = torch.ones(BATCH, min(LENGTH, model.settings.context_length), dtype=torch.long)
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 from numpy import ndarray
 
-from penwright.errors import PenwrightError, UsageError
+from penwright.errors import UsageError, import_extra
 from penwright.views import ink
 from penwright.views.diagrams import arithmetic, beam, comparison
 from penwright.views.ink import LINES, SIGNED, colours, image, label, probabilities
@@ -46,11 +46,10 @@ def render(name: str, data: Mapping[str, Any], ending: str) -> bytes:
         raise UsageError(
             f"the view {name!r} can only be saved as .html. Views for {ending} files: {', '.join(sorted(DRAWINGS))}"
         )
-    try:
-        from matplotlib import rc_context  # noqa: PLC0415 (an extra)
-        from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
-    except ImportError as missing:
-        raise PenwrightError("pictures need matplotlib. Install it: pip install 'penwright[pictures]'") from missing
+    import_extra("matplotlib", "pictures", "pictures")
+    from matplotlib import rc_context  # noqa: PLC0415 - an extra
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
+
     out = io.BytesIO()
     with rc_context(dict(STYLE)), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # ink.choose_fonts warns about missing glyphs itself

@@ -8,9 +8,9 @@ from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from penwright.data.corpus import Broken
 from penwright.data.files import SourceFile, read_markup
-from penwright.data.readers.formats import FORMATS, require_library
+from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.markup import segments
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, import_extra
 
 SAMPLE = 1000  # number of units from which the languages are detected
 Pairs = Iterator[tuple[str, str] | Broken]
@@ -134,9 +134,7 @@ def _list_languages(languages: Sequence[str]) -> str:
 
 
 def _po_pairs(file: SourceFile, *, is_swapped: bool) -> Pairs:
-    require_library("polib", "PO files")
-    import polib  # noqa: PLC0415 - an extra
-
+    polib = import_extra("polib", "documents", "PO files")
     try:
         entries = polib.pofile(f"{''.join(file.blocks())}\n")
     except (OSError, ValueError) as error:

@@ -4,12 +4,9 @@ import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from io import BufferedIOBase
 from pathlib import PurePath
 from typing import Literal
-
-from penwright.errors import PenwrightError
 
 HEAD = 1 << 16  # number of bytes from which the format is detected
 PACKED = b"PK\x03\x04"
@@ -181,13 +178,3 @@ def _by_text(text: str, suffix: str) -> str | None:
     is_xml = text.startswith("<?xml") or root["doctype"] or suffix == ".xml"
     name = ROOTS.get(root["root"].lower())
     return name if name and (name != "wmt" or "<doc" in text) else "xml" if is_xml else None
-
-
-class MissingLibrary(PenwrightError):
-    """An error for a file format whose library is not installed."""
-
-
-def require_library(library: str, what: str) -> None:
-    """Raise MissingLibrary, with the install command, unless the library that reads `what` is installed."""
-    if find_spec(library) is None:
-        raise MissingLibrary(f"{what} need the library {library}. Install it: pip install 'penwright[documents]'")

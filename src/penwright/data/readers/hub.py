@@ -6,16 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from penwright.data.corpus import Broken
 from penwright.data.files import SourceFile, remember_file
 from penwright.data.paths import HUB
 from penwright.data.readers.records import Records
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, import_extra
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -65,7 +63,7 @@ def _first_rows(name: str, split: str, number: int) -> "Dataset":
     if _folder(name):
         rows = _choose_split(_load(name), name, split)
         return rows.select(range(min(number, len(rows))))
-    datasets = _library(name)
+    datasets = import_extra("datasets", "hub", f"data sets such as {HUB}{name}")
     try:
         with _quiet():  # the library keeps the rows on disk
             arguments = {"name": name, "split": split, "number": number}
@@ -81,7 +79,7 @@ def _stream(name: str, split: str, number: int) -> Iterator[Mapping[str, object]
 
 
 def _load(name: str, **options: bool) -> "Dataset | DatasetDict":
-    datasets, folder = _library(name), _folder(name)
+    datasets, folder = import_extra("datasets", "hub", f"data sets such as {HUB}{name}"), _folder(name)
     try:
         with _quiet():
             if folder and any((folder / mark).exists() for mark in ("state.json", "dataset_dict.json")):
@@ -97,15 +95,6 @@ def _load(name: str, **options: bool) -> "Dataset | DatasetDict":
         ) from None
 
 
-def _library(name: str) -> ModuleType:
-    try:
-        return import_module("datasets")  # imported here because it is optional and slow to import
-    except ImportError:
-        raise PenwrightError(
-            f"{HUB}{name} needs the library datasets. Install it: pip install 'penwright[hub]'"
-        ) from None
-
-
 def _folder(name: str) -> Path | None:
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -116,7 +105,7 @@ def _folder(name: str) -> Path | None:
 
 
 def _download(name: str, **options: bool) -> "DatasetDict":
-    datasets = _library(name)
+    datasets = import_extra("datasets", "hub", f"data sets such as {HUB}{name}")
     *parts, last = name.split("/")
     if len(parts) == 2:
         return datasets.load_dataset("/".join(parts), last, **options)

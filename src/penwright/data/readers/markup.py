@@ -8,7 +8,7 @@ from html import unescape
 from html.parser import HTMLParser
 
 from penwright.data.encoding import first_guess, known_encoding
-from penwright.data.readers.formats import require_library
+from penwright.errors import import_extra
 from penwright.languages import split_words
 
 DROPPED = frozenset(
@@ -115,10 +115,7 @@ class _Page(HTMLParser):
 
 def rtf_lines(text: str) -> list[str]:
     """Return the paragraphs of an RTF document."""
-    require_library("striprtf", "RTF documents")
-    from striprtf.striprtf import rtf_to_text  # noqa: PLC0415 - an extra
-
-    plain: str = rtf_to_text(text, errors="ignore")
+    plain: str = import_extra("striprtf.striprtf", "documents", "RTF documents").rtf_to_text(text, errors="ignore")
     return plain.split("\n")
 
 

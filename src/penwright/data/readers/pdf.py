@@ -11,8 +11,7 @@ from shutil import copyfileobj
 from tempfile import TemporaryFile
 from typing import IO
 
-from penwright.data.readers.formats import require_library
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, import_extra
 from penwright.sandbox import run_limited
 
 WORKER = str(Path(__file__).with_name("pdf_worker.py"))  # the program that reads a document
@@ -25,7 +24,7 @@ NUMBER = re.compile(r"\W*(\d+|[ivxlc]+)\W*", re.IGNORECASE)
 
 def pdf_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
     """Yield the paragraphs of a PDF document, without page numbers and running heads."""
-    require_library("pypdf", "PDF documents")
+    import_extra("pypdf", "documents", "PDF documents")
     with TemporaryFile() as document, TemporaryFile() as output:
         copyfileobj(file, document)
         document.seek(0)

@@ -10,8 +10,7 @@ from typing import Any
 from xml.etree.ElementTree import ParseError, XMLParser
 
 from penwright.data.readers.archives import DAMAGE, open_zip
-from penwright.data.readers.formats import require_library
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, import_extra
 
 BLOCK = 1 << 18
 MOST_REPEATED = 1000  # maximum number of repetitions of a cell or row in an OpenDocument spreadsheet
@@ -48,9 +47,7 @@ def sheet_rows(lines: Iterator[str]) -> Iterator[Cells]:
 
 
 def _xlsx_rows(file: BufferedIOBase, name: str) -> Iterator[tuple[str, Cells]]:
-    require_library("openpyxl", "Excel workbooks")
-    import openpyxl  # noqa: PLC0415 - an extra
-
+    openpyxl = import_extra("openpyxl", "documents", "Excel workbooks")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # openpyxl warns about styles and other parts that are not read
         try:
