@@ -9,7 +9,7 @@ from beartype.roar import BeartypeCallHintViolation
 from penwright.config import ModelSettings
 from penwright.decoding.continuous_batching import log_probs_of
 from penwright.model.cache import Cache
-from penwright.training.auto.choices import rounded
+from penwright.text import rounded
 
 
 def test_wrong_argument_type_raises_in_functions_and_methods() -> None:

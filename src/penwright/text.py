@@ -1,4 +1,4 @@
-"""Text in all scripts: words, display width, line breaks, spaces between sentences, and phrases for messages."""
+"""Text in all scripts: words, width, line breaks, spaces between sentences; numbers and phrases for messages."""
 
 import re
 from bisect import bisect_left
@@ -152,6 +152,33 @@ def noted(warnings: Sequence[str]) -> str:
     return f", {len(warnings)} warning{'s' if len(warnings) > 1 else ''}" if warnings else ""
 
 
-def count(number: int, noun: str) -> str:
+def count(number: int | str, noun: str) -> str:
     """Return a number with its noun: '1 pair', '29,000 pairs'."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    shown = number if isinstance(number, str) else f"{number:,}"
+    return f"{shown} {noun}{'' if shown == '1' else 's'}"
+
+
+def in_words(number: float) -> str:
+    """Round a count, and return it in words: 1.2 million, 530 thousand."""
+    for limit, unit in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if number >= limit:
+            return f"{rounded(number / limit)} {unit}"
+    return f"{number:.0f}"
+
+
+def amount(value: float, noun: str) -> str:
+    """Return a rounded number with its noun: "1 minute", "2.5 minutes"."""
+    return count(rounded(value), noun)
+
+
+def duration(seconds: float) -> str:
+    """Format a duration in seconds in readable units: "12 seconds", "1.5 hours"."""
+    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 1.5 * size:
+            return amount(seconds / size, unit)
+    return amount(seconds, "second")
+
+
+def rounded(value: float) -> str:
+    """Round to two significant digits, or to an integer if the number is large: 0.28, 5.3, 532."""
+    return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"

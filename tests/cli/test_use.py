@@ -11,13 +11,13 @@ import torch
 import penwright as penwright_package
 from penwright.classification.classifier import Classifier
 from penwright.cli.decoding_options import flag_of
-from penwright.cli.options import counted
 from penwright.config import BEAM_SETTINGS, DecodingSettings
 from penwright.config.descriptions import field_comments
 from penwright.decoding.hypotheses import BeamSettings
 from penwright.generation.generator import Generator
 from penwright.run.folder import Run
 from penwright.storage import write_atomically
+from penwright.text import count
 from penwright.translation.constraints.search import Searcher
 from penwright.translation.translator import Translator
 from penwright.workflows.evaluate import evaluate
@@ -332,7 +332,7 @@ def test_runs_lists_old_recipes_without_warnings(penwright: Command, tmp_path: P
 
 @pytest.mark.parametrize(("number", "expected"), [(1, "1 minute"), ("2.5", "2.5 minutes"), (1200, "1,200 minutes")])
 def test_counted_nouns_agree_with_their_number(number: int | str, expected: str) -> None:
-    assert counted(number, "minute") == expected
+    assert count(number, "minute") == expected
 
 
 def test_sentence_splitting_uses_the_source_language(penwright: Command, runs: Path, tmp_path: Path) -> None:

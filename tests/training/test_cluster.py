@@ -7,7 +7,7 @@ import pytest
 from penwright.cli import plan as plan_command
 from penwright.config import Recipe, Table, validate
 from penwright.model.size import size_of
-from penwright.training.auto.choices import duration
+from penwright.text import duration
 from penwright.training.auto.planner import Plan
 from penwright.training.auto.throughput import GPUS, ClusterEstimate, estimate_cluster
 

@@ -5,9 +5,9 @@ from penwright.config import SIZES, ModelSettings, Table, merge, validate
 from penwright.errors import UsageError
 from penwright.model.size import size_of
 from penwright.native import toolchain
+from penwright.text import rounded
 from penwright.training.auto import capacity
 from penwright.training.auto.capacity import LADDER, Facts
-from penwright.training.auto.choices import rounded
 from penwright.training.auto.planner import Plan, make_plan
 
 SHAKESPEARE = Facts("generate", n_examples=1, n_bytes=1_000_000, n_characters=65)

@@ -9,7 +9,6 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from penwright.cli.drawing import ShadedToken, heat_map, label, numbers, shaded_text, signed_bar, table_of
-from penwright.cli.options import counted
 from penwright.inspection.ablation import Ablation
 from penwright.inspection.arithmetic import HeadArithmetic
 from penwright.inspection.attention_maps import Alignment, Rollout
@@ -23,6 +22,7 @@ from penwright.inspection.patching import Patching
 from penwright.inspection.paths import Paths
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import Token
+from penwright.text import count
 
 MAX_SURPRISE = 8  # surprisal in nats at which the shade is darkest (a probability of about 1 in 3,000)
 MAX_ROWS = 20  # maximum number of rows in a list of tokens or heads
@@ -52,7 +52,7 @@ def _token_scores(result: TokenScores, console: Console) -> Drawn:
     yield from shaded_text(pieces, console.width)
     yield Text(
         f"surprisal (-log p): ▁ below 1 nat, one step higher per nat, █ at {MAX_SURPRISE - 1} nats or more; "
-        f"mean {result.loss:.3f} nats per token over {counted(len(result.tokens), 'token')}"
+        f"mean {result.loss:.3f} nats per token over {count(len(result.tokens), 'token')}"
     )
 
 

@@ -11,8 +11,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from penwright.cli.options import counted
 from penwright.cli.progress import SPARKS
+from penwright.text import count
 
 SHADES = " ░▒▓█"
 VIRIDIS = ("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725")
@@ -75,7 +75,7 @@ def heat_map(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str], c
                 line.append(" " * CELL, _style(level))
         yield line
     if len(columns) > n_columns:
-        yield Text(f"(not shown: {counted(len(columns) - n_columns, 'more column')})")
+        yield Text(f"(not shown: {count(len(columns) - n_columns, 'more column')})")
 
 
 def numbers(title: str, matrix: np.ndarray, rows: Sequence[str], columns: Sequence[str], console: Console) -> Table:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penwright.cli.decoding_options import given_settings, with_settings
-from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder, counted, print_json, read_text, warn
+from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder, print_json, read_text, warn
 from penwright.errors import PenwrightError, UsageError
+from penwright.text import count
 
 if TYPE_CHECKING:
     from penwright.evaluation.novelty import Novelty, NoveltyReport
@@ -199,13 +200,13 @@ def novelty_lines(report: "NoveltyReport") -> "Iterator[str]":
         passage = run.text if len(run.text) <= SHOWN else f"{run.text[:SHOWN]}..."
         remark = ", longer than any passage copied in held-out text" if _length(novelty) > held_out_longest else ""
         yield (
-            f"{number}: copies {len(run.text)} characters ({counted(run.n_words, 'word')}) in a row "
+            f"{number}: copies {len(run.text)} characters ({count(run.n_words, 'word')}) in a row "
             f"from {run.document}, line {run.line}{remark}: {json_format.dumps(passage, ensure_ascii=False)}"
         )
     lengths = sorted({n for novelty in report.texts for n in novelty.new})
     rows = [
         ("these texts", report.texts),
-        (f"held-out text ({counted(len(report.held_out), 'passage')})", report.held_out),
+        (f"held-out text ({count(len(report.held_out), 'passage')})", report.held_out),
     ]
     width = max(len(name) for name, _ in rows)
     header = "".join(f"{f'n={n}':>6}" for n in lengths)

@@ -131,12 +131,6 @@ def without_none(table: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in table.items() if value is not None and value != []}
 
 
-def counted(number: int | str, noun: str) -> str:
-    """Return a number with its noun, such as "1 minute" or "1,200 words"."""
-    shown = number if isinstance(number, str) else f"{number:,}"
-    return f"{shown} {noun}{'' if shown == '1' else 's'}"
-
-
 def training_flags(
     data: dict[str, object],
     columns: str | None,

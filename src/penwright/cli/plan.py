@@ -26,6 +26,7 @@ from penwright.cli.options import (
 )
 from penwright.cli.plan_report import plan_as_record, plan_in_words
 from penwright.errors import Undecided, UsageError
+from penwright.text import amount, duration, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +62,6 @@ def command(
 
     Also estimates how much longer training would pay off. Trains nothing.
     """
-    from penwright.training.auto.choices import amount
     from penwright.training.auto.throughput import GPUS, estimate_cluster
     from penwright.workflows.alternatives import forecast
 
@@ -92,7 +92,6 @@ def command(
 
 def _estimate_in_words(estimate: "ClusterEstimate", plan: "Plan", gpus: str) -> "Iterator[str]":
     """Yield lines that estimate the memory, speed and duration of training on these GPUs."""
-    from penwright.training.auto.choices import duration, in_words
     from penwright.training.auto.throughput import TOKENS_PER_PARAMETER
 
     speed, enough = estimate.tokens_per_second, TOKENS_PER_PARAMETER * float(plan.size.parameters)
@@ -130,8 +129,6 @@ def _alternatives(prepared: "Prepared", forecast: "Forecast") -> dict[str, objec
 
 def _forecast_in_words(forecast: "Forecast", minutes: float | None) -> "Iterator[str]":
     """Yield the lines of the forecast: the expected quality, and whether longer training pays off."""
-    from penwright.training.auto.choices import amount
-
     yield f"expected: {_expected(forecast)}"
     gains = ("should gain 1 % or more", "would gain less than 1 %") if forecast.low is not None else IMPROVES
     if minutes is not None and forecast.pays_up_to is not None:

@@ -6,8 +6,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
-from penwright.cli.options import counted, prepare_by_asking, print_json, warn
+from penwright.cli.options import prepare_by_asking, print_json, warn
 from penwright.cli.streams import escaped
+from penwright.text import amount, count, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,14 +90,13 @@ def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
 
 def plan_in_brief(prepared: "Prepared") -> "Iterator[str]":
     """Yield a line on each of the most important choices, and the warnings of the plan."""
-    from penwright.training.auto.choices import amount
     from penwright.workflows.plan import first_examples
 
     plan, machine, recipe = prepared.plan, prepared.machine, prepared.plan.recipe
     yield from _task_and_data(prepared)
     yield from (f"first example: {_in_one_line(example)}" for example in first_examples(prepared.corpus)[:1])
     tokenizer = recipe.tokenizer
-    n_tokens = f", {counted(tokenizer.vocab_size, 'token')}" if tokenizer.vocab_size else ""
+    n_tokens = f", {count(tokenizer.vocab_size, 'token')}" if tokenizer.vocab_size else ""
     yield f"tokenizer: {f'from {tokenizer.from_}' if tokenizer.from_ else tokenizer.type}{n_tokens}"
     yield f"model: {f'{recipe.model.size}, ' if recipe.model.size else ''}{plan.size.parameters:,} parameters"
     yield f"training: {_budget(recipe.training)}; reads the text about {amount(plan.epochs, 'time')}"
@@ -109,12 +109,10 @@ def plan_in_brief(prepared: "Prepared") -> "Iterator[str]":
 
 def _budget(training: "TrainingSettings") -> str:
     """Return the budget of a run in words."""
-    from penwright.training.auto.choices import amount, in_words
-
     if training.minutes is not None:
         return amount(training.minutes, "minute")
     if training.steps is not None:
-        return counted(training.steps, "step")
+        return count(training.steps, "step")
     return f"{in_words(training.tokens)} tokens" if training.tokens else amount(training.epochs or 0.0, "epoch")
 
 
@@ -126,7 +124,6 @@ def _task_and_data(prepared: "Prepared") -> "Iterator[str]":
 
 def _problems(prepared: "Prepared") -> "Iterator[str]":
     """Yield a warning for each reason why the model may perform poorly, or may not fit in memory."""
-    from penwright.training.auto.choices import amount
     from penwright.workflows.alternatives import encoders_beside
 
     plan = prepared.plan
@@ -143,7 +140,7 @@ def _problems(prepared: "Prepared") -> "Iterator[str]":
         starts = prepared.plan.recipe.finetuning
         if corpus.n_training < FEW_EXAMPLES and not (starts and starts.contrastive):
             yield (
-                f"too few texts: a model can only memorise {counted(corpus.n_training, 'labelled text')}. To classify "
+                f"too few texts: a model can only memorise {count(corpus.n_training, 'labelled text')}. To classify "
                 "new texts, it needs dozens for each label, or an imported encoder to start from (--from)"
             )
         yield from _note_on_rare_label(prepared)
@@ -154,7 +151,7 @@ def _problems(prepared: "Prepared") -> "Iterator[str]":
             )
     elif corpus.training_bytes < FEW_BYTES:
         yield (
-            f"too little text: a model can only memorise {counted(corpus.training_bytes, 'byte')}. "
+            f"too little text: a model can only memorise {count(corpus.training_bytes, 'byte')}. "
             "To do well on new text, it needs a few hundred thousand bytes"
         )
 
@@ -181,7 +178,6 @@ def _in_one_line(example: dict[str, str]) -> str:
 
 def warn_of_short_members(member: "Prepared", n_members: int) -> None:
     """Warn if the members have too little time for an ensemble to outperform a single model."""
-    from penwright.training.auto.choices import amount
     from penwright.training.auto.forecast import SATURATION
     from penwright.workflows.ensemble import minutes_for
 

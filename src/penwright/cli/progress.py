@@ -13,9 +13,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from penwright.cli.options import counted
 from penwright.cli.streams import Stream, escaped, without_escaping
 from penwright.evaluation.scores import Sample, Score
+from penwright.text import count
 from penwright.training.observers import Observer, tensorboard_observer
 from penwright.training.trainer import StepReport, Trainer
 
@@ -105,7 +105,7 @@ class _Progress(Observer):
         first_seconds, first_targets = self.began or (0.0, 0)
         speed = (state.targets - first_targets) / max(1e-9, state.seconds - first_seconds)
         left = (state.seconds - state.first_second) * (1 / max(1e-9, trainer.budget.progress) - 1)
-        skipped = f"  {counted(state.skipped, 'step')} skipped (loss or gradient not finite)" if state.skipped else ""
+        skipped = f"  {count(state.skipped, 'step')} skipped (loss or gradient not finite)" if state.skipped else ""
         loss = "" if self.mean_loss is None else f"  loss {self.mean_loss:.3f}"
         pace = f"  {speed:,.0f} {trainer.unit}/s" if state.targets > first_targets else ""  # not after the first step
         return (

@@ -15,7 +15,6 @@ from penwright.cli.options import (
     Json,
     RunFolder,
     Texts,
-    counted,
     given_texts,
     lines_of,
     print_json,
@@ -25,6 +24,7 @@ from penwright.cli.options import (
 )
 from penwright.config import BEAM_SETTINGS, SAMPLING_SETTINGS
 from penwright.errors import PenwrightError, UsageError
+from penwright.text import count
 
 if TYPE_CHECKING:
     from penwright.translation.constraints.requirements import Constraints
@@ -245,7 +245,7 @@ def align(
     sides = [lines_of(read_text(str(path))) for path in (source, target)]
     if len(sides[0]) != len(sides[1]):
         raise PenwrightError(
-            f"{source} has {counted(len(sides[0]), 'line')}, but {target} has {len(sides[1]):,}. "
+            f"{source} has {count(len(sides[0]), 'line')}, but {target} has {len(sides[1]):,}. "
             "Give one translation per line"
         )
     for links in load_aligner(run, device, say=print_message).align(list(zip(*sides, strict=True))):

@@ -10,7 +10,8 @@ from penwright.config import SIZES, LoraSettings, ModelSettings, Task, merge, va
 from penwright.devices import TOO_LITTLE_MEMORY, available_memory
 from penwright.errors import PenwrightError, UsageError
 from penwright.model.size import Size, size_of
-from penwright.training.auto.choices import Choices, amount, in_words
+from penwright.text import amount, in_words
+from penwright.training.auto.choices import Choices
 from penwright.training.auto.machine import GAIN, choose_compilation
 from penwright.training.auto.throughput import MeasureThroughput
 

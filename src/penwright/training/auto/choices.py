@@ -65,30 +65,3 @@ def _filled_in(table: Table, path: Sequence[str], value: object) -> Table:
     """Return the table with this value added. Unlike merge(), adding a `type` keeps all other settings of its table."""
     first, *rest = path
     return {**table, first: _filled_in(table.get(first, {}), rest, value) if rest else value}
-
-
-def in_words(count: float) -> str:
-    """Round a count, and return it in words: 1.2 million, 530 thousand."""
-    for limit, unit in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
-        if count >= limit:
-            return f"{rounded(count / limit)} {unit}"
-    return f"{count:.0f}"
-
-
-def amount(value: float, noun: str) -> str:
-    """Return a rounded number with its noun: "1 minute", "2.5 minutes"."""
-    number = rounded(value)
-    return f"{number} {noun}{'' if number == '1' else 's'}"
-
-
-def duration(seconds: float) -> str:
-    """Format a duration in seconds in readable units: "12 seconds", "1.5 hours"."""
-    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
-        if seconds >= 1.5 * size:
-            return amount(seconds / size, unit)
-    return amount(seconds, "second")
-
-
-def rounded(value: float) -> str:
-    """Round to two significant digits, or to an integer if the number is large: 0.28, 5.3, 532."""
-    return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"

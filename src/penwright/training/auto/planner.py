@@ -8,8 +8,9 @@ import torch
 from penwright.config import BUDGETS, Recipe, Table, merge, validate
 from penwright.devices import CPU
 from penwright.model.size import Size, size_of
+from penwright.text import amount, in_words, rounded
 from penwright.training.auto.capacity import DEFAULT_MINUTES, LADDER, MANY_CHARACTERS, CapacityPlanner, Facts
-from penwright.training.auto.choices import Choice, Choices, amount, in_words, rounded
+from penwright.training.auto.choices import Choice, Choices
 from penwright.training.auto.throughput import MeasureThroughput
 
 MANY_EPOCHS = 6.0  # number of epochs from which classifiers need a higher token dropout (measured)
