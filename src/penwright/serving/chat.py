@@ -7,20 +7,18 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from penwright.decoding.requests import MAX_NEW_TOKENS
 from penwright.errors import UsageError
 from penwright.generation.generator import Generator
 from penwright.serving.completion_fields import (
     MAX_LOGPROBS,
-    Biases,
     CompletionChoice,
     CompletionRequest,
     Finish,
     LogProbs,
-    Stop,
-    StreamOptions,
+    SamplingRequest,
     Usage,
 )
 from penwright.serving.completions import CompletionJob
@@ -57,13 +55,11 @@ class ChatMessage(BaseModel):
         return Message({"developer": "system"}.get(self.role, self.role), text)
 
 
-class ChatRequest(BaseModel):
+class ChatRequest(SamplingRequest):
     """A request for answers to a conversation. Unknown fields, e.g. `user`, are ignored.
 
     `top_k`, `min_p` and `repetition_penalty` are not part of OpenAI's API.
     """
-
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     model: Name | None = None  # name of a model; None for the first that was trained to answer
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
@@ -71,22 +67,10 @@ class ChatRequest(BaseModel):
         None  # maximum number of new tokens; None for the run's setting
     )
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # newer name for max_tokens
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # at temperature 0, the likeliest token is chosen
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
     n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of answers
-    stream: bool | None = False  # whether to send the text in events while it is generated
-    stream_options: StreamOptions | None = None  # options for a streamed response
     logprobs: bool | None = False  # whether to return the log-probability of each token
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # number of alternatives per token
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None for a new one in each request
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
-    logit_bias: Biases | None = None  # values to add to logits, by token id
     tools: list[Any] | None = None  # not supported
-    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # top-k sampling; 0 or -1 disables it
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
 
     def as_completion(self, tokens: list[int], max_tokens: int) -> CompletionRequest:
         """Return a request to complete these tokens, with the same options."""

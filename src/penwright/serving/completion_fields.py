@@ -32,13 +32,30 @@ class StreamOptions(BaseModel):
     include_usage: bool = False  # whether to end with an event that contains the token counts
 
 
-class CompletionRequest(BaseModel):
+class SamplingRequest(BaseModel):
+    """The fields that requests for completions and for answers have in common."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # at temperature 0, the likeliest token is chosen
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
+    stream: bool | None = False  # whether to send the text in events while it is generated
+    stream_options: StreamOptions | None = None  # options for a streamed response
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None for a new one in each request
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
+    logit_bias: Biases | None = None  # values to add to logits, by token id
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # top-k sampling; 0 or -1 disables it
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+
+
+class CompletionRequest(SamplingRequest):
     """A request for completions. Unknown fields, e.g. `user`, are ignored.
 
     `top_k`, `min_p` and `repetition_penalty` are not part of OpenAI's API.
     """
-
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     model: Name | None = None  # name of a model; None for the first that continues texts
     prompt: (  # one or more prompts, as texts or as token ids
@@ -48,23 +65,11 @@ class CompletionRequest(BaseModel):
         | Annotated[list[Ids], Field(max_length=MAX_ENTRIES, fail_fast=True)]
     ) = "\n"
     max_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = 16  # maximum number of new tokens
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # at temperature 0, the likeliest token is chosen
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
     n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of completions per prompt
     best_of: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # must equal n; other values are not supported
-    stream: bool | None = False  # whether to send the text in events while it is generated
-    stream_options: StreamOptions | None = None  # options for a streamed response
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # number of alternatives per token
     echo: bool | None = False  # whether to return the prompt before the completion
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None for a new one in each request
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
-    logit_bias: Biases | None = None  # values to add to logits, by token id
     suffix: Text | None = None  # not supported
-    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # top-k sampling; 0 or -1 disables it
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
 
 
 class LogProbs(BaseModel):
