@@ -103,24 +103,14 @@ def plan_of(
 
 @dataclass
 class CompletionDraft:
-    """A completion that is being generated."""
+    """The text of a completion so far."""
 
-    prompt: str
-    number: int  # number of earlier completions of the same prompt
-    prompt_tokens: list[int]
     stream: TextStream
     stop_filter: StopFilter
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)  # the text so far, without what the stop filter holds back
     finish: Finish | None = None  # why the completion ended; None until then
-
-    @classmethod
-    def begin(
-        cls, tokenizer: Tokenizer, prompt: str, prompt_tokens: list[int], number: int, stop: Sequence[str]
-    ) -> "CompletionDraft":
-        """Return an empty completion of a prompt."""
-        return cls(prompt, number, prompt_tokens, TextStream(tokenizer), StopFilter(stop))
 
     def push(self, token: int) -> bool:
         """Add the text of a token; return whether a stop string is complete."""
@@ -208,12 +198,10 @@ class RunningCompletion:
     def __init__(self, request: Request, tokenizer: Tokenizer, logits: Logits, end_ids: Collection[int]):
         """Start the completion; its tensors have the shape and device of `logits`."""
         plan, settings = request.plan, request.plan.sampling.settings
-        prompt = list(request.prompt_tokens)
         self.request, self.sampling, self._end_ids = request, plan.sampling, list(end_ids)
-        self.draft = CompletionDraft.begin(tokenizer, request.prompt, prompt, request.number, settings.stop)
-        request.draft = self.draft
+        self.draft = request.draft = CompletionDraft(TextStream(tokenizer), StopFilter(settings.stop))
         self.chances = RowRng(settings.seed, [request.number])
-        self.history = History([prompt], logits[:1]) if plan.sampling.uses_history else None
+        self.history = History([list(request.prompt_tokens)], logits[:1]) if plan.sampling.uses_history else None
         self.guided = ConstrainedRows(plan.guide, [request.prompt]) if plan.guide else None
         self._utf8_rules, self.state = plan.utf8_rules, np.uint8(0)
         self.n_left = plan.n_new
@@ -265,10 +253,7 @@ class RunningCompletion:
         """Describe the candidates from which this token was chosen."""
         log_probs = logits.log_softmax(-1)
         best = log_probs.topk(min(self.request.n_likely, len(log_probs)))
-        if self.sampling.greedy:
-            chances = torch.zeros_like(reshaped).index_fill(0, reshaped.argmax(), 1.0)
-        else:
-            chances = reshaped.softmax(-1)
+        chances = self.sampling.probabilities(reshaped)
         likely = zip(best.indices.tolist(), best.values.tolist(), chances[best.indices].tolist(), strict=True)
         entropy = torch.special.entr(log_probs.exp()).sum()
         return CandidateReport(

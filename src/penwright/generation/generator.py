@@ -236,8 +236,8 @@ class Generator:
     def _completion(self, request: Request) -> Completion:
         draft = request.draft
         assert draft is not None and draft.finish is not None
-        text, warnings = "".join(draft.pieces), self.warnings(draft.prompt)
-        return Completion(draft.prompt, text, tuple(draft.tokens), tuple(draft.log_probs), draft.finish, warnings)
+        text, warnings = "".join(draft.pieces), self.warnings(request.prompt)
+        return Completion(request.prompt, text, tuple(draft.tokens), tuple(draft.log_probs), draft.finish, warnings)
 
 
 def _from_first_word(stream: Stream[str, None, Completion]) -> Stream[str, None, Completion]:

@@ -222,9 +222,7 @@ def _next_distribution(served: ModelWorker, tokens: Tokens, settings: DecodingSe
     logits = served.logits(tuple(in_view(tokens, context)))  # the model reads only the tokens that fit in its context
     sampling = plan_of(tokenizer, settings, []).sampling
     reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.uses_history else None)[0]
-    chances = (
-        torch.zeros_like(reshaped).index_fill(0, reshaped.argmax(), 1.0) if sampling.greedy else reshaped.softmax(-1)
-    )
+    chances = sampling.probabilities(reshaped)
     probabilities = logits.softmax(-1)
     best = probabilities.argsort(descending=True, stable=True)[:N_LIKELY]
     choices = zip(best.tolist(), probabilities[best].tolist(), chances[best].tolist(), strict=True)

@@ -103,6 +103,12 @@ class Sampling:
             logits = dont_repeat_yourself(logits, history, *dry, self.breakers)
         return forbid_repeated(logits, history, given.no_repeat_ngram) if given.no_repeat_ngram else logits
 
+    def probabilities(self, reshaped: Float[Tensor, "*rows vocab_size"]) -> Float[Tensor, "*rows vocab_size"]:
+        """Return the probability of each token to be drawn from the logits that reshape() returns."""
+        if self.greedy:
+            return torch.zeros_like(reshaped).scatter(-1, reshaped.argmax(-1, keepdim=True), 1.0)
+        return reshaped.softmax(-1)
+
     def choose(self, logits: Logits, history: History | None, chances: "Draws | None") -> Int[Tensor, " rows"]:
         """Choose the next token of each row; `chances` (random numbers) may be None if the choice is deterministic."""
         return self.pick(self.reshape(logits, history), chances)
