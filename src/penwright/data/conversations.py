@@ -14,17 +14,25 @@ from penwright.data.batches import IGNORED, LENGTH_STEP, Indices, Markers, TextB
 from penwright.data.bucketing import Bucketed, Labels
 from penwright.data.cleaning import Cleaning, Rule
 from penwright.data.columns import find_column, names_in
-from penwright.data.corpus import DEFAULT_READING, Broken, Columns, Corpus, CorpusPart, ReadingOptions
+from penwright.data.corpus import DEFAULT_READING, Broken, Columns, Corpus, ReadingOptions
 from penwright.data.files import examine_text
 from penwright.data.paths import expand_archives
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.layout import ANSWER_NAMES, PROMPT_NAMES
 from penwright.data.readers.tables import Table, find_table
-from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules, open_evaluation_rows, open_rows
-from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
+from penwright.data.rows import (
+    RowKind,
+    Rows,
+    RowSource,
+    TwoSides,
+    common_rules,
+    first_side_leaks,
+    hold_out_some,
+    open_evaluation_rows,
+    open_rows,
+)
 from penwright.data.store import Column
 from penwright.errors import PenwrightError
-from penwright.text import count
 from penwright.tokenizers.chat_template import ASSISTANT, ChatTemplate, Message, Turn
 
 MOST_HELD_OUT = 500  # maximum number of held-out conversations, unless the settings give a share
@@ -78,9 +86,10 @@ def _kind(reading: ReadingOptions) -> RowKind[Conversation]:
         sources=_sources,
         rules=_rules,
         check=lambda rows, keep, reading: [],
-        hold_out=_hold_out,
-        leak_rule=_leak_rule,
-        part=partial(_part, reading.template),
+        hold_out=partial(hold_out_some, first="prompts", unit="conversation", most=MOST_HELD_OUT, least=1),
+        leak_rule=partial(first_side_leaks, "prompt"),
+        example=partial(_conversation, reading.template),
+        sides=slice(0, 2),
     )
 
 
@@ -167,34 +176,10 @@ def _rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
     return common_rules(rows, Cleaning(MOST_CHARACTERS, None, cleaning.deduplicate))
 
 
-def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
-    """Choose the conversations to hold out, by the hashes of everything before the last answer."""
-    kept, fraction = int(keep.sum()), reading.held_out
-    if len(np.unique(rows.first_hashes[keep])) < 2:
-        raise PenwrightError(
-            f"{rows.files[0].path}: all prompts are the same ({count(kept, 'conversation')}), so none can be held out; "
-            "add other prompts, or pass held-out files to --validation"
-        )
-    wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
-    return held_out_rows(rows.first_hashes, keep, max(1, round(wanted)), reading.seed)
-
-
-def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
-    """Return the rule that drops training conversations whose prompt is also held out."""
-    return "prompt is also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
-
-
-def _part(template: ChatTemplate, rows: Rows, chosen: Mask) -> CorpusPart[Conversation]:
-    """Return the chosen rows as a part of a corpus."""
-
-    def read() -> Iterator[Conversation]:
-        for before, answer in rows.read(chosen):
-            messages = (*(Message(*each) for each in json.loads(before)), Message(ASSISTANT, answer))
-            yield Conversation(messages, tuple(template.turns(messages)[0]))
-
-    n_characters = int(rows.first_sizes[chosen].sum()) + int(rows.second_sizes[chosen].sum())
-    n_bytes = int(rows.first_bytes[chosen].sum()) + int(rows.second_bytes[chosen].sum())
-    return CorpusPart(read, int(chosen.sum()), n_characters, n_bytes)
+def _conversation(template: ChatTemplate, sides: TwoSides) -> Conversation:
+    before, answer = sides
+    messages = (*(Message(*each) for each in json.loads(before)), Message(ASSISTANT, answer))
+    return Conversation(messages, tuple(template.turns(messages)[0]))
 
 
 class AnswerBatches(Bucketed[TextBatch]):

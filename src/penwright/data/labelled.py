@@ -10,7 +10,6 @@ from shlex import quote
 import numpy as np
 
 from penwright.data.class_folders import class_files, class_rows
-from penwright.data.cleaning import Rule
 from penwright.data.columns import ColumnChoice, labelled_columns, names_in
 from penwright.data.corpus import (
     BETWEEN_LABELS,
@@ -18,7 +17,6 @@ from penwright.data.corpus import (
     Broken,
     Columns,
     Corpus,
-    CorpusPart,
     LabelKind,
     Labelled,
     ReadingOptions,
@@ -43,6 +41,7 @@ from penwright.data.rows import (
     Rows,
     RowSource,
     common_rules,
+    first_side_leaks,
     group_hashes,
     open_evaluation_rows,
     open_rows,
@@ -251,21 +250,6 @@ def _without_lost_labels(rows: Rows, keep: Mask, chosen: Mask) -> Mask:
     return chosen & ~np.isin(rows.first_hashes, rows.first_hashes[lost])
 
 
-def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
-    """Return the rule that drops training rows whose text is also held out."""
-    return "text is also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
-
-
-def _part(rows: Rows, chosen: Mask) -> CorpusPart[Labelled]:
-    """Return the chosen rows as a part of a corpus."""
-
-    def read() -> Iterator[Labelled]:
-        return map(Labelled._make, rows.read(chosen))
-
-    n_characters, n_bytes = int(rows.first_sizes[chosen].sum()), int(rows.first_bytes[chosen].sum())
-    return CorpusPart(read, int(chosen.sum()), n_characters, n_bytes)
-
-
 LABELLED = RowKind(
     name="labelled, each class alike",
     unit="labelled text",
@@ -274,6 +258,7 @@ LABELLED = RowKind(
     rules=common_rules,
     check=_check_rows,
     hold_out=_hold_out,
-    leak_rule=_leak_rule,
-    part=_part,
+    leak_rule=partial(first_side_leaks, "text"),
+    example=Labelled._make,
+    sides=slice(0, 1),
 )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from penwright.data.cleaning import Cleaning, Rule
 from penwright.data.columns import names_in, pair_columns
-from penwright.data.corpus import DEFAULT_READING, Columns, Corpus, CorpusPart, Pair, ReadingOptions
+from penwright.data.corpus import DEFAULT_READING, Columns, Corpus, Pair, ReadingOptions
 from penwright.data.files import SourceFile, examine_text
 from penwright.data.paths import expand_archives, suffix_of
 from penwright.data.readers.bilingual import (
@@ -23,8 +23,17 @@ from penwright.data.readers.bilingual import (
 )
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.tables import Table, find_table, select
-from penwright.data.rows import SHORT, RowKind, Rows, RowSource, common_rules, open_evaluation_rows, open_rows
-from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
+from penwright.data.rows import (
+    SHORT,
+    RowKind,
+    Rows,
+    RowSource,
+    common_rules,
+    hold_out_some,
+    open_evaluation_rows,
+    open_rows,
+)
+from penwright.data.splits import Mask
 from penwright.errors import PenwrightError
 from penwright.languages import languages_between, side_name, side_names
 from penwright.text import count
@@ -182,18 +191,6 @@ def _rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
     return [*rules, (f"one side more than {ratio:g} times as long as the other", lopsided)]
 
 
-def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
-    """Choose the pairs to hold out, by the hashes of their sources."""
-    kept, fraction = int(keep.sum()), reading.held_out
-    if len(np.unique(rows.first_hashes[keep])) < 2:
-        raise PenwrightError(
-            f"{rows.files[0].path}: all source sentences are the same ({count(kept, 'pair')}), so none can be "
-            "held out; add other sources, or pass held-out files to --validation"
-        )
-    wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
-    return held_out_rows(rows.first_hashes, keep, round(wanted), reading.seed)
-
-
 def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
     """Return the rule that drops training pairs whose source or target is also held out."""
 
@@ -209,16 +206,6 @@ def _identical_sides(rows: Rows, keep: Mask, _: ReadingOptions) -> list[str]:
     """Return a note on pairs with identical sides."""
     same = int((keep & (rows.first_hashes == rows.second_hashes)).sum())
     return [f"{count(same, 'pair')} with identical source and target"] if same else []
-
-
-def _part(rows: Rows, chosen: Mask) -> CorpusPart[Pair]:
-    """Return the chosen rows as a part of a corpus."""
-
-    def read() -> Iterator[Pair]:
-        return map(Pair._make, rows.read(chosen))
-
-    n_characters, n_bytes = int(rows.second_sizes[chosen].sum()), int(rows.second_bytes[chosen].sum())
-    return CorpusPart(read, int(chosen.sum()), n_characters, n_bytes)
 
 
 def look_like_translations(first: SourceFile, second: SourceFile) -> bool:
@@ -294,7 +281,8 @@ PAIRS = RowKind(
     sources=_sources,
     rules=_rules,
     check=_identical_sides,
-    hold_out=_hold_out,
+    hold_out=partial(hold_out_some, first="source sentences", unit="pair", most=MOST_HELD_OUT),
     leak_rule=_leak_rule,
-    part=_part,
+    example=Pair._make,
+    sides=slice(1, 2),
 )

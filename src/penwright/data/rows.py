@@ -35,7 +35,7 @@ from penwright.data.corpus import (
     only_held_out,
     with_training_columns,
 )
-from penwright.data.splits import Hashes, Mask
+from penwright.data.splits import DEFAULT_FRACTION, Hashes, Mask, held_out_rows
 from penwright.errors import PenwrightError
 from penwright.text import count
 
@@ -151,7 +151,33 @@ class RowKind(Generic[Example]):
     check: Callable[[Rows, Mask, ReadingOptions], list[str]]  # returns notes on the kept rows, or raises PenwrightError
     hold_out: Callable[[Rows, Mask, ReadingOptions], Mask]  # selects the held-out rows among the kept rows
     leak_rule: Callable[[Rows, Rows, Mask], Rule]  # returns the rule that drops leaked training rows
-    part: Callable[[Rows, Mask], CorpusPart[Example]]
+    example: Callable[[TwoSides], Example]  # makes an example of the two sides of a row
+    sides: slice  # the sides whose characters and bytes are counted
+
+    def part(self, rows: Rows, chosen: Mask) -> CorpusPart[Example]:
+        """Return the chosen rows as a part of a corpus."""
+        sizes, n_bytes = (rows.first_sizes, rows.second_sizes), (rows.first_bytes, rows.second_bytes)
+        counts = (sum(int(side[chosen].sum()) for side in each[self.sides]) for each in (sizes, n_bytes))
+        return CorpusPart(lambda: map(self.example, rows.read(chosen)), int(chosen.sum()), *counts)
+
+
+def hold_out_some(
+    rows: Rows, keep: Mask, reading: ReadingOptions, *, first: str, unit: str, most: int, least: int = 0
+) -> Mask:
+    """Choose the rows to hold out, by the hashes of their first sides, which `first` names in the plural."""
+    kept, fraction = int(keep.sum()), reading.held_out
+    if len(np.unique(rows.first_hashes[keep])) < 2:
+        raise PenwrightError(
+            f"{rows.files[0].path}: all {first} are the same ({count(kept, unit)}), so none can be held out; "
+            f"add other {first}, or pass held-out files to --validation"
+        )
+    wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, most)
+    return held_out_rows(rows.first_hashes, keep, max(least, round(wanted)), reading.seed)
+
+
+def first_side_leaks(name: str, rows: Rows, where: Rows, chosen: Mask) -> Rule:
+    """Return the rule that drops training rows whose first side, called `name`, is also held out."""
+    return f"{name} is also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
 
 
 def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Corpus[Example]:
