@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, Union
 
+from pydantic import PositiveInt
+
 from penwright.config import Recipe
 from penwright.languages import Languages, requested_languages
 from penwright.model import Model
@@ -25,11 +27,11 @@ Application: TypeAlias = Union[
 
 @dataclass(frozen=True)
 class ModelCard:
-    """Facts about the training data of a model that are needed for inference."""
+    """Facts about the training data of a model that are needed for inference, as in the corpus.json of a run."""
 
     labels: tuple[str, ...] = ()
-    max_source_tokens: int | None = None  # length of the longest training source in tokens, end token included
-    languages: Languages | None = None  # source and target language, if known
+    max_source_tokens: PositiveInt | None = None  # length of the longest training source in tokens, end token included
+    languages: Languages | None = None  # source and target language, if known; missing in older runs
     new_terms: tuple[
         tuple[str, tuple[str, ...]], ...
     ] = ()  # dictionary terms that occur in no training sentence, with their translations

@@ -14,7 +14,6 @@ from penwright.config import Precision, Recipe
 from penwright.decoding.engine import are_steps_kept
 from penwright.devices import keep_freed_memory, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
-from penwright.languages import Languages
 from penwright.model import EncoderOnly, Model, make_model
 from penwright.model.attention import disable_cudnn_attention
 from penwright.model.fused import fuse
@@ -105,15 +104,6 @@ class CorpusFile(BaseModel):
     sha256: str
 
 
-class CardRecord(BaseModel):
-    """The entry in corpus.json for the labels, the maximum source length and the languages of a model."""
-
-    labels: tuple[str, ...] = ()
-    max_source_tokens: PositiveInt | None = None
-    languages: Languages | None = None  # source and target language; missing in older runs
-    new_terms: tuple[tuple[str, tuple[str, ...]], ...] = ()
-
-
 class Origin(BaseModel):
     """The origin of an imported model, as stored in corpus.json."""
 
@@ -131,7 +121,7 @@ class CorpusRecord(BaseModel):
 
     fingerprint: str
     files: list[CorpusFile]
-    card: CardRecord
+    card: ModelCard
     trained_from: str | None = None  # folder in which the run was trained; missing in older runs
     columns: dict[str, tuple[tuple[str, PositiveInt], ...]] = {}  # columns by role, such as "source"; not in older runs
     imported: Origin | None = None  # origin of the model or of its base, if imported
@@ -213,8 +203,7 @@ def open_run(folder: str | Path) -> OpenedRun:
         raise PenwrightError(f"{home} has no checkpoint {folder.name}. Available: {there}")
     run = Run.open(home if checkpoint else folder)
     run.warn_of_edits()
-    card = ModelCard(**dict(corpus_record(run).card))
-    return OpenedRun(run, run.recipe, Tokenizer.load(run.tokenizer_path), card, checkpoint)
+    return OpenedRun(run, run.recipe, Tokenizer.load(run.tokenizer_path), corpus_record(run).card, checkpoint)
 
 
 def load(
