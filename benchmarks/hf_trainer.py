@@ -133,13 +133,14 @@ def classifier(train: Path, dev: Path, test: Path, settings: dict[str, Any]) -> 
 
 
 def lora(text: Path, gguf: Path, adapter: Path, settings: dict[str, Any]) -> None:
-    """Train a LoRA adapter for `seconds` in this process; the learning rate falls to zero by the clock.
+    """Train a LoRA adapter for `seconds` in this process, with one thread; the learning rate falls to 0 by the clock.
 
     The text is cut into adjacent windows without padding, shuffled in each epoch. The base model is in bfloat16.
     """
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    torch.set_num_threads(1)
     context, seconds = settings["context"], settings["seconds"]
     source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
     tokens = AutoTokenizer.from_pretrained(**source)(text.read_text(encoding="utf-8"), return_tensors="pt").input_ids[0]

@@ -13,7 +13,9 @@ from penwright.model import Model
 from penwright.model.quantised import Int8Linear
 from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 
-CHUNK = {"cpu": 2**21, "cuda": 2**27}  # logits per chunk; on a CPU, a chunk fits in the cache (benchmarks/LOG.md)
+# Logits per chunk, and minimum number of targets per chunk. On a CPU, chunks fit in the cache, unless the vocabulary is
+# large: with fewer targets, reading the output matrix takes longer than multiplying by it (benchmarks/LOG.md).
+CHUNK, FEWEST_TARGETS = {"cpu": 2**21, "cuda": 2**27}, 128
 
 
 class Teachers(NamedTuple):
@@ -176,7 +178,7 @@ class _VocabularyLoss(torch.autograd.Function):
     ) -> Tensor:
         """Return the summed loss, and save the gradients of hidden states, weight and bias."""
         with torch.autocast(hidden.device.type, enabled=False):
-            chunk = max(1, CHUNK.get(hidden.device.type, CHUNK["cuda"]) // len(weight))
+            chunk = max(FEWEST_TARGETS, CHUNK.get(hidden.device.type, CHUNK["cuda"]) // len(weight))
             matrix, loss = (
                 weight.to(dtype),
                 hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32)),

@@ -18,6 +18,7 @@ from penwright.generation.generator import Generator
 from penwright.model import Model
 from penwright.model.quantised import Int8Linear
 from penwright.run.folder import Run
+from penwright.tasks import RunContext
 from penwright.translation.translator import Translator
 from penwright.workflows import background, optimize, train
 from penwright.workflows.evaluate import evaluate, evaluation_context, open_corpus_of
@@ -120,6 +121,9 @@ def test_a_large_model_is_measured_on_fewer_tokens(runs: Path, tmp_path: Path, m
         monkeypatch.setattr(optimize, "MEDIUM", medium)
         assert optimize.choose_precision(opened_run.run, context)
     assert n_targets[0] == n_targets[1] < n_targets[2] == n_targets[3]  # both precisions on the same tokens
+    monkeypatch.setattr(RunContext, "is_slow", True)
+    assert not optimize.choose_precision(opened_run.run, context)  # imported language models stay in float32
+    assert len(n_targets) == 4
 
 
 def test_small_models_decode_in_float32(runs: Path) -> None:

@@ -111,7 +111,7 @@ def plain_attention(
 
     Causal attention of many targets is computed in blocks of targets; each block skips the sources that come after it.
     """
-    values = repeat_kv(values, queries)
+    keys, values = repeat_kv(keys, queries), repeat_kv(values, queries)
     if not _in_blocks(queries, mask):
         return F.dropout(attention_weights(queries, keys, mask), dropout) @ values
     ends = [min(start + CAUSAL_BLOCK, queries.shape[2]) for start in range(0, queries.shape[2], CAUSAL_BLOCK)]

@@ -29,7 +29,7 @@ class LoraLinear(nn.Linear):
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:  # noqa: D102 - as in nn.Linear
         if torch.is_autocast_enabled(x.device.type):  # convert x once, for both the weight and lora_A
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        return super().forward(x) + F.linear(F.linear(x, self.lora_A), self.lora_B) * self.scale
+        return super().forward(x) + F.linear(F.linear(x, self.lora_A) * self.scale, self.lora_B)
 
 
 def add_lora(model: nn.Module, settings: LoraSettings, head: Sequence[str] = ()) -> None:

@@ -20,6 +20,7 @@ from penwright.evaluation.classification import Bin, Calibration
 from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.tuning import Tuning, apply_trial, tune
 from penwright.model import EncoderOnly, Model
+from penwright.model.transformer import DecoderOnly
 from penwright.native import toolchain
 from penwright.run.folder import Run
 from penwright.storage import require_writable_cache
@@ -102,10 +103,12 @@ def choose_precision(run: Run, context: RunContext) -> str:
 
     The description is "" if there is nothing to choose.
 
-    Int8 is chosen if the nats per token on a part of the held-out text rise by at most MAX_LOSS_INCREASE.
+    Int8 is chosen if the nats per token on a part of the held-out text rise by at most MAX_LOSS_INCREASE. An imported
+    language model stays in float32: int8 raised the loss too much, and measuring it takes long (benchmarks/LOG.md).
     """
     wanted = expected_precision(context.model, context.device)
-    if wanted == "float32" or context.held_out is None or isinstance(context.model, EncoderOnly):
+    is_kept = context.is_slow and isinstance(context.model, DecoderOnly)
+    if wanted == "float32" or context.held_out is None or isinstance(context.model, EncoderOnly) or is_kept:
         return ""
     opened_run, nats = open_run(run.folder), dict[Precision, float]()
     n_targets = MEASURED_TARGETS if n_decoder_parameters(context.model) <= MEDIUM else FEW_TARGETS

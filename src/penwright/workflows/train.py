@@ -248,7 +248,8 @@ def fit(
         for score in dict.fromkeys([start[0], start[-1]]) if not context.is_trained else ():
             to_beat = [*to_beat, score._replace(note=note)]
             notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({note})")
-    is_long = (context.recipe.training.minutes or 0) >= WORTH_COMPILING and context.recipe.task != "classify"
+    can_wait = context.recipe.task == "classify" or context.is_slow  # imported models take minutes to compile
+    is_long = (context.recipe.training.minutes or 0) >= WORTH_COMPILING and not can_wait
     n_threads = trainer.machine.decoding_threads or torch.get_num_threads()
     with with_threads(n_threads):  # compiled code depends on the number of threads
         if is_long and compile_in_background(run, expected_precision(context.model, context.device)):
