@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Container, Iterator, Mapping
 from io import BufferedIOBase
 from pathlib import Path, PurePosixPath
+from typing import Generic, TypeVar
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element, ParseError, XMLParser, fromstring
 
@@ -27,6 +28,7 @@ MOST_XML = 256 << 20  # maximum size of an XML part of a document, in bytes
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 T = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
+Item = TypeVar("Item")
 COMPATIBILITY = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 WORD_PARTS = ("word/document.xml", "word/footnotes.xml", "word/endnotes.xml")
 WORD_SIGNS = {f"{W}tab": "\t", f"{W}br": "\n", f"{W}cr": "\n", f"{W}noBreakHyphen": "-"}
@@ -118,7 +120,7 @@ def docx_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
         for part in WORD_PARTS:
             if part in opened.namelist():
                 paragraphs = _Paragraphs({f"{W}p"}, WORD_SIGNS, WORD_SKIPPED, text_in=f"{W}t")
-                yield from _parse(opened, part, name, paragraphs)
+                yield from parse_xml(opened, part, name, paragraphs)
 
 
 def odt_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
@@ -126,7 +128,7 @@ def odt_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
     with open_zip(file, name) as opened:
         if "content.xml" in opened.namelist() and b"encryption-data" in _read(opened, "META-INF/manifest.xml", name):
             raise PenwrightError(f"{name} is protected by a password. Save it without one")
-        yield from _parse(opened, "content.xml", name, _Paragraphs({f"{T}p", f"{T}h"}, ODT_SIGNS, ODT_SKIPPED))
+        yield from parse_xml(opened, "content.xml", name, _Paragraphs({f"{T}p", f"{T}h"}, ODT_SIGNS, ODT_SKIPPED))
 
 
 def epub_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
@@ -140,22 +142,29 @@ def epub_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
             yield from html_lines(decode_markup(_read(opened, part, name)))
 
 
-class _Paragraphs:
+class XmlTarget(Generic[Item]):
+    """A parser target that collects items from the XML of an office document."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []  # finished items that have not been fetched yet
+
+    def doctype(self, name: str, public: str | None, system: str | None) -> None:
+        """Refuse a DTD: office programs write none, and the entities in a DTD could expand without limit."""
+        raise ParseError("the XML has a DTD")
+
+
+class _Paragraphs(XmlTarget[str]):
     """A parser target that collects the text of paragraphs. A nested paragraph follows the one that contains it."""
 
     def __init__(
         self, paragraphs: Container[str], signs: Mapping[str, str], skipped: Container[str], text_in: str | None = None
     ) -> None:
+        super().__init__()
         self.paragraphs, self.signs, self.skipped, self.text_in = paragraphs, signs, skipped, text_in
-        self.lines: list[str] = []  # finished lines that have not been fetched yet
         self.open: list[list[str]] = []  # the open paragraphs, innermost last
         self.inside: list[list[str]] = []  # the outermost open paragraph, then those inside it, in reading order
         self.n_skipped = 0  # number of open elements whose text is left out
         self.is_text = text_in is None
-
-    def doctype(self, name: str, public: str | None, system: str | None) -> None:
-        """Refuse a DTD: office programs write none, and the entities in a DTD could expand without limit."""
-        raise ParseError("the XML has a DTD")
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         """Begin a paragraph, or add the character that the element represents."""
@@ -185,22 +194,23 @@ class _Paragraphs:
         elif tag in self.paragraphs:
             self.open.pop()
             if not self.open:
-                self.lines += [line for parts in self.inside for line in "".join(parts).split("\n")]
+                self.items += [line for parts in self.inside for line in "".join(parts).split("\n")]
                 self.inside = []
 
 
-def _parse(opened: zipfile.ZipFile, part: str, name: str, paragraphs: _Paragraphs) -> Iterator[str]:
-    parser = XMLParser(target=paragraphs)
+def parse_xml(opened: zipfile.ZipFile, part: str, name: str, target: XmlTarget[Item]) -> Iterator[Item]:
+    """Yield the items that `target` finds in a part of a document. Raises PenwrightError if the part is damaged."""
+    parser = XMLParser(target=target)
     try:
         with opened.open(part) as stream:
             while block := stream.read(BLOCK):
                 parser.feed(block)
-                yield from paragraphs.lines
-                paragraphs.lines = []
+                yield from target.items
+                target.items = []
         parser.close()
     except (ParseError, KeyError, RuntimeError, *DAMAGE) as error:
         raise _damaged(name, part, error) from None
-    yield from paragraphs.lines
+    yield from target.items
 
 
 def _read(opened: zipfile.ZipFile, part: str, name: str) -> bytes:
@@ -221,7 +231,10 @@ def _read(opened: zipfile.ZipFile, part: str, name: str) -> bytes:
 
 
 def _damaged(name: str, part: str, error: Exception) -> PenwrightError:
-    return PenwrightError(f"{name} is damaged: {part} cannot be read ({error}). Save or download it again")
+    return PenwrightError(
+        f"{name} is damaged or protected by a password: {part} cannot be read ({error}). "
+        "Save or download it again, without a password"
+    )
 
 
 def _reading_order(opened: zipfile.ZipFile, name: str) -> list[str]:

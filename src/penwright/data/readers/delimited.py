@@ -196,13 +196,10 @@ def _lenient_patterns(mark: str, dialect: Dialect) -> list[str]:
 
 
 @dataclass(frozen=True)
-class LabelledLines:
-    """A file of labelled lines, as a table with the columns `label` and `text`."""
+class FileTable:
+    """The file of a table, which also names the table."""
 
     file: SourceFile
-    parse: Parse
-    form: str  # description, such as "lines begin with a label and a comma"
-    columns: tuple[str, ...] = ("label", "text")
 
     @property
     def name(self) -> str:
@@ -213,6 +210,15 @@ class LabelledLines:
     def files(self) -> tuple[SourceFile, ...]:
         """The only file of the table, as a tuple."""
         return (self.file,)
+
+
+@dataclass(frozen=True)
+class LabelledLines(FileTable):
+    """A file of labelled lines, as a table with the columns `label` and `text`."""
+
+    parse: Parse
+    form: str  # description, such as "lines begin with a label and a comma"
+    columns: tuple[str, ...] = ("label", "text")
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
         """Yield the given columns (counted from 0) of every line.

@@ -2,17 +2,14 @@
 
 import json
 import warnings
-import zipfile
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from io import BufferedIOBase
 from typing import Any
-from xml.etree.ElementTree import ParseError, XMLParser
 
-from penwright.data.readers.archives import DAMAGE, open_zip
+from penwright.data.readers.archives import XmlTarget, open_zip, parse_xml
 from penwright.errors import PenwrightError, import_extra
 
-BLOCK = 1 << 18
 MOST_REPEATED = 1000  # maximum number of repetitions of a cell or row in an OpenDocument spreadsheet
 TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
 OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
@@ -23,7 +20,7 @@ Cells = list[str]
 def sheet_lines(file: BufferedIOBase, name: str, format_name: str) -> Iterator[str]:
     """Yield the rows of the first sheet with content as JSON lists of strings, then a line with all sheet names."""
     with open_zip(file, name) as opened:
-        rows = _xlsx_rows(file, name) if format_name == "xlsx" else _ods_rows(opened, name)
+        rows = _xlsx_rows(file, name) if format_name == "xlsx" else parse_xml(opened, "content.xml", name, _Sheets())
         sheets: list[str] = []
         for sheet, row in rows:
             if row and sheet not in sheets:
@@ -86,21 +83,17 @@ def _trimmed(cells: Cells) -> Cells:
     return cells[:last]
 
 
-class _Sheets:
+class _Sheets(XmlTarget[tuple[str, Cells]]):
     """A parser target that collects the rows of all sheets in an OpenDocument spreadsheet."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[str, Cells]] = []  # finished rows that have not been fetched yet
+        super().__init__()
         self.sheet = ""
         self.cells: Cells = []
         self.cell: list[str] = []
         self.value: str | None = None
         self.depth = 0  # number of open paragraphs
         self.times = {"row": 1, "column": 1}
-
-    def doctype(self, name: str, public: str | None, system: str | None) -> None:
-        """Refuse a DTD: office programs write none, and the entities in a DTD could expand without limit."""
-        raise ParseError("the XML has a DTD")
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         """Begin a sheet, row, cell, or paragraph of a cell."""
@@ -133,27 +126,10 @@ class _Sheets:
                 self.cell = []
             case "table-row":
                 cells = _trimmed(self.cells)
-                self.rows += [(self.sheet, cells)] * (min(self.times["row"], MOST_REPEATED) if cells else 1)
+                self.items += [(self.sheet, cells)] * (min(self.times["row"], MOST_REPEATED) if cells else 1)
 
 
 def _repetitions(attributes: Mapping[str, str], which: str) -> int:
     """Return how many times a cell or row is repeated. `which` is "columns" or "rows"."""
     number = attributes.get(f"{TABLE}number-{which}-repeated", "1")
     return int(number) if number.isdecimal() and len(number) < 10 else 1
-
-
-def _ods_rows(opened: zipfile.ZipFile, name: str) -> Iterator[tuple[str, Cells]]:
-    sheets = _Sheets()
-    parser = XMLParser(target=sheets)
-    try:
-        with opened.open("content.xml") as stream:
-            while block := stream.read(BLOCK):
-                parser.feed(block)
-                yield from sheets.rows
-                sheets.rows = []
-        parser.close()
-    except (ParseError, KeyError, RuntimeError, *DAMAGE) as error:
-        raise PenwrightError(
-            f"{name} is damaged or protected by a password ({error}). Save it again without a password"
-        ) from None
-    yield from sheets.rows

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from penwright.data.corpus import Broken, Row
 from penwright.data.files import SourceFile
 from penwright.data.paths import suffix_of
-from penwright.data.readers.delimited import MOST_LINES, SEPARATOR_LINE, Dialect, read_cells
+from penwright.data.readers.delimited import MOST_LINES, SEPARATOR_LINE, Dialect, FileTable, read_cells
 from penwright.data.readers.layout import SAMPLE, TEXT_NAMES, find_dialect, find_header, is_tabbed
 from penwright.data.readers.records import json_table, parquet_table
 from penwright.data.readers.spreadsheets import sheet_rows
@@ -109,10 +109,9 @@ def select(table: Table, first: Sequence[int], second: int, between: str = " ") 
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(FileTable):
     """A table whose rows are lists of cells. Its columns are named by the header, or numbered from 1."""
 
-    file: SourceFile
     read: ReadCells
     columns: tuple[str, ...]
     header: tuple[str, ...] | None = None
@@ -120,16 +119,6 @@ class Grid:
     fewest: int = 1  # minimum number of cells in a complete row; empty cells at the end may be missing
     unit: str = "row"
     n_skipped: int = 0  # number of lines before the first row
-
-    @property
-    def name(self) -> str:
-        """The path of the file."""
-        return self.file.path
-
-    @property
-    def files(self) -> tuple[SourceFile, ...]:
-        """The only file of the table, as a tuple."""
-        return (self.file,)
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
         """Yield the given columns (counted from 0) of every row, or the reason why a row is broken."""
