@@ -14,7 +14,7 @@ from penwright.config import DecodingSettings, Task
 from penwright.errors import PenwrightWarning, UsageError
 from penwright.inspection import Inspector, as_record
 from penwright.inspection.embeddings import cosines, nearest, plane
-from penwright.inspection.tokens import tokens_of
+from penwright.inspection.forward_pass import tokens_of
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
 from penwright.tokenizers.training import train_tokenizer

@@ -14,14 +14,13 @@ from penwright.inspection.arithmetic import HeadArithmetic
 from penwright.inspection.attention_maps import Alignment, Rollout
 from penwright.inspection.beams import Beams
 from penwright.inspection.embeddings import Neighbours
+from penwright.inspection.forward_pass import Token
 from penwright.inspection.gradients import Attribution
-from penwright.inspection.lens import Lens
-from penwright.inspection.logit_attribution import LogitAttribution, readable_part
+from penwright.inspection.logit_attribution import Lens, LogitAttribution, readable_part
 from penwright.inspection.model_map import ModelMap
 from penwright.inspection.patching import Patching
 from penwright.inspection.paths import Paths
 from penwright.inspection.token_scores import TokenScores
-from penwright.inspection.tokens import Token
 from penwright.text import count
 
 MAX_SURPRISE = 8  # surprisal in nats at which the shade is darkest (a probability of about 1 in 3,000)

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from penwright.decoding.batches import diverged
 from penwright.inspection.attention_maps import Head, all_heads, place_of
-from penwright.inspection.forward_pass import ForwardPass, PartName, scores
-from penwright.inspection.tokens import Token
+from penwright.inspection.forward_pass import ForwardPass, PartName, Token, scores
 from penwright.model import Model, evaluating
 from penwright.model.attention import Kernel, KernelMask, swap_kernels
 from penwright.model.transformer import EncoderOnly

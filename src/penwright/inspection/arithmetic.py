@@ -14,8 +14,7 @@ from torch import Tensor
 
 from penwright.errors import UsageError
 from penwright.inspection.attention_maps import Head, attentions
-from penwright.inspection.forward_pass import ForwardPass, PartName, scores
-from penwright.inspection.tokens import Token
+from penwright.inspection.forward_pass import ForwardPass, PartName, Token, scores
 from penwright.model import Model, evaluating
 from penwright.model.attention import Kernel, KernelMask, swap_kernels
 

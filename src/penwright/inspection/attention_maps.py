@@ -12,8 +12,7 @@ from jaxtyping import Float, Float32, Float64, UInt8
 from torch import Tensor
 
 from penwright.errors import UsageError
-from penwright.inspection.forward_pass import ForwardPass, PartName, scores
-from penwright.inspection.tokens import Token
+from penwright.inspection.forward_pass import ForwardPass, PartName, Token, scores
 from penwright.model import Model, evaluating
 from penwright.model.attention import Attention
 from penwright.model.attention_kernels import record_attention

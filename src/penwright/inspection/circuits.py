@@ -9,13 +9,20 @@ import numpy as np
 from penwright.classification.classifier import Classifier
 from penwright.errors import UsageError
 from penwright.generation.generator import Generator
-from penwright.inspection.forward_pass import ForwardPass
+from penwright.inspection.forward_pass import (
+    ForwardPass,
+    Token,
+    readable,
+    special_ids,
+    special_token,
+    tokens_of,
+    vocabulary,
+)
 from penwright.inspection.gradients import AttributionTarget, likeliest_outcome
 from penwright.inspection.logit_attribution import LogitAttribution, logit_attribution
 from penwright.inspection.model_map import ModelMap, PlaceDetail, model_map, place_detail
 from penwright.inspection.patching import Patching, PatchKind, patching, preferences
 from penwright.inspection.paths import Paths, paths
-from penwright.inspection.tokens import Token, readable, special_ids, special_token, tokens_of, vocabulary
 from penwright.model import Model
 from penwright.model.transformer import EncoderOnly
 from penwright.tokenizers import Tokenizer

@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 
 from penwright.errors import UsageError
-from penwright.inspection.forward_pass import Side, embedding_of
-from penwright.inspection.tokens import special_ids, vocabulary
+from penwright.inspection.forward_pass import Side, embedding_of, special_ids, vocabulary
 from penwright.model import Model
 from penwright.model.embedding import Embedding, Learned, Rotary, rotary_positions
 from penwright.tokenizers import Tokenizer

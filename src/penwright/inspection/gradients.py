@@ -21,8 +21,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from penwright.errors import UsageError
-from penwright.inspection.forward_pass import ForwardPass, embeddings, scores
-from penwright.inspection.tokens import Token
+from penwright.inspection.forward_pass import ForwardPass, Token, embeddings, scores
 from penwright.model import Model, evaluating
 from penwright.model.embedding import Embedding
 

@@ -41,7 +41,7 @@ from penwright.inspection.gradients import (
     likeliest_outcome,
 )
 from penwright.inspection.head_statistics import HeadStatistics, head_statistics, joined
-from penwright.inspection.lens import Lens, logit_lens
+from penwright.inspection.logit_attribution import Lens, logit_lens
 from penwright.inspection.token_scores import (
     LossByPosition,
     TokenScores,

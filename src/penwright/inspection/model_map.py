@@ -14,10 +14,9 @@ from jaxtyping import Float32, Float64
 from torch import Tensor
 
 from penwright.errors import UsageError
-from penwright.inspection.forward_pass import ForwardPass, PartName, TopPredictions, top_predictions
-from penwright.inspection.lens import read_out
+from penwright.inspection.forward_pass import ForwardPass, PartName, Token, TopPredictions, top_predictions
+from penwright.inspection.logit_attribution import read_out
 from penwright.inspection.recording import Kind, Recording, StackName, StackRecord, SublayerRecord, record
-from penwright.inspection.tokens import Token
 from penwright.model import Model, evaluating
 from penwright.model.transformer import EncoderOnly
 

@@ -17,11 +17,10 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from penwright.errors import UsageError
-from penwright.inspection.forward_pass import ForwardPass, PartName, scores
+from penwright.inspection.forward_pass import ForwardPass, PartName, Token, scores
 from penwright.inspection.gradients import AttributionTarget
 from penwright.inspection.logit_attribution import LONGEST, readable_part
 from penwright.inspection.recording import Kind, Recording, SublayerRecord, record
-from penwright.inspection.tokens import Token
 from penwright.model import Model, evaluating
 from penwright.model.attention import Kernel, KernelMask, swap_kernels
 from penwright.views.ink import label

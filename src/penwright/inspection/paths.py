@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from penwright.inspection.forward_pass import ForwardPass, embeddings, scores
 from penwright.inspection.gradients import AttributionTarget
-from penwright.inspection.lens import read_out
-from penwright.inspection.logit_attribution import BIASES, LONGEST, readable_part, walk
+from penwright.inspection.logit_attribution import BIASES, LONGEST, read_out, readable_part, walk
 from penwright.inspection.recording import Recording, StackRecord, SublayerRecord, record
 from penwright.model import Model, evaluating
 from penwright.model.attention import Attention, Kernel, KernelMask, repeat_kv, swap_kernels

@@ -12,13 +12,13 @@ from torch import Tensor
 from penwright.decoding.batches import newest_half
 from penwright.inspection.forward_pass import (
     ForwardPass,
+    Token,
     TopPredictions,
     ranks,
     require_token_model,
     scores,
     top_predictions,
 )
-from penwright.inspection.tokens import Token
 from penwright.model import Model, evaluating
 from penwright.model.transformer import DecoderOnly
 

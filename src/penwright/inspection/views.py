@@ -17,16 +17,14 @@ from penwright.inspection.attention_maps import Alignment, AttentionMaps, Attent
 from penwright.inspection.beams import Beams
 from penwright.inspection.comparison import Comparison, HeadComparison
 from penwright.inspection.embeddings import EmbeddingMap, Neighbours, PositionalSimilarity
-from penwright.inspection.forward_pass import TopPredictions
+from penwright.inspection.forward_pass import Token, TopPredictions
 from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics, head_statistics
-from penwright.inspection.lens import Lens
-from penwright.inspection.logit_attribution import LONGEST, LogitAttribution, readable_part
+from penwright.inspection.logit_attribution import LONGEST, Lens, LogitAttribution, readable_part
 from penwright.inspection.model_map import ModelMap, PlaceDetail
 from penwright.inspection.patching import Patching
 from penwright.inspection.paths import Paths
 from penwright.inspection.token_scores import LossByPosition, TokenScores
-from penwright.inspection.tokens import Token
 from penwright.views import View
 from penwright.views.ink import label
 from penwright.views.packing import as_table

@@ -13,9 +13,8 @@ from penwright.config import DecodingSettings
 from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import UsageError
 from penwright.inspection import Inspector
-from penwright.inspection.forward_pass import ForwardPass
+from penwright.inspection.forward_pass import ForwardPass, Token, special_token
 from penwright.inspection.token_scores import TokenScores, token_scores_in_steps
-from penwright.inspection.tokens import Token, special_token
 from penwright.serving.completion_fields import (
     CompletionAnswer,
     CompletionChoice,

@@ -20,8 +20,8 @@ from penwright.decoding.constraints.expressions import never_end
 from penwright.decoding.requests import MAX_NEW_TOKENS, Request, TokenUpdate, plan_of
 from penwright.decoding.sampling.logits_process import History
 from penwright.errors import PenwrightError, UsageError
+from penwright.inspection.forward_pass import readable
 from penwright.inspection.token_scores import TokenScores
-from penwright.inspection.tokens import readable
 from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge, status_and_message
 from penwright.serving.fields import (
     Limits,

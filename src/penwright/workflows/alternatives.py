@@ -12,7 +12,7 @@ from penwright.config import ModelSettings, validate
 from penwright.data.corpus import Document
 from penwright.data.readers.tables import find_table
 from penwright.errors import PenwrightError
-from penwright.inspection.tokens import tokens_of
+from penwright.inspection.forward_pass import tokens_of
 from penwright.model.size import size_of
 from penwright.run.folder import RECIPE, Run
 from penwright.tasks import TASKS
