@@ -6,28 +6,24 @@ tokens, since an activation is copied to the same position.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float64
-from torch import Tensor, nn
+from torch import Tensor
 
 from penwright.errors import UsageError
 from penwright.inspection.forward_pass import ForwardPass, PartName, Token, scores
 from penwright.inspection.gradients import AttributionTarget
 from penwright.inspection.logit_attribution import LONGEST, readable_part
-from penwright.inspection.recording import Kind, Recording, SublayerRecord, record
+from penwright.inspection.recording import Edit, Kind, Recording, SublayerRecord, edited_logits, record
 from penwright.model import Model, evaluating
-from penwright.model.attention import Kernel, KernelMask, swap_kernels
 from penwright.views.ink import label
 
 PatchKind = Literal["residual", "attention", "feed_forward", "heads"]
 PATCH_KINDS: tuple[PatchKind, ...] = ("residual", "attention", "feed_forward", "heads")
-BATCH_TOKENS = 2048  # maximum number of tokens per batch
 SMALLEST = 1e-9  # two preferences count as equal if they differ by less than this, because of rounding errors
 
 
@@ -74,14 +70,6 @@ class Patching:
         return self.explanation
 
 
-class _Patch(NamedTuple):
-    """A place in the model whose activation is replaced, and the positions at which it is replaced."""
-
-    place: SublayerRecord
-    head: int | None
-    positions: list[int]
-
-
 def patching(
     model: Model,
     texts: tuple[ForwardPass, ForwardPass],
@@ -106,9 +94,8 @@ def patching(
         tokens, others = (each.sides(part)[0] for each in texts)
         chosen = _positions(positions, len(tokens))
         patches = [patch for place in places for patch in _patches(place, kind, chosen)]
-        values = np.concatenate(
-            [_difference(each, objective) for each in _patched_logits(model, other, kind, patches, len(tokens))]
-        )
+        patched = edited_logits(model, other, patches, len(tokens))
+        values = np.concatenate([_difference(each, objective) for each in patched])
         found.append(
             Patching(
                 kind,
@@ -127,11 +114,14 @@ def patching(
     return tuple(found)
 
 
-def _patches(place: SublayerRecord, kind: PatchKind, positions: list[int]) -> list[_Patch]:
+def _patches(place: SublayerRecord, kind: PatchKind, positions: list[int]) -> list[Edit]:
     """Return the patches to try at a place in the model: one for each head, or one for each position."""
     if kind == "heads":
-        return [_Patch(place, head, positions) for head in range(len(place.heads.outputs))]
-    return [_Patch(place, None, [at]) for at in positions]
+        outputs = place.heads.outputs
+        return [Edit(place, "heads", (head, positions), outputs[head, positions]) for head in range(len(outputs))]
+    if kind == "residual":
+        return [Edit(place, "residual", at, place.before[at]) for at in positions]
+    return [Edit(place, "output", at, place.output[at]) for at in positions]
 
 
 def parse_kind(text: str) -> PatchKind:
@@ -211,55 +201,3 @@ def _places(recording: Recording, kind: PatchKind) -> Iterator[tuple[PartName, l
         places = recording.sublayers(part, of)
         if places and (part != "cross" or kind in ("attention", "heads")):
             yield part, places
-
-
-def _patched_logits(
-    model: Model, reading: ForwardPass, kind: PatchKind, patches: Sequence[_Patch], length: int
-) -> Iterator[Tensor]:
-    rows = max(1, BATCH_TOKENS // length)
-    for start in range(0, len(patches), rows):
-        some = patches[start : start + rows]
-        with evaluating(model), torch.no_grad(), _patched(kind, some):
-            yield scores(model, reading, rows=len(some))
-
-
-@contextmanager
-def _patched(kind: PatchKind, patches: Sequence[_Patch]) -> Iterator[None]:
-    """Replace an activation in each row of a batch inside the `with` block, one patch per row."""
-    by_place: dict[int, list[tuple[int, _Patch]]] = {}
-    for row, patch in enumerate(patches):
-        by_place.setdefault(id(patch.place), []).append((row, patch))
-    with ExitStack() as stack:
-        for rows in by_place.values():
-            place = rows[0][1].place
-            if kind == "heads":
-                stack.enter_context(swap_kernels(place.module, partial(_kernel, rows)))
-            elif kind == "residual":
-                stack.callback(place.residual.register_forward_pre_hook(partial(_patch_stream, rows)).remove)
-            else:
-                stack.callback(place.module.register_forward_hook(partial(_patch_output, rows)).remove)
-        yield
-
-
-def _patch_stream(rows: Sequence[tuple[int, _Patch]], module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-    x = given[0].clone()
-    for row, (place, _, positions) in rows:
-        x[row, positions] = place.before[positions]
-    return (x, *given[1:])
-
-
-def _patch_output(rows: Sequence[tuple[int, _Patch]], module: nn.Module, given: Any, out: Tensor) -> Tensor:
-    out = out.clone()
-    for row, (place, _, positions) in rows:
-        out[row, positions] = place.output[positions]
-    return out
-
-
-def _kernel(rows: Sequence[tuple[int, _Patch]], name: str, kernel: Kernel) -> Kernel:
-    def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
-        out = kernel(queries, keys, values, mask, dropout).clone()
-        for row, (place, head, positions) in rows:
-            out[row, head, positions] = place.heads.outputs[head, positions]
-        return out
-
-    return attend

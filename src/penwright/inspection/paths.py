@@ -22,13 +22,18 @@ from torch import Tensor, nn
 from penwright.inspection.forward_pass import ForwardPass, embeddings, scores
 from penwright.inspection.gradients import AttributionTarget
 from penwright.inspection.logit_attribution import BIASES, LONGEST, read_out, readable_part, walk
-from penwright.inspection.recording import Recording, StackRecord, SublayerRecord, record
+from penwright.inspection.recording import (
+    INPUTS,
+    Edit,
+    Recording,
+    StackRecord,
+    SublayerRecord,
+    edited_logits,
+    record,
+)
 from penwright.model import Model, evaluating
 from penwright.model.attention import Attention, Kernel, KernelMask, repeat_kv, swap_kernels
 from penwright.views.ink import label
-
-INPUTS = ("query", "key", "value")
-BATCH_TOKENS = 2048  # maximum number of tokens per batch; each row of a batch has one edge cut
 
 
 @dataclass(frozen=True)
@@ -94,13 +99,6 @@ class _Site(NamedTuple):
             return "output"
         last = self.head if self.place.kind == "attention" else "feed_forward"
         return f"{self.place.part}.{self.place.layer}.{last}"
-
-
-class _Cut(NamedTuple):
-    """A cut edge, and the tensor that replaces the queries, keys, values, output or logits of its destination."""
-
-    site: _Site
-    instead: Tensor
 
 
 def paths(
@@ -232,54 +230,29 @@ def _measured(
     edges: Sequence[tuple[str, _Site]],
 ) -> list[float]:
     """Return the effect of each edge: log p(outcome) with the edge minus log p(outcome) without it."""
-    cuts: list[_Cut | None] = [None] * len(edges)
+    edits: list[Edit | None] = [None] * len(edges)
     with evaluating(model), torch.no_grad():
         for stack in recording.stacks:
             for sites, names, vectors in _sites(recording, stack):
                 for at, (name, site) in enumerate(edges):
                     if site in sites and name in names:
                         without = vectors.sum(0) - vectors[names.index(name)]
-                        cuts[at] = _Cut(site, _inputs(site, stack, without[None], model)[0])
-        length = max(len(stack.embedded) for stack in recording.stacks)
-        rows = max(1, BATCH_TOKENS // length)
-        known = [cut for cut in cuts if cut is not None]
-        effects: list[float] = []
-        for start in range(0, len(known), rows):
-            some = known[start : start + rows]
-            logits = _cut_logits(model, recording, some)[:, objective.position].clone()
-            for row, cut in enumerate(some):
-                if cut.site.place is None:
-                    logits[row] = cut.instead[objective.position]
-            effects += (log_prob - logits.double().log_softmax(-1)[:, objective.outcome]).tolist()
+                        edits[at] = _cut(site, _inputs(site, stack, without[None], model)[0])
+    known = [edit for edit in edits if edit is not None]
+    if not known:
+        return []
+    length = max(len(stack.embedded) for stack in recording.stacks)
+    batches = edited_logits(model, recording.reading, known, length)
+    logits = torch.cat([batch[:, objective.position] for batch in batches])
+    for row, edit in enumerate(known):
+        if edit.place is None:
+            logits[row] = edit.value[objective.position]
+    effects: list[float] = (log_prob - logits.double().log_softmax(-1)[:, objective.outcome]).tolist()
     return effects
 
 
-def _cut_logits(model: Model, recording: Recording, cuts: Sequence[_Cut]) -> Tensor:
-    """Return the logits of a batch in which each row has one edge cut."""
-    with ExitStack() as stack:
-        for place in {id(cut.site.place): cut.site.place for cut in cuts}.values():
-            if place is None:
-                continue
-            rows = [(row, cut) for row, cut in enumerate(cuts) if cut.site.place is place]
-            if place.kind == "attention":
-                stack.enter_context(swap_kernels(place.module, partial(_cut_inputs, rows)))
-            else:
-                stack.callback(place.module.register_forward_hook(partial(_cut_output, rows)).remove)
-        return scores(model, recording.reading, rows=len(cuts))
-
-
-def _cut_output(rows: Sequence[tuple[int, _Cut]], module: nn.Module, given: Any, out: Tensor) -> Tensor:
-    out = out.clone()
-    for row, cut in rows:
-        out[row] = cut.instead
-    return out
-
-
-def _cut_inputs(rows: Sequence[tuple[int, _Cut]], name: str, kernel: Kernel) -> Kernel:
-    def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
-        found = [x.clone() for x in (queries, repeat_kv(keys, queries), repeat_kv(values, queries))]
-        for row, cut in rows:
-            found[INPUTS.index(cut.site.via)][row, cut.site.head] = cut.instead
-        return kernel(found[0], found[1], found[2], mask, dropout)
-
-    return attend
+def _cut(site: _Site, instead: Tensor) -> Edit:
+    """Return the edit that replaces the queries, keys, values, output or logits of an edge's destination."""
+    if site.place is None or site.place.kind == "feed_forward":
+        return Edit(site.place, "output", slice(None), instead)
+    return Edit(site.place, site.via, site.head, instead)

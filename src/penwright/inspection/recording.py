@@ -1,10 +1,10 @@
-"""A record of everything that a model computes for one text: the residual stream and all sublayers."""
+"""Records of everything that a model computes for a text, and forward passes in which activations are replaced."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -20,6 +20,8 @@ from penwright.model.transformer import EncoderDecoder, EncoderOnly
 
 Kind = Literal["attention", "feed_forward"]
 StackName = Literal["encoder", "decoder"]
+INPUTS = ("query", "key", "value")
+BATCH_TOKENS = 2048  # maximum number of tokens per batch; each row of a batch has one edit
 
 
 @dataclass(eq=False)
@@ -175,5 +177,69 @@ def _recording_kernel(to: SublayerRecord, name: str, kernel: Kernel) -> Kernel:
         out = kernel(queries, keys, values, mask, dropout)
         to.heads = HeadsRecord(queries[0], repeat_kv(keys, queries)[0], repeat_kv(values, queries)[0], out[0], mask)
         return out
+
+    return attend
+
+
+class Edit(NamedTuple):
+    """An activation of a sublayer that is replaced: its elements at `index` become `value`."""
+
+    place: SublayerRecord | None  # None: the output layer, whose logits the caller replaces
+    activation: str  # residual (the stream before the sublayer), output, heads (their outputs), query, key or value
+    index: Any
+    value: Tensor
+
+
+def edited_logits(model: Model, reading: ForwardPass, edits: Sequence[Edit], length: int) -> Iterator[Tensor]:
+    """Yield logits in batches, with a row for each edit. `length` is the number of tokens of the text."""
+    rows = max(1, BATCH_TOKENS // length)
+    for start in range(0, len(edits), rows):
+        some = edits[start : start + rows]
+        with evaluating(model), torch.no_grad(), _edited(some):
+            yield scores(model, reading, rows=len(some))
+
+
+@contextmanager
+def _edited(edits: Sequence[Edit]) -> Iterator[None]:
+    """Make each edit in its own row of a batch inside the `with` block."""
+    by_place: dict[int, list[tuple[int, Edit]]] = {}
+    for row, edit in enumerate(edits):
+        by_place.setdefault(id(edit.place), []).append((row, edit))
+    with ExitStack() as stack:
+        for rows in by_place.values():
+            place, activation, *_ = rows[0][1]
+            if place is None:
+                continue
+            if activation == "residual":
+                stack.callback(place.residual.register_forward_pre_hook(partial(_edit_stream, rows)).remove)
+            elif activation == "output":
+                stack.callback(place.module.register_forward_hook(partial(_edit_output, rows)).remove)
+            else:
+                stack.enter_context(swap_kernels(place.module, partial(_editing_kernel, rows)))
+        yield
+
+
+def _replaced(rows: Sequence[tuple[int, Edit]], x: Tensor) -> Tensor:
+    x = x.clone()
+    for row, edit in rows:
+        x[row][edit.index] = edit.value
+    return x
+
+
+def _edit_stream(rows: Sequence[tuple[int, Edit]], module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (_replaced(rows, given[0]), *given[1:])
+
+
+def _edit_output(rows: Sequence[tuple[int, Edit]], module: nn.Module, given: Any, out: Tensor) -> Tensor:
+    return _replaced(rows, out)
+
+
+def _editing_kernel(rows: Sequence[tuple[int, Edit]], name: str, kernel: Kernel) -> Kernel:
+    def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
+        if rows[0][1].activation == "heads":
+            return _replaced(rows, kernel(queries, keys, values, mask, dropout))
+        inputs = zip(INPUTS, (queries, repeat_kv(keys, queries), repeat_kv(values, queries)), strict=True)
+        queries, keys, values = (_replaced([each for each in rows if each[1].activation == v], x) for v, x in inputs)
+        return kernel(queries, keys, values, mask, dropout)
 
     return attend
