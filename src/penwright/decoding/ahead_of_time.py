@@ -152,10 +152,10 @@ def _path(part: ModelPart, name: str, n_threads: int) -> Path:
 def key_of(part: ModelPart, n_threads: int) -> str:
     """Hash what a compiled part depends on: the code, the machine, and the weights' shapes and types (not values)."""
     shapes = [(name, str(x.dtype), list(x.shape)) for name, x in part.state_dict().items()]
-    places = [Path(__file__), Path(str(sys.modules[type(part).__module__].__file__))]
+    paths = [Path(__file__), Path(str(sys.modules[type(part).__module__].__file__))]
     packages = (penwright.model, penwright.decoding.sampling)
-    places += [HEADER, *OPERATORS.values(), *(path for package in packages for path in _modules_of(package))]
-    code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in places]
+    paths += [HEADER, *OPERATORS.values(), *(path for package in packages for path in _modules_of(package))]
+    code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
     vectors = (torch.cpu._is_vnni_supported(), torch.cpu._is_amx_tile_supported())
     machine = (torch.backends.cpu.get_cpu_capability(), *vectors, n_threads)
     what = json.dumps([part.model.settings.model_dump(mode="json"), shapes, code, torch.__version__, machine])

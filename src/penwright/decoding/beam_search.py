@@ -23,9 +23,9 @@ from penwright.decoding.hypotheses import (
     Wanted,
     Watch,
     Whole,
-    best_places,
     gather,
     hypothesis_of,
+    topk_indices,
     trace_back,
 )
 from penwright.decoding.sampling.logits_process import NEG_INF
@@ -37,7 +37,7 @@ MIN_PATIENCE = 4  # `beam_patience` always lets beams grow by at least this many
 
 def _unmasked(best: MaskedTopK, n: int) -> list[list[int]]:
     """List, for each row, the n best tokens that are not masked."""
-    pairs = zip(best.values.tolist(), best.places.tolist(), strict=True)
+    pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
     return [[token for value, token in zip(*row, strict=True) if value > NEG_INF][:n] for row in pairs]
 
 
@@ -136,15 +136,15 @@ class _Search:
             np.full((n_sentences, settings.n_best), NEG_INF),
         )
         guided = {
-            place: ConstrainedBeams.start(guide, limits[place], beam_size)
-            for place, guide in enumerate(guides)
+            sentence: ConstrainedBeams.start(guide, limits[sentence], beam_size)
+            for sentence, guide in enumerate(guides)
             if guide is not None
         }
         numbers, states = np.arange(n_sentences), np.zeros((n_sentences, beam_size), np.uint8)
-        found = Ends(none, none, never, never)
+        ends = Ends(none, none, never, never)
         utf8_rules, choose = choosing.utf8_rules, choosing.choose
         return cls(
-            settings, numbers, np.array(limits), log_probs, log_probs, states, found, utf8_rules, choose, guided=guided
+            settings, numbers, np.array(limits), log_probs, log_probs, states, ends, utf8_rules, choose, guided=guided
         )
 
     @property
@@ -167,8 +167,8 @@ class _Search:
         """Return these beams as hypotheses that end after the current step."""
         lengths = np.full_like(self.history[-1].tokens, self.length)
         log_probs, merits = (np.where(which, x, NEG_INF) for x in (self.log_probs, self.merits))
-        places = np.broadcast_to(np.arange(self.settings.beam_size), lengths.shape)
-        return Ends(lengths, places, log_probs, merits / self.length**self.settings.length_penalty)
+        beams = np.broadcast_to(np.arange(self.settings.beam_size), lengths.shape)
+        return Ends(lengths, beams, log_probs, merits / self.length**self.settings.length_penalty)
 
     def best_continuations(self, logits: Float[Tensor, "rows vocab_size"], end_id: int) -> _Continuations:
         """Return the best continuations of the beams, given the logits of their next tokens."""
@@ -181,40 +181,41 @@ class _Search:
             best = self.choose(logits, self.utf8_rules, situations, n_best)
         offsets = self.log_probs.ravel() - best.logsumexp.cpu().numpy()
         candidates = (best.values.cpu().numpy() + offsets[:, None]).reshape(n_sentences, -1)
-        places = best_places(candidates, beam_size)
-        log_probs = gather(candidates, places)
-        tokens = gather(best.places.cpu().numpy().reshape(n_sentences, -1), places)
-        continuations = _Continuations(log_probs, log_probs.copy(), places // best.values.shape[1], tokens)
+        best_indices = topk_indices(candidates, beam_size)
+        log_probs = gather(candidates, best_indices)
+        tokens = gather(best.indices.cpu().numpy().reshape(n_sentences, -1), best_indices)
+        continuations = _Continuations(log_probs, log_probs.copy(), best_indices // best.values.shape[1], tokens)
         if self.guided:
             self._apply_guides(continuations, logits, best)
         return continuations
 
     def _apply_guides(self, continuations: _Continuations, logits: Tensor, best: MaskedTopK) -> None:
         """Replace the continuations of constrained sentences with those that satisfy their constraints best."""
-        beam_size, likely, places = self.settings.beam_size, _unmasked(best, self.settings.beam_size), list(self.guided)
+        beam_size, sentences = self.settings.beam_size, list(self.guided)
+        likely = _unmasked(best, beam_size)
         options = [
-            guided.candidates(likely[place * beam_size : (place + 1) * beam_size], self.length)
-            for place, guided in self.guided.items()
+            guided.candidates(likely[i * beam_size : (i + 1) * beam_size], self.length)
+            for i, guided in self.guided.items()
         ]
-        rows = [place * beam_size + n for place, beams in zip(places, options, strict=True) for n in range(len(beams))]
+        rows = [i * beam_size + n for i, beams in zip(sentences, options, strict=True) for n in range(len(beams))]
         counts = [len(tokens) for beams in options for tokens in beams]
         which = torch.from_numpy(np.repeat(rows, counts)).to(logits.device)
         option_tokens = [token for beams in options for each in beams for token in each]
         tokens = torch.tensor(option_tokens, device=logits.device, dtype=torch.long)  # no tokens if all logits are NaN
         gains = iter((logits[which, tokens] - best.logsumexp[which]).tolist())  # one GPU transfer for all sentences
-        before = np.stack([self.log_probs[places], self.merits[places]], axis=2).tolist()
+        before = np.stack([self.log_probs[sentences], self.merits[sentences]], axis=2).tolist()
         chosen = [
             guided.choose(beams, gains, each, self.length)
             for guided, beams, each in zip(self.guided.values(), options, before, strict=True)
         ]
         for values, column in zip(continuations, columns(chosen, beam_size), strict=True):
-            values[places] = column
+            values[sentences] = column
 
     def _situations(self) -> Int64[np.ndarray, " rows"]:
         """Return, for each beam, the index of its UTF-8 rules; FREE if a constraint forces the next token."""
         situations = self.utf8_rules.situations(self.states, (self.limits - self.length - 1)[:, None])
-        for place, guided in self.guided.items():
-            situations[place, guided.must_follow(self.length)] = FREE
+        for sentence, guided in self.guided.items():
+            situations[sentence, guided.must_follow(self.length)] = FREE
         return situations.ravel()
 
     def _allowed_top_k(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> MaskedTopK:
@@ -222,9 +223,9 @@ class _Search:
         best = self.choose(logits, self.utf8_rules, situations, max(n_best, min(MAX_K, logits.shape[1])))
         self.utf8_rules.forbid(logits, situations)  # also outside the top tokens: a constraint may choose any token
         rows, tokens = list[int](), list[int]()
-        for place, guided in self.guided.items():
+        for sentence, guided in self.guided.items():
             for beam, banned in guided.banned(self.length, end_id):
-                row = place * self.settings.beam_size + beam
+                row = sentence * self.settings.beam_size + beam
                 if isinstance(banned, Tensor):
                     logits[row].masked_fill_(banned.to(logits.device), NEG_INF)
                 else:
@@ -232,12 +233,12 @@ class _Search:
                     tokens += banned
         if rows:
             logits[rows, tokens] = NEG_INF
-        values, found = logits.gather(1, best.places), best.places
+        values, indices = logits.gather(1, best.indices), best.indices
         short = ((values > NEG_INF).sum(1) < n_best).nonzero()[:, 0]
         if len(short):  # in these rows, too few of the top tokens are allowed
             others = self.choose(logits[short], self.utf8_rules, situations[short.cpu().numpy()], values.shape[1])
-            values[short], found[short] = others.values, others.places
-        return MaskedTopK(values, found, best.logsumexp)  # the logsumexp of a row includes banned tokens
+            values[short], indices[short] = others.values, others.indices
+        return MaskedTopK(values, indices, best.logsumexp)  # the logsumexp of a row includes banned tokens
 
     def tell(self, watch: Watch, parents: Whole) -> None:
         """Pass the last step of extend() to `watch`; `parents` are the rows that extend() returned."""
@@ -256,8 +257,8 @@ class _Search:
         """
         penalty = self.settings.length_penalty
         best = self.merits.max(axis=1)
-        for place, guided in self.guided.items():
-            best[place] += guided.guide.most_bias
+        for sentence, guided in self.guided.items():
+            best[sentence] += guided.guide.most_bias
         longest = np.minimum(
             self.limits, self.length + 1 + max(MIN_PATIENCE, self.settings.beam_patience * self.length)
         )
@@ -273,15 +274,15 @@ class _Search:
         settings, numbers = self.settings, self.numbers[done]
         ends = self.finished.beside(self._ends(np.isfinite(self.log_probs))).select(done)
         columns = (*trace_back(self.history, numbers, ends), ends.lengths, ends.log_probs)
-        found = []
+        results = []
         for number, *each in zip(numbers.tolist(), *(column.tolist() for column in columns), strict=True):
             hypotheses = (
-                hypothesis_of(tokens, sums, length, log_prob, place < settings.n_best, settings.length_penalty)
-                for place, (tokens, sums, length, log_prob) in enumerate(zip(*each, strict=True))
+                hypothesis_of(tokens, sums, length, log_prob, rank < settings.n_best, settings.length_penalty)
+                for rank, (tokens, sums, length, log_prob) in enumerate(zip(*each, strict=True))
                 if log_prob > NEG_INF
             )
-            found.append((number, list(islice(hypotheses, settings.n_best))))
-        return found
+            results.append((number, list(islice(hypotheses, settings.n_best))))
+        return results
 
     def select(self, kept: Bool[np.ndarray, " sentences"]) -> "_Search":
         """Return the search restricted to these sentences."""

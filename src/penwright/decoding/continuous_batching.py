@@ -134,16 +134,16 @@ class ContinuousBatch:
         return pieces
 
     def _admit(self) -> list[Request]:
-        found: list[Request] = []
+        admitted: list[Request] = []
         longest = 0
-        while self._waiting and len(self._rows) + len(found) < self._max_rows:
+        while self._waiting and len(self._rows) + len(admitted) < self._max_rows:
             longest = max(longest, len(in_view(self._waiting[0].prompt_tokens, self._context)))
-            if found and (len(found) + 1) * longest > READ_TOKENS:
+            if admitted and (len(admitted) + 1) * longest > READ_TOKENS:
                 break
             request = self._waiting.popleft()
             if not request.left:
-                found.append(request)
-        return found
+                admitted.append(request)
+        return admitted
 
     def _prefill(self, requests: Sequence[Request]) -> Iterator[Logits]:
         """Read the prompts of new rows: each distinct prompt once, except for a prefix that is already cached."""
@@ -154,9 +154,9 @@ class ContinuousBatch:
         for request in requests:
             tokens = np.array(in_view(request.prompt_tokens, self._context))
             groups.setdefault(_longest_prefix(tokens, [seen for seen, _ in known]), []).append(request)
-        for (place, n_tokens), group in groups.items():
+        for (index, n_tokens), group in groups.items():
             numbers = {tokens: n for n, tokens in enumerate(dict.fromkeys(tuple(r.prompt_tokens) for r in group))}
-            begun = known[place][1](n_tokens) if n_tokens else ()
+            begun = known[index][1](n_tokens) if n_tokens else ()
             new_rows = PromptBatch(self._model, list(numbers), 0, self._engine, begun)
             logits = new_rows.first()
             if len(group) > len(numbers):
@@ -176,14 +176,14 @@ class ContinuousBatch:
         """Choose the next token of each row and append it to the row."""
         if all(row.takes_best for row in self._rows):
             best = self._engine.masked_topk(logits.float(), self._utf8_rules, self._situations(), 1)
-            tokens, values = best.places[:, 0].tolist(), (best.values[:, 0] - best.logsumexp).tolist()
-            found = zip(self._rows, tokens, values, strict=True)
-            return [(row.request, row.push(token, not_nan(value), None)) for row, token, value in found]
+            tokens, values = best.indices[:, 0].tolist(), (best.values[:, 0] - best.logsumexp).tolist()
+            chosen = zip(self._rows, tokens, values, strict=True)
+            return [(row.request, row.push(token, not_nan(value), None)) for row, token, value in chosen]
         sampled, reshaped = self._choose(self._possible(logits))
-        found = zip(self._rows, sampled.tolist(), log_probs_of(sampled, logits), strict=True)
+        chosen = zip(self._rows, sampled.tolist(), log_probs_of(sampled, logits), strict=True)
         pieces = []
-        for place, (row, token, value) in enumerate(found):
-            look = row.look(logits[place].float(), reshaped[place], token) if row.request.n_likely else None
+        for index, (row, token, value) in enumerate(chosen):
+            look = row.look(logits[index].float(), reshaped[index], token) if row.request.n_likely else None
             pieces.append((row.request, row.push(token, value, look)))
         return pieces
 
@@ -199,8 +199,8 @@ class ContinuousBatch:
     def _situations(self) -> Situations:
         """Return, for each row, the index of the UTF-8 rules that apply; FREE if a constraint ensures valid UTF-8."""
         states = np.array([row.state for row in self._rows], dtype=np.uint8)
-        found = self._utf8_rules.situations(states, np.array([row.n_left - 1 for row in self._rows]))
-        return np.where([row.guided is None for row in self._rows], found, FREE)
+        situations = self._utf8_rules.situations(states, np.array([row.n_left - 1 for row in self._rows]))
+        return np.where([row.guided is None for row in self._rows], situations, FREE)
 
     def _choose(self, possible: Logits) -> tuple[Int[Tensor, " rows"], Logits]:
         """Choose the next token of each row; also return the logits after penalties and filters.
@@ -208,13 +208,13 @@ class ContinuousBatch:
         Rows with the same settings are sampled together.
         """
         groups: dict[str, list[int]] = {}
-        for place, row in enumerate(self._rows):
-            groups.setdefault(row.request.plan.key, []).append(place)
+        for index, row in enumerate(self._rows):
+            groups.setdefault(row.request.plan.key, []).append(index)
         if len(groups) == 1:
             return _sample(self._rows, possible)
         tokens, reshaped = possible.new_zeros(len(possible), dtype=torch.long), torch.empty_like(possible)
-        for places in groups.values():
-            tokens[places], reshaped[places] = _sample([self._rows[place] for place in places], possible[places])
+        for indices in groups.values():
+            tokens[indices], reshaped[indices] = _sample([self._rows[index] for index in indices], possible[indices])
         return tokens, reshaped
 
     def _keep(self, stays: Sequence[bool]) -> None:
@@ -237,8 +237,8 @@ def _longest_prefix(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:
 
     The prefix excludes the last token of the prompt, which the model must process to return logits.
     """
-    n, place = max(((n_common(tokens[:-1], seen), place) for place, seen in enumerate(known)), default=(0, 0))
-    return (place, n) if n >= WORTH else (0, 0)
+    n, index = max(((n_common(tokens[:-1], seen), index) for index, seen in enumerate(known)), default=(0, 0))
+    return (index, n) if n >= WORTH else (0, 0)
 
 
 def _sample(rows: Sequence[RunningCompletion], possible: Logits) -> tuple[Int[Tensor, " rows"], Logits]:

@@ -120,5 +120,5 @@ def _key(step: DecodeStep, inputs: Inputs) -> Key:
     """Return the addresses and shapes of the inputs that stay in place, and the shapes of the changing inputs."""
     _, _, kept, _, source, padding = inputs
     staying = [next(step.parameters()), *kept, *source, *([] if padding is None else [padding])]
-    places = ((x.data_ptr(), x.shape, x.stride()) for x in staying)
-    return (*places, *(None if x is None else x.shape for x in _changing_inputs(inputs)))
+    buffers = ((x.data_ptr(), x.shape, x.stride()) for x in staying)
+    return (*buffers, *(None if x is None else x.shape for x in _changing_inputs(inputs)))

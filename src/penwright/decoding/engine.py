@@ -164,8 +164,8 @@ class DecodeEngine:
         compiled = self._compiled("best", logits.device) if n <= MAX_K else None
         if compiled is None:
             return masked_topk(logits, utf8_rules, situations, n)
-        values, places, logsumexp = compiled(logits.contiguous(), utf8_rules.bits, torch.from_numpy(situations))
-        return MaskedTopK(values[:, :n], places[:, :n], logsumexp)
+        values, indices, logsumexp = compiled(logits.contiguous(), utf8_rules.bits, torch.from_numpy(situations))
+        return MaskedTopK(values[:, :n], indices[:, :n], logsumexp)
 
     def logsumexp(self, logits: Float[Tensor, "rows vocab_size"]) -> Float[Tensor, " rows"]:
         """Return the logsumexp of each row, without changing the logits; log-probabilities are logits minus this."""

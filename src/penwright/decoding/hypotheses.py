@@ -76,14 +76,14 @@ class Ends(NamedTuple):
     """
 
     lengths: Whole
-    places: Whole  # indices of the hypotheses' beams in the last step
+    beams: Whole  # indices of the hypotheses' beams in the last step
     log_probs: Reals
     scores: Reals  # the values by which hypotheses are ranked
 
     def best_with(self, others: "Ends") -> "Ends":
         """Merge two sets of hypotheses. Keep only the best of each sentence, as many as `self` has."""
         both = self.beside(others)
-        best = best_places(both.scores, self.scores.shape[1])
+        best = topk_indices(both.scores, self.scores.shape[1])
         return Ends(*(gather(values, best) for values in both))
 
     def beside(self, others: "Ends") -> "Ends":
@@ -95,24 +95,24 @@ class Ends(NamedTuple):
         return Ends(*(values[sentences] for values in self))
 
 
-def best_places(values: Reals, n: int) -> Int[np.ndarray, "sentences best"]:
+def topk_indices(values: Reals, n: int) -> Int[np.ndarray, "sentences best"]:
     """Return the indices of the n largest values of each sentence, largest first."""
     return np.argsort(-values, axis=1, kind="stable")[:, :n]
 
 
-def gather(values: np.ndarray, places: Int[np.ndarray, "sentences m"]) -> np.ndarray:
+def gather(values: np.ndarray, indices: Int[np.ndarray, "sentences m"]) -> np.ndarray:
     """Return, for each sentence, the values at these indices."""
-    return values[np.arange(len(values))[:, None], places]
+    return values[np.arange(len(values))[:, None], indices]
 
 
 def trace_back(
     history: Sequence[SearchStep], numbers: Int[np.ndarray, " sentences"], ends: Ends
 ) -> tuple[np.ndarray, np.ndarray]:
     """Trace back the hypotheses of these sentences; return their tokens and cumulative log-probabilities."""
-    tokens = np.zeros((*ends.places.shape, len(history)), np.int64)
-    sums, places = np.zeros(tokens.shape), ends.places
-    for place, step in reversed(list(enumerate(history))):
+    tokens = np.zeros((*ends.beams.shape, len(history)), np.int64)
+    sums, beams = np.zeros(tokens.shape), ends.beams
+    for position, step in reversed(list(enumerate(history))):
         rows = np.searchsorted(step.numbers, numbers)[:, None]
-        tokens[:, :, place], sums[:, :, place] = step.tokens[rows, places], step.sums[rows, places]
-        places = np.where(place < ends.lengths, step.parents[rows, places], places)
+        tokens[:, :, position], sums[:, :, position] = step.tokens[rows, beams], step.sums[rows, beams]
+        beams = np.where(position < ends.lengths, step.parents[rows, beams], beams)
     return tokens, sums

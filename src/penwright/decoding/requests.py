@@ -39,10 +39,10 @@ class StopFilter:
         if self.stopped:
             return ""
         text = self._held + text
-        places = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
-        if places:
+        matches = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if matches:
             self.stopped, self._held = True, ""
-            return text[: min(places)[1]]
+            return text[: min(matches)[1]]
         n_held = max((_overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - n_held :]
         return text[: len(text) - n_held]

@@ -15,14 +15,14 @@ def test_largest_agrees_with_torch_topk(rows: int, n: int, columns: int) -> None
     scores = torch.stack([torch.randperm(columns) for _ in range(rows)]).float()
     found, expected = topk(scores, n), scores.topk(n)
     assert torch.equal(found.values, expected.values)
-    assert torch.equal(found.places, expected.indices)
+    assert torch.equal(found.indices, expected.indices)
 
 
 def test_minus_infinity_comes_last_and_one_block_can_hold_several_of_the_top_k() -> None:
     scores = torch.full((8, 8000), -torch.inf)
     scores[:, [70, 71, 72, 7999]] = torch.tensor([3.0, 2.0, 4.0, 1.0])
     assert scores.numel() > WORTH_IT
-    assert topk(scores, 4).places.tolist() == [[72, 70, 71, 7999]] * 8
+    assert topk(scores, 4).indices.tolist() == [[72, 70, 71, 7999]] * 8
     assert topk(scores, 6).values[:, 4:].tolist() == [[-torch.inf, -torch.inf]] * 8
 
 
@@ -38,6 +38,6 @@ def test_likeliest_obeys_utf8_and_bans_and_normalises_over_all_tokens(vocab_size
     expected[states == 1, :10] = -torch.inf
     best = expected.topk(5)
     operator = torch.ops.penwright.masked_topk(logits, utf8_rules.bits, torch.from_numpy(situations), 5)
-    for values, places, logsumexp in (operator, masked_topk(logits.clone(), utf8_rules, situations, 5)):
-        assert torch.equal(places, best.indices)
+    for values, indices, logsumexp in (operator, masked_topk(logits.clone(), utf8_rules, situations, 5)):
+        assert torch.equal(indices, best.indices)
         torch.testing.assert_close(values - logsumexp[:, None], best.values)

@@ -70,19 +70,19 @@ class Rules:
         alone = make.either(*(self._word_from(word, 0) for word in words if not word.open_before))
         return make.either(make.then(make.anything, joined), make.then(before, alone))
 
-    def _word_from(self, word: ConstrainedWord, place: int) -> Expression:
-        """Return an expression for the word from index `place` onward, followed by any text that may come after it."""
+    def _word_from(self, word: ConstrainedWord, start: int) -> Expression:
+        """Return an expression for the word from index `start` onward, followed by any text that may come after it."""
         make = self.expressions
         apart = make.either(make.empty, make.then(self._separator, make.anything))
-        return make.then(self._any_case(word.text[place:]), make.anything if word.open_after else apart)
+        return make.then(self._any_case(word.text[start:]), make.anything if word.open_after else apart)
 
     def _remainders(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
         """Return expressions for the rest of the word, one for each of its prefixes with which the prompt ends."""
         remainders, folded = [], prompt.casefold()
-        for place in range(1, len(word.text)):
-            before = prompt[:-place][-1:]
-            if folded.endswith(word.text[:place].casefold()) and (word.open_before or not _joins_word(before)):
-                remainders.append(self._word_from(word, place))
+        for n in range(1, len(word.text)):
+            before = prompt[:-n][-1:]
+            if folded.endswith(word.text[:n].casefold()) and (word.open_before or not _joins_word(before)):
+                remainders.append(self._word_from(word, n))
         return remainders
 
     def _any_case(self, text: str) -> Expression:
@@ -188,8 +188,8 @@ class CompletionConstraint:
         """Return, for each next token, how many further tokens suffice to complete the text; inf if forbidden."""
         texts = self._token_texts(tail)
         states = np.full(len(texts.tokens), state, dtype=np.int32)
-        for place, n_longer in enumerate(texts.n_longer):
-            states[:n_longer] = self.automaton.table[states[:n_longer], texts.classes[:n_longer, place]]
+        for position, n_longer in enumerate(texts.n_longer):
+            states[:n_longer] = self.automaton.table[states[:n_longer], texts.classes[:n_longer, position]]
         costs = np.full(self.vocab_size, inf, dtype=np.float32)
         for number in np.unique(texts.tails).tolist():
             here = texts.tails == number
@@ -218,7 +218,7 @@ class CompletionConstraint:
         classes = np.zeros((len(texts), int(lengths.max(initial=0))), dtype=np.int64)
         every = self.automaton.classes.of("".join(text for _, _, text, _ in texts))
         classes[np.arange(classes.shape[1]) < lengths[:, None]] = every
-        n_longer = [int((lengths > place).sum()) for place in range(classes.shape[1])]
+        n_longer = [int((lengths > position).sum()) for position in range(classes.shape[1])]
         tails = [self._tail_number(rest) for *_, rest in texts]
         tokens = np.array([token for _, token, *_ in texts], dtype=np.int64)
         return TokenText(tokens, classes, n_longer, np.array(tails, dtype=np.int64))
@@ -234,7 +234,7 @@ class ConstrainedRows:
 
     def __init__(self, guide: CompletionConstraint, prompts: Sequence[str]):
         self._guide = guide
-        self._places: list[tuple[int, bytes]] = [(guide.starts[prompt], b"") for prompt in prompts]
+        self._states: list[tuple[int, bytes]] = [(guide.starts[prompt], b"") for prompt in prompts]
 
     def possible(self, logits: Logits, n_left: int) -> Logits:
         """Mask each token after which n_left more tokens are too few to satisfy the constraint."""
@@ -242,16 +242,16 @@ class ConstrainedRows:
 
     def allowed(self, n_left: int) -> Bool[Tensor, "rows vocab_size"]:
         """Return, for each row, a mask of the tokens after which n_left more tokens are enough to complete the text."""
-        return torch.from_numpy(np.stack([self._guide.reach(*place) for place in self._places]) <= n_left)
+        return torch.from_numpy(np.stack([self._guide.reach(*state) for state in self._states]) <= n_left)
 
     def push(self, tokens: Int[Tensor, " rows"]) -> None:
         """Append the next token of each row, which is never the end token."""
-        pairs = zip(self._places, tokens.tolist(), strict=True)
-        self._places = [self._guide.follow(*place, token) for place, token in pairs]
+        pairs = zip(self._states, tokens.tolist(), strict=True)
+        self._states = [self._guide.follow(*state, token) for state, token in pairs]
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the given rows of the batch, in the given order."""
-        self._places = [self._places[row] for row in rows]
+        self._states = [self._states[row] for row in rows]
 
 
 def is_constrained(settings: DecodingSettings) -> bool:

@@ -192,9 +192,9 @@ class Classes:
 
     def _inside(self, spans: Sequence[Span]) -> np.ndarray:
         change = np.zeros(len(self._borders), dtype=np.int64)
-        places = np.searchsorted(self._borders, np.array(spans, dtype=np.int64).reshape(-1, 2))
-        np.add.at(change, places[:, 0], 1)
-        np.add.at(change, places[:, 1], -1)
+        indices = np.searchsorted(self._borders, np.array(spans, dtype=np.int64).reshape(-1, 2))
+        np.add.at(change, indices[:, 0], 1)
+        np.add.at(change, indices[:, 1], -1)
         return change.cumsum()[:-1] > 0
 
     def within(self, spans: Sequence[Span]) -> frozenset[int]:

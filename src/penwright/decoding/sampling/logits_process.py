@@ -99,14 +99,14 @@ def _log_probs_and_entropy(logits: Logits) -> tuple[Float[Tensor, "rows vocab_si
     return log_probs, -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(-1, keepdim=True)
 
 
-def _keep_until(ordered: Logits, places: Tensor, logits: Logits, p: float) -> Logits:
-    """Keep the first tokens of `ordered` whose probabilities add up to p; `places` holds their token ids."""
+def _keep_until(ordered: Logits, token_ids: Tensor, logits: Logits, p: float) -> Logits:
+    """Keep the first tokens of `ordered` whose probabilities add up to p; `token_ids` are the ids of the tokens."""
     if p >= 1:
         return logits
     probabilities = ordered.double().softmax(-1)
     before = probabilities.cumsum(-1) - probabilities  # total probability of the tokens before each token
     kept = ordered.masked_fill(before >= p, NEG_INF)
-    return torch.empty_like(logits).scatter(-1, places, kept)
+    return torch.empty_like(logits).scatter(-1, token_ids, kept)
 
 
 def _keep_above(logits: Logits, threshold: Float[Tensor, "rows 1"]) -> Logits:
@@ -141,15 +141,15 @@ class RowHistory:
         self._tokens[n] = token
         self.length += 1
 
-    def repetitions(self) -> tuple[Int64[np.ndarray, " places"], Int64[np.ndarray, " places"]]:
+    def repetitions(self) -> tuple[Int64[np.ndarray, " positions"], Int64[np.ndarray, " positions"]]:
         """Return all tokens except the first and, for each, how many tokens before it match the end of the text."""
         n = max(0, self.length - 1)
         return self._tokens[1 : n + 1], self._overlaps[:n]
 
     def since(self, breakers: NDArray[np.int64]) -> int:
         """Return the number of tokens after the last sequence breaker."""
-        found = np.flatnonzero(np.isin(self.tokens, breakers))
-        return self.length - 1 - int(found[-1]) if len(found) else self.length
+        ends = np.flatnonzero(np.isin(self.tokens, breakers))
+        return self.length - 1 - int(ends[-1]) if len(ends) else self.length
 
     def ends_with(self, tokens: Sequence[int]) -> bool:
         """Return whether the text ends with these tokens."""
@@ -162,15 +162,15 @@ def _overlaps(tokens: Sequence[int]) -> list[int]:
     This is the Z-function of the reversed tokens (Gusfield 1997, section 1.3), in linear time.
     """
     backwards, n = tokens[::-1], len(tokens)
-    found, begin, end = [0] * n, 0, 0
-    for place in range(1, n):
-        agree = min(end - place, found[place - begin]) if place < end else 0
-        while place + agree < n and backwards[agree] == backwards[place + agree]:
+    overlaps, begin, end = [0] * n, 0, 0
+    for position in range(1, n):
+        agree = min(end - position, overlaps[position - begin]) if position < end else 0
+        while position + agree < n and backwards[agree] == backwards[position + agree]:
             agree += 1
-        found[place] = agree
-        if place + agree > end:
-            begin, end = place, place + agree
-    return found[::-1]
+        overlaps[position] = agree
+        if position + agree > end:
+            begin, end = position, position + agree
+    return overlaps[::-1]
 
 
 class History:
@@ -203,8 +203,8 @@ class History:
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep these rows."""
-        places = torch.tensor(rows, device=self.seen.device)
-        self.seen, self.written = self.seen[places], self.written[places]
+        indices = torch.tensor(rows, device=self.seen.device)
+        self.seen, self.written = self.seen[indices], self.written[indices]
         self.pasts = [self.pasts[row] for row in rows]
 
 
@@ -255,8 +255,8 @@ def forbid_repeated(logits: Logits, history: History, n: int) -> Logits:
 
 def forbid(logits: Logits, forbidden: Tensor) -> Logits:
     """Mask these tokens, except in rows that have no other token left."""
-    left = (logits.masked_fill(forbidden, NEG_INF) > NEG_INF).any(-1, keepdim=True)
-    return logits.masked_fill(forbidden & left, NEG_INF)
+    has_others = (logits.masked_fill(forbidden, NEG_INF) > NEG_INF).any(-1, keepdim=True)
+    return logits.masked_fill(forbidden & has_others, NEG_INF)
 
 
 class Bias:
@@ -265,15 +265,15 @@ class Bias:
     So the whole text becomes exp(bias) times as likely wherever it occurs in its usual tokenization.
     """
 
-    def __init__(self, spellings: Sequence[Sequence[int]], bias: float):
-        self._spellings, self._bias = [list(spelling) for spelling in spellings if spelling], bias
+    def __init__(self, sequences: Sequence[Sequence[int]], bias: float):
+        self._sequences, self._bias = [list(sequence) for sequence in sequences if sequence], bias
 
     def tokens(self, past: RowHistory) -> Iterator[tuple[int, float]]:
         """Yield the tokens that begin or continue the text, with the bias of each."""
-        for spelling in self._spellings:
-            for place, token in enumerate(spelling):
-                if past.ends_with(spelling[:place]):
-                    yield token, self._bias / len(spelling)
+        for sequence in self._sequences:
+            for n, token in enumerate(sequence):
+                if past.ends_with(sequence[:n]):
+                    yield token, self._bias / len(sequence)
 
 
 def add_biases(logits: Logits, history: History, biases: Sequence[Bias]) -> Logits:

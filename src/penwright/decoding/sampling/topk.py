@@ -23,7 +23,7 @@ class TopK(NamedTuple):
     """The largest values of each row, largest first, and their indices."""
 
     values: Float[Tensor, "rows n"]
-    places: Int[Tensor, "rows n"]
+    indices: Int[Tensor, "rows n"]
 
 
 def topk(scores: Float[Tensor, "rows columns"], n: int) -> TopK:
@@ -38,9 +38,9 @@ def topk(scores: Float[Tensor, "rows columns"], n: int) -> TopK:
     blocks = scores[:, : n_blocks * BLOCK].unflatten(1, (n_blocks, BLOCK))
     chosen = blocks.amax(-1).topk(n).indices
     columns = torch.arange(BLOCK, device=scores.device)
-    places = torch.cat([(chosen[:, :, None] * BLOCK + columns).flatten(1), _after_blocks(scores, n_blocks)], dim=1)
-    best = scores.gather(1, places).topk(n)
-    return TopK(best.values, places.gather(1, best.indices))
+    indices = torch.cat([(chosen[:, :, None] * BLOCK + columns).flatten(1), _after_blocks(scores, n_blocks)], dim=1)
+    best = scores.gather(1, indices).topk(n)
+    return TopK(best.values, indices.gather(1, best.indices))
 
 
 def _after_blocks(scores: Float[Tensor, "rows columns"], n_blocks: int) -> Int[Tensor, "rows rest"]:
@@ -52,7 +52,7 @@ class MaskedTopK(NamedTuple):
     """The likeliest allowed tokens of each row with their logits, best first, and the logsumexp of each row."""
 
     values: Float[Tensor, "rows n"]
-    places: Int[Tensor, "rows n"]
+    indices: Int[Tensor, "rows n"]
     logsumexp: Float[Tensor, " rows"]  # the logsumexp of all logits; subtract it to get log-probabilities
 
 
@@ -97,7 +97,7 @@ def _masked_topk(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the same tokens as the C++ operator; `situations` selects the bit mask in `allowed` for each row."""
     best = topk(logits.masked_fill(~may_come(allowed, situations, logits.shape[1]), NEG_INF), n_best)
-    return best.values, best.places, logits.logsumexp(-1)
+    return best.values, best.indices, logits.logsumexp(-1)
 
 
 @_masked_topk.register_fake

@@ -101,6 +101,6 @@ def _states_after(tokens: Sequence[bytes]) -> UInt8[np.ndarray, "all_states voca
     token_bytes = np.zeros((len(tokens), int(lengths.max(initial=0))), dtype=np.uint8)
     token_bytes[np.arange(token_bytes.shape[1]) < lengths[:, None]] = np.frombuffer(b"".join(tokens), dtype=np.uint8)
     states = np.repeat(np.arange(N_STATES + 1, dtype=np.uint8)[:, None], len(tokens), axis=1)
-    for place, column in enumerate(token_bytes.T):
-        states = np.where(place < lengths, steps[states, column], states)
+    for position, column in enumerate(token_bytes.T):
+        states = np.where(position < lengths, steps[states, column], states)
     return states
