@@ -13,9 +13,9 @@ from penwright.decoding.sampling.logits_process import (
     add_biases,
     dont_repeat_yourself,
     forbid_repeated,
-    penalise_frequency,
-    penalise_presence,
-    penalise_repetition,
+    penalize_frequency,
+    penalize_presence,
+    penalize_repetition,
 )
 
 VOCABULARY = 6
@@ -49,13 +49,13 @@ def test_repetitions_give_how_far_each_position_matches_the_end(text: list[int])
 def test_repetition_penalty_lowers_seen_tokens_of_either_sign() -> None:
     history = history_of([1], prompt=[0])
     scores = torch.tensor([[2.0, -2.0, 2.0, -2.0, 0.0, 0.0]])
-    assert penalise_repetition(scores, history, 2.0).tolist() == [[1.0, -4.0, 2.0, -2.0, 0.0, 0.0]]
+    assert penalize_repetition(scores, history, 2.0).tolist() == [[1.0, -4.0, 2.0, -2.0, 0.0, 0.0]]
 
 
 def test_presence_counts_once_frequency_each_time_and_the_prompt_never() -> None:
     history = history_of([1, 1, 2], prompt=[0, 0])
-    assert changed(penalise_presence(ZERO_LOGITS, history, 0.5)) == {1: -0.5, 2: -0.5}
-    assert changed(penalise_frequency(ZERO_LOGITS, history, 0.5)) == {1: -1.0, 2: -0.5}
+    assert changed(penalize_presence(ZERO_LOGITS, history, 0.5)) == {1: -0.5, 2: -0.5}
+    assert changed(penalize_frequency(ZERO_LOGITS, history, 0.5)) == {1: -1.0, 2: -0.5}
 
 
 def expected_dry(text: list[int], strength: float, base: float, allowed: int, breakers: set[int]) -> dict[int, float]:

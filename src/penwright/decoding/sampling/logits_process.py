@@ -208,17 +208,17 @@ class History:
         self.pasts = [self.pasts[row] for row in rows]
 
 
-def penalise_repetition(logits: Logits, history: History, penalty: float) -> Logits:
+def penalize_repetition(logits: Logits, history: History, penalty: float) -> Logits:
     """Lower the logits of tokens seen before, if the penalty is above 1 (Keskar et al. 2019, CTRL, section 4.1)."""
     return torch.where(history.seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
-def penalise_presence(logits: Logits, history: History, penalty: float) -> Logits:
+def penalize_presence(logits: Logits, history: History, penalty: float) -> Logits:
     """Lower the logits of generated tokens by the penalty once, however often they occurred (as in OpenAI's API)."""
     return logits - penalty * (history.written > 0)
 
 
-def penalise_frequency(logits: Logits, history: History, penalty: float) -> Logits:
+def penalize_frequency(logits: Logits, history: History, penalty: float) -> Logits:
     """Lower the logits of generated tokens by the penalty for each occurrence (as in OpenAI's API)."""
     return logits - penalty * history.written
 

@@ -25,9 +25,9 @@ from penwright.decoding.sampling.logits_process import (
     dont_repeat_yourself,
     exclude_top_choices,
     forbid_repeated,
-    penalise_frequency,
-    penalise_presence,
-    penalise_repetition,
+    penalize_frequency,
+    penalize_presence,
+    penalize_repetition,
 )
 
 __all__ = ["NEG_INF", "RowRng", "Sampling", "ban", "draw", "with_temperature"]
@@ -93,11 +93,11 @@ class Sampling:
         if self.biases:
             logits = add_biases(logits, history, self.biases)
         if given.repetition_penalty != 1:
-            logits = penalise_repetition(logits, history, given.repetition_penalty)
+            logits = penalize_repetition(logits, history, given.repetition_penalty)
         if given.presence_penalty:
-            logits = penalise_presence(logits, history, given.presence_penalty)
+            logits = penalize_presence(logits, history, given.presence_penalty)
         if given.frequency_penalty:
-            logits = penalise_frequency(logits, history, given.frequency_penalty)
+            logits = penalize_frequency(logits, history, given.frequency_penalty)
         if given.dry_multiplier:
             dry = (given.dry_multiplier, given.dry_base, given.dry_allowed_length)
             logits = dont_repeat_yourself(logits, history, *dry, self.breakers)
