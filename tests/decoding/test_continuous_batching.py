@@ -147,11 +147,11 @@ def test_token_look_lists_the_candidates_and_the_rank_of_the_token(generator: Ge
     updates = drain(pool)[request]
     assert len(updates) > 1
     for update in updates:
-        assert update.look is not None
-        likely = update.look.likely
+        assert update.candidates is not None
+        likely = update.candidates.likely
         assert [each.log_prob for each in likely] == sorted((each.log_prob for each in likely), reverse=True)
-        assert likely[update.look.rank - 1].token == update.token
-        assert likely[update.look.rank - 1].log_prob == pytest.approx(update.log_prob)
+        assert likely[update.candidates.rank - 1].token == update.token
+        assert likely[update.candidates.rank - 1].log_prob == pytest.approx(update.log_prob)
         assert sum(each.chance > 0 for each in likely) == 4 < len(likely) == generator.tokenizer.vocab_size
         assert sum(each.chance for each in likely) == pytest.approx(1)
 

@@ -183,8 +183,10 @@ class ContinuousBatch:
         chosen = zip(self._rows, sampled.tolist(), log_probs_of(sampled, logits), strict=True)
         pieces = []
         for index, (row, token, value) in enumerate(chosen):
-            look = row.look(logits[index].float(), reshaped[index], token) if row.request.n_likely else None
-            pieces.append((row.request, row.push(token, value, look)))
+            candidates = (
+                row.report_candidates(logits[index].float(), reshaped[index], token) if row.request.n_likely else None
+            )
+            pieces.append((row.request, row.push(token, value, candidates)))
         return pieces
 
     def _possible(self, logits: Logits) -> Logits:

@@ -171,7 +171,7 @@ class TokenUpdate(NamedTuple):
     log_prob: float  # log-probability in nats, before sampling settings are applied
     text: str  # text that can be shown now: whole characters, no part of a stop string
     finish: Finish | None = None  # why the completion ended, if this is its last token
-    look: CandidateReport | None = None
+    candidates: CandidateReport | None = None
 
 
 @dataclass(eq=False)
@@ -230,7 +230,7 @@ class RunningCompletion:
         others[:, self._end_ids] = NEG_INF
         return others if bool((others > NEG_INF).any()) else logits
 
-    def push(self, token: int, log_prob: float, look: CandidateReport | None) -> TokenUpdate:
+    def push(self, token: int, log_prob: float, candidates: CandidateReport | None) -> TokenUpdate:
         """Append a token; return the update of the completion."""
         draft, n_shown = self.draft, len(self.draft.pieces)
         draft.tokens.append(token)
@@ -245,9 +245,9 @@ class RunningCompletion:
             draft.close(finish)
         else:
             self._advance(token)
-        return TokenUpdate(token, log_prob, "".join(draft.pieces[n_shown:]), finish, look)
+        return TokenUpdate(token, log_prob, "".join(draft.pieces[n_shown:]), finish, candidates)
 
-    def look(
+    def report_candidates(
         self, logits: Float[Tensor, " vocab_size"], reshaped: Float[Tensor, " vocab_size"], token: int
     ) -> CandidateReport:
         """Describe the candidates from which this token was chosen."""

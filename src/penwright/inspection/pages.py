@@ -34,32 +34,32 @@ def _without_infinite(array: np.ndarray) -> np.ndarray:
     return with_none
 
 
-def overview(look: Inspector, text: str, target: str | None = None) -> Iterator[View]:
+def overview(inspector: Inspector, text: str, target: str | None = None) -> Iterator[View]:
     """Yield all views that do not depend on a chosen position or head; `views.html` turns them into a page."""
-    if not look.outcomes:  # an encoder without labels has no outcomes
-        yield heads(look, text, target)
-        yield from map(view, look.rollout(text, target))
+    if not inspector.outcomes:  # an encoder without labels has no outcomes
+        yield heads(inspector, text, target)
+        yield from map(view, inspector.rollout(text, target))
         return
-    yield from _outcome(look, text, target)
-    yield view(look.attribution(text, target))
-    yield heads(look, text, target)
-    yield view(look.lens(text, target))
-    yield from map(view, look.rollout(text, target))
-    yield view(look.arithmetic(text, _clearest_head(look, text, target), target))
+    yield from _outcome(inspector, text, target)
+    yield view(inspector.attribution(text, target))
+    yield heads(inspector, text, target)
+    yield view(inspector.lens(text, target))
+    yield from map(view, inspector.rollout(text, target))
+    yield view(inspector.arithmetic(text, _clearest_head(inspector, text, target), target))
 
 
-def heads(look: Inspector, text: str, target: str | None = None, sort: str = "layer") -> View:
+def heads(inspector: Inspector, text: str, target: str | None = None, sort: str = "layer") -> View:
     """Return the view of all heads; at most one layer at a time is unpacked in memory."""
-    answers = look.read(text, target).answers
-    return every_head(look.packed_attention(text, target), look.head_statistics(text, target), answers, sort)
+    answers = inspector.read(text, target).answers
+    return every_head(inspector.packed_attention(text, target), inspector.head_statistics(text, target), answers, sort)
 
 
 MOST_PIECES = 3_000_000  # maximum number of values in a picture of a whole model
 
 
-def whole_model(look: Inspector, text: str, target: str | None = None, position: int | None = None) -> View:
+def whole_model(inspector: Inspector, text: str, target: str | None = None, position: int | None = None) -> View:
     """Return the picture of a whole model, with the details of as many places as fit in a file of moderate size."""
-    found = look.model_map(text, target, position=position)
+    found = inspector.model_map(text, target, position=position)
     last, start = found.stacks[-1], found.position
     pieces, room = dict[str, object](), MOST_PIECES
     wanted: list[tuple[str, Callable[[], object]]] = []
@@ -69,29 +69,33 @@ def whole_model(look: Inspector, text: str, target: str | None = None, position:
         spots = [
             (stack, where) for stack in stacks for where in ([here] if stack is last else range(len(stack.tokens)))
         ]
-        wanted.append((f"model {here}", partial(look.model_map, text, target, position=here)))
+        wanted.append((f"model {here}", partial(inspector.model_map, text, target, position=here)))
         wanted += [
-            (f"place {place} {where}", partial(look.place_detail, text, place, target, position=where))
+            (f"place {place} {where}", partial(inspector.place_detail, text, place, target, position=where))
             for each, where in spots
             for place in _places(each, last=each is last)
         ]
         if here == start:
-            wanted += [(f"arithmetic {head}", partial(look.arithmetic, text, head, target)) for head in look.heads]
+            wanted += [
+                (f"arithmetic {head}", partial(inspector.arithmetic, text, head, target)) for head in inspector.heads
+            ]
     for name, find in wanted:
         pieces[name] = find()
         room -= _size(pieces[name])
         if room < 0:
             break
-    return View("model", {"map": found, "pieces": pieces, "circuit": circuit(look, text, target, start)}, heading=MODEL)
+    return View(
+        "model", {"map": found, "pieces": pieces, "circuit": circuit(inspector, text, target, start)}, heading=MODEL
+    )
 
 
 def circuit(
-    look: Inspector, text: str, target: str | None = None, position: int | None = None, n_edges: int = 16
+    inspector: Inspector, text: str, target: str | None = None, position: int | None = None, n_edges: int = 16
 ) -> dict[str, object]:
     """Return the strongest paths to an outcome, a sentence about each, and each part's contribution to the logit."""
-    at = 0 if look.shape == "classifier" else position
-    found = look.paths(text, target, position=at, n_edges=n_edges)
-    parts = look.logit_attribution(text, target, position=at)
+    at = 0 if inspector.shape == "classifier" else position
+    found = inspector.paths(text, target, position=at, n_edges=n_edges)
+    parts = inspector.logit_attribution(text, target, position=at)
     sentences = [found.sentence(edge) for edge in found.edges]
     record = {"target": found.target, "position": position, "edges": found.edges, "sentences": sentences}
     return {**record, "explanation": found.explanation, "names": parts.names, "values": parts.values}
@@ -111,20 +115,20 @@ def _size(found: object) -> int:
     return sum(map(_size, found)) if isinstance(found, tuple) else 1
 
 
-def _outcome(look: Inspector, text: str, target: str | None) -> Iterator[View]:
-    if look.shape == "classifier":
-        yield labels(look.lens(text, target, k=len(look.outcomes)))
+def _outcome(inspector: Inspector, text: str, target: str | None) -> Iterator[View]:
+    if inspector.shape == "classifier":
+        yield labels(inspector.lens(text, target, k=len(inspector.outcomes)))
         return
-    if look.shape == "translator":
-        yield view(look.alignment(text, target))
-    scores = look.token_scores(text, target)
+    if inspector.shape == "translator":
+        yield view(inspector.alignment(text, target))
+    scores = inspector.token_scores(text, target)
     yield view(scores)
-    if look.shape == "writer":
+    if inspector.shape == "writer":
         yield view(scores.next)
 
 
-def _clearest_head(look: Inspector, text: str, target: str | None) -> str:
+def _clearest_head(inspector: Inspector, text: str, target: str | None) -> str:
     """Return the most confident head of the last part (in a translator, the cross-attention)."""
-    part = look.head_statistics(text, target)[-1]
+    part = inspector.head_statistics(text, target)[-1]
     row, number = divmod(int(part.confidence.argmax()), part.confidence.shape[1])
     return f"{part.name}.{part.layers[row]}.{number}"

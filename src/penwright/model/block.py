@@ -93,11 +93,11 @@ class Block(nn.Module):
             return x
         cross_attention = self.cross_attention
 
-        def look(x: Tensor) -> Tensor:
+        def attend(x: Tensor) -> Tensor:
             by_source = x.reshape(encoded.keys.shape[0], -1, x.shape[-1])  # concatenate the target rows of each source
             return cross_attention(by_source, encoded, here.source_mask).reshape(x.shape)
 
-        return self.cross_residual(x, look)
+        return self.cross_residual(x, attend)
 
 
 class Encoded(NamedTuple):

@@ -122,7 +122,7 @@ class _ChoiceBuilder:
     def take(self, update: TokenUpdate) -> CompletionChoice:
         """Add a new token to the choice, and return the piece of the choice that this token adds."""
         self.n_tokens += 1
-        likely = {each.token: each.log_prob for each in update.look.likely} if update.look else {}
+        likely = {each.token: each.log_prob for each in update.candidates.likely} if update.candidates else {}
         finish: Finish = {"end": "stop", "stop": "stop", "length": "length", None: None}[update.finish]
         self._is_cut = update.finish == "stop"
         log_probs = None if update.finish == "end" else self.log_probs([(update.token, update.log_prob, likely)])

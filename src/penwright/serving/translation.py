@@ -109,11 +109,11 @@ async def links(body: LinksRequest, registry: Registry, limits: Limits) -> Respo
         )
     head, tokenizer = await asyncio.to_thread(served.alignment), translator.tokenizer
 
-    def look() -> Weights:
+    def compute_weights() -> Weights:
         aligner = Aligner(translator.model, tokenizer, head, lambda text: pieces_of_words(text, tokenizer))
         return aligner.weights([(body.text, body.target)])[0]
 
-    weights = await served.run(look)
+    weights = await served.run(compute_weights)
 
     def answer() -> Links:
         places = np.argwhere(weights >= MIN_WEIGHT).tolist()

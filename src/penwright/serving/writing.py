@@ -180,15 +180,17 @@ def _event(name: str, data: Mapping[str, Any]) -> str:
 
 
 def _written(tokenizer: Tokenizer, update: TokenUpdate) -> WrittenToken:
-    assert update.look is not None
+    assert update.candidates is not None
     return WrittenToken(
         id=update.token,
         text=readable(tokenizer, update.token),
         shown=update.text,
         log_prob=update.log_prob,
-        rank=update.look.rank,
-        entropy=update.look.entropy,
-        likeliest=[_choice(tokenizer, each.token, exp(each.log_prob), each.chance) for each in update.look.likely],
+        rank=update.candidates.rank,
+        entropy=update.candidates.entropy,
+        likeliest=[
+            _choice(tokenizer, each.token, exp(each.log_prob), each.chance) for each in update.candidates.likely
+        ],
         finish=update.finish,
     )
 
