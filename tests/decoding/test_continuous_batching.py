@@ -152,8 +152,8 @@ def test_token_look_lists_the_candidates_and_the_rank_of_the_token(generator: Ge
         assert [each.log_prob for each in likely] == sorted((each.log_prob for each in likely), reverse=True)
         assert likely[update.candidates.rank - 1].token == update.token
         assert likely[update.candidates.rank - 1].log_prob == pytest.approx(update.log_prob)
-        assert sum(each.chance > 0 for each in likely) == 4 < len(likely) == generator.tokenizer.vocab_size
-        assert sum(each.chance for each in likely) == pytest.approx(1)
+        assert sum(each.draw_probability > 0 for each in likely) == 4 < len(likely) == generator.tokenizer.vocab_size
+        assert sum(each.draw_probability for each in likely) == pytest.approx(1)
 
 
 def test_pool_can_be_used_again_after_an_error(generator: Generator) -> None:

@@ -247,7 +247,7 @@ def _sample(rows: Sequence[RunningCompletion], possible: Logits) -> tuple[Int[Te
     """Sample the next tokens of rows with the same settings; also return the logits after penalties and filters."""
     histories = [row.history for row in rows if row.history is not None]
     reshaped = rows[0].sampling.reshape(possible, History.joined(histories) if histories else None)
-    return rows[0].sampling.pick(reshaped, JoinedRng([row.chances for row in rows])), reshaped
+    return rows[0].sampling.pick(reshaped, JoinedRng([row.rng for row in rows])), reshaped
 
 
 def log_probs_of(tokens: Int[Tensor, " rows"], logits: Logits) -> list[float]:

@@ -153,7 +153,7 @@ class TokenCandidate(NamedTuple):
 
     token: int
     log_prob: float  # log-probability in nats, before sampling settings are applied
-    chance: float  # probability of being drawn after sampling settings are applied, except XTC, which is random
+    draw_probability: float  # probability after sampling settings are applied, except XTC, which is random
 
 
 class CandidateReport(NamedTuple):
@@ -200,7 +200,7 @@ class RunningCompletion:
         plan, settings = request.plan, request.plan.sampling.settings
         self.request, self.sampling, self._end_ids = request, plan.sampling, list(end_ids)
         self.draft = request.draft = CompletionDraft(TextStream(tokenizer), StopFilter(settings.stop))
-        self.chances = RowRng(settings.seed, [request.number])
+        self.rng = RowRng(settings.seed, [request.number])
         self.history = History([list(request.prompt_tokens)], logits[:1]) if plan.sampling.uses_history else None
         self.guided = ConstrainedRows(plan.guide, [request.prompt]) if plan.guide else None
         self._utf8_rules, self.state = plan.utf8_rules, np.uint8(0)
@@ -253,8 +253,8 @@ class RunningCompletion:
         """Describe the candidates from which this token was chosen."""
         log_probs = logits.log_softmax(-1)
         best = log_probs.topk(min(self.request.n_likely, len(log_probs)))
-        chances = self.sampling.probabilities(reshaped)
-        likely = zip(best.indices.tolist(), best.values.tolist(), chances[best.indices].tolist(), strict=True)
+        probabilities = self.sampling.probabilities(reshaped)
+        likely = zip(best.indices.tolist(), best.values.tolist(), probabilities[best.indices].tolist(), strict=True)
         entropy = torch.special.entr(log_probs.exp()).sum()
         return CandidateReport(
             int((log_probs > log_probs[token]).sum()) + 1, float(entropy), tuple(TokenCandidate(*x) for x in likely)

@@ -151,12 +151,12 @@ def learn_dictionary(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     places, sources, targets = np.concatenate(blocks, 1)
     codes, inverse = np.unique(sources * len(sides[1]) + targets, return_inverse=True)
     inverse, given = inverse.reshape(-1), codes // len(sides[1])
-    chances = np.ones(len(codes))  # probability of the target word, given the source word
+    probabilities = np.ones(len(codes))  # probability of the target word, given the source word
     for _ in range(ROUNDS):
-        shares = chances[inverse] / np.bincount(places, chances[inverse])[places]
+        shares = probabilities[inverse] / np.bincount(places, probabilities[inverse])[places]
         expected = np.bincount(inverse, shares)
-        chances = expected / np.bincount(given, expected)[given]
-    order = np.lexsort((chances, given))
+        probabilities = expected / np.bincount(given, expected)[given]
+    order = np.lexsort((probabilities, given))
     last = order[np.append(given[order][1:] != given[order][:-1], True)]
     source_words, target_words = map(list, sides)
     return {source_words[given[each]]: target_words[codes[each] % len(target_words)] for each in last.tolist()}

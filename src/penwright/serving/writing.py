@@ -189,7 +189,8 @@ def _written(tokenizer: Tokenizer, update: TokenUpdate) -> WrittenToken:
         rank=update.candidates.rank,
         entropy=update.candidates.entropy,
         likeliest=[
-            _choice(tokenizer, each.token, exp(each.log_prob), each.chance) for each in update.candidates.likely
+            _choice(tokenizer, each.token, exp(each.log_prob), each.draw_probability)
+            for each in update.candidates.likely
         ],
         finish=update.finish,
     )
@@ -224,14 +225,14 @@ def _next_distribution(served: ModelWorker, tokens: Tokens, settings: DecodingSe
     logits = served.logits(tuple(in_view(tokens, context)))  # the model reads only the tokens that fit in its context
     sampling = plan_of(tokenizer, settings, []).sampling
     reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.uses_history else None)[0]
-    chances = sampling.probabilities(reshaped)
+    draw_probabilities = sampling.probabilities(reshaped)
     probabilities = logits.softmax(-1)
     best = probabilities.argsort(descending=True, stable=True)[:N_LIKELY]
-    choices = zip(best.tolist(), probabilities[best].tolist(), chances[best].tolist(), strict=True)
+    choices = zip(best.tolist(), probabilities[best].tolist(), draw_probabilities[best].tolist(), strict=True)
     return NextTokenDistribution(
         likeliest=[_choice(tokenizer, *each) for each in choices],
         entropy=float(torch.special.entr(probabilities).sum()),
-        n_kept=int((chances > 0).sum()),
+        n_kept=int((draw_probabilities > 0).sum()),
     )
 
 

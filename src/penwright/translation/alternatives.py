@@ -25,8 +25,8 @@ from penwright.translation.results import ConstrainedSegment, Segment, SegmentRe
 class TokenSampler:
     """A sampler of the next tokens, which replaces the top-k choice in a search with a single beam."""
 
-    def __init__(self, sampling: Sampling, chances: RowRng):
-        self._sampling, self._chances = sampling, chances
+    def __init__(self, sampling: Sampling, rng: RowRng):
+        self._sampling, self._rng = sampling, rng
         self._history: History | None = None
 
     def choose(self, logits: Logits, utf8_rules: Utf8Rules, situations: Situations, _: int) -> MaskedTopK:
@@ -35,14 +35,14 @@ class TokenSampler:
         utf8_rules.forbid(logits, situations)
         if self._sampling.uses_history and self._history is None:
             self._history = History([[]] * len(logits), logits)
-        tokens = self._sampling.choose(logits, self._history, self._chances)
+        tokens = self._sampling.choose(logits, self._history, self._rng)
         if self._history is not None:
             self._history.push(tokens)
         return MaskedTopK(logits.gather(1, tokens[:, None]), tokens[:, None], logsumexp)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the state of these rows, in this order."""
-        for part in (self._chances, self._history):
+        for part in (self._rng, self._history):
             if part is not None:
                 part.select(rows)
 
@@ -125,9 +125,9 @@ class AlternativeSearch:
                     results[jobs[number]] = [self._searcher.to_result(constrained, next(sampled)) for _ in range(n)]
         return results
 
-    def _draw(self, rows: TargetBatch, sampling: Sampling, chances: RowRng, limits: Sequence[int]) -> list[Hypothesis]:
+    def _draw(self, rows: TargetBatch, sampling: Sampling, rng: RowRng, limits: Sequence[int]) -> list[Hypothesis]:
         """Sample a translation for each row, by a search with a single beam whose tokens are drawn at random."""
-        sampler = TokenSampler(sampling, chances)
+        sampler = TokenSampler(sampling, rng)
         choosing = TokenSelector(self._utf8_rules(sampling.banned), sampler.choose, sampler.select)
         hypotheses = beam_search(rows, limits, BeamSettings(1), end_id=self._tokenizer.end_id, choosing=choosing)
         return [best for (best,) in hypotheses]

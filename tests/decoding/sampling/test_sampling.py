@@ -193,8 +193,8 @@ def test_xtc_does_nothing_with_a_single_top_choice() -> None:
 @quick
 def test_temperature_near_zero_is_greedy(values: list[int], temperature: float) -> None:
     logits = row([float(value) for value in values])
-    chances = torch.tensor([1e-6, 0.5, 0.999999], dtype=torch.float64)
-    drawn = draw(Sampling((), DecodingSettings(temperature=temperature)).reshape(logits).expand(3, -1), chances)
+    uniform = torch.tensor([1e-6, 0.5, 0.999999], dtype=torch.float64)
+    drawn = draw(Sampling((), DecodingSettings(temperature=temperature)).reshape(logits).expand(3, -1), uniform)
     assert drawn.tolist() == [logits.argmax().item()] * 3
 
 
@@ -204,9 +204,9 @@ def test_temperature_divides_logit_differences() -> None:
 
 @given(scores, st.floats(0, 1, exclude_max=True))
 @quick
-def test_draw_never_returns_a_token_of_zero_probability(values: list[float], chance: float) -> None:
+def test_draw_never_returns_a_token_of_zero_probability(values: list[float], uniform: float) -> None:
     logits = keep_top_k(row(values), 3)
-    token = draw(logits, torch.tensor([chance], dtype=torch.float64))
+    token = draw(logits, torch.tensor([uniform], dtype=torch.float64))
     assert kept(logits)[0, token]
 
 
@@ -217,8 +217,8 @@ def test_largest_random_number_still_draws_a_possible_token() -> None:
 
 def test_draws_follow_the_probabilities() -> None:
     probabilities = torch.tensor([0.5, 0.2, 0.3])
-    chances = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
-    drawn = draw(probabilities.log().expand(1000, 3), chances)
+    uniform = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+    drawn = draw(probabilities.log().expand(1000, 3), uniform)
     assert torch.bincount(drawn).tolist() == [500, 200, 300]
 
 

@@ -109,21 +109,21 @@ class Sampling:
             return torch.zeros_like(reshaped).scatter(-1, reshaped.argmax(-1, keepdim=True), 1.0)
         return reshaped.softmax(-1)
 
-    def choose(self, logits: Logits, history: History | None, chances: "Draws | None") -> Int[Tensor, " rows"]:
-        """Choose the next token of each row; `chances` (random numbers) may be None if the choice is deterministic."""
-        return self.pick(self.reshape(logits, history), chances)
+    def choose(self, logits: Logits, history: History | None, rng: "Draws | None") -> Int[Tensor, " rows"]:
+        """Choose the next token of each row; `rng` (random numbers) may be None if the choice is deterministic."""
+        return self.pick(self.reshape(logits, history), rng)
 
-    def pick(self, reshaped: Logits, chances: "Draws | None") -> Int[Tensor, " rows"]:
+    def pick(self, reshaped: Logits, rng: "Draws | None") -> Int[Tensor, " rows"]:
         """Draw the next token of each row from the logits that reshape() returns."""
         if self.greedy:
             return best(reshaped)
-        assert chances is not None
+        assert rng is not None
         device = reshaped.device
         reshaped = reshaped.cpu() if device.type == "mps" else reshaped  # MPS has no 64-bit floats
         if self.settings.xtc_probability:
-            rows = chances.next().to(reshaped.device) < self.settings.xtc_probability
+            rows = rng.next().to(reshaped.device) < self.settings.xtc_probability
             reshaped = exclude_top_choices(reshaped, self.settings.xtc_threshold, rows)
-        return draw(reshaped, chances.next().to(reshaped.device)).to(device)
+        return draw(reshaped, rng.next().to(reshaped.device)).to(device)
 
 
 def best(logits: Logits) -> Int[Tensor, " rows"]:
@@ -133,11 +133,11 @@ def best(logits: Logits) -> Int[Tensor, " rows"]:
     return torch.from_numpy(logits.detach().numpy().argmax(-1))
 
 
-def draw(logits: Logits, chances: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
+def draw(logits: Logits, uniform: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
     """Return the first token at which the cumulative probability exceeds the row's random number from [0, 1)."""
     cumulative = logits.double().softmax(-1).cumsum(-1)
     total = cumulative[:, -1:]
-    threshold = torch.minimum(chances[:, None] * total, total.nextafter(torch.zeros_like(total)))
+    threshold = torch.minimum(uniform[:, None] * total, total.nextafter(torch.zeros_like(total)))
     return torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
 
 
