@@ -95,7 +95,7 @@ def test_random_joins_and_leaves_do_not_change_other_rows(
         for request, (_, _, joins_at, n_steps) in zip(requests, schedule, strict=True):
             if joins_at == step:
                 pool.join(request)
-            request.left |= step == joins_at + n_steps and n_steps % 2 == 0
+            request.cancelled |= step == joins_at + n_steps and n_steps % 2 == 0
         for request, update in pool.step():
             updates[request].append(update)
     assert not pool.busy

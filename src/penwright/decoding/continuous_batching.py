@@ -114,10 +114,10 @@ class ContinuousBatch:
 
     def clear(self) -> list[Request]:
         """Drop all requests after an error, and return them."""
-        given_up = [row.request for row in self._rows] + list(self._waiting)
+        dropped = [row.request for row in self._rows] + list(self._waiting)
         self._batch, self._rows = LiveBatch(self._model, self._engine), []
         self._waiting.clear()
-        return given_up
+        return dropped
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Request, TokenUpdate]]:
@@ -125,7 +125,7 @@ class ContinuousBatch:
         if not self._rows:
             self._engine.refresh()
         with evaluating(self._model) as device:
-            self._keep([not row.request.left for row in self._rows])
+            self._keep([not row.request.cancelled for row in self._rows])
             last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
             logits = [self._batch.step(last)] if self._rows else []
             logits += self._prefill(self._admit())
@@ -141,7 +141,7 @@ class ContinuousBatch:
             if admitted and (len(admitted) + 1) * longest > READ_TOKENS:
                 break
             request = self._waiting.popleft()
-            if not request.left:
+            if not request.cancelled:
                 admitted.append(request)
         return admitted
 

@@ -183,7 +183,7 @@ class Request:
     plan: DecodingPlan
     number: int = 0  # index among the completions of this prompt with this seed; each index gives a different text
     n_likely: int = 0  # number of candidates to report for each token; 0: no report
-    left: bool = False  # set to cancel the request; any thread may set it
+    cancelled: bool = False  # set to cancel the request; any thread may set it
     draft: CompletionDraft | None = None  # the completion so far; None until its generation starts
 
     @property

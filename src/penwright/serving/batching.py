@@ -58,7 +58,7 @@ class CompletionWorker:
         finally:
             self.n_abandoned += len(unfinished)
             for request in requests:
-                request.left = True
+                request.cancelled = True
                 del self._queues[request]
 
     def abort(self, error: Exception) -> None:
