@@ -73,7 +73,7 @@ def test_automaton_counts_only_whole_words(text: str) -> None:
     padded = f"^{text}$"
     occurrences = [n for n in range(1, len(padded)) if padded.startswith("ab", n)]
     alone = [n for n in occurrences if padded[n - 1] in "^ (" and padded[n + 2] in "$ ,("]
-    assert 20 - stage.state.left[0] == len(alone)
+    assert 20 - stage.state.remaining[0] == len(alone)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -38,7 +38,7 @@ class BeamState(NamedTuple):
 class BeamTransition(NamedTuple):
     """The effect of a token on a beam."""
 
-    standing: BeamState
+    beam_state: BeamState
     credit: float  # bonus in nats, in addition to the log-probability of the token
 
 
@@ -63,7 +63,7 @@ class ConstrainedBeams:
 
     guide: ConstraintAutomaton
     limit: int
-    standings: list[BeamState]
+    beam_states: list[BeamState]
 
     @classmethod
     def start(cls, guide: ConstraintAutomaton, limit: int, beam_size: int) -> "ConstrainedBeams":
@@ -73,13 +73,13 @@ class ConstrainedBeams:
     def must_follow(self, length: int) -> list[bool]:
         """Return, for each beam, whether its next token is forced, and therefore exempt from the UTF-8 rules."""
         if length < len(self.guide.prefix):
-            return [True] * len(self.standings)
-        return [self._is_forced(beam_state.stage.prospects, length) for beam_state in self.standings]
+            return [True] * len(self.beam_states)
+        return [self._is_forced(beam_state.stage.prospects, length) for beam_state in self.beam_states]
 
     def banned(self, length: int, end_id: int) -> Iterator[tuple[int, Sequence[int] | Bool[Tensor, " vocab_size"]]]:
         """Yield each restricted beam with its forbidden next tokens: a few ids, or a mask over the vocabulary."""
         prefix, ends = self.guide.prefix, self.guide.borders.ends
-        for beam, (stage, _) in enumerate(self.standings):
+        for beam, (stage, _) in enumerate(self.beam_states):
             prospects = stage.prospects
             if length < len(prefix):
                 others = torch.ones_like(ends)
@@ -95,9 +95,9 @@ class ConstrainedBeams:
             if not prospects.may_end_word:
                 yield beam, ends
             if stage.state.closed or (self.guide.whole_prefix and length == len(prefix)):
-                yield beam, self.guide.borders.goes_on
+                yield beam, self.guide.borders.continues
             elif prospects.needed < prospects.needed_anew and not self._fits(prospects.needed_anew, length + 1):
-                broken = self.guide.borders.goes_on.clone()  # tokens that would make the term part of a longer word
+                broken = self.guide.borders.continues.clone()  # tokens that would make the term part of a longer word
                 broken[list(prospects.wanted)] = False
                 yield beam, broken
 
@@ -121,25 +121,25 @@ class ConstrainedBeams:
         discouraged = self.guide.discouraged[length] if length < len(self.guide.discouraged) else {}
         is_opening, idle = self.guide.borders.is_opening, defaultdict[int, dict[bool, BeamTransition]](dict)
         for beam, (likely, (log_prob, merit), beam_state) in enumerate(
-            zip(tokens, before, self.standings, strict=True)
+            zip(tokens, before, self.beam_states, strict=True)
         ):
             busy = self.guide.busy(beam_state.stage.state)
-            turns = idle[self.standings.index(beam_state)]  # transitions are shared by all beams in the same state
+            transitions = idle[self.beam_states.index(beam_state)]  # shared by all beams in the same state
             for token, gain in zip(likely, list(islice(gains, len(likely))), strict=True):
                 if not (gain > NEG_INF and log_prob > NEG_INF):  # also skips NaN, since comparisons with NaN are false
                     continue
                 if busy is None or token in busy:
-                    turn = self._transition(beam_state, token, gain, length)
-                elif is_opening[token] in turns:
-                    turn = turns[is_opening[token]]
+                    transition = self._transition(beam_state, token, gain, length)
+                elif is_opening[token] in transitions:
+                    transition = transitions[is_opening[token]]
                 else:
-                    turn = turns[is_opening[token]] = self._transition(beam_state, token, gain, length)
-                gained = merit + gain + turn.credit - discouraged.get(token, 0.0)
-                chosen.append(Continuation(log_prob + gain, gained, beam, token, turn))
+                    transition = transitions[is_opening[token]] = self._transition(beam_state, token, gain, length)
+                gained = merit + gain + transition.credit - discouraged.get(token, 0.0)
+                chosen.append(Continuation(log_prob + gain, gained, beam, token, transition))
         return self._select_by_bank(chosen, len(before))
 
     def _candidates(self, beam: int, likely: Sequence[int], length: int) -> Sequence[int]:
-        stage = self.standings[beam].stage
+        stage = self.beam_states[beam].stage
         prospects = stage.prospects
         if length < len(self.guide.prefix):
             return [self.guide.prefix[length]]
@@ -170,7 +170,7 @@ class ConstrainedBeams:
         new = guide.after(stage, token)
         prospects = new.prospects
         hard, soft = prospects.hard, prospects.soft
-        given_back = 0.0 if new.state.left != stage.state.left else lent
+        given_back = 0.0 if new.state.remaining != stage.state.remaining else lent
         lent = 0.0
         if soft is not None:
             lent = (given_back if soft.length > 1 else 0.0) + guide.terms[soft.term].bias
@@ -184,15 +184,15 @@ class ConstrainedBeams:
         continuations.sort(key=MERIT, reverse=True)
         banks: dict[int, list[Continuation]] = {}
         for continuation in continuations:
-            banks.setdefault(continuation.transition.standing.bank, []).append(continuation)
+            banks.setdefault(continuation.transition.beam_state.bank, []).append(continuation)
         chosen = list[Continuation]()
         for bests in zip_longest(*banks.values()):
             chosen += sorted((each for each in bests if each is not None), key=MERIT, reverse=True)
             if len(chosen) >= beam_size:
                 break
         del chosen[beam_size:]
-        self.standings = [continuation.transition.standing for continuation in chosen]
-        self.standings += [BeamState(self.guide.start())] * (beam_size - len(chosen))
+        self.beam_states = [continuation.transition.beam_state for continuation in chosen]
+        self.beam_states += [BeamState(self.guide.start())] * (beam_size - len(chosen))
         return chosen
 
 

@@ -31,7 +31,7 @@ class Borders:
         self.is_opening: list[bool] = self.opens.tolist()
 
     @cached_property
-    def goes_on(self) -> torch.Tensor:
+    def continues(self) -> torch.Tensor:
         """A mask of the tokens that continue the word before them."""
         return ~self.ends
 
@@ -61,7 +61,7 @@ class RequiredTerm:
     first: tuple[Tokens, ...]  # the forms of the term, as tokenized at the beginning of a text
     times: int = 1
     bias: float = inf  # bonus in nats for each token of an optional term; inf: the term is required
-    place: int | None = None  # expected number of tokens before the term
+    position: int | None = None  # expected number of tokens before the term
     # whether the term counts as soon as its last token is generated; the next token must then begin a new word
     verbatim: bool = False
 
@@ -77,11 +77,11 @@ class RequiredTerm:
 
     def too_early(self, start: int) -> float:
         """Return the penalty in nats for beginning the term at token `start`, or 0 if that is not too early."""
-        return 0.0 if self.place is None else SLOPE * max(0, self.place - SLACK - start)
+        return 0.0 if self.position is None else SLOPE * max(0, self.position - SLACK - start)
 
     def is_late(self, length: int) -> bool:
         """Return whether the term should have begun before the target has `length` tokens."""
-        return self.place is not None and length > self.place + SLACK
+        return self.position is not None and length > self.position + SLACK
 
 
 class Match(NamedTuple):
@@ -100,7 +100,7 @@ class Match(NamedTuple):
 class State(NamedTuple):
     """The state of a target: the terms that it has completed and begun."""
 
-    left: tuple[int, ...]  # number of times that each term must still occur (or may still occur, if it is soft)
+    remaining: tuple[int, ...]  # number of times that each term must still occur (or may still occur, if it is soft)
     matches: tuple[Match, ...] = ()
     after: After = "nothing"  # what precedes the next token: nothing, a token such as "(", or any other token
     closed: bool = False  # whether a verbatim term has just been completed
@@ -158,11 +158,11 @@ class ConstraintAutomaton:
 
     def _next_state(self, state: State, token: int) -> State:
         kind: After = "opening" if self.borders.is_opening[token] else "anything"
-        left = self._left_after_word(state) if self.borders.is_end[token] else state.left
-        going_on = [m for m in state.matches if not m.is_whole and m.form[m.length] == token]
-        longer = [match._replace(length=match.length + 1) for match in going_on]
+        remaining = self._remaining_after_word(state) if self.borders.is_end[token] else state.remaining
+        continuations = [m for m in state.matches if not m.is_whole and m.form[m.length] == token]
+        longer = [match._replace(length=match.length + 1) for match in continuations]
         started = [Match(term, form, 1) for term, form in self._beginnings[state.after] if form[0] == token]
-        return self._count_verbatim(State(left, tuple(longer + started), kind))
+        return self._count_verbatim(State(remaining, tuple(longer + started), kind))
 
     def busy(self, state: State) -> Set[int] | None:
         """Return the tokens that can begin a term; None (any token) if a term has begun."""
@@ -170,11 +170,13 @@ class ConstraintAutomaton:
 
     def _count_verbatim(self, state: State) -> State:
         """Count a verbatim term that has just been completed."""
-        done = {m.term for m in state.matches if m.is_whole and self.terms[m.term].verbatim and state.left[m.term]}
+        done = {m.term for m in state.matches if m.is_whole and self.terms[m.term].verbatim and state.remaining[m.term]}
         if not done:
             return state
-        left = tuple(n - (number in done) for number, n in enumerate(state.left))
-        return State(left, tuple(match for match in state.matches if match.term not in done), state.after, closed=True)
+        remaining = tuple(n - (number in done) for number, n in enumerate(state.remaining))
+        return State(
+            remaining, tuple(match for match in state.matches if match.term not in done), state.after, closed=True
+        )
 
     @property
     def most_bias(self) -> float:
@@ -184,25 +186,25 @@ class ConstraintAutomaton:
 
     def _find_prospects(self, state: State) -> Prospects:
         """Return the tokens and terms that a state permits, forbids and requires next."""
-        settled, beginnings = self._left_after_word(state), self._beginnings[state.after]
+        settled, beginnings = self._remaining_after_word(state), self._beginnings[state.after]
         whole = [match.term for match in state.matches if match.is_whole]
-        alive = [match for match in state.matches if state.left[match.term] > 0]
+        alive = [match for match in state.matches if state.remaining[match.term] > 0]
         hard = [match for match in alive if self.terms[match.term].is_hard]
         soft = [match for match in alive if not self.terms[match.term].is_hard]
-        missing = [(n, term) for n, term in zip(state.left, self.terms, strict=True) if term.is_hard]
-        over = any(self.terms[term].is_hard and not state.left[term] for term in whole)
-        going_on = [match.form[match.length] for match in alive if not match.is_whole]
-        in_a_word = going_on and len(going_on) == len(state.matches)
+        missing = [(n, term) for n, term in zip(state.remaining, self.terms, strict=True) if term.is_hard]
+        over = any(self.terms[term].is_hard and not state.remaining[term] for term in whole)
+        continuations = [match.form[match.length] for match in alive if not match.is_whole]
+        in_a_word = continuations and len(continuations) == len(state.matches)
         begin = [] if in_a_word else [form[0] for term, form in beginnings if settled[term] > 0]
         saved = [self.terms[m.term].shortest - (len(m.form) - m.length) for m in hard]
-        wanted = tuple(dict.fromkeys(going_on + begin))
+        wanted = tuple(dict.fromkeys(continuations + begin))
         needed_anew = sum(n * term.shortest for n, term in missing)
-        over_forms = [form for term, form in beginnings if not state.left[term] and self.terms[term].is_hard]
+        over_forms = [form for term, form in beginnings if not state.remaining[term] and self.terms[term].is_hard]
         return Prospects(
             wanted=wanted,
             barred=[form[0] for form in over_forms if len(form) == 1 and form[0] not in wanted],
             may_end=not any(n and term.is_hard for n, term in zip(settled, self.terms, strict=True)),
-            may_end_word=not over or any(state.left[term] > 0 for term in whole),
+            may_end_word=not over or any(state.remaining[term] > 0 for term in whole),
             progress=sum(term.times - n for n, term in missing) + bool(hard),
             needed=needed_anew - max(saved, default=0),
             needed_anew=needed_anew,
@@ -211,13 +213,13 @@ class ConstraintAutomaton:
             waiting=[term for n, term in missing if n and all(self.terms[m.term] is not term for m in hard)],
         )
 
-    def _left_after_word(self, state: State) -> tuple[int, ...]:
-        """Return `state.left` updated as if the last word were complete; this may complete a term."""
-        whole = [match for match in state.matches if match.is_whole and state.left[match.term] > 0]
+    def _remaining_after_word(self, state: State) -> tuple[int, ...]:
+        """Return `state.remaining` updated as if the last word were complete; this may complete a term."""
+        whole = [match for match in state.matches if match.is_whole and state.remaining[match.term] > 0]
         if not whole:
-            return state.left
+            return state.remaining
         term = max(whole, key=_length).term
-        return tuple(n - (number == term) for number, n in enumerate(state.left))
+        return tuple(n - (number == term) for number, n in enumerate(state.remaining))
 
     @cached_property
     def _beginnings(self) -> dict[After, list[tuple[int, Tokens]]]:
