@@ -55,11 +55,11 @@ class AlternativeSearch:
         self._searcher = Searcher(model, tokenizer, engine)
 
     @torch.inference_mode()
-    def go_on(self, job: Segment, n: int, settings: BeamSettings) -> list[SegmentResult]:
+    def complete_prefix(self, segment: Segment, n: int, settings: BeamSettings) -> list[SegmentResult]:
         """Return the best translation for each of the `n` most likely tokens after the prefix, most likely first."""
-        constrained = self._searcher.soft_constraints(job)
+        constrained = self._searcher.soft_constraints(segment)
         guide = constrained.guide or self._searcher.empty_automaton
-        source = source_tokens(self._tokenizer, job)
+        source = source_tokens(self._tokenizer, segment)
         with evaluating(self._model) as device:
             before = (self._tokenizer.start_id, *self._tokenizer.target_prefix)
             target = torch.tensor([[*before, *guide.prefix]], device=device)
@@ -76,15 +76,15 @@ class AlternativeSearch:
         return [best[0] for best in results]
 
     def diverse(
-        self, jobs: Sequence[Segment], n: int, strength: float, settings: BeamSettings
+        self, segments: Sequence[Segment], n: int, strength: float, settings: BeamSettings
     ) -> dict[Segment, list[SegmentResult]]:
         """Return up to `n` different translations of each segment.
 
         The translations are found one after another. A token costs `strength` nats for each earlier translation
         that has the token at the same step (after Vijayakumar et al. 2018).
         """
-        constrained = [self._searcher.soft_constraints(job) for job in jobs]
-        written: list[list[SegmentResult]] = [[] for _ in jobs]
+        constrained = [self._searcher.soft_constraints(segment) for segment in segments]
+        written: list[list[SegmentResult]] = [[] for _ in segments]
         for _ in range(n):
             penalized = [
                 self._discouraged(each, before, strength) for each, before in zip(constrained, written, strict=True)
@@ -92,7 +92,7 @@ class AlternativeSearch:
             for results, before in zip(self._searcher.search(penalized, settings, None), written, strict=True):
                 before.append(results[0])
         distinct = [list({results.text: results for results in texts}.values()) for texts in written]
-        return dict(zip(jobs, distinct, strict=True))
+        return dict(zip(segments, distinct, strict=True))
 
     def _discouraged(
         self, constrained: ConstrainedSegment, before: Sequence[SegmentResult], strength: float
@@ -107,13 +107,13 @@ class AlternativeSearch:
 
     @torch.inference_mode()
     def sample(
-        self, jobs: Sequence[Segment], sampling: Sampling, seed: int, n: int
+        self, segments: Sequence[Segment], sampling: Sampling, seed: int, n: int
     ) -> dict[Segment, list[SegmentResult]]:
         """Sample `n` translations of each segment.
 
         The same seed gives the same translations, whether a segment is translated alone or in a batch.
         """
-        tokens = [source_tokens(self._tokenizer, job) for job in jobs]
+        tokens = [source_tokens(self._tokenizer, segment) for segment in segments]
         results: dict[Segment, list[SegmentResult]] = {}
         with evaluating(self._model):
             for batch in batches_by_length([len(t) for t in tokens], BATCH_TOKENS // n):
@@ -121,8 +121,8 @@ class AlternativeSearch:
                 rows = self._searcher.rows([tokens[number] for number in batch for _ in range(n)], max(limits))
                 sampled = iter(self._draw(rows, sampling, RowRng(seed, [*range(n)] * len(batch)), limits))
                 for number in batch:
-                    constrained = self._searcher.soft_constraints(jobs[number])
-                    results[jobs[number]] = [self._searcher.to_result(constrained, next(sampled)) for _ in range(n)]
+                    constrained = self._searcher.soft_constraints(segments[number])
+                    results[segments[number]] = [self._searcher.to_result(constrained, next(sampled)) for _ in range(n)]
         return results
 
     def _draw(self, rows: TargetBatch, sampling: Sampling, rng: RowRng, limits: Sequence[int]) -> list[Hypothesis]:

@@ -62,16 +62,16 @@ class ConstrainedSegment(NamedTuple):
     draft: DraftReport = NO_DRAFT
 
 
-def source_tokens(tokenizer: Tokenizer, job: Segment) -> list[int]:
+def source_tokens(tokenizer: Tokenizer, segment: Segment) -> list[int]:
     """Return the source tokens of a segment, including the end token, and hints if the model uses them."""
-    source = job.source
-    if job.constraints.hints:
-        terms = [each for each in constraints_of(source, job.constraints) if not each.protected]
+    source = segment.source
+    if segment.constraints.hints:
+        terms = [each for each in constraints_of(source, segment.constraints) if not each.protected]
         source = with_hints(source, [(each.end, each.forms[0]) for each in terms])
     return tokenizer.source(tokenizer.encode(source))
 
 
-WantedJob = Callable[[Segment], bool]  # a function that returns whether a segment is still needed
+WantedSegment = Callable[[Segment], bool]  # a function that returns whether a segment is still needed
 
 
 def symptoms(source: str, target: str, n_source: int, n_target: int) -> list[str]:
@@ -187,7 +187,7 @@ def distinct_segments(texts: Sequence[SplitText]) -> list[Segment]:
     return list(dict.fromkeys(part.segment for _, lines in texts for line in lines for part in line))
 
 
-def still_wanted(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob | None:
+def still_wanted(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedSegment | None:
     """Return a function that tests whether a segment occurs in a text that is still needed."""
     if wanted is None:
         return None
@@ -196,7 +196,7 @@ def still_wanted(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob
         for line in lines:
             for part in line:
                 texts_of.setdefault(part.segment, set()).add(number)
-    return lambda job: any(map(wanted, texts_of[job]))
+    return lambda segment: any(map(wanted, texts_of[segment]))
 
 
 def assemble(

@@ -156,7 +156,7 @@ class Translator:
         settings = decoding_settings(self.defaults, settings, options)
         sampling = Sampling(self._banned, settings)
         parts = self._prepared(texts, constraints, "")
-        results = self._variety.sample(distinct_segments(parts), sampling, settings.seed, n)
+        results = self._alternatives.sample(distinct_segments(parts), sampling, settings.seed, n)
         return [assemble(self.tokenizer, each, results, self.reach) for each in parts]
 
     def diverse(
@@ -175,7 +175,7 @@ class Translator:
         constraints = _with_old_name(constraints, demands)
         parts = self._prepared(texts, constraints, "")
         search = self._search(decoding_settings(self.defaults, None, options, USED_BY_BEAMS))
-        results = self._variety.diverse(distinct_segments(parts), n, strength, search)
+        results = self._alternatives.diverse(distinct_segments(parts), n, strength, search)
         return [assemble(self.tokenizer, each, results, self.reach) for each in parts]
 
     def alternatives(
@@ -198,7 +198,7 @@ class Translator:
         if len(parts) != 1:
             raise UsageError("alternatives need a single sentence: give one line that fits the model")
         search = self._search(decoding_settings(self.defaults, None, options, BEAM_SETTINGS))
-        results = self._variety.go_on(parts[0].segment, 2 * n, search)
+        results = self._alternatives.complete_prefix(parts[0].segment, 2 * n, search)
         alternatives: dict[str, Alternative] = {}
         for each in results:
             n_given = len(self.tokenizer.target.encode(prefix.strip()))
@@ -239,7 +239,7 @@ class Translator:
         return Searcher(self.model, self.tokenizer, self._engine)
 
     @cached_property
-    def _variety(self) -> AlternativeSearch:
+    def _alternatives(self) -> AlternativeSearch:
         return AlternativeSearch(self.model, self.tokenizer, self._engine)
 
     def _prepared(

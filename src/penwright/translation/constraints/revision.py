@@ -108,17 +108,17 @@ class Revision:
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, engine: DecodeEngine | None = None):
         self._model, self._tokenizer, self._scorer = model, tokenizer, Scorer(model, tokenizer, engine)
 
-    def drafts(self, jobs: Sequence[Segment], found: Sequence[SegmentResult]) -> list[DraftReport]:
+    def drafts(self, segments: Sequence[Segment], found: Sequence[SegmentResult]) -> list[DraftReport]:
         """Return a report on each draft: the glossary words that it lacks, and the words that it has instead."""
         targets = [each.hypothesis.tokens for each in found]
         missed = [each.missed for each in found]
         pairs = [
             HiddenSource(
-                self._tokenizer.source(self._tokenizer.encode(job.source)),
+                self._tokenizer.source(self._tokenizer.encode(segment.source)),
                 target,
-                self._tokens_of(job.source, constraint),
+                self._tokens_of(segment.source, constraint),
             )
-            for job, target, constraints in zip(jobs, targets, missed, strict=True)
+            for segment, target, constraints in zip(segments, targets, missed, strict=True)
             for constraint in constraints
         ]
         seen = [each.hypothesis.log_probs[: len(each.hypothesis.tokens)] for each in found for _ in each.missed]

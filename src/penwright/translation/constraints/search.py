@@ -28,7 +28,7 @@ from penwright.translation.constraints.requirements import (
     constraints_of,
 )
 from penwright.translation.constraints.revision import Revision, with_swapped
-from penwright.translation.results import ConstrainedSegment, Segment, SegmentResult, WantedJob, source_tokens
+from penwright.translation.results import ConstrainedSegment, Segment, SegmentResult, WantedSegment, source_tokens
 
 MAX_LOSS = 2.0  # maximum loss of log-probability, in nats, when required words are swapped into a draft
 BATCH_TOKENS = 4096  # maximum of beam_size x source tokens in a batch, padding included
@@ -43,11 +43,11 @@ class Searcher:
 
     def find(
         self,
-        jobs: Sequence[Segment],
+        segments: Sequence[Segment],
         settings: BeamSettings,
         limit: int | None,
         watch: Watch | None = None,
-        wanted: WantedJob | None = None,
+        wanted: WantedSegment | None = None,
     ) -> dict[Segment, list[SegmentResult]]:
         """Return the distinct results of each segment, best first.
 
@@ -58,15 +58,15 @@ class Searcher:
         `watch` is called during both searches; its indices count the segments of the current search. Segments that are
         no longer `wanted` keep the results found so far.
         """
-        untranslated = {job: _untranslated(job) for job in jobs if _is_protected(job)}
-        others = [job for job in jobs if job not in untranslated]
+        untranslated = {segment: _untranslated(segment) for segment in segments if _is_protected(segment)}
+        others = [segment for segment in segments if segment not in untranslated]
         unconstrained = self.search(list(map(self.soft_constraints, others)), settings, limit, watch, wanted)
         results = untranslated | dict(zip(others, unconstrained, strict=True))
-        missed = [job for job in others if job.constraints.is_hard and results[job][0].missed]
-        missed = [job for job in missed if wanted is None or wanted(job)]
-        drafts = self._revision.drafts(missed, [results[job][0] for job in missed])
-        constrained = [self._with_draft(job, draft) for job, draft in zip(missed, drafts, strict=True)]
-        hypotheses = [results[job][0].hypothesis for job in missed]
+        missed = [segment for segment in others if segment.constraints.is_hard and results[segment][0].missed]
+        missed = [segment for segment in missed if wanted is None or wanted(segment)]
+        drafts = self._revision.drafts(missed, [results[segment][0] for segment in missed])
+        constrained = [self._with_draft(segment, draft) for segment, draft in zip(missed, drafts, strict=True)]
+        hypotheses = [results[segment][0].hypothesis for segment in missed]
         swapped = {
             each.segment: self._distinct(each, [hypothesis] if hypothesis else [])
             for each, hypothesis in zip(
@@ -76,7 +76,9 @@ class Searcher:
             )
         }
         if settings.n_best == 1 and watch is None:
-            results |= {job: one for job, one in swapped.items() if one and _is_as_good(one[0], results[job][0])}
+            results |= {
+                segment: one for segment, one in swapped.items() if one and _is_as_good(one[0], results[segment][0])
+            }
             constrained = [each for each in constrained if results[each.segment] is not swapped[each.segment]]
         for each, better in zip(constrained, self.search(constrained, settings, limit, watch, wanted), strict=True):
             results[each.segment] = with_swapped(better, swapped[each.segment])[: settings.n_best]
@@ -91,23 +93,23 @@ class Searcher:
     def _guides(self) -> AutomatonBuilder:
         return AutomatonBuilder(self._tokenizer)
 
-    def soft_constraints(self, job: Segment) -> ConstrainedSegment:
+    def soft_constraints(self, segment: Segment) -> ConstrainedSegment:
         """Constrain a segment only by its protected spans, its prefix, and optional glossary words."""
-        constraints = constraints_of(job.source, job.constraints)
-        enforced = [constraint for constraint in constraints if constraint.protected or not job.constraints.is_hard]
-        return self._constrained(job, constraints, enforced, NO_DRAFT)
+        constraints = constraints_of(segment.source, segment.constraints)
+        enforced = [constraint for constraint in constraints if constraint.protected or not segment.constraints.is_hard]
+        return self._constrained(segment, constraints, enforced, NO_DRAFT)
 
-    def _with_draft(self, job: Segment, draft: DraftReport) -> ConstrainedSegment:
+    def _with_draft(self, segment: Segment, draft: DraftReport) -> ConstrainedSegment:
         """Constrain a segment by all its requirements."""
-        constraints = constraints_of(job.source, job.constraints)
-        return self._constrained(job, constraints, constraints, draft)
+        constraints = constraints_of(segment.source, segment.constraints)
+        return self._constrained(segment, constraints, constraints, draft)
 
     def _constrained(
-        self, job: Segment, constraints: Sequence[Constraint], enforced: Sequence[Constraint], draft: DraftReport
+        self, segment: Segment, constraints: Sequence[Constraint], enforced: Sequence[Constraint], draft: DraftReport
     ) -> ConstrainedSegment:
-        guide = self._guides.guide(job.source, enforced, job.constraints.bias, draft) if enforced else None
+        guide = self._guides.guide(segment.source, enforced, segment.constraints.bias, draft) if enforced else None
         return ConstrainedSegment(
-            job, constraints, self._guides.beginning(job.prefix, guide) if job.prefix else guide, draft
+            segment, constraints, self._guides.beginning(segment.prefix, guide) if segment.prefix else guide, draft
         )
 
     def search(
@@ -116,7 +118,7 @@ class Searcher:
         settings: BeamSettings,
         limit: int | None,
         watch: Watch | None = None,
-        wanted: WantedJob | None = None,
+        wanted: WantedSegment | None = None,
     ) -> list[list[SegmentResult]]:
         """Run a single search for all segments; return the distinct results of each, best first."""
         # keep all beams, because duplicate texts are dropped later
@@ -230,7 +232,7 @@ def _in_batch(batch: Sequence[int], watch: Watch | None) -> Watch | None:
     return _notify
 
 
-def _by_number(segments: Sequence[ConstrainedSegment], wanted: WantedJob | None) -> Wanted | None:
+def _by_number(segments: Sequence[ConstrainedSegment], wanted: WantedSegment | None) -> Wanted | None:
     return None if wanted is None else lambda number: wanted(segments[number].segment)
 
 
@@ -242,13 +244,17 @@ def _is_as_good(swapped: SegmentResult, draft: SegmentResult) -> bool:
     return not swapped.missed and swapped.hypothesis.log_prob > draft.hypothesis.log_prob - MAX_LOSS
 
 
-def _is_protected(job: Segment) -> bool:
+def _is_protected(segment: Segment) -> bool:
     """Return whether the whole segment is a single protected span."""
-    return not job.prefix and job.constraints.protection.spans(job.source) == [ProtectedSpan(0, len(job.source))]
+    return not segment.prefix and segment.constraints.protection.spans(segment.source) == [
+        ProtectedSpan(0, len(segment.source))
+    ]
 
 
-def _untranslated(job: Segment) -> list[SegmentResult]:
+def _untranslated(segment: Segment) -> list[SegmentResult]:
     """Return the source itself as the only result."""
-    constraint = Constraint(0, len(job.source), (job.source,), True)
-    result = ConstraintResult(job.source, 0, len(job.source), True, "found", job.source, 0, len(job.source))
-    return [SegmentResult(job.source, Hypothesis((), 0.0, 0.0, "end"), [constraint], [result])]
+    constraint = Constraint(0, len(segment.source), (segment.source,), True)
+    result = ConstraintResult(
+        segment.source, 0, len(segment.source), True, "found", segment.source, 0, len(segment.source)
+    )
+    return [SegmentResult(segment.source, Hypothesis((), 0.0, 0.0, "end"), [constraint], [result])]
