@@ -159,7 +159,7 @@ def test_invalid_json_is_a_client_error(server: RunningServer, path: str, body: 
 
 def test_full_queue_answers_429_with_retry_after(start_server: StartServer) -> None:
     running = start_server(max_waiting=3)
-    served = running.registry.get("writer")
+    worker = running.registry.get("writer")
     long = json.dumps({"prompt": "It", "max_tokens": 4000, "n": 3, "stream": True}).encode()
     host, port = running.address.removeprefix("http://").split(":")
     with closing(HTTPConnection(host, int(port), timeout=20)) as connection:
@@ -170,7 +170,7 @@ def test_full_queue_answers_429_with_retry_after(start_server: StartServer) -> N
                 running.address, "/v1/completions", "POST", b'{"prompt": "It"}', Content_Type="application/json"
             )
     assert refused.status == 429 and refused.headers["retry-after"]
-    assert eventually(lambda: served.n_inside == 0 and not served.completion_worker.pool.busy)
+    assert eventually(lambda: worker.n_inside == 0 and not worker.completion_worker.pool.busy)
     accepted = ask(running.address, "/v1/completions", "POST", b'{"prompt": "It"}', Content_Type="application/json")
     assert accepted.status == 200
     many = ask(running.address, "/v1/completions", "POST", b'{"n": 4}', Content_Type="application/json")

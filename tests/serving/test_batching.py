@@ -31,8 +31,8 @@ def ask_together(
         return [options + text.upper() for text in texts]
 
     async def ask() -> list[object]:
-        with ThreadPoolExecutor(1) as worker:
-            batcher: DynamicBatcher[str, str] = DynamicBatcher(work or upper, worker)
+        with ThreadPoolExecutor(1) as executor:
+            batcher: DynamicBatcher[str, str] = DynamicBatcher(work or upper, executor)
             return await asyncio.gather(*(batcher.ask(*each) for each in questions), return_exceptions=True)
 
     return run(ask()), batches
@@ -83,8 +83,8 @@ def test_abandoned_work_is_stopped() -> None:
         return list(texts)
 
     async def ask_and_leave() -> None:
-        with ThreadPoolExecutor(1) as worker:
-            batcher: DynamicBatcher[str, str] = DynamicBatcher(work, worker)
+        with ThreadPoolExecutor(1) as executor:
+            batcher: DynamicBatcher[str, str] = DynamicBatcher(work, executor)
             asking = asyncio.create_task(batcher.ask("", ["a"]))
             await asyncio.to_thread(started.wait, 10)
             asking.cancel()
@@ -111,8 +111,8 @@ def test_batch_knows_which_clients_have_left() -> None:
         return [text.upper() for text in texts]
 
     async def ask_and_leave() -> None:
-        with ThreadPoolExecutor(1) as worker:
-            batcher: DynamicBatcher[str, str] = DynamicBatcher(work, worker)
+        with ThreadPoolExecutor(1) as executor:
+            batcher: DynamicBatcher[str, str] = DynamicBatcher(work, executor)
             stays = asyncio.create_task(batcher.ask("", ["b"]))
             leaves = asyncio.create_task(batcher.ask("", ["a", "c"]))
             await asyncio.to_thread(started.wait, 10)

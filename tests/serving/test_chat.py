@@ -21,9 +21,9 @@ def test_imported_writer_answers_a_chat_completion(runs: Path, tmp_path: Path, s
     (tmp_path / "exported" / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     writer = penwright.import_model(tmp_path / "exported", tmp_path / "answering")
     running = start_server()
-    served = running.registry.get("writer")
-    worker = ModelWorker.load(tmp_path / "answering")
-    running.registry._served = {"writer": served, "answering": worker}
+    writer_worker = running.registry.get("writer")
+    answering_worker = ModelWorker.load(tmp_path / "answering")
+    running.registry._workers = {"writer": writer_worker, "answering": answering_worker}
     body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "seed": 5, "temperature": 0}
     request = Request(
         f"{running.address}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}

@@ -95,11 +95,11 @@ def test_model_generates_while_a_pattern_is_built(
 
 
 def test_disconnecting_client_cancels_building(server: RunningServer) -> None:
-    served = server.registry.get("writer")
+    worker = server.registry.get("writer")
     body = json.dumps({"text": "a", "settings": {"pattern": PATTERNS["nested counts"]}})
     host, port = server.address.removeprefix("http://").split(":")
     with closing(HTTPConnection(host, int(port), timeout=60)) as connection:
         connection.request("POST", "/write", body)
-        assert eventually(lambda: served.n_inside == 1)
-    assert eventually(lambda: served.n_inside == 0)
-    assert served._builder.submit(int).result(timeout=8) == 0  # the thread is free before its deadline of 10 s
+        assert eventually(lambda: worker.n_inside == 1)
+    assert eventually(lambda: worker.n_inside == 0)
+    assert worker._builder.submit(int).result(timeout=8) == 0  # the thread is free before its deadline of 10 s

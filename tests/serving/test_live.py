@@ -136,9 +136,9 @@ def test_running_request_keeps_its_weights(live_server: LiveServer) -> None:
     assert old.step == 6 and live_server.registry.get().step == 10
     old.n_inside = 1  # an unfinished request
     assert old.generator.generate("It was", max_new_tokens=4, temperature=0) is not None
-    assert not eventually(lambda: old._worker._shutdown, 1.0)
+    assert not eventually(lambda: old._executor._shutdown, 1.0)
     old.n_inside = 0
-    assert eventually(lambda: old._worker._shutdown)
+    assert eventually(lambda: old._executor._shutdown)
 
 
 def test_decoding_steps_are_compiled_only_after_training(

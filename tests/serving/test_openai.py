@@ -134,14 +134,14 @@ def test_invalid_request_is_refused_with_a_reason(
 
 
 def test_disconnecting_client_stops_generation(client: "openai.OpenAI", server: RunningServer) -> None:
-    served = server.registry.get("writer")
-    before, left = served.completion_worker.n_tokens, served.completion_worker.n_abandoned
+    worker = server.registry.get("writer")
+    before, left = worker.completion_worker.n_tokens, worker.completion_worker.n_abandoned
     stream = client.completions.create(**{**BASE, "max_tokens": 4000, "stop": None}, n=4, stream=True)
     next(stream)
     stream.close()
-    assert eventually(lambda: not served.completion_worker.pool.busy and served.n_inside == 0)
-    assert served.completion_worker.n_tokens - before < 4 * 4000
-    assert served.completion_worker.n_abandoned > left
+    assert eventually(lambda: not worker.completion_worker.pool.busy and worker.n_inside == 0)
+    assert worker.completion_worker.n_tokens - before < 4 * 4000
+    assert worker.completion_worker.n_abandoned > left
 
 
 def test_client_retries_until_the_queue_has_room(start_server: StartServer) -> None:
@@ -217,7 +217,7 @@ def chat_client(
     (folder / "chat.jsonl").write_text("".join(lines), encoding="utf-8")
     penwright.train(folder / "chat.jsonl", run=folder / "chat", settings=CHAT, quiet=True)
     running = start_server(max_n=4)
-    running.registry._served["chat"] = ModelWorker.load(folder / "chat")
+    running.registry._workers["chat"] = ModelWorker.load(folder / "chat")
     with openai.OpenAI(base_url=f"{running.address}/v1", api_key="none", max_retries=0) as client:
         yield client
 

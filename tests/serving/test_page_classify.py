@@ -12,11 +12,11 @@ TABLE = 'text,label\n"a fine, ""old"" film",good\na dull film,bad\na dull film n
 def test_labels_attribution_and_gap_equal_the_models(visit: Any, server: Any) -> None:
     page = visit(f"#/classify?text={quote(TEXT)}")
     page.wait_for_selector(".picture .pw-attribution")
-    served = server.registry.get("classifier")
-    (found,) = served.classifier.classify([TEXT])
+    worker = server.registry.get("classifier")
+    (found,) = worker.classifier.classify([TEXT])
     rows = page.locator(".labels tbody tr").all_inner_texts()
     assert [row.split()[0] for row in rows] == list(found.scores)
-    expected = served.inspector.attribution(TEXT)
+    expected = worker.inspector.attribution(TEXT)
     page.click(".picture summary")
     page.wait_for_selector(".picture td")
     values = [float(text.replace("−", "-")) for text in page.locator(".picture .pw-twin td").all_inner_texts()]

@@ -173,7 +173,7 @@ def test_two_models_and_their_heads_are_compared(visit: Any, server: Any, runs: 
     twin = ModelWorker(
         "other-writer", registry.get("writer").opened, registry.get("writer").application, registry.get("writer").limits
     )
-    registry._served["other-writer"] = twin
+    registry._workers["other-writer"] = twin
     try:
         page = visit("#/inspect?model=writer&text=It%20was&tool=compare&beside=model&what=heads")
         page.wait_for_selector(".shown .pw-statistics")
@@ -193,7 +193,7 @@ def test_two_models_and_their_heads_are_compared(visit: Any, server: Any, runs: 
         page.click(".controls button:text-is('heads')")
         page.wait_for_selector(".pw-statistics button[aria-pressed=true]:text-is('previous')")
     finally:
-        del registry._served["other-writer"]
+        del registry._workers["other-writer"]
         twin.close()
 
 

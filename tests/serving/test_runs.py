@@ -145,7 +145,7 @@ def test_deleted_run_is_still_served(runs: Path, tmp_path: Path) -> None:
     for name in names:
         shutil.copytree(runs / name, tmp_path / name)
     limits = ServingSettings(port=0)
-    served = [ModelWorker.load(tmp_path / name, name, limits) for name in names]
+    workers = [ModelWorker.load(tmp_path / name, name, limits) for name in names]
     questions: list[tuple[str, Any]] = [
         ("translating/sentences", {"sentences": [{"text": "eins"}]}),
         ("translating/links", {"text": "eins", "target": "one"}),
@@ -161,7 +161,7 @@ def test_deleted_run_is_still_served(runs: Path, tmp_path: Path) -> None:
         ("inspect/tokens", {"text": "a"}),
         ("metrics", None),
     ]
-    server = Server(ModelRegistry(served), limits)
+    server = Server(ModelRegistry(workers), limits)
     thread = Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
     try:

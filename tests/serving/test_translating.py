@@ -184,12 +184,12 @@ def chinese(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
     (folder / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
     settings = merge(SETTINGS, {"tokenizer": {"type": "characters"}})
     penwright.train(folder / "pairs.tsv", run=folder / "run", settings=settings, quiet=True)
-    server.registry._served["chinese"] = served = ModelWorker.load(
+    server.registry._workers["chinese"] = worker = ModelWorker.load(
         folder / "run", "chinese", server.registry.get("writer").limits
     )
-    yield served
-    del server.registry._served["chinese"]
-    served.close()
+    yield worker
+    del server.registry._workers["chinese"]
+    worker.close()
 
 
 def test_words_of_an_unspaced_script_are_scored_one_by_one(call_translating: Any, chinese: Any) -> None:
@@ -241,7 +241,7 @@ def test_disconnecting_client_frees_the_model(call_api: Any, call_translating: A
 def test_disconnected_clients_rows_leave_the_shared_batch(
     server: Any, translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served, original_step = server.registry.get("translator"), TargetBatch.step
+    worker, original_step = server.registry.get("translator"), TargetBatch.step
     started, client_left, rows = threading.Event(), threading.Event(), []
 
     def step(self: TargetBatch, tokens: Tensor) -> Tensor:
@@ -252,8 +252,8 @@ def test_disconnected_clients_rows_leave_the_shared_batch(
         return original_step(self, tokens)
 
     async def ask_and_leave() -> str:
-        stays = asyncio.create_task(served.translate(["eins zwei drei"]))
-        leaves = asyncio.create_task(served.translate(["vier fünf sechs"]))
+        stays = asyncio.create_task(worker.translate(["eins zwei drei"]))
+        leaves = asyncio.create_task(worker.translate(["vier fünf sechs"]))
         await asyncio.to_thread(started.wait, 10)
         leaves.cancel()
         await asyncio.gather(leaves, return_exceptions=True)

@@ -28,9 +28,9 @@ class ClientsDisconnected(PenwrightError):
 class CompletionWorker:
     """A worker that advances a batch step by step until all completions are finished. Other work can run in between."""
 
-    def __init__(self, pool: ContinuousBatch, worker: Executor):
-        self.pool, self._worker = pool, worker
-        self._is_stepping = False  # whether a step of the batch is queued or running; used on the worker's thread only
+    def __init__(self, pool: ContinuousBatch, executor: Executor):
+        self.pool, self._executor = pool, executor
+        self._is_stepping = False  # whether a step of the batch is queued or running; used on the model's thread only
         self._queues: dict[Request, UpdateQueue] = {}  # new tokens of each request; used on the server's thread only
         self.n_tokens = 0  # number of tokens generated so far
         self.n_abandoned = 0  # number of completions left unfinished because their clients disconnected
@@ -45,7 +45,7 @@ class CompletionWorker:
         numbers = {request: number for number, request in enumerate(requests)}
         unfinished = set(requests)
         self._queues.update(dict.fromkeys(requests, queue))
-        self._worker.submit(self._join, requests, loop)
+        self._executor.submit(self._join, requests, loop)
         try:
             while unfinished:
                 async with asyncio.timeout_at(until):
@@ -71,7 +71,7 @@ class CompletionWorker:
             self.pool.join(request)
         if not self._is_stepping:
             self._is_stepping = True
-            self._worker.submit(self._step, loop)
+            self._executor.submit(self._step, loop)
 
     def _step(self, loop: asyncio.AbstractEventLoop) -> None:
         updates: list[tuple[Request, TokenUpdate]] | list[tuple[Request, Exception]]
@@ -83,7 +83,7 @@ class CompletionWorker:
         with suppress(RuntimeError):  # raised if the event loop is closed; then no client is left
             loop.call_soon_threadsafe(self._deliver, updates)
             if self._is_stepping:
-                self._worker.submit(self._step, loop)
+                self._executor.submit(self._step, loop)
 
     def _deliver(self, updates: Sequence[tuple[Request, TokenUpdate | Exception]]) -> None:
         self.n_tokens += len(updates)
@@ -139,11 +139,11 @@ class DynamicBatcher(Generic[BatchKey, Result]):
     def __init__(
         self,
         work: Callable[[BatchKey, Sequence[str], PendingAnswers], Sequence[Result]],
-        worker: Executor,
+        executor: Executor,
         wait_seconds: float = 0.004,
     ):
-        """Store `work`, the function that processes a batch on the worker's thread."""
-        self._work, self._worker, self._wait = work, worker, wait_seconds
+        """Store `work`, the function that processes a batch on the model's thread."""
+        self._work, self._executor, self._wait = work, executor, wait_seconds
         self._requests: list[_Request[BatchKey, Result]] = []
         self._task: asyncio.Task[None] | None = None
         self.n_texts = 0  # number of texts processed so far
@@ -189,7 +189,7 @@ class DynamicBatcher(Generic[BatchKey, Result]):
     async def _answer(self, batch: Sequence[_Request[BatchKey, Result]]) -> None:
         requests = list(dict.fromkeys(batch))
         try:
-            results = await asyncio.wrap_future(self._worker.submit(self._results, requests, batch))
+            results = await asyncio.wrap_future(self._executor.submit(self._results, requests, batch))
         except Exception as error:  # every waiting client must get the error
             for request in requests:
                 request.fail(error)
@@ -201,7 +201,7 @@ class DynamicBatcher(Generic[BatchKey, Result]):
     def _results(
         self, requests: Sequence[_Request[BatchKey, Result]], batch: Sequence[_Request[BatchKey, Result]]
     ) -> Sequence[Result]:
-        """Process a batch, on the worker's thread."""
+        """Process a batch, on the model's thread."""
         parts = (each.texts[len(each.results) :][: batch.count(each)] for each in requests)
         texts = [text for part in parts for text in part]
         return self._work(requests[0].key, texts, PendingAnswers([each.answer for each in batch])) if requests else []

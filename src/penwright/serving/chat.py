@@ -197,16 +197,16 @@ def _model(body: ChatRequest, registry: ModelRegistry) -> ModelWorker:
     return found
 
 
-def _job(body: ChatRequest, served: ModelWorker, limits: ServingSettings) -> CompletionJob:
+def _job(body: ChatRequest, worker: ModelWorker, limits: ServingSettings) -> CompletionJob:
     """Convert the messages to tokens, and return a request to complete them."""
     if body.tools:
         raise UsageError("tools are not supported. Leave them out")
     messages = [each.as_message for each in body.messages]
     check_lengths(["".join(each.content for each in messages)], limits)
-    generator = served.generator
+    generator = worker.generator
     default = min(generator.defaults.max_new_tokens or MAX_NEW_TOKENS, limits.max_new_tokens)
     n_new = body.max_completion_tokens or body.max_tokens or default
-    work = CompletionJob(body.as_completion(generator.chat_tokens(messages, n_new), default), served, limits)
+    work = CompletionJob(body.as_completion(generator.chat_tokens(messages, n_new), default), worker, limits)
     work.id = f"chat{work.id}"
     return work
 

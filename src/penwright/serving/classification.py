@@ -44,10 +44,10 @@ async def classify(body: ClassifyRequest, registry: Registry, limits: Limits) ->
     """Return the most likely label of each text and the probability of every label."""
     texts = [body.texts] if isinstance(body.texts, str) else body.texts
     check_texts(texts, limits)
-    served = registry.get(body.model, "classifier")
-    found = await served.classify(texts)
+    worker = registry.get(body.model, "classifier")
+    found = await worker.classify(texts)
     results = [LabelResult.model_validate(asdict(each)) for each in found]
-    return Labels(model=served.name, results=results)
+    return Labels(model=worker.name, results=results)
 
 
 class CalibrationBin(BaseModel):
@@ -72,16 +72,16 @@ class CalibrationFacts(BaseModel):
 @router.get("/classifying/calibration")
 async def calibration(registry: Registry, model: Name | None = None) -> CalibrationFacts:
     """Return the calibration of a classifier. The first request measures it and caches it in the run folder."""
-    served = registry.get(model, "classifier")
-    _ = served.classifier  # raises UsageError unless the model is a classifier
+    worker = registry.get(model, "classifier")
+    _ = worker.classifier  # raises UsageError unless the model is a classifier
 
     def measured() -> Calibration | str:
         try:
-            return calibrate(served.opened.run.folder, served.limits.device)
+            return calibrate(worker.opened.run.folder, worker.limits.device)
         except DAMAGE as error:
             return str(error)
 
-    found = await served.run(measured)
+    found = await worker.run(measured)
     if isinstance(found, str):
         return CalibrationFacts(bins=[], n=0, error=None, note=found)
     return CalibrationFacts(

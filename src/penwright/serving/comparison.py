@@ -42,7 +42,7 @@ class ComparisonRequest(ModelRequest):
 
 
 class _Side(NamedTuple):
-    served: ModelWorker
+    worker: ModelWorker
     text: str
     target: str | None
 
@@ -50,10 +50,10 @@ class _Side(NamedTuple):
         """Call `question` with the inspector and the text. Return its result, and warnings about omitted text."""
 
         def answer() -> tuple[T, tuple[str, ...]]:
-            insp = self.served.inspector
+            insp = self.worker.inspector
             return question(insp, self.text, self.target), insp.warnings(self.text, self.target)
 
-        return await self.served.run(answer)
+        return await self.worker.run(answer)
 
 
 class _Two(NamedTuple):
@@ -78,17 +78,17 @@ async def compare_two(
 
 
 def _two(body: ComparisonRequest, registry: ModelRegistry) -> _Two:
-    served = registry.get(body.model)
-    first = _Side(served, body.text, body.target)
+    worker = registry.get(body.model)
+    first = _Side(worker, body.text, body.target)
     if body.other_model is None:
-        return _Two(first, _Side(served, body.other_text, body.other_target), ("the text", "the other text"))
+        return _Two(first, _Side(worker, body.other_text, body.other_target), ("the text", "the other text"))
     other = registry.get(body.other_model)
-    if other.kind != served.kind:
+    if other.kind != worker.kind:
         raise UsageError(
-            f"{served.name} is a {served.kind} and {other.name} is a {other.kind}: they cannot be compared. "
+            f"{worker.name} is a {worker.kind} and {other.name} is a {other.kind}: they cannot be compared. "
             "Choose two models of the same kind"
         )
-    return _Two(first, _Side(other, body.text, body.target), (served.name, other.name))
+    return _Two(first, _Side(other, body.text, body.target), (worker.name, other.name))
 
 
 async def _tokens(two: _Two) -> tuple[View, tuple[str, ...]]:
@@ -131,16 +131,16 @@ class EarlyAnswers(BaseModel):
 @router.post("/early")
 async def early(body: EarlyRequest, registry: Registry, limits: Limits) -> EarlyAnswers:
     """Return the answers of the model after 1, 10, 100, ... seconds of training, and that of the served model."""
-    served = registry.get(body.model)
+    worker = registry.get(body.model)
     check_texts([body.text], limits)
-    answers = [await _early_answer(served, checkpoint, body) for checkpoint in served.opened.run.early()]
-    now = await served.run(lambda: _answer(served.application, body))
-    return EarlyAnswers(answers=[*answers, EarlyAnswer(step=served.step, seconds=None, text=now, is_served=True)])
+    answers = [await _early_answer(worker, checkpoint, body) for checkpoint in worker.opened.run.early()]
+    now = await worker.run(lambda: _answer(worker.application, body))
+    return EarlyAnswers(answers=[*answers, EarlyAnswer(step=worker.step, seconds=None, text=now, is_served=True)])
 
 
-async def _early_answer(served: ModelWorker, checkpoint: Checkpoint, body: EarlyRequest) -> EarlyAnswer:
+async def _early_answer(worker: ModelWorker, checkpoint: Checkpoint, body: EarlyRequest) -> EarlyAnswer:
     seconds = finite_or_none(checkpoint.state().get("seconds"))
-    text = await run_early(served, checkpoint, lambda application: _answer(application, body))
+    text = await run_early(worker, checkpoint, lambda application: _answer(application, body))
     return EarlyAnswer(step=checkpoint.step, seconds=seconds, text=text)
 
 

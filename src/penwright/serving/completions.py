@@ -36,14 +36,14 @@ MIN_TOP_P = 1e-6  # replaces a top_p of 0, so that only the most likely token is
 class CompletionJob:
     """A completion request in progress."""
 
-    def __init__(self, body: CompletionRequest, served: ModelWorker, limits: ServingSettings):
+    def __init__(self, body: CompletionRequest, worker: ModelWorker, limits: ServingSettings):
         """Store the request. It is checked later, by `prepare`."""
-        self.body, self._served, self._limits = body, served, limits
+        self.body, self._worker, self._limits = body, worker, limits
         self.id, self.created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
         self._settings = _settings(body)
         self._requests, self._echoes, self._n_read = list[Request](), list[str](), 0
         self.choices: list[_ChoiceBuilder] = []
-        _ = served.generator  # raises UsageError unless the model continues texts
+        _ = worker.generator  # raises UsageError unless the model continues texts
 
     async def prepare(self) -> None:
         """Check the request and tokenize its prompts, on a thread because long prompts take time.
@@ -53,7 +53,7 @@ class CompletionJob:
         await asyncio.to_thread(self._prepare)
 
     def _prepare(self) -> None:
-        body, generator = self.body, self._served.generator
+        body, generator = self.body, self._worker.generator
         prompts = _prompts(body, generator.tokenizer)
         _check_prompts(prompts, self._limits)
         _check(body, self._limits)
@@ -74,14 +74,14 @@ class CompletionJob:
     async def stream(self) -> AsyncGenerator[CompletionChoice, None]:
         """Yield pieces of the choices as they are generated; `choices` collects the pieces unless they are streamed."""
         if self.body.echo:
-            n_start = int(self._served.generator.tokenizer.begins)
+            n_start = int(self._worker.generator.tokenizer.begins)
             for builder, request, text in zip(self.choices, self._requests, self._echoes, strict=True):
                 yield builder.piece(text, None, await self._scores(builder, request.prompt_tokens[n_start:]))
         if self.body.max_tokens == 0:
             for builder in self.choices:
                 yield builder.piece("", "length")
             return
-        async with aclosing(self._served.write(self._requests)) as updates:
+        async with aclosing(self._worker.write(self._requests)) as updates:
             async for number, update in updates:
                 piece = self.choices[number].take(update)
                 if piece.text or piece.logprobs or piece.finish_reason:
@@ -94,7 +94,7 @@ class CompletionJob:
         return CompletionAnswer(
             id=self.id,
             created=self.created,
-            model=self._served.name,
+            model=self._worker.name,
             choices=list(choices),
             usage=usage if with_usage else None,
         )
@@ -103,7 +103,7 @@ class CompletionJob:
         """Return the log-probabilities of a prompt's tokens, or None if they are not requested."""
         if self.body.logprobs is None or not tokens:
             return None
-        found = await self._served.run_in_steps(lambda: _score(self._served.inspector, tokens, builder.n_likely or 1))
+        found = await self._worker.run_in_steps(lambda: _score(self._worker.inspector, tokens, builder.n_likely or 1))
         return await asyncio.to_thread(_log_probs, builder, tokens, found)
 
 

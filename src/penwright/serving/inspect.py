@@ -171,7 +171,7 @@ async def inspect(
     picture: Picture, body: InspectRequest, registry: Registry, limits: Limits, format: Format = "bytes"
 ) -> Response:
     """Return a picture of what happens inside a model for a text."""
-    served = registry.get(body.model)
+    worker = registry.get(body.model)
     check_lengths([body.text, body.target, body.word, body.other_text], limits)
     if body.k * max(len(body.text), len(body.target or "")) > MAX_ALTERNATIVES:
         raise RequestTooLarge(
@@ -183,10 +183,10 @@ async def inspect(
         return PICTURES[picture](insp, body), warnings
 
     if body.step is None:
-        found, warnings = await served.run(lambda: answer(served.inspector))
+        found, warnings = await worker.run(lambda: answer(worker.inspector))
     else:
-        checkpoint = early_checkpoint(served, body.step)
-        found, warnings = await run_early(served, checkpoint, lambda application: answer(Inspector(application)))
+        checkpoint = early_checkpoint(worker, body.step)
+        found, warnings = await run_early(worker, checkpoint, lambda application: answer(Inspector(application)))
     return await asyncio.to_thread(answer_in, format, found, warnings)
 
 

@@ -68,11 +68,11 @@ def languages_of(name: str, opened: OpenedRun) -> Languages:
 async def detect(text: str, translators: Sequence[ModelWorker]) -> list[LanguageGuess]:
     """Rank the source languages of the translators by the likelihood that the text is written in them, best first."""
     guesses = []
-    for served in translators:
-        (found,) = await served.translate([text], TranslationChoices(beam_size=1))
+    for worker in translators:
+        (found,) = await worker.translate([text], TranslationChoices(beam_size=1))
         n_tokens = len(found.candidates[0].pieces)
         share = exp(found.candidates[0].log_prob / n_tokens) if n_tokens else 0.0
-        guesses.append(LanguageGuess(languages_of(served.name, served.opened).source, share))
+        guesses.append(LanguageGuess(languages_of(worker.name, worker.opened).source, share))
     best = sorted(guesses, key=lambda guess: -guess.share)
     return list({guess.language: guess for guess in reversed(best)}.values())[::-1]
 
@@ -145,8 +145,8 @@ async def translate(request: Request, registry: Registry, limits: Limits) -> Tra
         )
     pages = [await asyncio.to_thread(pieces, text) if body.format == "html" else [Piece("", text)] for text in texts]
     wanted = list(dict.fromkeys(text for page in pages for text in texts_of(page)))
-    served, guess = await _translator(registry, body, " ".join(wanted)[:500])
-    ranked = await _ranked_translations(served, wanted, body.alternatives + 1)
+    worker, guess = await _translator(registry, body, " ".join(wanted)[:500])
+    ranked = await _ranked_translations(worker, wanted, body.alternatives + 1)
     put_together = with_texts if body.format == "html" else _plain
     found = [
         [put_together(page, {text: way[:rank][-1] for text, way in ranked.items()}) for rank in _ranks(page, ranked)]
@@ -161,14 +161,14 @@ async def translate(request: Request, registry: Registry, limits: Limits) -> Tra
     )
 
 
-async def _ranked_translations(served: ModelWorker, texts: Sequence[str], n: int) -> dict[str, list[str]]:
+async def _ranked_translations(worker: ModelWorker, texts: Sequence[str], n: int) -> dict[str, list[str]]:
     """Return up to n translations of each text, best first. Many texts are translated in several rounds."""
     found: dict[str, list[str]] = {}
-    options = TranslationChoices(max(served.translator.defaults.beam_size, n), n)
-    at_once = min(len(texts), served.limits.max_texts, served.limits.max_waiting)
+    options = TranslationChoices(max(worker.translator.defaults.beam_size, n), n)
+    at_once = min(len(texts), worker.limits.max_texts, worker.limits.max_waiting)
     for start in range(0, len(texts), max(1, at_once)):
         some = texts[start : start + at_once]
-        translations = await served.translate(some, options)
+        translations = await worker.translate(some, options)
         found |= {text: [each.text for each in one.candidates] for text, one in zip(some, translations, strict=True)}
     return found
 
@@ -216,26 +216,26 @@ async def frontend_settings(registry: Registry, limits: Limits) -> dict[str, Any
 
 def _languages(registry: ModelRegistry) -> list[Language]:
     targets: dict[str, list[str]] = {}
-    for served in _translators(registry):
-        pair = languages_of(served.name, served.opened)
+    for worker in _translators(registry):
+        pair = languages_of(worker.name, worker.opened)
         targets.setdefault(pair.source, []).append(pair.target)
     return [Language(code=code, name=name_of(code), targets=to) for code, to in targets.items()]
 
 
 def _translators(registry: ModelRegistry) -> list[ModelWorker]:
     registry.get(None, "translator")
-    return [served for served in registry if served.kind == "translator"]
+    return [worker for worker in registry if worker.kind == "translator"]
 
 
 async def _translator(
     registry: ModelRegistry, body: TranslateRequest, sample: str
 ) -> tuple[ModelWorker, LanguageGuess | None]:
     """Return the translator for a request and, if its source is "auto", the detected language."""
-    pairs = {served: languages_of(served.name, served.opened) for served in _translators(registry)}
-    suitable = [served for served, pair in pairs.items() if body.target in {pair.target, "target"}]
+    pairs = {worker: languages_of(worker.name, worker.opened) for worker in _translators(registry)}
+    suitable = [worker for worker, pair in pairs.items() if body.target in {pair.target, "target"}]
     if body.source != "auto":
-        suitable = [served for served in suitable if body.source in {pairs[served].source, "source"}]
-    unknown = [served for served, pair in pairs.items() if pair.source == "source"]
+        suitable = [worker for worker in suitable if body.source in {pairs[worker].source, "source"}]
+    unknown = [worker for worker, pair in pairs.items() if pair.source == "source"]
     if not suitable and len(pairs) == len(unknown) == 1:
         suitable = unknown  # the only translator, whose languages are unknown, may support the request
     if not suitable:
@@ -246,7 +246,7 @@ async def _translator(
     if body.source != "auto":
         return suitable[0], None
     guess = (await detect(sample, suitable))[0]
-    return next(served for served in suitable if pairs[served].source == guess.language), guess
+    return next(worker for worker in suitable if pairs[worker].source == guess.language), guess
 
 
 async def _read(request: Request, model: type[Body]) -> Body:

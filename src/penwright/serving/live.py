@@ -54,15 +54,15 @@ class LiveModels:
 
     def update(self) -> None:
         """Load newer checkpoints of the served runs. In a `home` folder, also add and remove models."""
-        for served in self._registry:
-            if served.opened.checkpoint is not None and not served.is_live:
+        for worker in self._registry:
+            if worker.opened.checkpoint is not None and not worker.is_live:
                 continue  # the user chose this checkpoint, so it is not replaced
-            run = Run(served.opened.run.folder)
+            run = Run(worker.opened.run.folder)
             with suppress(*DAMAGE):
                 state = state_of(run)
-                served.is_learning, wanted = state in LIVE, self._wanted_step(run, state)
-                if wanted is not None and wanted != served.step and self._may_load(run, wanted, served.is_learning):
-                    self._load(run, wanted, served.name)
+                worker.is_learning, wanted = state in LIVE, self._wanted_step(run, state)
+                if wanted is not None and wanted != worker.step and self._may_load(run, wanted, worker.is_learning):
+                    self._load(run, wanted, worker.name)
         if self._registry.home is not None:
             self._follow_home()
 
@@ -70,10 +70,10 @@ class LiveModels:
         """Serve the newest runs below the home folder, as many as the limits allow, and stop serving all others."""
         found = folders(self._registry)
         chosen = dict(_within_limits(found, self._settings))
-        for served in self._registry:
-            if served.name not in chosen:
-                self._retire(self._registry.remove(served.name))
-        names = {served.name for served in self._registry}
+        for worker in self._registry:
+            if worker.name not in chosen:
+                self._retire(self._registry.remove(worker.name))
+        names = {worker.name for worker in self._registry}
         for name, folder in chosen.items():
             run = Run(folder)
             with suppress(*DAMAGE):
@@ -105,15 +105,15 @@ class LiveModels:
             return
         begin, self._failed[run.folder] = monotonic(), step
         is_learning = state_of(run) in LIVE  # compiling the model for decoding would slow down the training
-        served = ModelWorker.load(checkpoint.folder, name, self._settings, compiles=not is_learning)
+        worker = ModelWorker.load(checkpoint.folder, name, self._settings, compiles=not is_learning)
         del self._failed[run.folder]
-        served.is_live, served.is_learning = True, is_learning
-        self._retire(self._registry.put(served))
+        worker.is_live, worker.is_learning = True, is_learning
+        self._retire(self._registry.put(worker))
         self._resting_until = monotonic() + (monotonic() - begin) / MAX_SHARE
 
-    def _retire(self, served: ModelWorker | None) -> None:
-        if served is not None:
-            self._retired.append((served, monotonic()))
+    def _retire(self, worker: ModelWorker | None) -> None:
+        if worker is not None:
+            self._retired.append((worker, monotonic()))
 
     def _close_idle(self) -> None:
         """Close the replaced models that no longer answer requests."""
@@ -145,23 +145,23 @@ def _newest(folder: Path) -> Checkpoint | None:
     return None
 
 
-async def run_early(served: ModelWorker, checkpoint: Checkpoint, function: Callable[[Application], T]) -> T:
+async def run_early(worker: ModelWorker, checkpoint: Checkpoint, function: Callable[[Application], T]) -> T:
     """Load early weights into a model, call a function with it, and return the result."""
 
     def work() -> T:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # hides the warning that the model is not optimized
-            application = load(checkpoint.folder, served.limits.device, compiles=not served.is_learning)
+            application = load(checkpoint.folder, worker.limits.device, compiles=not worker.is_learning)
         return function(application)
 
-    async with _loading, asyncio.timeout(served.limits.deadline_seconds):
+    async with _loading, asyncio.timeout(worker.limits.deadline_seconds):
         return await asyncio.to_thread(work)
 
 
-def early_checkpoint(served: ModelWorker, step: int) -> Checkpoint:
+def early_checkpoint(worker: ModelWorker, step: int) -> Checkpoint:
     """Return the checkpoint of a run at an early step. Raises UsageError if the run did not keep it."""
-    kept = {each.step: each for each in served.opened.run.early()}
+    kept = {each.step: each for each in worker.opened.run.early()}
     if step not in kept:
         steps = ", ".join(map(str, kept)) or "none"
-        raise UsageError(f"{served.name} has no early weights of step {step}. Steps with early weights: {steps}")
+        raise UsageError(f"{worker.name} has no early weights of step {step}. Steps with early weights: {steps}")
     return kept[step]

@@ -68,16 +68,16 @@ class _Models(Collector):
         texts = CounterMetricFamily("penwright_texts", "Texts translated or classified", labels=["model"])
         left = CounterMetricFamily("penwright_texts_given_up", "Texts abandoned by their client", labels=["model"])
         families: tuple[GaugeMetricFamily | CounterMetricFamily, ...] = (written, tokens, texts, left)
-        for served in self._registry:
-            inside.add_metric([served.name], served.n_inside)
-            for family, value in zip(families, _counts(served), strict=True):
-                family.add_metric([served.name], value)
+        for worker in self._registry:
+            inside.add_metric([worker.name], worker.n_inside)
+            for family, value in zip(families, _counts(worker), strict=True):
+                family.add_metric([worker.name], value)
         return [inside, *families]
 
 
-def _counts(served: ModelWorker) -> Iterator[int]:
-    if served.kind == "writer":
-        completion_worker = served.completion_worker
+def _counts(worker: ModelWorker) -> Iterator[int]:
+    if worker.kind == "writer":
+        completion_worker = worker.completion_worker
         yield from (completion_worker.pool.n_rows, completion_worker.n_tokens, 0, completion_worker.n_abandoned)
     else:
-        yield from (0, 0, served.batcher.n_texts, served.batcher.n_abandoned)
+        yield from (0, 0, worker.batcher.n_texts, worker.batcher.n_abandoned)

@@ -18,28 +18,28 @@ class ModelRegistry:
     disappear from it (see live.py).
     """
 
-    def __init__(self, served: Sequence[ModelWorker], home: Path | None = None):
-        if not served and home is None:
+    def __init__(self, workers: Sequence[ModelWorker], home: Path | None = None):
+        if not workers and home is None:
             raise UsageError("there is nothing to serve. Name a run folder")
         self.home = home
-        self._served: Mapping[str, ModelWorker] = {each.name: each for each in served}
-        if len(self._served) < len(served):
+        self._workers: Mapping[str, ModelWorker] = {each.name: each for each in workers}
+        if len(self._workers) < len(workers):
             raise UsageError("two runs have the same name. Rename one with NAME=FOLDER")
 
     def __iter__(self) -> Iterator[ModelWorker]:
-        return iter(self._served.values())
+        return iter(self._workers.values())
 
-    def put(self, served: ModelWorker) -> ModelWorker | None:
+    def put(self, worker: ModelWorker) -> ModelWorker | None:
         """Add a model, and return the one that it replaces. Requests that began with the old model may finish."""
-        before = self._served.get(served.name)
+        before = self._workers.get(worker.name)
         # a new mapping, since a loop may be iterating over the old one
-        self._served = {**self._served, served.name: served}
+        self._workers = {**self._workers, worker.name: worker}
         return before
 
     def remove(self, name: str) -> ModelWorker:
         """Remove a model, and return it."""
-        removed = self._served[name]
-        self._served = {each.name: each for each in self if each is not removed}
+        removed = self._workers[name]
+        self._workers = {each.name: each for each in self if each is not removed}
         return removed
 
     @property
@@ -47,18 +47,18 @@ class ModelRegistry:
         """The folders whose runs are visible: the parents of the served runs, or the home folder and its runs/."""
         if self.home is not None:
             return (self.home / "runs", self.home)
-        return tuple(dict.fromkeys(served.opened.run.folder.resolve().parent for served in self))
+        return tuple(dict.fromkeys(worker.opened.run.folder.resolve().parent for worker in self))
 
     def get(self, name: str | None = None, kind: Kind | None = None) -> ModelWorker:
         """Return the model with this name or, without a name, the first model of this kind. Raises UnknownModel."""
         if name is not None:
-            found = self._served.get(name)
+            found = self._workers.get(name)
             if found is None:
-                raise UnknownModel(f"there is no model '{name[:80]}'. The models are {', '.join(self._served)}")
+                raise UnknownModel(f"there is no model '{name[:80]}'. The models are {', '.join(self._workers)}")
             return found
         found = next((each for each in self if kind is None or each.kind == kind), None)
         if found is None:
-            raise UnknownModel(f"no {kind} is served. The models are {', '.join(self._served)}")
+            raise UnknownModel(f"no {kind} is served. The models are {', '.join(self._workers)}")
         return found
 
     @property

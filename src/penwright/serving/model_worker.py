@@ -65,7 +65,7 @@ class ModelWorker:
 
     def __init__(self, name: str, opened: OpenedRun, application: Application, limits: ServingSettings | None = None):
         self.name, self.opened, self.application, self.limits = name, opened, application, limits or ServingSettings()
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-{name}")
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-{name}")
         self._builder = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-build-{name}")
         self._read_folder()
         self.n_inside = 0  # number of queued and running texts
@@ -96,10 +96,10 @@ class ModelWorker:
         """Load a run folder, or one of its checkpoints. The default name of the model is the name of the folder."""
         device, precision = (limits.device, limits.precision) if limits else ("cpu", None)
         application = load(folder, device, precision, compiles=compiles)
-        served = cls(name or folder.resolve().name, open_run(folder), application, limits)
-        if served.kind == "writer":
-            _ = served.completion_worker  # create it now: it takes a second, which would delay the first request
-        return served
+        worker = cls(name or folder.resolve().name, open_run(folder), application, limits)
+        if worker.kind == "writer":
+            _ = worker.completion_worker  # create it now: it takes a second, which would delay the first request
+        return worker
 
     @property
     def kind(self) -> Kind:
@@ -140,20 +140,20 @@ class ModelWorker:
     @cached_property
     def completion_worker(self) -> CompletionWorker:
         """The worker that generates completions for several requests together."""
-        return CompletionWorker(self.generator.pool(self.limits.max_rows), self._worker)
+        return CompletionWorker(self.generator.pool(self.limits.max_rows), self._executor)
 
     @cached_property
     def batcher(self) -> Batcher:
         """The batcher that translates or classifies the texts of several requests together."""
         if self.kind == "translator":
-            return DynamicBatcher(self._translate, self._worker)
-        return DynamicBatcher(self._classify, self._worker)
+            return DynamicBatcher(self._translate, self._executor)
+        return DynamicBatcher(self._classify, self._executor)
 
     async def run(self, function: Callable[[], T]) -> T:
         """Run a function on the model's thread, between two steps of running completions, and return its result."""
         with self._slots(1):
             async with asyncio.timeout(self.limits.deadline_seconds):
-                return await asyncio.wrap_future(self._worker.submit(function))
+                return await asyncio.wrap_future(self._executor.submit(function))
 
     async def run_in_steps(self, begin: Callable[[], Steps[None, None, T]]) -> T:
         """Run long work, in the form of a generator, on the model's thread. Other requests run whenever it yields.
@@ -162,8 +162,8 @@ class ModelWorker:
         """
         with self._slots(1):
             async with asyncio.timeout(self.limits.deadline_seconds):
-                steps = await asyncio.wrap_future(self._worker.submit(begin))
-                while (result := await asyncio.wrap_future(self._worker.submit(_advance, steps))) is None:
+                steps = await asyncio.wrap_future(self._executor.submit(begin))
+                while (result := await asyncio.wrap_future(self._executor.submit(_advance, steps))) is None:
                     pass
                 return result[0]
 
@@ -219,7 +219,7 @@ class ModelWorker:
 
     def close(self) -> None:
         """Shut down the threads without waiting for them, and drop the objects derived from the model."""
-        for each in (self._worker, self._builder):
+        for each in (self._executor, self._builder):
             each.shutdown(wait=False, cancel_futures=True)
         for name in ("inspector", "completion_worker", "batcher", "logits"):
             self.__dict__.pop(name, None)

@@ -67,7 +67,7 @@ class Steps(BaseModel):
 @router.get("/models")
 def models(registry: Registry) -> Models:
     """List the served models with their sizes, settings and examples."""
-    return Models(models=[facts(served) for served in registry], has_studio=registry.home is not None)
+    return Models(models=[facts(worker) for worker in registry], has_studio=registry.home is not None)
 
 
 @router.get("/models/steps")
@@ -77,15 +77,15 @@ def steps(registry: Registry) -> Steps:
     return Steps(models=known)
 
 
-def facts(served: ModelWorker) -> ModelFacts:
+def facts(worker: ModelWorker) -> ModelFacts:
     """Describe a model, from its weights and from the run folder, whose samples may have been deleted."""
-    opened, model = served.opened, served.application.model
+    opened, model = worker.opened, worker.application.model
     settings, samples = opened.recipe.model, read_records(opened.run.folder / SAMPLES).lines
     examples = list(dict.fromkeys(record["prompt"] for record in samples if record["prompt"].strip()))
-    written = [record["prompt"] + record["completion"] for record in samples] if served.kind == "writer" else examples
+    written = [record["prompt"] + record["completion"] for record in samples] if worker.kind == "writer" else examples
     return ModelFacts(
-        id=served.name,
-        kind=served.kind,
+        id=worker.name,
+        kind=worker.kind,
         parameters=size_of(
             opened.recipe.task, opened.tokenizer.vocab_size, settings, n_labels=len(opened.card.labels)
         ).parameters,
@@ -97,11 +97,11 @@ def facts(served: ModelWorker) -> ModelFacts:
         context_length=settings.context_length,
         heads=[str(head) for head in all_heads(model)],
         device=device_of(model),
-        step=served.step,
-        is_learning=served.is_learning,
+        step=worker.step,
+        is_learning=worker.is_learning,
         labels=list(opened.card.labels),
-        has_linear=isinstance(served.application, Classifier) and served.application.linear is not None,
-        languages=list(languages_of(served.name, opened)) if served.kind == "translator" else [],
+        has_linear=isinstance(worker.application, Classifier) and worker.application.linear is not None,
+        languages=list(languages_of(worker.name, opened)) if worker.kind == "translator" else [],
         decoding=opened.recipe.decoding.model_dump(mode="json"),
         examples=examples[:N_EXAMPLES],
         sample=written[-1][:SAMPLE] if written else "",

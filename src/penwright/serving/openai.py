@@ -41,7 +41,7 @@ class ModelList(BaseModel):
 @router.get("/models")
 async def models(registry: Registry) -> ModelList:
     """List the served models. The default model comes first."""
-    return ModelList(data=[_card(served) for served in registry])
+    return ModelList(data=[_card(worker) for worker in registry])
 
 
 @router.get("/models/{name}")
@@ -92,8 +92,8 @@ def sent(data: BaseModel) -> str:
     return f"data: {data.model_dump_json()}\n\n"
 
 
-def _card(served: ModelWorker) -> ModelEntry:
-    return ModelEntry(id=served.name, created=served.created)
+def _card(worker: ModelWorker) -> ModelEntry:
+    return ModelEntry(id=worker.name, created=worker.created)
 
 
 class EmbeddingRequest(BaseModel):
@@ -139,15 +139,15 @@ async def embeddings(body: EmbeddingRequest, registry: Registry, limits: Limits)
     texts = [body.input] if isinstance(body.input, str) else body.input
     check_texts(texts, limits)
     first = next((each.name for each in registry if each.kind != "translator"), None)
-    served = registry.get(body.model or first)
-    if served.application.kind == "translator":
-        raise UsageError(f"{served.name} is a translator, which cannot embed texts. Choose a different model")
-    width = served.application.model.settings.d_model
+    worker = registry.get(body.model or first)
+    if worker.application.kind == "translator":
+        raise UsageError(f"{worker.name} is a translator, which cannot embed texts. Choose a different model")
+    width = worker.application.model.settings.d_model
     if body.dimensions not in (None, width):
         raise UsageError(
-            f"dimensions is {body.dimensions}, but the vectors of {served.name} have {width}. Omit the field"
+            f"dimensions is {body.dimensions}, but the vectors of {worker.name} have {width}. Omit the field"
         )
-    vectors, n_tokens = await served.run_in_steps(lambda: _embed(served, texts))
+    vectors, n_tokens = await worker.run_in_steps(lambda: _embed(worker, texts))
 
     def answer() -> EmbeddingAnswer:
         rows = [
@@ -156,14 +156,14 @@ async def embeddings(body: EmbeddingRequest, registry: Registry, limits: Limits)
         ]
         data = [EmbeddingEntry(index=index, embedding=row) for index, row in enumerate(rows)]
         usage = EmbeddingUsage(prompt_tokens=n_tokens, total_tokens=n_tokens)
-        return EmbeddingAnswer(data=data, model=served.name, usage=usage)
+        return EmbeddingAnswer(data=data, model=worker.name, usage=usage)
 
     return await as_json(answer)
 
 
-def _embed(served: ModelWorker, texts: Sequence[str]) -> Generator[None, None, tuple[NDArray[np.float32], int]]:
+def _embed(worker: ModelWorker, texts: Sequence[str]) -> Generator[None, None, tuple[NDArray[np.float32], int]]:
     """Embed the texts, and count their tokens. Yield after each batch of texts."""
-    embedder, found, n_tokens, size = served.application, [], 0, 0
+    embedder, found, n_tokens, size = worker.application, [], 0, 0
     assert embedder.kind != "translator"
     part: list[str] = []
     for number, text in enumerate(texts, 1):

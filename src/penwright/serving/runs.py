@@ -203,7 +203,7 @@ def run_of(registry: ModelRegistry, name: str) -> Run:
 
 def _facts(name: str, folder: Path, registry: ModelRegistry) -> RunFacts | None:
     """Return the summary of a run, or None if its folder has just been deleted."""
-    served = next((each for each in registry if each.opened.run.folder.resolve() == folder.resolve()), None)
+    worker = next((each for each in registry if each.opened.run.folder.resolve() == folder.resolve()), None)
     facts = RunFacts(
         name=name,
         task=None,
@@ -213,8 +213,8 @@ def _facts(name: str, folder: Path, registry: ModelRegistry) -> RunFacts | None:
         seconds=0.0,
         best_step=None,
         scores={},
-        model=served and served.name,
-        model_step=served and served.step,
+        model=worker and worker.name,
+        model_step=worker and worker.step,
         changed=0.0,
     )
     try:

@@ -77,8 +77,8 @@ class Server:
 
     def lines(self) -> Iterator[str]:
         """Yield a human-readable summary: the address, the models and the limits."""
-        served = ", ".join(f"{each.name} ({each.kind})" for each in self._registry)
-        yield f"{self.address}: {f'the studio in {self._studio.folder}' if self._studio else served}"
+        names = ", ".join(f"{each.name} ({each.kind})" for each in self._registry)
+        yield f"{self.address}: {f'the studio in {self._studio.folder}' if self._studio else names}"
         given = self._settings
         yield (
             f"limits per request: {given.max_body_bytes:,} bytes, {given.max_texts} texts of {given.max_characters:,} "
@@ -132,9 +132,9 @@ class _Draining(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for served in self._registry:
-            served.stop()
-            asyncio.get_running_loop().call_later(self._seconds, served.abort)
+        for worker in self._registry:
+            worker.stop()
+            asyncio.get_running_loop().call_later(self._seconds, worker.abort)
         await super().shutdown(sockets)
 
 

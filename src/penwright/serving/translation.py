@@ -67,8 +67,8 @@ async def cut(body: DocumentRequest, registry: Registry, limits: Limits) -> Resp
 @router.post("/sentences", response_model=Sentences)
 async def translate(body: SentencesRequest, registry: Registry, limits: Limits) -> Response:
     """Translate sentences. Return the probability of each word and the result of each glossary term."""
-    served = registry.get(body.model, "translator")
-    translator = served.translator
+    worker = registry.get(body.model, "translator")
+    translator = worker.translator
     check_texts([each.text + each.prefix for each in body.sentences], limits)
     for number, each in enumerate(body.sentences):
         check_sentence(each.text, each.prefix, f"sentence {number}")
@@ -91,15 +91,15 @@ async def translate(body: SentencesRequest, registry: Registry, limits: Limits) 
             prefixes=[each.prefix for each in body.sentences],
         )
 
-    found = await _run_while_connected(served, find)
+    found = await _run_while_connected(worker, find)
     return await as_json(lambda: Sentences(sentences=[sentence(each, translator.tokenizer) for each in found]))
 
 
 @router.post("/links", response_model=Links)
 async def links(body: LinksRequest, registry: Registry, limits: Limits) -> Response:
     """Return how much each word of a translation attends to each word of the source sentence."""
-    served = registry.get(body.model, "translator")
-    translator = served.translator
+    worker = registry.get(body.model, "translator")
+    translator = worker.translator
     check_texts([body.text, body.target], limits)
     check_sentence(body.text, "", "the sentence")
     if len(body.target) > MAX_TARGET_CHARACTERS:
@@ -107,13 +107,13 @@ async def links(body: LinksRequest, registry: Registry, limits: Limits) -> Respo
             f"the translation has {len(body.target):,} characters, but the limit is {MAX_TARGET_CHARACTERS:,}. "
             "Shorten it"
         )
-    head, tokenizer = await asyncio.to_thread(served.alignment), translator.tokenizer
+    head, tokenizer = await asyncio.to_thread(worker.alignment), translator.tokenizer
 
     def compute_weights() -> Weights:
         aligner = Aligner(translator.model, tokenizer, head, lambda text: pieces_of_words(text, tokenizer))
         return aligner.weights([(body.text, body.target)])[0]
 
-    weights = await served.run(compute_weights)
+    weights = await worker.run(compute_weights)
 
     def answer() -> Links:
         places = np.argwhere(weights >= MIN_WEIGHT).tolist()
@@ -129,13 +129,13 @@ async def links(body: LinksRequest, registry: Registry, limits: Limits) -> Respo
 @router.post("/words")
 async def other_words(body: SearchRequest, registry: Registry, limits: Limits) -> OtherWords:
     """Return the most likely next words after the prefix, each with the best translation that contains it."""
-    served = registry.get(body.model, "translator")
-    translator = served.translator
+    worker = registry.get(body.model, "translator")
+    translator = worker.translator
     check_texts([body.text + body.prefix], limits)
     check_sentence(body.text, body.prefix, "the sentence")
     constraints = await _constraints(body, limits)
     found = await _run_while_connected(
-        served,
+        worker,
         lambda: translator.alternatives(
             body.text,
             body.prefix,
@@ -151,8 +151,8 @@ async def other_words(body: SearchRequest, registry: Registry, limits: Limits) -
 @router.post("/tree", response_model=Tree)
 async def tree(body: SearchRequest, registry: Registry, limits: Limits) -> Response:
     """Return the beam search tree for a sentence."""
-    served = registry.get(body.model, "translator")
-    translator = served.translator
+    worker = registry.get(body.model, "translator")
+    translator = worker.translator
     check_texts([body.text + body.prefix], limits)
     check_sentence(body.text, body.prefix, "the sentence")
     constraints = await _constraints(body, limits)
@@ -175,11 +175,11 @@ async def tree(body: SearchRequest, registry: Registry, limits: Limits) -> Respo
             watch=watch,
         )
 
-    await _run_while_connected(served, answer)
+    await _run_while_connected(worker, answer)
     return await as_json(lambda: Tree(nodes=[TreeNode(**node._asdict()) for node in grown.nodes(translator.tokenizer)]))
 
 
-async def _run_while_connected(served: ModelWorker, function: Callable[[], T]) -> T:
+async def _run_while_connected(worker: ModelWorker, function: Callable[[], T]) -> T:
     """Run a search and return its result. If the client disconnects, the search stops at the next step."""
     disconnected = Event()
 
@@ -188,11 +188,11 @@ async def _run_while_connected(served: ModelWorker, function: Callable[[], T]) -
             raise ClientsDisconnected("the client has disconnected")
 
     def work() -> T:
-        with served.translator.watched(check):
+        with worker.translator.watched(check):
             return function()
 
     try:
-        return await served.run(work)
+        return await worker.run(work)
     finally:
         disconnected.set()
 

@@ -109,11 +109,11 @@ class PromptRequest(ModelRequest):
 @router.post("/next")
 async def next_token(body: PromptRequest, registry: Registry, limits: Limits) -> NextTokenDistribution:
     """Return the next token's probabilities with and without decoding settings. Logits of recent texts are cached."""
-    served = registry.get(body.model, "writer")
+    worker = registry.get(body.model, "writer")
     check_texts([body.text], limits)
-    settings = decoding_settings(served.generator.defaults, body.settings, "settings")
-    tokens = await asyncio.to_thread(_tokens, served, body)
-    return await served.run(lambda: _next_distribution(served, tokens, settings))
+    settings = decoding_settings(worker.generator.defaults, body.settings, "settings")
+    tokens = await asyncio.to_thread(_tokens, worker, body)
+    return await worker.run(lambda: _next_distribution(worker, tokens, settings))
 
 
 @router.post("/score", response_model=Scores)
@@ -122,11 +122,11 @@ async def score(body: PromptRequest, registry: Registry, limits: Limits) -> Resp
 
     A long text is scored in parts. Requests of other clients can run between two parts.
     """
-    served = registry.get(body.model, "writer")
+    worker = registry.get(body.model, "writer")
     check_texts([body.text], limits)
-    tokenizer = served.generator.tokenizer
+    tokenizer = worker.generator.tokenizer
     k = min(N_LIKELY, max(1, MAX_ALTERNATIVES // max(1, len(body.text))))
-    found = await served.run_in_steps(lambda: served.inspector.token_scores_in_steps(body.text, k=k))
+    found = await worker.run_in_steps(lambda: worker.inspector.token_scores_in_steps(body.text, k=k))
 
     def answer() -> Scores:
         tokens = [_scored(tokenizer, found, place) for place in range(len(found.tokens))]
@@ -138,9 +138,9 @@ async def score(body: PromptRequest, registry: Registry, limits: Limits) -> Resp
 @router.post("/write", response_class=StreamingResponse)
 async def write(body: PromptRequest, registry: Registry, limits: Limits) -> StreamingResponse:
     """Continue a text. The events are `token` (a WrittenToken), then `done` or `error`."""
-    served = registry.get(body.model, "writer")
+    worker = registry.get(body.model, "writer")
     check_texts([body.text], limits)
-    settings = decoding_settings(served.generator.defaults, body.settings, "settings")
+    settings = decoding_settings(worker.generator.defaults, body.settings, "settings")
     if settings.max_new_tokens is None:
         settings = settings.model_copy(update={"max_new_tokens": min(MAX_NEW_TOKENS, limits.max_new_tokens)})
     elif settings.max_new_tokens > limits.max_new_tokens:
@@ -150,19 +150,19 @@ async def write(body: PromptRequest, registry: Registry, limits: Limits) -> Stre
         )
 
     def prepare(check: Callable[[], None]) -> list[Request]:
-        _, *tokens = _tokens(served, body)
-        return served.generator.requests(tokens, settings, n_likely=N_LIKELY, check=check)
+        _, *tokens = _tokens(worker, body)
+        return worker.generator.requests(tokens, settings, n_likely=N_LIKELY, check=check)
 
     is_quick = not is_constrained(settings)
-    updates = served.write(await (asyncio.to_thread(prepare, never_end) if is_quick else served.build(prepare)))
+    updates = worker.write(await (asyncio.to_thread(prepare, never_end) if is_quick else worker.build(prepare)))
     first = await anext(updates, None)  # an error before the first token gets an ordinary error response
-    return StreamingResponse(_events(served, first, updates), media_type="text/event-stream")
+    return StreamingResponse(_events(worker, first, updates), media_type="text/event-stream")
 
 
 async def _events(
-    served: ModelWorker, first: tuple[int, TokenUpdate] | None, rest: AsyncGenerator[tuple[int, TokenUpdate], None]
+    worker: ModelWorker, first: tuple[int, TokenUpdate] | None, rest: AsyncGenerator[tuple[int, TokenUpdate], None]
 ) -> AsyncIterator[str]:
-    start, n, tokenizer = perf_counter(), 0, served.generator.tokenizer
+    start, n, tokenizer = perf_counter(), 0, worker.generator.tokenizer
     try:
         async with aclosing(rest):
             found = first
@@ -211,18 +211,18 @@ def _scored(tokenizer: Tokenizer, found: TokenScores, place: int) -> ScoredToken
     )
 
 
-def _tokens(served: ModelWorker, body: PromptRequest) -> Tokens:
+def _tokens(worker: ModelWorker, body: PromptRequest) -> Tokens:
     """Return the start token and all tokens of the prompt. Raises UsageError for unknown token ids."""
-    tokenizer = served.generator.tokenizer
+    tokenizer = worker.generator.tokenizer
     unknown = next((token for token in body.tokens if token >= tokenizer.vocab_size), None)
     if unknown is not None:
         raise UsageError(f"there is no token {unknown}. The tokens are 0 to {tokenizer.vocab_size - 1}")
     return tuple(tokenizer.prompt([*tokenizer.encode(body.text), *body.tokens]))
 
 
-def _next_distribution(served: ModelWorker, tokens: Tokens, settings: DecodingSettings) -> NextTokenDistribution:
-    tokenizer, context = served.generator.tokenizer, served.generator.model.settings.context_length
-    logits = served.logits(tuple(in_view(tokens, context)))  # the model reads only the tokens that fit in its context
+def _next_distribution(worker: ModelWorker, tokens: Tokens, settings: DecodingSettings) -> NextTokenDistribution:
+    tokenizer, context = worker.generator.tokenizer, worker.generator.model.settings.context_length
+    logits = worker.logits(tuple(in_view(tokens, context)))  # the model reads only the tokens that fit in its context
     sampling = plan_of(tokenizer, settings, []).sampling
     reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.uses_history else None)[0]
     draw_probabilities = sampling.probabilities(reshaped)
