@@ -75,7 +75,7 @@ def take_steps(ranks: Ranks, changes: Table, out: Path) -> None:
     trainer = make_trainer(ranks, changes)
     reports = list(trainer.steps())
     weights = trainer.weights()
-    if ranks.leads:
+    if ranks.is_main:
         losses = torch.tensor([[report.loss, report.grad_norm] for report in reports])
         save_file({**{name: tensor.contiguous() for name, tensor in weights.items()}, "losses": losses}, out)
 
@@ -95,7 +95,7 @@ def save_run(ranks: Ranks, changes: Table, out: Path) -> None:
         assert len(list(trainer.steps())) == SHORT["steps"] // 2
         trainer.saver.wait()
         trainer.saver.close()
-    elif ranks.leads:
+    elif ranks.is_main:
         run.save_checkpoint(report.step, weights, tensors, record)
 
 
@@ -104,12 +104,12 @@ def resume_run(run: Path) -> Callable[[Ranks, Table, Path], None]:
 
     def resume(ranks: Ranks, changes: Table, out: Path) -> None:
         trainer = make_trainer(ranks, changes)
-        trainer.load(Run(run).newest()[0] if ranks.leads else None)
+        trainer.load(Run(run).newest()[0] if ranks.is_main else None)
         trainer.synchronize()
         for _ in trainer.steps():
             pass
         weights = trainer.weights()
-        if ranks.leads:
+        if ranks.is_main:
             save_file({name: tensor.contiguous() for name, tensor in weights.items()}, out)
 
     return resume

@@ -30,7 +30,7 @@ from penwright.training.distributed import launcher
 from penwright.training.distributed.launcher import SILENT_BEATS, Heartbeat
 from penwright.training.distributed.parallel import ShardedSaver, choose_parallelism
 from penwright.training.distributed.ranks import ALONE, Ranks, agree_on_prefix
-from penwright.workflows.make_trainer import goes_on, has_extended
+from penwright.workflows.make_trainer import has_extended, is_restarted
 
 SETTINGS = {
     "model.d_model": 16,
@@ -234,13 +234,13 @@ def test_restarted_ranks_agree_on_a_new_store_prefix() -> None:
 def test_restarted_job_resumes_its_run_and_keeps_its_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run.create(tmp_path)
     run.write_json("job.json", {"id": "a job", "step": 5})
-    assert not goes_on(run) and not has_extended(run)
+    assert not is_restarted(run) and not has_extended(run)
     for name, value in (("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_ADDR", "x"), ("MASTER_PORT", "1")):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another job")
-    assert not goes_on(run)
+    assert not is_restarted(run)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a job")
-    assert goes_on(run) and not has_extended(run)
+    assert is_restarted(run) and not has_extended(run)
     state = {"step": 7, "total_steps": 9}
     run.save_checkpoint(7, {}, {}, state)
     assert has_extended(run)

@@ -211,9 +211,9 @@ def _run_before_restart(run: Path | None) -> Path | None:
     from penwright.run.folder import Run
     from penwright.training.distributed.launcher import run_to_restart
     from penwright.workflows.load import CORPUS
-    from penwright.workflows.make_trainer import goes_on
+    from penwright.workflows.make_trainer import is_restarted
 
-    folder = run_to_restart(run) or (run if run and goes_on(Run(run)) else None)
+    folder = run_to_restart(run) or (run if run and is_restarted(Run(run)) else None)
     return folder if folder and (folder / CORPUS).exists() else None
 
 

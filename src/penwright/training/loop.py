@@ -67,7 +67,7 @@ class Session:
         """
         try:
             with stop_requests() as received:
-                self.trainer.asks_to_stop = lambda: bool(received) or (self.leads and self.run.is_stop_requested)
+                self.trainer.asks_to_stop = lambda: bool(received) or (self.is_main and self.run.is_stop_requested)
                 for report in self.trainer.steps():
                     notify(self.observers, "stepped", self.trainer, report)
                     self._keep_early()
@@ -83,7 +83,7 @@ class Session:
                 if self.last_evaluated_step != self.trainer.state.step:
                     self.evaluate_now()
                 self._wait_for_saving()
-                if self.leads:
+                if self.is_main:
                     self.run.clear_stop_files()
         finally:
             if self.trainer.saver:
@@ -93,9 +93,9 @@ class Session:
                     stack.callback(notify, [observer], "finished", self.trainer)
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process is rank 0."""
-        return self.trainer.ranks.leads
+        return self.trainer.ranks.is_main
 
     def _is_asked_to_stop(self) -> bool:
         """Return whether to stop after this step. If there are several ranks, they decided together during the step."""
@@ -139,9 +139,9 @@ class Session:
         """
         trainer, begin, before = self.trainer, monotonic(), self.trainer.state.seconds
         with trainer.evaluation():
-            scores = self._evaluate() if self.leads else []
+            scores = self._evaluate() if self.is_main else []
         self.last_evaluated_step = trainer.state.step
-        if self.leads:
+        if self.is_main:
             self._handle_over_fitting(scores)
         trainer.synchronize()  # the other ranks wait for a message, because a collective has a time limit
         trainer.state.reserved_seconds = monotonic() - begin
@@ -187,7 +187,7 @@ class Session:
         if self.early_marks and state.seconds >= self.early_marks[0]:
             self.early_marks = [mark for mark in self.early_marks if mark > state.seconds]
             weights = self.trainer.weights()
-            if self.leads:
+            if self.is_main:
                 self.run.save_early(state.step, weights, self.trainer.budget.save())
 
     def _save(self) -> None:
@@ -197,7 +197,7 @@ class Session:
         self.saved_at = self.trainer.state.seconds
         if self.trainer.saver:
             self.trainer.saver.start(folder_name(step), tensors, partial(self._complete, step, weights, record))
-        elif self.leads:
+        elif self.is_main:
             self.run.save_checkpoint(step, weights, tensors, record)
             self._keep_first_and_best(step, weights, record)
 
@@ -218,7 +218,7 @@ class Session:
         if self.saved_step != self.trainer.state.step:
             self._save()
         self._wait_for_saving()
-        if self.leads:
+        if self.is_main:
             self.run.mark_stopped()
         n = self.trainer.ranks.size
         raise Interrupted(

@@ -107,7 +107,7 @@ class Trainer:
         loss = LossModule(self.model, self.settings.label_smoothing, taught)
         self.loss = parallelise(loss, kind, self.ranks, machine.device, machine.precision)
         self.optimizers = Optimizers(self.model, recipe.optimizer, machine.precision, machine.ranks)
-        averages = self.settings.ema_decay and (self.ranks.leads or self.whole)
+        averages = self.settings.ema_decay and (self.ranks.is_main or self.whole)
         self.average = WeightAverage(self.model, self.settings.ema_decay) if averages else None
         self.budget = Budget(self.settings, recipe.schedule, batches, self.ranks.size)
 
@@ -136,7 +136,7 @@ class Trainer:
         """Send the counters of rank 0 to the other ranks, which wait for them."""
         if self.ranks.size == 1:
             return
-        if self.ranks.leads:
+        if self.ranks.is_main:
             self.ranks.publish(self.budget.save())
         elif record := self.ranks.receive():
             self.budget.load(record)
@@ -191,7 +191,7 @@ class Trainer:
         self.optimizers.zero_grad()
         self.state.skipped += 1
         self.state.skipped_in_a_row += 1
-        if self.state.skipped_in_a_row >= TOO_MANY_SKIPPED and self.ranks.leads:
+        if self.state.skipped_in_a_row >= TOO_MANY_SKIPPED and self.ranks.is_main:
             raise PenwrightError(
                 f"training diverged: the gradient norm was {grad_norm} for {TOO_MANY_SKIPPED} steps in a row, up to "
                 f"step {self.state.step}. The last checkpoint, if there is one, is intact. Try a lower "
@@ -203,7 +203,7 @@ class Trainer:
         """Load the weights for inference into the model inside the `with` block. All ranks must call this."""
         if self.whole is not None:
             weights = self.weights()
-            if self.ranks.leads:
+            if self.ranks.is_main:
                 load_weights(self.whole, weights, "this model")
                 self.whole.to(self.machine.device)
             yield

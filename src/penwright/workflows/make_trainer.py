@@ -38,11 +38,11 @@ def make_trainer(
     """
     assert context.training is not None
     recipe, ranks, work = context.recipe, machine.ranks, None
-    if ranks.size > 1 and ranks.leads:
+    if ranks.size > 1 and ranks.is_main:
         recipe, reason = _with_parallelism(context, machine)
         notify(observers, "said", f"parallelism: {recipe.training.parallelism}, {reason}")
         note_run(run.folder)
-        if job() and not goes_on(run):
+        if job() and not is_restarted(run):
             run.write_json(JOB, {"id": job(), "step": run.last_step()})
         files = {name: (run.folder / name).read_text(encoding="utf-8") for name in FILES_OF_RANKS}
         stored = recipe.model_dump(mode="json", exclude_none=True)
@@ -84,7 +84,7 @@ def _temporary_folder(run: Run) -> Path:
 def _make_saver(ranks: Ranks, shared: Path, observers: Sequence[Observer]) -> ShardedSaver | None:
     """Return a saver if all ranks see the shared folder. Otherwise rank 0 collects and saves the whole state."""
     is_shared = ranks.all_agree(shared.is_dir())
-    if ranks.leads:
+    if ranks.is_main:
         shared.rmdir()
     if is_shared:
         return ShardedSaver(ranks, shared.parent, shared.suffix)
@@ -92,7 +92,7 @@ def _make_saver(ranks: Ranks, shared: Path, observers: Sequence[Observer]) -> Sh
     return None
 
 
-def goes_on(run: Run) -> bool:
+def is_restarted(run: Run) -> bool:
     """Return whether torchrun has restarted the job that began or resumed this run.
 
     The restart count of a process does not show this: on several machines, only one agent counts a restart.
@@ -109,7 +109,7 @@ def has_extended(run: Run) -> bool:
     not restarted, this is a new job with the same id, which may extend the budget.
     """
     is_new_request = run.is_finished and not env_int("TORCHELASTIC_RESTART_COUNT", 0)
-    return goes_on(run) and run.last_step() > run.read_json(JOB).get("step", 0) and not is_new_request
+    return is_restarted(run) and run.last_step() > run.read_json(JOB).get("step", 0) and not is_new_request
 
 
 def _with_parallelism(context: RunContext, machine: Machine) -> tuple[Recipe, str]:

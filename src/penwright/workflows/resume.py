@@ -133,7 +133,7 @@ def follow() -> bool:
     """Join the ranks. In rank 0, return False at once; in any other rank, train as rank 0 directs and return True."""
     ranks = join()
     enter_rank()
-    if ranks.leads:
+    if ranks.is_main:
         return False
     while (work := ranks.receive()) is not None:
         with suppress(Interrupted):  # rank 0 reports the interruption

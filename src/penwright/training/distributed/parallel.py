@@ -185,7 +185,7 @@ class ShardedSaver:
         except Exception as error:  # rank 0 raises the error
             report = {"error": f"{path} could not be saved: {error}"}
         self._store.set(f"saved/{number}/{self.ranks.rank}", json.dumps(report))
-        if self.ranks.leads:
+        if self.ranks.is_main:
             files = self._reports_of_all(number)
             if "error" in files:
                 raise PenwrightError(f"{files['error']}. Earlier checkpoints are intact.")
@@ -207,5 +207,5 @@ def own_part(tensors: Mapping[str, Tensor], ranks: Ranks) -> Tensors:
     return {
         name: local(tensor).detach().cpu().clone()
         for name, tensor in tensors.items()
-        if is_sharded(tensor) or ranks.leads
+        if is_sharded(tensor) or ranks.is_main
     }

@@ -51,7 +51,7 @@ class Ranks:
     n_messages: int = 0  # number of messages published or received so far
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process is rank 0."""
         return self.rank == 0
 
@@ -75,7 +75,7 @@ class Ranks:
         """
         if self.size == 1:
             return lambda: torch.stack([loss, torch.zeros_like(loss), torch.zeros_like(loss)])
-        own = [float(asks_to_stop), seconds if self.leads else 0.0]
+        own = [float(asks_to_stop), seconds if self.is_main else 0.0]
         facts = torch.cat([loss[None].double(), torch.tensor(own, dtype=torch.float64, device=loss.device)])
         work = dist.all_reduce(facts, async_op=True)
 
@@ -91,7 +91,7 @@ class Ranks:
 
         Rank 0 keeps its own state, which checkpoints save.
         """
-        if not self.leads:
+        if not self.is_main:
             torch.manual_seed(hash((self.rank, *numbers)))
 
     def publish(self, message: Record | None) -> None:
@@ -120,7 +120,7 @@ class Ranks:
             self.publish(work)
         name = f"ready/{self.n_messages}"
         self.store.add(name, 1)
-        while self.leads and self.store.add(name, 0) < self.size:
+        while self.is_main and self.store.add(name, 0) < self.size:
             sleep(POLL)
 
     def all_agree(self, agrees: bool) -> bool:
@@ -211,7 +211,7 @@ class Ranks:
     def leave(self) -> None:
         """Leave the process group, and end its threads before Python ends."""
         with suppress(RuntimeError):
-            if self.leads:
+            if self.is_main:
                 self.publish(None)
             if self.store is not None:
                 self.store.set(f"beat/{self.rank}", "left")
