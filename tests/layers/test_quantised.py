@@ -72,8 +72,8 @@ def test_module_without_linear_layers_is_unchanged() -> None:
 @pytest.mark.parametrize(("width", "columns"), [(64, 64), (100, 70), (8, 3)])
 def test_packed_weights_give_the_same_products(width: int, columns: int) -> None:
     layer, rows = Int8Linear(nn.Linear(width, columns)), torch.randn(5, width)
-    packed, offsets, scales = packed_weights(layer.whole, layer.scale)
+    packed, offsets, scales = packed_weights(layer.weight_int8, layer.scale)
     assert packed.shape[0] * BLOCK == len(offsets) == len(scales)
     found = torch.ops.penwright.int8_product(rows, packed, offsets, scales, columns)
-    assert torch.equal(found, int8_product(rows, layer.whole, layer.scale.float()))
-    assert torch.equal(offsets[:columns], 128 * layer.whole.sum(1, dtype=torch.int32))
+    assert torch.equal(found, int8_product(rows, layer.weight_int8, layer.scale.float()))
+    assert torch.equal(offsets[:columns], 128 * layer.weight_int8.sum(1, dtype=torch.int32))

@@ -154,11 +154,11 @@ def norm_of(norm: nn.Module) -> Product:
 def product_of(layers: Sequence[nn.Module]) -> Product:
     """Return a function that multiplies by the weights of all layers; these weights become views of one tensor."""
     if isinstance(layers[0], Int8Linear):
-        whole, scale, bias = (
-            _together([getattr(layer, name) for layer in layers]) for name in ("whole", "scale", "bias")
+        weight_int8, scale, bias = (
+            _together([getattr(layer, name) for layer in layers]) for name in ("weight_int8", "scale", "bias")
         )
-        assert whole is not None and scale is not None
-        return partial(int8_rows, whole=whole, scale=scale, scales=scale.float(), bias=bias)
+        assert weight_int8 is not None and scale is not None
+        return partial(int8_rows, weight_int8=weight_int8, scale=scale, scales=scale.float(), bias=bias)
     weight, bias = (_together([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
     assert weight is not None
     return lambda x: F.linear(x, weight, bias)
@@ -176,6 +176,6 @@ def _together(parts: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def _weights(layer: nn.Module) -> Tensor:
-    weights = layer.whole if isinstance(layer, Int8Linear) else layer.weight
+    weights = layer.weight_int8 if isinstance(layer, Int8Linear) else layer.weight
     assert isinstance(weights, Tensor)
     return weights

@@ -34,7 +34,7 @@ class Int8Linear(nn.Module):
     CPU. On a CPU without int8 instructions, a single row is rounded to bfloat16 instead.
     """
 
-    whole: Int8[Tensor, "out_features in_features"]
+    weight_int8: Int8[Tensor, "out_features in_features"]
     scale: Float[Tensor, " out_features"]
     bias: Float[Tensor, " out_features"] | None
     packed: Tensor  # packed, offsets and scales are the fields of Packed; present only if COMPILES
@@ -46,18 +46,18 @@ class Int8Linear(nn.Module):
         weight = layer.weight.detach().float()
         exact = weight.abs().amax(1).clamp(min=TINY) / LARGEST
         scale = exact.to(torch.bfloat16)  # torch's kernel needs bfloat16; the weights are divided by this rounded scale
-        whole = (weight / scale.float()[:, None]).round_().clamp_(-LARGEST, LARGEST)
-        self.register_buffer("whole", whole.to(torch.int8))
+        weight_int8 = (weight / scale.float()[:, None]).round_().clamp_(-LARGEST, LARGEST)
+        self.register_buffer("weight_int8", weight_int8.to(torch.int8))
         self.register_buffer("scale", scale)
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach())
         if COMPILES:
-            for name, tensor in packed_weights(self.whole, self.scale)._asdict().items():
+            for name, tensor in packed_weights(self.weight_int8, self.scale)._asdict().items():
                 self.register_buffer(name, tensor, persistent=False)
 
     @property
     def weight(self) -> Float[Tensor, "out_features in_features"]:
         """The dequantized weights."""
-        return self.whole * self.scale.float()[:, None]
+        return self.weight_int8 * self.scale.float()[:, None]
 
     def forward(self, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
         """Apply the layer, with the compiled operator during export and torch's operators otherwise.
@@ -76,12 +76,12 @@ def torch_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) ->
     """Multiply with torch's operators. On a GPU, use float32, since torch has no int8 operator for so few rows."""
     if rows.is_cuda:
         return F.linear(rows.float(), layer.weight)
-    return int8_rows(rows, layer.whole, layer.scale, layer.scale.float())
+    return int8_rows(rows, layer.weight_int8, layer.scale, layer.scale.float())
 
 
 def int8_rows(
     rows: Float[Tensor, "rows in_features"],
-    whole: Int8[Tensor, "out_features in_features"],
+    weight_int8: Int8[Tensor, "out_features in_features"],
     scale: Float[Tensor, " out_features"],
     scales: Float[Tensor, " out_features"],
     bias: Float[Tensor, " out_features"] | None = None,
@@ -91,27 +91,27 @@ def int8_rows(
     Rows are rounded to int8. On a CPU without instructions for int8, a single row is rounded to bfloat16.
     """
     if rows.shape[0] == 1 and rows.shape[1] % WHOLE_VECTORS == 0 and not COMPILES:
-        product = torch._weight_int8pack_mm(rows.to(torch.bfloat16), whole, scale)
+        product = torch._weight_int8pack_mm(rows.to(torch.bfloat16), weight_int8, scale)
     else:
-        product = int8_product(rows, whole, scales)
+        product = int8_product(rows, weight_int8, scales)
     return product if bias is None else product + bias
 
 
 def int8_product(
     rows: Float[Tensor, "rows in_features"],
-    whole: Int8[Tensor, "out_features in_features"],
+    weight_int8: Int8[Tensor, "out_features in_features"],
     scale: Float[Tensor, " out_features"],
 ) -> Float[Tensor, "rows out_features"]:
     """Multiply int8 rows by int8 weights; each row is rounded with its own scale."""
     wide = rows.float()
     largest = wide.abs().amax(-1, keepdim=True).clamp_(min=TINY).div_(LARGEST)
-    return torch._int_mm((wide * largest.reciprocal()).round_().to(torch.int8), whole.T) * (largest * scale)
+    return torch._int_mm((wide * largest.reciprocal()).round_().to(torch.int8), weight_int8.T) * (largest * scale)
 
 
 def compiled_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
     """Multiply with int8_product.cpp once it is compiled; the result of a row does not depend on the other rows."""
     packed, offsets, scales = layer.packed, layer.offsets, layer.scales
-    return torch.ops.penwright.int8_product(rows.float().contiguous(), packed, offsets, scales, len(layer.whole))
+    return torch.ops.penwright.int8_product(rows.float().contiguous(), packed, offsets, scales, len(layer.weight_int8))
 
 
 @torch.library.custom_op("penwright::int8_product", mutates_args=())
@@ -129,13 +129,15 @@ def _(
     return rows.new_empty(rows.shape[0], n_columns)
 
 
-def packed_weights(whole: Int8[Tensor, "out_features in_features"], scale: Float[Tensor, " out_features"]) -> Packed:
+def packed_weights(
+    weight_int8: Int8[Tensor, "out_features in_features"], scale: Float[Tensor, " out_features"]
+) -> Packed:
     """Pack weights into zero-padded blocks of 64 outputs.
 
     A block holds the first four weights of each output, then the next four of each output, and so on.
     """
-    rows, width = whole.shape
-    filled = F.pad(whole, (0, -width % BLOCK, 0, -rows % BLOCK))
+    rows, width = weight_int8.shape
+    filled = F.pad(weight_int8, (0, -width % BLOCK, 0, -rows % BLOCK))
     packed = filled.unflatten(0, (-1, BLOCK)).unflatten(2, (-1, 4)).transpose(1, 2).contiguous()
     offsets = ZERO * packed.sum((1, 3), dtype=torch.int32).flatten()
     return Packed(packed, offsets, F.pad(scale.float(), (0, -rows % BLOCK)))
