@@ -55,7 +55,7 @@ class Ours:
         from penwright.decoding.engine import DecodeEngine
         from penwright.devices import keep_freed_memory
         from penwright.model import make_model
-        from penwright.model.quantised import to_precision
+        from penwright.model.quantized import to_precision
         from penwright.model.weights import load_weights
         from penwright.tokenizers import Tokenizer
 

@@ -25,7 +25,7 @@ from penwright.classification.classifier import Classifier
 from penwright.config import ModelSettings, Table, Task
 from penwright.decoding.engine import compile_steps
 from penwright.model import Model, make_model
-from penwright.model.quantised import to_precision
+from penwright.model.quantized import to_precision
 from penwright.model.transformer import EncoderOnly
 from penwright.model.weights import weights_of
 from penwright.tokenizers import Tokenizer

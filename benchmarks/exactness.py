@@ -23,7 +23,7 @@ from penwright.decoding.hypotheses import BeamSettings
 from penwright.decoding.sampling.topk import TokenSelector
 from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.evaluation.translation import translation_scores
-from penwright.model.quantised import to_precision
+from penwright.model.quantized import to_precision
 from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.workflows.load import load_translator

@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks.report import Result, write_result
 from penwright.decoding.batches import PromptBatch
 from penwright.decoding.engine import DecodeEngine, are_steps_kept
-from penwright.model.quantised import to_precision
+from penwright.model.quantized import to_precision
 from penwright.model.transformer import DecoderOnly
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import open_run

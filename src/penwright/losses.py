@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from penwright.data.batches import IGNORED, Batch, LabelledBatch, MaskedBatch, PairBatch, TextBatch
 from penwright.model import Model
-from penwright.model.quantised import Int8Linear
+from penwright.model.quantized import Int8Linear
 from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 
 # Logits per chunk, and minimum number of targets per chunk. On a CPU, chunks fit in the cache, unless the vocabulary is

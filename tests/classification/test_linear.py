@@ -33,7 +33,7 @@ def test_linear_classifier_learns_predictive_words() -> None:
     assert found.exp().sum(-1).tolist() == pytest.approx([1, 1])
 
 
-def test_coefficients_minimise_the_penalised_loss() -> None:
+def test_coefficients_minimize_the_penalized_loss() -> None:
     texts, labels = make_texts(30, noise=4)
     vectorizer = NgramVectorizer.fit(texts, 1, 10_000)
     rows, n = vectorizer.rows(texts), len(vectorizer.keys)

@@ -46,7 +46,7 @@ def test_different_ngrams_have_different_hashes() -> None:
     assert len(np.unique(count_ngrams(TEXTS).keys)) == len(distinct)
 
 
-def test_values_are_tf_idf_normalised_for_words_and_characters() -> None:
+def test_values_are_tf_idf_normalized_for_words_and_characters() -> None:
     texts = ["a b a", "b c"]
     vectorizer = NgramVectorizer.fit(texts, 1, 1000)
     rows = dense(vectorizer.rows(texts), len(vectorizer.keys))

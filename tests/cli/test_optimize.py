@@ -16,7 +16,7 @@ from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.evaluation.perplexity import NegativeLogLikelihood
 from penwright.generation.generator import Generator
 from penwright.model import Model
-from penwright.model.quantised import Int8Linear
+from penwright.model.quantized import Int8Linear
 from penwright.run.folder import Run
 from penwright.tasks import RunContext
 from penwright.translation.translator import Translator

@@ -86,7 +86,7 @@ def chosen(path: Path) -> dict[str, list[str]]:
         ("ACGTACGTAC", TEXT),
     ],
 )
-def test_kind_of_recognises_values(value: str, kind: str) -> None:
+def test_kind_of_recognizes_values(value: str, kind: str) -> None:
     assert kind_of(value) == kind
 
 

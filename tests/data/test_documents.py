@@ -149,7 +149,7 @@ def test_deeply_nested_html_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.rtf", "a.txt", "a"])
-def test_rtf_is_recognised_by_its_first_bytes(tmp_path: Path, name: str) -> None:
+def test_rtf_is_recognized_by_its_first_bytes(tmp_path: Path, name: str) -> None:
     assert read_lines(tmp_path, name, r"{\rtf1\ansi{\fonttbl{\f0 Times;}}\f0 One caf\'e9.\par Two.}") == [
         "One café.",
         "Two.",

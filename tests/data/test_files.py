@@ -133,7 +133,7 @@ def test_line_longer_than_a_block_is_read_in_bounded_chunks(tmp_path, monkeypatc
     assert list(file.lines()) == ["x" * 100_000]
 
 
-def test_gzip_is_recognised_by_its_first_bytes(tmp_path):
+def test_gzip_is_recognized_by_its_first_bytes(tmp_path):
     file, text = read(write(tmp_path, gzip.compress(POLISH.encode()), "no_suffix"))
     assert text == POLISH
     assert file.n_bytes == len(gzip.compress(POLISH.encode()))

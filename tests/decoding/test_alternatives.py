@@ -7,7 +7,7 @@ import torch
 
 from penwright.config import DecodingSettings
 from penwright.errors import PenwrightError, UsageError
-from penwright.model.quantised import to_precision
+from penwright.model.quantized import to_precision
 from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer

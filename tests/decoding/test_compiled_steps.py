@@ -16,10 +16,10 @@ from penwright.decoding.batches import PromptBatch, TargetBatch
 from penwright.decoding.engine import DecodeEngine, compile_steps
 from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.errors import PenwrightError
-from penwright.model import quantised
+from penwright.model import quantized
 from penwright.model.attention import KernelMask
 from penwright.model.attention_kernels import stepping_attention
-from penwright.model.quantised import Int8Linear, compiled_product, to_precision
+from penwright.model.quantized import Int8Linear, compiled_product, to_precision
 from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.native import toolchain
 from penwright.storage import cache_folder
@@ -129,7 +129,7 @@ def touch(path: Path) -> None:
 
 
 @NEEDS_COMPILER
-@pytest.mark.skipif(not quantised.COMPILES, reason="this processor has no instructions for int8")
+@pytest.mark.skipif(not quantized.COMPILES, reason="this processor has no instructions for int8")
 def test_compiled_int8_generator_of_two_layers_matches(
     generating_model: Callable[..., DecoderOnly], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +226,7 @@ class Operators(ahead_of_time.ModelPart):
 
 
 @NEEDS_COMPILER
-@pytest.mark.skipif(not quantised.COMPILES, reason="the machine has no AVX-512 VNNI")
+@pytest.mark.skipif(not quantized.COMPILES, reason="the machine has no AVX-512 VNNI")
 def test_cpp_operators_match_torch_for_any_number_of_rows(generating_model: Callable[..., DecoderOnly]) -> None:
     width, columns, d_head = 100, 70, 72
     part = Operators(generating_model(VOCABULARY), Int8Linear(torch.nn.Linear(width, columns, bias=False)))
@@ -284,7 +284,7 @@ def test_exported_int8_model_uses_the_cpp_product_if_supported(
         graph = engine.exported(model, "many").graph
     products = [node for node in graph.nodes if node.target == torch.ops.penwright.int8_product.default]
     layers = [part for part in model.modules() if isinstance(part, Int8Linear)]
-    assert len(products) == (len(layers) if quantised.COMPILES else 0)
+    assert len(products) == (len(layers) if quantized.COMPILES else 0)
 
 
 def test_missing_compiler_is_reported(

@@ -11,7 +11,7 @@ from penwright.decoding import engine
 from penwright.decoding.batches import PromptBatch, TargetBatch
 from penwright.model.attention_kernels import record_attention
 from penwright.model.fused import fuse
-from penwright.model.quantised import to_precision
+from penwright.model.quantized import to_precision
 from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.model.weights import weights_of
 

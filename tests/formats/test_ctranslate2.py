@@ -141,7 +141,7 @@ def test_exported_vocabulary_matches_the_tokenizer_file(random_model, tokenizer,
 
 
 @pytest.mark.parametrize("precision", ["int8", "bfloat16"])
-def test_quantised_export_is_close_and_leaves_the_model_unchanged(precision, random_model, bpe, tmp_path):
+def test_quantized_export_is_close_and_leaves_the_model_unchanged(precision, random_model, bpe, tmp_path):
     model = random_model("generate", bpe)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     for name, kind in (("whole", "float32"), ("small", precision)):

@@ -63,7 +63,7 @@ def test_exported_model_round_trips(variant, random_model, bpe, tmp_path):
 
 
 @pytest.mark.parametrize(("precision", "close"), [("bfloat16", 0.05), ("int8", 0.3)])
-def test_quantised_file_has_close_log_probs(precision, close, log_probs, random_model, bpe, tmp_path):
+def test_quantized_file_has_close_log_probs(precision, close, log_probs, random_model, bpe, tmp_path):
     model = random_model("generate", bpe, d_model=64, d_ff=96)
     (tmp_path / "whole").mkdir()
     save_gguf(model, bpe, tmp_path / "whole")

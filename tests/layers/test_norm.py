@@ -15,8 +15,8 @@ def test_rms_norm_divides_by_the_root_of_the_mean_square() -> None:
 
 def test_layer_norm_also_subtracts_the_mean() -> None:
     norm = make_norm(6, NormSettings(type="layer", eps=0.1), bias=True)
-    centred = X - X.mean(-1, keepdim=True)
-    torch.testing.assert_close(norm(X), centred / (centred.square().mean(-1, keepdim=True) + 0.1).sqrt())
+    centered = X - X.mean(-1, keepdim=True)
+    torch.testing.assert_close(norm(X), centered / (centered.square().mean(-1, keepdim=True) + 0.1).sqrt())
 
 
 def test_only_a_layer_norm_with_bias_has_a_bias() -> None:

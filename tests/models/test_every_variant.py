@@ -343,7 +343,7 @@ def test_texts_beyond_the_training_context_give_finite_logits(task: Task, varian
 
 @pytest.mark.parametrize("variant", ["modern", "biases", "post-layer-norm", "qk-norm"])
 @every_task
-def test_zero_initialised_blocks_learn_in_every_parameter(task: Task, variant: str) -> None:
+def test_zero_initialized_blocks_learn_in_every_parameter(task: Task, variant: str) -> None:
     torch.manual_seed(3)
     settings = settings_of(variant, {"zero_init_outputs": True})
     model = make_model(task, VOCABULARY, settings, LABELS)

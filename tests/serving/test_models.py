@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from penwright.model.quantised import Int8Linear
+from penwright.model.quantized import Int8Linear
 from penwright.serving.model_worker import ModelWorker
 from penwright.serving.models import facts
 from penwright.workflows.load import load, open_run
 
 
 @pytest.mark.parametrize("kind", ["writer", "translator", "classifier"])
-def test_parameter_count_includes_quantised_weights(runs: Path, kind: str) -> None:
+def test_parameter_count_includes_quantized_weights(runs: Path, kind: str) -> None:
     folder, exact = runs / kind, load(runs / kind).model
     rounded = load(folder, precision="int8")
     assert any(isinstance(part, Int8Linear) for part in rounded.model.modules())

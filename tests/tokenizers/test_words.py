@@ -38,7 +38,7 @@ def test_split_words_agrees_with_the_regular_expression(texts: list[str]):
     assert np.diff(found.bounds).tolist() == [len(WORD.findall(text)) for text in texts]
 
 
-def test_split_words_recognises_all_white_space():
+def test_split_words_recognizes_all_white_space():
     texts = [f"a{chr(code)}b" for code in range(1 << 16) if not 0xD800 <= code < 0xE000]
     found = split_words(texts)
     assert np.diff(found.bounds).tolist() == [len(WORD.findall(text)) for text in texts]

@@ -4,12 +4,12 @@ from torch import nn
 
 from penwright.config import AdamW, ModelSettings, Muon
 from penwright.model.transformer import DecoderOnly
-from penwright.training.optimizers import MuonOptimizer, Optimizers, orthogonalise
+from penwright.training.optimizers import MuonOptimizer, Optimizers, orthogonalize
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 8), (1, 4, 16), (3, 16, 4)])
 def test_orthogonalised_matrices_have_singular_values_near_one(shape: tuple[int, int, int]) -> None:
-    values = torch.linalg.svdvals(orthogonalise(torch.randn(shape), torch.float32))
+    values = torch.linalg.svdvals(orthogonalize(torch.randn(shape), torch.float32))
     assert values.min() > 0.5 and values.max() < 1.4
 
 

@@ -64,9 +64,11 @@ def fit_mixture(
         means = (both * probs).sum(-1)
         truth = both.gather(-1, labels.expand(2, -1)[..., None])[..., 0]
         gradient = ((means - truth) * importance).sum(-1) + PRIOR * (weights - start)
-        centred = both - means[..., None]
+        centered = both - means[..., None]
         weighted = probs * importance[:, None]
-        hessian = torch.einsum("anl,bnl,nl->ab", centred, centred, weighted) + PRIOR * torch.eye(2, dtype=torch.double)
+        hessian = torch.einsum("anl,bnl,nl->ab", centered, centered, weighted) + PRIOR * torch.eye(
+            2, dtype=torch.double
+        )
         step = torch.linalg.solve(hessian, gradient)
         for _ in range(HALVINGS):
             moved = (weights - step).clamp(0, MOST_WEIGHT)

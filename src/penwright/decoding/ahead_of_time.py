@@ -17,13 +17,13 @@ import penwright.model
 from penwright.decoding.sampling import topk
 from penwright.devices import with_threads
 from penwright.errors import PenwrightWarning
-from penwright.model import attention_kernels, quantised
+from penwright.model import attention_kernels, quantized
 from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.native import toolchain
 from penwright.storage import MOST_IN_SMALL, UnsafeFile, cache_folder, read_bytes, sha256_of, write_atomically
 
 OPERATORS = {  # custom C++ operators
-    torch.ops.penwright.int8_product.default: quantised.SOURCE,
+    torch.ops.penwright.int8_product.default: quantized.SOURCE,
     torch.ops.penwright.stepping_attention.default: attention_kernels.SOURCE,
     torch.ops.penwright.masked_topk.default: topk.SOURCE,
 }

@@ -31,7 +31,7 @@ from penwright.devices import with_threads
 from penwright.errors import PenwrightError, Say, say_nothing
 from penwright.model.block import Encoded
 from penwright.model.cache import Cache
-from penwright.model.quantised import Int8Linear
+from penwright.model.quantized import Int8Linear
 from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.native import toolchain
 

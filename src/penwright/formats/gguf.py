@@ -57,7 +57,7 @@ LIMITS: dict[str, tuple[object, ...]] = {
     "output_bias": (False,),
     "window": (None,),
 }
-QUANTISATIONS: dict[Precision, str] = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0"}
+QUANTIZATIONS: dict[Precision, str] = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0"}
 
 
 def save_gguf(
@@ -90,7 +90,7 @@ def save_gguf(
     if (factors := _rope_factors(settings)) is not None:
         writer.add_tensor(ROPE_FACTORS, factors.numpy())
     for name, tensor in _tensors(model):
-        kind = _quantisation(gguf, tensor, precision)
+        kind = _quantization(gguf, tensor, precision)
         writer.add_tensor(name, gguf.quants.quantize(tensor.numpy(), kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -155,10 +155,10 @@ def _interleaved(rows: Tensor, d_head: int) -> Tensor:
     return rows.unflatten(0, (-1, 2, d_head // 2)).transpose(1, 2).flatten(0, 2).contiguous()
 
 
-def _quantisation(gguf: Any, tensor: Tensor, precision: Precision) -> Any:
+def _quantization(gguf: Any, tensor: Tensor, precision: Precision) -> Any:
     """Return the GGUF type in which to store a tensor.
 
     Norms stay in float32. With int8, so do matrices whose row length is not a multiple of 32: Q8_0 cannot store them.
     """
     exact = tensor.dim() == 1 or (precision == "int8" and tensor.shape[1] % 32)
-    return gguf.GGMLQuantizationType[QUANTISATIONS["float32" if exact else precision]]
+    return gguf.GGMLQuantizationType[QUANTIZATIONS["float32" if exact else precision]]

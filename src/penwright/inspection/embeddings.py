@@ -58,12 +58,12 @@ def plane(matrix: Float[np.ndarray, "n d_model"]) -> tuple[Float64[np.ndarray, "
 
     Each axis points in the direction that makes its largest coefficient positive, so a model always gives the same map.
     """
-    centred = matrix.astype(np.float64) - matrix.mean(0)
-    variances, axes = np.linalg.eigh(centred.T @ centred)
+    centered = matrix.astype(np.float64) - matrix.mean(0)
+    variances, axes = np.linalg.eigh(centered.T @ centered)
     axes = axes[:, :-3:-1]
     axes = axes * np.sign(axes[abs(axes).argmax(0), range(axes.shape[1])])
     xy, share = np.zeros((len(matrix), 2)), np.zeros(2)
-    xy[:, : axes.shape[1]] = centred @ axes
+    xy[:, : axes.shape[1]] = centered @ axes
     total = variances.clip(0).sum()
     share[: axes.shape[1]] = variances[:-3:-1].clip(0) / total if total > 0 else 0.0
     return xy, share

@@ -13,7 +13,7 @@ from penwright.model.attention import Attention, KernelMask, KeysValues, Mask
 from penwright.model.cache import Cache, LayerCache
 from penwright.model.embedding import Rotary, Rotation, rotary_positions
 from penwright.model.layers import Dropout, FeedForward, make_norm
-from penwright.model.quantised import outputs_kept_like
+from penwright.model.quantized import outputs_kept_like
 
 
 class ForwardContext(NamedTuple):

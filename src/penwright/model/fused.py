@@ -14,7 +14,7 @@ from penwright.model.block import Block, Encoded, ForwardContext
 from penwright.model.cache import Cache, LayerCache, positions_of
 from penwright.model.embedding import Rotary
 from penwright.model.layers import RMSNorm
-from penwright.model.quantised import Int8Linear, int8_rows
+from penwright.model.quantized import Int8Linear, int8_rows
 from penwright.model.transformer import DecoderOnly, EncoderDecoder
 
 Product = Callable[[Tensor], Tensor]  # a function that multiplies rows by a weight matrix

@@ -12,7 +12,7 @@ from penwright.model.block import Encoded, Stack
 from penwright.model.cache import Cache, positions_of
 from penwright.model.embedding import Embedding, output_layer
 from penwright.model.layers import Dropout
-from penwright.model.weights import initialise
+from penwright.model.weights import initialize
 
 if TYPE_CHECKING:
     from penwright.model.fused import FusedDecoder
@@ -29,7 +29,7 @@ class DecoderOnly(nn.Module):
         self.embedding = Embedding(vocab_size, settings)
         self.decoder = Stack(settings, settings.n_layers)
         self.output = output_layer(vocab_size, settings, tied=self.embedding.tokens)
-        initialise(self, settings)
+        initialize(self, settings)
 
     def forward(
         self,
@@ -74,7 +74,7 @@ class EncoderDecoder(nn.Module):
         self.encoder = Stack(settings, settings.n_layers)
         self.decoder = Stack(settings, self.n_decoder_layers, cross_attention=True)
         self.output = output_layer(vocab_size, settings, tied=self.target_embedding.tokens)
-        initialise(self, settings)
+        initialize(self, settings)
 
     def forward(
         self,
@@ -127,7 +127,7 @@ class EncoderOnly(nn.Module):
             self.scale = nn.Parameter(torch.tensor([0.0, 1.0]), requires_grad=False)
         if settings.balanced:  # logarithm of each label's share of the training texts
             self.log_prior = nn.Parameter(torch.zeros(n_labels), requires_grad=False)
-        initialise(self, settings)
+        initialize(self, settings)
 
     def forward(
         self,

@@ -44,7 +44,7 @@ CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules to keep fo
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, settings: ModelSettings) -> None:
+def initialize(model: nn.Module, settings: ModelSettings) -> None:
     """Initialize weights from N(0, 1/width) and biases to zero.
 
     The output weights of each sublayer are set to zero or divided by sqrt(2 * n_layers).

@@ -20,7 +20,7 @@ from penwright.training.distributed.ranks import ALONE, Ranks
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
 
 
-def orthogonalise(
+def orthogonalize(
     matrices: Float[Tensor, "n rows columns"], precision: torch.dtype, rounds: int = 5
 ) -> Float[Tensor, "n rows columns"]:
     """Approximate the nearest semi-orthogonal matrices. The singular values of the result are between 0.7 and 1.2."""
@@ -36,7 +36,7 @@ def orthogonalise(
 
 
 class MuonOptimizer(torch.optim.Optimizer):
-    """Muon: Nesterov momentum whose updates are orthogonalised.
+    """Muon: Nesterov momentum whose updates are orthogonalized.
 
     Matrices of the same shape are processed together, since many small matrix multiplications are slow.
     torch.optim.Muon computes the same updates, but one matrix at a time and always in bfloat16, which few CPUs support.
@@ -75,7 +75,7 @@ class MuonOptimizer(torch.optim.Optimizer):
         gradients = locals_of([parameter.grad for parameter in parameters if parameter.grad is not None])
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
         ahead = torch._foreach_lerp(gradients, buffers, momentum)  # Nesterov momentum: look one step ahead
-        updates = self.ranks.map_matrices(partial(orthogonalise, precision=self.precision), ahead, n_rows)
+        updates = self.ranks.map_matrices(partial(orthogonalize, precision=self.precision), ahead, n_rows)
         weights = locals_of(parameters)
         torch._foreach_mul_(weights, 1 - lr * weight_decay)
         torch._foreach_add_(weights, updates, alpha=-lr * max(1.0, n_rows / n_columns) ** 0.5)

@@ -25,7 +25,7 @@ from penwright.model.weights import load_weights, weights_of
 from penwright.run.checkpoints import Checkpoint, DamagedCheckpoint, Record, Tensors, first_problem
 from penwright.training.auto.machine import Machine, compile_blocks
 from penwright.training.budget import Budget, TrainState
-from penwright.training.distributed.parallel import Parallelism, ShardedSaver, full, gathered, like, parallelise
+from penwright.training.distributed.parallel import Parallelism, ShardedSaver, full, gathered, like, parallelize
 from penwright.training.distributed.ranks import is_lost_connection, synchronized
 from penwright.training.optimizers import Optimizers, WeightAverage
 
@@ -105,7 +105,7 @@ class Trainer:
             if isinstance(module, Stack):
                 module.recomputes = self.settings.activation_checkpointing
         loss = LossModule(self.model, self.settings.label_smoothing, taught)
-        self.loss = parallelise(loss, kind, self.ranks, machine.device, machine.precision)
+        self.loss = parallelize(loss, kind, self.ranks, machine.device, machine.precision)
         self.optimizers = Optimizers(self.model, recipe.optimizer, machine.precision, machine.ranks)
         averages = self.settings.ema_decay and (self.ranks.is_main or self.whole)
         self.average = WeightAverage(self.model, self.settings.ema_decay) if averages else None

@@ -54,7 +54,7 @@ class SegmentResult(NamedTuple):
 
 
 class ConstrainedSegment(NamedTuple):
-    """A segment, all its constraints, and an automaton for the constraints that the search enforces or favours."""
+    """A segment, all its constraints, and an automaton for the constraints that the search enforces or favors."""
 
     segment: Segment
     constraints: Sequence[Constraint]

@@ -14,7 +14,7 @@ from penwright.decoding import engine
 from penwright.decoding.ahead_of_time import KEY_LENGTH
 from penwright.errors import PenwrightError
 from penwright.model import EncoderOnly, Model, make_model
-from penwright.model.quantised import to_precision
+from penwright.model.quantized import to_precision
 from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.model.weights import shapes_only
 from penwright.native import toolchain

@@ -18,7 +18,7 @@ from penwright.model import EncoderOnly, Model, make_model
 from penwright.model.attention import disable_cudnn_attention
 from penwright.model.fused import fuse
 from penwright.model.lora import merged
-from penwright.model.quantised import to_precision
+from penwright.model.quantized import to_precision
 from penwright.model.weights import load_weights, no_init_weights, weights_for, with_vocabulary
 from penwright.run.checkpoints import STATE, WEIGHTS, Checkpoint, Tensors, first_problem
 from penwright.run.folder import LINEAR, Run

@@ -73,8 +73,8 @@ def expected_dry(text: list[int], strength: float, base: float, allowed: int, br
 @given(texts, st.sampled_from([1, 2, 3]), st.sampled_from([set(), {0}, {1, 4}]))
 @quick
 def test_dry_matches_its_published_definition(text: list[int], allowed: int, breakers: set[int]) -> None:
-    penalised = dont_repeat_yourself(ZERO_LOGITS, history_of([], text), 0.5, 1.2, allowed, sorted(breakers))
-    assert changed(penalised) == pytest.approx(expected_dry(text, 0.5, 1.2, allowed, breakers), rel=1e-4)
+    penalized = dont_repeat_yourself(ZERO_LOGITS, history_of([], text), 0.5, 1.2, allowed, sorted(breakers))
+    assert changed(penalized) == pytest.approx(expected_dry(text, 0.5, 1.2, allowed, breakers), rel=1e-4)
 
 
 def test_dry_penalty_of_an_endless_repetition_is_finite() -> None:

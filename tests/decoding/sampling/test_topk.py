@@ -27,7 +27,7 @@ def test_minus_infinity_comes_last_and_one_block_can_hold_several_of_the_top_k()
 
 
 @pytest.mark.parametrize("vocab_size", [29, 64, 130])
-def test_likeliest_obeys_utf8_and_bans_and_normalises_over_all_tokens(vocab_size: int) -> None:
+def test_likeliest_obeys_utf8_and_bans_and_normalizes_over_all_tokens(vocab_size: int) -> None:
     logits, banned = torch.randn(6, vocab_size), (3, 7, vocab_size - 1)
     pieces = [b"a"] * 10 + [b"\x80"] * (vocab_size - 10)  # ASCII letters, and bytes that end a character
     utf8_rules, states = Utf8Rules(pieces, banned), np.array([0, 1, 0, 1, 1, 0], dtype=np.uint8)

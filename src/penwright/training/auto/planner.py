@@ -74,7 +74,7 @@ class _Planner:
         self._choose_batch()
         self._choose_tokenizer()
         self._choose_model()
-        self._choose_regularisation()
+        self._choose_regularization()
         self._choose_optimizer()
         self._choose_over_fitting()
         self._choose_compilation()
@@ -179,7 +179,7 @@ class _Planner:
             self._suggest("model.tie_embeddings", "none", reason)
             self._suggest("training.bigram_init", True, "replaces the first part of a short training run (measured)")
 
-    def _choose_regularisation(self) -> None:
+    def _choose_regularization(self) -> None:
         model = self.choices.section("model")
         if self.facts.task == "classify" and self._is_pretrained:
             rate, reason = (0.0, "reads no text twice (measured)") if self.capacity.epochs < 1 else (0.1, "as in BERT")

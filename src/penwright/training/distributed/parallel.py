@@ -42,7 +42,7 @@ def choose_parallelism(n_bytes: float, memory: float, *, can_shard: bool) -> tup
     return "fsdp", f"{sizes}, so each process holds only a shard of them"
 
 
-def parallelise(
+def parallelize(
     module: LossModule, kind: Parallelism, ranks: Ranks, device: torch.device, precision: torch.dtype
 ) -> nn.Module:
     """Return the module that computes the loss together with the other ranks. Its gradients are means over the ranks.

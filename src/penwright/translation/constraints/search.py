@@ -198,7 +198,7 @@ class Searcher:
     def _limit(self, n_source: int, constrained: ConstrainedSegment, asked_for: int | None) -> int:
         """Return the maximum length of a target, close to the length of the draft if there is a draft.
 
-        Without this limit, the search favours long hypotheses, which spread the cost of a constraint over more tokens.
+        Without this limit, the search favors long hypotheses, which spread the cost of a constraint over more tokens.
         """
         longest = self.limit(n_source, constrained.guide, asked_for)
         if constrained.draft.n_tokens is None or constrained.guide is None:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from penwright.config import ModelSettings
-from penwright.model.quantised import BLOCK, COMPILES, Int8Linear, int8_product, packed_weights, quantise, to_precision
+from penwright.model.quantized import BLOCK, COMPILES, Int8Linear, int8_product, packed_weights, quantize, to_precision
 from penwright.model.transformer import DecoderOnly
 
 
@@ -19,7 +19,7 @@ def test_int8_products_are_close_to_those_of_the_layer(rows: tuple[int, ...], bi
     assert (rounded - exact).norm() < 0.015 * exact.norm()
 
 
-def test_gradients_use_the_dequantised_weights() -> None:
+def test_gradients_use_the_dequantized_weights() -> None:
     layer, x = Int8Linear(nn.Linear(64, 48)), torch.randn(3, 64, requires_grad=True)
     layer(x).sum().backward()
     torch.testing.assert_close(x.grad, layer.weight.sum(0).expand(3, 64))
@@ -65,7 +65,7 @@ def test_to_precision_bfloat16_keeps_rotary_frequencies_exact() -> None:
 
 def test_module_without_linear_layers_is_unchanged() -> None:
     module = nn.Sequential(nn.LayerNorm(4), nn.ReLU())
-    quantise(module)
+    quantize(module)
     assert [type(part) for part in module] == [nn.LayerNorm, nn.ReLU]
 
 

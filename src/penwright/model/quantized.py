@@ -147,13 +147,13 @@ def _unpacked(packed: Int8[Tensor, "blocks quarters 64 4"]) -> Int8[Tensor, "all
     return packed.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
-def quantise(module: nn.Module) -> None:
+def quantize(module: nn.Module) -> None:
     """Replace every linear layer in the module with an Int8Linear."""
     for name, part in list(module.named_children()):
         if isinstance(part, nn.Linear):
             setattr(module, name, Int8Linear(part))
         else:
-            quantise(part)
+            quantize(part)
 
 
 def outputs_kept_like(layer: nn.Module) -> Tensor:
@@ -169,7 +169,7 @@ def to_precision(module: nn.Module, precision: Precision) -> None:
     The frequencies of position encodings stay in float32, because bfloat16 would be too coarse.
     """
     if precision == "int8":
-        quantise(module)
+        quantize(module)
     if precision == "bfloat16":
         for parameter in module.parameters():
             parameter.data = parameter.data.to(torch.bfloat16)
