@@ -54,7 +54,7 @@ def calibrate_run(folder: Path) -> object:
 class WarningObserver(Observer):
     """An observer that turns messages about skipped checkpoints into warnings."""
 
-    def said(self, text: str) -> None:
+    def message(self, text: str) -> None:
         if "; skipped " in text:
             warnings.warn(text, PenwrightWarning, stacklevel=1)
 

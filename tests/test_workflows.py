@@ -120,7 +120,7 @@ class RecordingObserver(Observer):
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def said(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self.texts.append(text)
 
 
@@ -242,7 +242,7 @@ def test_training_reports_a_model_that_does_not_beat_its_baselines(trained_run: 
     class Listener(Observer):
         words: ClassVar[list[str]] = []
 
-        def said(self, text: str) -> None:
+        def message(self, text: str) -> None:
             self.words.append(text)
 
     sizes = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
@@ -271,7 +271,7 @@ def test_evaluations_translate_a_sample_of_many_held_out_pairs(
     class Listener(Observer):
         words: ClassVar[list[str]] = []
 
-        def said(self, text: str) -> None:
+        def message(self, text: str) -> None:
             self.words.append(text)
 
     monkeypatch.setattr(translation, "MOST_EVALUATED", 4)
@@ -295,7 +295,7 @@ def test_evaluations_sample_windows_of_a_large_held_out_text(
     class Listener(Observer):
         words: ClassVar[list[str]] = []
 
-        def said(self, text: str) -> None:
+        def message(self, text: str) -> None:
             self.words.append(text)
 
     monkeypatch.setattr(generation, "MOST_EVALUATED", 1000)

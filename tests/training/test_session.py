@@ -30,7 +30,7 @@ class Recorder(Observer):
         self.words: list[str] = []
         self.ended = False
 
-    def said(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self.words.append(text)
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
@@ -205,7 +205,7 @@ def test_failing_display_neither_ends_training_nor_loses_a_checkpoint(
         def fail(self, *_: object) -> None:
             raise OSError(code, os.strerror(code))
 
-        said = stepped = evaluated = finished = fail
+        message = stepped = evaluated = finished = fail
 
     recorder, trainer = Recorder(), make_trainer(training={"steps": 8, "evaluate_every": 2, "patience": 1})
     observers = [ClosedTerminal(), recorder]

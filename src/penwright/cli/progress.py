@@ -121,7 +121,7 @@ class LineProgress(_Progress):
         super().__init__()
         self.last = monotonic()
 
-    def said(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Print a message."""
         print_message(text)
 
@@ -153,7 +153,7 @@ class LiveProgress(_Progress):
         self.live = Live(console=console, refresh_per_second=4, transient=False)
         self.history: list[tuple[int, Sequence[Score]]] = []
 
-    def said(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Print a message above the display."""
         self.console.print(text)
 

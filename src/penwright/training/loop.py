@@ -249,7 +249,7 @@ class Session:
             state.evaluations_over_fitted = 0
             notify(
                 self.observers,
-                "said",
+                "message",
                 f"overfitting begins: the learning rate falls from now on until step {state.total_steps:,}",
             )
         elif (
@@ -263,7 +263,7 @@ class Session:
         self.trainer.state.stopped_early = True
         notify(
             self.observers,
-            "said",
+            "message",
             f"stopped early at step {self.trainer.state.step:,}: {reason}; the best checkpoint is kept",
         )
 

@@ -15,14 +15,14 @@ from penwright.training.trainer import StepReport, Trainer
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-Event = Literal["said", "stepped", "evaluated", "finished"]  # names of the methods of Observer
+Event = Literal["message", "stepped", "evaluated", "finished"]  # names of the methods of Observer
 LOG_EVERY, FIRST_STEPS = 10, 100  # number of steps per line of the log; number of initial steps that get a line each
 
 
 class Observer:
     """An observer of a run. Subclasses override the methods of the events that they handle."""
 
-    def said(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Show a message to the user: a choice with its reason, or a warning."""
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:

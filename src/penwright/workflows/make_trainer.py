@@ -40,7 +40,7 @@ def make_trainer(
     recipe, ranks, work = context.recipe, machine.ranks, None
     if ranks.size > 1 and ranks.is_main:
         recipe, reason = _with_parallelism(context, machine)
-        notify(observers, "said", f"parallelism: {recipe.training.parallelism}, {reason}")
+        notify(observers, "message", f"parallelism: {recipe.training.parallelism}, {reason}")
         note_run(run.folder)
         if job() and not is_restarted(run):
             run.write_json(JOB, {"id": job(), "step": run.last_step()})
@@ -88,7 +88,7 @@ def _make_saver(ranks: Ranks, shared: Path, observers: Sequence[Observer]) -> Sh
         shared.rmdir()
     if is_shared:
         return ShardedSaver(ranks, shared.parent, shared.suffix)
-    notify(observers, "said", "the processes do not share a disk, so rank 0 collects the training state to save it")
+    notify(observers, "message", "the processes do not share a disk, so rank 0 collects the training state to save it")
     return None
 
 

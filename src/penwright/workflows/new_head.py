@@ -86,7 +86,7 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
     folds = stratified_folds(targets, recipe.seed, FOLDS if is_few else N_FOLDS)
     found = cross_validate([embedded] * N_FOLDS, targets, n_labels, folds, problem)
     shown = f", {_accuracy(found, targets)} in cross-validation" if problem == SINGLE else ""
-    notify(observers, "said", f"head: fitted on the frozen embeddings of {count(len(rows), 'text')}{shown}")
+    notify(observers, "message", f"head: fitted on the frozen embeddings of {count(len(rows), 'text')}{shown}")
     if is_few:
         found = _tune(context, rows, targets, folds, found, TUNING_SHARE * seconds, observers) or found
         embedded = classifier.pooled([column[row] for row in rows.tolist()])
@@ -145,7 +145,7 @@ def _tune(
     texts, vectors, n_labels = batches(context, context.training), list[Tensor](), len(context.card.labels)
     n_steps = _affordable_steps(classifier_model(context), texts, rows, seconds)
     if n_steps < FEWEST_STEPS:
-        notify(observers, "said", "no time for contrastive fine-tuning: give more --minutes")
+        notify(observers, "message", "no time for contrastive fine-tuning: give more --minutes")
         return None
     tokens, seed = [context.training.column("text")[row] for row in rows.tolist()], context.recipe.seed
     for fold in range(FOLDS):
@@ -158,7 +158,7 @@ def _tune(
     is_taken = worse - better <= sqrt(worse + better)
     result = "used" if is_taken else "not used, because the frozen embeddings are better"
     message = f"contrastive fine-tuning ({n_steps} steps): {_accuracy(found, targets)} in cross-validation, {result}"
-    notify(observers, "said", message)
+    notify(observers, "message", message)
     if not is_taken:
         return None
     contrast(classifier_model(context), texts, rows, n_steps, seed)

@@ -59,23 +59,23 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     context = _reopen(run, here, machine, newest, observers)
     trainer = make_trainer(context, machine, run, observers)
     for warning in warnings:
-        notify(observers, "said", warning)
+        notify(observers, "message", warning)
     if newest:
         trainer.load(newest)
         for notice in _changed_processes(newest.state().get("processes"), machine.ranks.size):
-            notify(observers, "said", notice)
+            notify(observers, "message", notice)
     run.delete_after(trainer.state.step)
     if is_extended and trainer.state.step:
         best = run.best_step() or trainer.state.step
         if is_over_fitted(run, best):
             advice = "more text or a higher model.dropout would help more than further training"
-            notify(observers, "said", f"overfitting since step {best:,}: {advice}")
+            notify(observers, "message", f"overfitting since step {best:,}: {advice}")
         trainer.budget.extend()
     if changes:
         run.save_recipe(recipe)
     if newest:
         _require_steps_left(run, trainer)
-    notify(observers, "said", f"resuming from step {trainer.state.step:,}")
+    notify(observers, "message", f"resuming from step {trainer.state.step:,}")
     if is_extended and "compile" not in changes.get("training", {}):
         _suggest_compiling(recipe, machine, observers)
     return fit(run, context, trainer, observers)
@@ -167,7 +167,9 @@ def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Obs
         and choose_compilation(machine.device, seconds, has_adapters=recipe.lora is not None)[0]
     ):
         notify(
-            observers, "said", "steps are not compiled; --set training.compile=on would save about a third of the time"
+            observers,
+            "message",
+            "steps are not compiled; --set training.compile=on would save about a third of the time",
         )
 
 

@@ -109,7 +109,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
             return _train(prepared, run, [*observers, *([_PaceWatch(prepared)] if is_watched else [])])
         except _LargerModelFits as found:
             size = f"{found.plan.size.parameters:,} parameters"
-            notify(observers, "said", f"this machine is much faster than planned: starting again with {size}")
+            notify(observers, "message", f"this machine is much faster than planned: starting again with {size}")
             run.clear()
             return _train(replace(prepared, plan=found.plan), run, observers)
 
@@ -119,18 +119,18 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
     context = _begin(prepared, run, observers)
     begin = monotonic()
     if context.recipe.task == "classify":
-        notify(observers, "said", "fitting a linear classifier on n-grams as a baseline")
+        notify(observers, "message", "fitting a linear classifier on n-grams as a baseline")
         add_linear(context, run, observers, is_new=True)
     if context.has_new_head:
         fit_head(context, observers)
     trainer = make_trainer(context, prepared.machine, run, observers)
     for note in skipped_text(trainer, context.recipe):
-        notify(observers, "said", note)
+        notify(observers, "message", note)
     baselines = scoring_of(context.recipe).baselines(context, False)
     trainer.state.seconds = monotonic() - begin  # computing the baselines counts towards the budget
     run.write_json(BASELINES, {"scores": [score._asdict() for score in baselines]})
     for score in baselines:
-        notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({score.note})")
+        notify(observers, "message", f"to beat: {score.name} {score.value:.3f} ({score.note})")
     return fit(run, context, trainer, observers, baselines)
 
 
@@ -161,14 +161,14 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
     wanted, texts = recipe.tokenizer, TASKS[recipe.task].texts(corpus)
 
     def train() -> dict[str, Any]:
-        notify(observers, "said", f"training a tokenizer ({wanted.type}) on the text")
+        notify(observers, "message", f"training a tokenizer ({wanted.type}) on the text")
         tokenizer = train_tokenizer(wanted.type, texts, wanted.vocab_size, prefix_space=wanted.prefix_space)
         return {"content": tokenizer.content.decode(), "notes": tokenizer.notes}
 
     key = [corpus.fingerprint, wanted.type, wanted.vocab_size, wanted.prefix_space, version("tokenizers")]
     trained = train() if corpus.training_bytes < LARGE else remember(key, train)
     for note in trained["notes"]:
-        notify(observers, "said", note)
+        notify(observers, "message", note)
     return Tokenizer.of_content(trained["content"].encode())
 
 
@@ -219,7 +219,7 @@ def add_linear(context: RunContext, run: Run, observers: Sequence[Observer], is_
         if has_second:
             whole = labelled.refit_linear(linear, context, begin + seconds)
         for note in linear.notes:
-            notify(observers, "said", f"linear classifier of n-grams: {note}")
+            notify(observers, "message", f"linear classifier of n-grams: {note}")
         linear.save(path, whole)
     context.linear = LinearClassifier.load(path, len(labels), problem=context.recipe.model.problem_type)
 
@@ -247,13 +247,13 @@ def fit(
         # the score that ranks checkpoints, and the nats per token
         for score in dict.fromkeys([start[0], start[-1]]) if not context.is_trained else ():
             to_beat = [*to_beat, score._replace(note=note)]
-            notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({note})")
+            notify(observers, "message", f"to beat: {score.name} {score.value:.3f} ({note})")
     can_wait = context.recipe.task == "classify" or context.is_slow  # imported models take minutes to compile
     is_long = (context.recipe.training.minutes or 0) >= WORTH_COMPILING and not can_wait
     n_threads = trainer.machine.decoding_threads or torch.get_num_threads()
     with with_threads(n_threads):  # compiled code depends on the number of threads
         if is_long and compile_in_background(run, expected_precision(context.model, context.device)):
-            notify(observers, "said", "compiling the decoding steps in the background")
+            notify(observers, "message", "compiling the decoding steps in the background")
     with advise_on_out_of_memory():
         session.fit()
     if context.recipe.lora:  # free the memory of the base model, which is large and is loaded again below
@@ -261,20 +261,20 @@ def fit(
         give_back_memory()
     best, warnings = run.best()
     for warning in warnings:
-        notify(observers, "said", warning)
+        notify(observers, "message", warning)
     for baseline, value in _unbeaten(run, best.step, to_beat):
         more = "more text" if is_over_fitted(run, best.step) else "more minutes, or more text"
         has = f"has {value:.3f}" if best.step else f"has {value:.3f}, as before fine-tuning"
         message = f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). The model {has}"
-        notify(observers, "said", f"{message}, and needs {more}")
+        notify(observers, "message", f"{message}, and needs {more}")
     if note := choose_precision(run, context):
-        notify(observers, "said", note)
+        notify(observers, "message", note)
     torch.set_num_threads(n_threads)
     with catch_warnings():
         simplefilter("ignore")  # loading the run would repeat earlier warnings
         trained = load(run.folder, str(context.device))  # reload: a model compiled for training would decode slowly
     if context.device.type == "cpu" and (note := compilation_note(trained.model)):
-        notify(observers, "said", note)
+        notify(observers, "message", note)
     return trained
 
 
