@@ -69,7 +69,7 @@ MONTHS = (
 def names(runs: str, run: str, text: str, trained: bool) -> dict[str, Any]:
     """Return the names. `trained` says that the models are the guide's own, with all their steps."""
     folders, texts = {name: Path(runs) / name for name in (*USUAL_TEXTS, "crammer")}, dict(USUAL_TEXTS)
-    shape = penwright.inspect(penwright.load(run)).shape if run else "writer"
+    shape = penwright.inspect(penwright.load(run)).kind if run else "writer"
     if run:
         folders[shape] = Path(run)
     texts[shape] = text or (_sample(Path(run)) if run else "") or texts[shape]

@@ -1,7 +1,7 @@
 """Applications: trained models with their tokenizers, ready to use. Each application is imported only when needed."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, Literal, TypeAlias, Union
 
 from pydantic import PositiveInt
 
@@ -23,6 +23,7 @@ Application: TypeAlias = Union[
     "penwright.translation.translator.Translator",
     "penwright.classification.classifier.Classifier",
 ]
+ModelKind = Literal["writer", "translator", "classifier"]  # the attribute `kind` of an application
 
 
 @dataclass(frozen=True)

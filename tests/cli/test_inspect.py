@@ -225,12 +225,12 @@ def test_two_texts_or_two_checkpoints_are_compared(penwright, runs: Path, tmp_pa
     inspector = Inspector(penwright_package.load(runs / "writer"))
     arguments = penwright("inspect", runs / "writer", first, "--other-text", second, "--json")
     found = json.loads(arguments.stdout)["compared"]
-    assert found == as_record(compare(inspector.surprises(first), inspector.surprises(second)))
+    assert found == as_record(compare(inspector.token_nlls(first), inspector.token_nlls(second)))
     checkpoint = min((runs / "writer" / "checkpoints").iterdir())
     other = penwright("inspect", runs / "writer", first, "--other-run", checkpoint)
     early = Inspector(penwright_package.load(checkpoint))
     assert (other.returncode, other.stderr) == (0, "")
-    sums = [float(each.surprises(first).nats.sum()) for each in (inspector, early)]
+    sums = [float(each.token_nlls(first).nats.sum()) for each in (inspector, early)]
     assert f"writer {sums[0]:.3f}, {checkpoint.name} {sums[1]:.3f}" in other.stdout
     page = penwright("inspect", runs / "writer", first, "--other-run", checkpoint, "-o", tmp_path / "two.html")
     assert (page.returncode, page.stderr) == (0, "")

@@ -26,7 +26,7 @@ class NumpyTransformer:
         self.steps: dict[str, dict[str, Array]] = {}
         self.stream: list[Array] = []
         ids = [np.array([token.id for token in side], dtype=int) for side in (reading.source, reading.target)]
-        shape = inspector.shape
+        shape = inspector.kind
         if shape != "writer":
             end = "source_embedding" if shape == "translator" else "embedding"
             encoded = hidden = self.stack("encoder", self.embed(end, ids[0]), None)
@@ -162,9 +162,9 @@ def test_logit_lens_equals_numpy_and_ends_with_the_output(
     found = np.take_along_axis(lens.top_probabilities, ids.argsort(-1), -1)
     assert len(found) == len(expected_pass.stream)
     for hidden, probabilities in zip(expected_pass.stream, found, strict=True):
-        stack = "encoder" if inspector.shape == "classifier" else "decoder"
+        stack = "encoder" if inspector.kind == "classifier" else "decoder"
         read = expected_pass.norm(f"{stack}.norm", hidden) if expected_pass.settings.norm_position == "pre" else hidden
-        read = read.mean(0, keepdims=True) if inspector.shape == "classifier" else read
+        read = read.mean(0, keepdims=True) if inspector.kind == "classifier" else read
         logits = expected_pass.linear("output", read)
         expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
         np.testing.assert_allclose(probabilities, expected, atol=1e-6)

@@ -143,7 +143,7 @@ TextAndTarget = tuple[str, str | None]
 
 
 def last_stack(inspector: Inspector) -> str:
-    return "encoder" if inspector.shape == "classifier" else "decoder"
+    return "encoder" if inspector.kind == "classifier" else "decoder"
 
 
 def test_logit_attribution_equals_the_loss_without_each_part(
@@ -186,9 +186,7 @@ def test_activation_patching_equals_numpy(inspector: Inspector, text_and_target:
     for found in inspector.patching(text, other, target, kind=kind, positions=PLACES):
         assert found.restored.shape == (len(found.layers), 4 if kind == "heads" else 2)
         (position,) = (
-            {0}
-            if inspector.shape == "classifier"
-            else {first_differing_position(source, expected_pass, inspector.shape)}
+            {0} if inspector.kind == "classifier" else {first_differing_position(source, expected_pass, inspector.kind)}
         )
         outcome, against = (inspector.outcomes.index(each) for each in (found.target, found.against))
         one, two = (

@@ -75,7 +75,7 @@ def test_surprisals_equal_the_models(
     make_inspector: MakeInspector, task: Task, text_and_target: tuple[str, str | None]
 ) -> None:
     inspector = make_inspector(task)
-    found = inspector.surprises(*text_and_target)
+    found = inspector.token_nlls(*text_and_target)
     if task == "classify":
         probabilities = {label: float(np.exp(-nats)) for label, nats in zip(found.texts, found.nats, strict=True)}
         lens = inspector.lens(text_and_target[0], k=3)
@@ -90,7 +90,7 @@ def test_surprisals_equal_the_models(
 def test_models_with_different_tokenizers_are_compared(make_inspector: MakeInspector, characters: Tokenizer) -> None:
     text = "a bad ace"
     pieces = train_tokenizer("bpe", ["a bad ace " * 50], 290)
-    one, two = (make_inspector("generate", tokenizer=each).surprises(text) for each in (pieces, characters))
+    one, two = (make_inspector("generate", tokenizer=each).token_nlls(text) for each in (pieces, characters))
     assert len(one.texts) < len(two.texts)
     found = compare(one, two)
     assert found.first_texts == found.second_texts == tuple(one.texts)

@@ -50,9 +50,9 @@ def test_model_map_equals_numpy(inspector: Inspector, text_and_target: TextAndTa
                 )
                 added = [expected_pass.head_output(name, head)[stack.position] for head in range(4)]
                 np.testing.assert_allclose(each.head_added, np.linalg.norm(added, axis=-1), rtol=1e-5)
-    row = np.exp(expected_pass.log_probs[0 if inspector.shape == "classifier" else 2])
+    row = np.exp(expected_pass.log_probs[0 if inspector.kind == "classifier" else 2])
     np.testing.assert_allclose(found.outcomes.probabilities, row[found.outcomes.ids], rtol=1e-5)
-    lens = inspector.lens(*text_and_target, k=1).top_probabilities[:, 0 if inspector.shape == "classifier" else 2, 0]
+    lens = inspector.lens(*text_and_target, k=1).top_probabilities[:, 0 if inspector.kind == "classifier" else 2, 0]
     np.testing.assert_allclose(found.layer_probabilities, lens, rtol=1e-6)
     np.testing.assert_allclose(
         np.exp(found.logits[0] - found.logits[1]), row[found.outcomes.ids[0]] / row[found.outcomes.ids[1]], rtol=1e-4

@@ -188,6 +188,10 @@ def test_occlusion_equals_the_loss_without_each_token(
     assert inspector.occlusion("abc").target == classify("abc")[0].label
     with pytest.warns(PenwrightWarning, match=r"use Inspector\.occlusion"):
         np.testing.assert_array_equal(inspector.leaving_out("abc", "fair").values, found.values)
+    with pytest.warns(PenwrightWarning, match=r"use Inspector\.token_nlls"):
+        np.testing.assert_array_equal(inspector.surprises("abc").nats, inspector.token_nlls("abc").nats)
+    with pytest.warns(PenwrightWarning, match=r"use Inspector\.kind"):
+        assert inspector.shape == inspector.kind == "classifier"
 
 
 def test_given_label_is_used_and_must_exist(make_inspector: MakeInspector) -> None:

@@ -53,9 +53,9 @@ def results_of_each_kind(inspector: Inspector, text: str, target: str | None) ->
         inspector.embedding_map(),
         inspector.positions(),
     ]
-    if inspector.shape == "translator":
+    if inspector.kind == "translator":
         found.append(inspector.alignment(text, target))
-    if inspector.shape == "classifier":
+    if inspector.kind == "classifier":
         found.append(inspector.occlusion(text))
     else:
         scores = inspector.token_scores(text, target)

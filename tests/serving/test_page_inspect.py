@@ -155,7 +155,7 @@ def test_two_texts_are_compared_side_by_side(visit: Any, server: Any) -> None:
     page.keyboard.press("Enter")
     page.wait_for_selector(".shown .pw-comparison")
     assert page.locator(".pw-pair .pw-passage").all_inner_texts() == ["It was day 7", "It was night 7"]
-    expected = compare(inspector.surprises("It was day 7"), inspector.surprises("It was night 7"))
+    expected = compare(inspector.token_nlls("It was day 7"), inspector.token_nlls("It was night 7"))
     place = expected.first_texts.index("7")
     page.focus(f".pw-pair > :nth-child(2) [data-row='{place}']")
     said = page.inner_text(".pw-comparison .pw-panel")

@@ -171,9 +171,9 @@ def _comparison(
             return []
         return about.beside(Questions(about.inspector, other_text, None), ("the text", "the other text"))
     other_inspector = Inspector(load(other, device, "float32"))
-    if other_inspector.shape != about.inspector.shape:
+    if other_inspector.kind != about.inspector.kind:
         raise UsageError(
-            f"{other} is a {other_inspector.shape}, but {run} is a {about.inspector.shape}: they cannot be compared"
+            f"{other} is a {other_inspector.kind}, but {run} is a {about.inspector.kind}: they cannot be compared"
         )
     text = about.text if other_text is None else other_text
     return about.beside(Questions(other_inspector, text, about.target), (run.name, other.name))

@@ -112,7 +112,7 @@ class Questions:
         """Ask for a comparison with another text or model: the surprisal of tokens, and the heads that differ most."""
 
         def tokens() -> Comparison:
-            one, two = (side.inspector.surprises(side.text, side.target) for side in (self, other))
+            one, two = (side.inspector.token_nlls(side.text, side.target) for side in (self, other))
             return compare(one, two)
 
         def heads() -> tuple[HeadComparison, ...]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 
+from penwright.application import ModelKind
 from penwright.classification.classifier import Classifier
 from penwright.errors import UsageError
 from penwright.generation.generator import Generator
@@ -30,7 +30,6 @@ from penwright.tokenizers.tokenizer import unknown_warnings, well_formed
 from penwright.translation.translator import Translator
 
 Inspected = Generator | Translator | Classifier
-Shape = Literal["writer", "translator", "classifier"]
 
 
 class TextReader:
@@ -207,7 +206,7 @@ class CircuitInspector:
         return f"<Inspector of {self.application!r}>"
 
     @property
-    def shape(self) -> Shape:
+    def kind(self) -> ModelKind:
         """The kind of model: `"writer"`, `"translator"` or `"classifier"`."""
         return self.application.kind
 
@@ -273,7 +272,7 @@ class CircuitInspector:
         reading = self.read(text, target)
         texts = reading, self.reader.with_source(other, reading)
         chosen = [None if name is None else self.outcome.index(name) for name in (outcome, against)]
-        objective = preferences(self.model, texts, position, chosen, last=self.shape == "writer")
+        objective = preferences(self.model, texts, position, chosen, last=self.kind == "writer")
         return patching(self.model, texts, objective, self.outcome.names, kind, positions)
 
     def paths(
@@ -295,5 +294,5 @@ class CircuitInspector:
         return paths(self.model, reading, objective, self.outcome.names, n_edges)
 
     def _position(self, reading: ForwardPass, position: int | None) -> int:
-        usual = len(reading.target) - 1 if self.shape == "writer" else 0
+        usual = len(reading.target) - 1 if self.kind == "writer" else 0
         return usual if position is None else position

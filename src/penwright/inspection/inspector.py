@@ -6,6 +6,7 @@ from warnings import warn
 
 import torch
 
+from penwright.application import ModelKind
 from penwright.errors import PenwrightWarning, UsageError
 from penwright.inspection.ablation import Ablation, HeadImportance, Occlusion, ablate, head_importance, occlusion
 from penwright.inspection.arithmetic import HeadArithmetic, head_arithmetic
@@ -96,7 +97,7 @@ class Inspector(CircuitInspector):
     def beams(self, text: str, beam_size: int | None = None) -> Beams:
         """Return the tree of a translator's beam search for a sentence."""
         if not isinstance(self.application, Translator):
-            raise UsageError("only a translator uses beam search; this is a " + self.shape)
+            raise UsageError("only a translator uses beam search; this is a " + self.kind)
         return beams(self.application, text, beam_size)
 
     def rollout(self, text: str, target: str | None = None) -> tuple[Rollout, ...]:
@@ -115,9 +116,9 @@ class Inspector(CircuitInspector):
         """Compute `token_scores` as a generator that yields after each short step, so that other work can run."""
         return token_scores_in_steps(self.model, self._scored(text, target), self.words, k)
 
-    def surprises(self, text: str, target: str | None = None) -> TokenNlls:
+    def token_nlls(self, text: str, target: str | None = None) -> TokenNlls:
         """Return the surprisal (-log p) of each token, or of each label of a classifier."""
-        if self.shape == "classifier":
+        if self.kind == "classifier":
             with evaluating(self.model), torch.inference_mode():
                 label_log_probs = scores(self.model, self.read(text))[0, 0].log_softmax(-1)
             return TokenNlls(self.outcomes, -label_log_probs.cpu().numpy())
@@ -130,7 +131,7 @@ class Inspector(CircuitInspector):
         A language model reads each text in adjacent windows of the context length. For a translator, `targets` are
         required.
         """
-        if self.shape == "writer":
+        if self.kind == "writer":
             readings = [window for text in texts for window in self.reader.windows(text)]
         else:
             given = [None] * len(texts) if targets is None else targets
@@ -158,10 +159,21 @@ class Inspector(CircuitInspector):
     def occlusion(self, text: str, target: str | None = None) -> Occlusion:
         """Return the effect of each token on a classifier's label, measured by leaving the token out."""
         if not isinstance(self.model, EncoderOnly):
-            raise UsageError("occlusion needs a classifier; this is a " + self.shape)
+            raise UsageError("occlusion needs a classifier; this is a " + self.kind)
         reading, label = self.read(text), self.outcome.label(target)
         label = likeliest_outcome(self.model, reading, 0) if label is None else label
         return occlusion(self.model, reading, label, self.outcomes[label])
+
+    @property
+    def shape(self) -> ModelKind:
+        """The attribute `kind`. Deprecated alias, kept for older scripts."""
+        warn("Inspector.shape is deprecated: use Inspector.kind", PenwrightWarning, stacklevel=2)
+        return self.kind
+
+    def surprises(self, text: str, target: str | None = None) -> TokenNlls:
+        """Call `token_nlls`. Deprecated alias, kept for older scripts."""
+        warn("Inspector.surprises is deprecated: use Inspector.token_nlls", PenwrightWarning, stacklevel=2)
+        return self.token_nlls(text, target)
 
     def leaving_out(self, text: str, target: str | None = None) -> Occlusion:
         """Call `occlusion`. Deprecated alias, kept for older scripts."""
@@ -199,8 +211,8 @@ class Inspector(CircuitInspector):
         Only induction can predict the second half. In ordinary texts, words may repeat for other reasons. This is the
         test of Olsson et al. (2022).
         """
-        if self.shape != "writer":
-            raise UsageError("induction needs a language model; this is a " + self.shape)
+        if self.kind != "writer":
+            raise UsageError("induction needs a language model; this is a " + self.kind)
         return head_statistics(attention_maps(self.model, self.reader.repeated(n, seed)).parts[0])
 
     @property
@@ -209,4 +221,4 @@ class Inspector(CircuitInspector):
 
     def _scored(self, text: str, target: str | None) -> ForwardPass:
         """Return the tokens to score: the whole text for a language model, otherwise the part that fits the context."""
-        return self.reader.whole(text, target) if self.shape == "writer" else self.read(text, target)
+        return self.reader.whole(text, target) if self.kind == "writer" else self.read(text, target)

@@ -93,7 +93,7 @@ def circuit(
     inspector: Inspector, text: str, target: str | None = None, position: int | None = None, n_edges: int = 16
 ) -> dict[str, object]:
     """Return the strongest paths to an outcome, a sentence about each, and each part's contribution to the logit."""
-    at = 0 if inspector.shape == "classifier" else position
+    at = 0 if inspector.kind == "classifier" else position
     found = inspector.paths(text, target, position=at, n_edges=n_edges)
     parts = inspector.logit_attribution(text, target, position=at)
     sentences = [found.sentence(edge) for edge in found.edges]
@@ -116,14 +116,14 @@ def _size(found: object) -> int:
 
 
 def _outcome(inspector: Inspector, text: str, target: str | None) -> Iterator[View]:
-    if inspector.shape == "classifier":
+    if inspector.kind == "classifier":
         yield labels(inspector.lens(text, target, k=len(inspector.outcomes)))
         return
-    if inspector.shape == "translator":
+    if inspector.kind == "translator":
         yield view(inspector.alignment(text, target))
     scores = inspector.token_scores(text, target)
     yield view(scores)
-    if inspector.shape == "writer":
+    if inspector.kind == "writer":
         yield view(scores.next)
 
 

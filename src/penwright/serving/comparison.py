@@ -92,8 +92,8 @@ def _two(body: ComparisonRequest, registry: ModelRegistry) -> _Two:
 
 
 async def _tokens(two: _Two) -> tuple[View, tuple[str, ...]]:
-    one, warnings = await two.first.find(Inspector.surprises)
-    other, more = await two.second.find(Inspector.surprises)
+    one, warnings = await two.first.find(Inspector.token_nlls)
+    other, more = await two.second.find(Inspector.token_nlls)
     # on a thread, since comparing very different texts takes seconds
     found = await asyncio.to_thread(compare, one, other)
     return compared(found, two.names), warnings + more

@@ -92,7 +92,7 @@ def _rollout(insp: Inspector, body: InspectRequest) -> View:
 
 
 def _tokens(insp: Inspector, body: InspectRequest) -> View:
-    if insp.shape == "classifier":
+    if insp.kind == "classifier":
         return labels(insp.lens(body.text, body.target, k=len(insp.outcomes)))
     return view(insp.token_scores(body.text, body.target, body.k))
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from penwright.application import ModelKind
 from penwright.errors import PenwrightError, UsageError
-from penwright.serving.model_worker import Kind, ModelWorker
+from penwright.serving.model_worker import ModelWorker
 
 
 class UnknownModel(PenwrightError):
@@ -49,7 +50,7 @@ class ModelRegistry:
             return (self.home / "runs", self.home)
         return tuple(dict.fromkeys(worker.opened.run.folder.resolve().parent for worker in self))
 
-    def get(self, name: str | None = None, kind: Kind | None = None) -> ModelWorker:
+    def get(self, name: str | None = None, kind: ModelKind | None = None) -> ModelWorker:
         """Return the model with this name or, without a name, the first model of this kind. Raises UnknownModel."""
         if name is not None:
             found = self._workers.get(name)

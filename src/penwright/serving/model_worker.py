@@ -10,12 +10,12 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from jaxtyping import Float
 from torch import Tensor
 
-from penwright.application import Application
+from penwright.application import Application, ModelKind
 from penwright.classification.classifier import Classification, Classifier
 from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import PenwrightError, UsageError
@@ -30,7 +30,6 @@ from penwright.translation.translator import Translator
 from penwright.workflows.load import OpenedRun, load, open_run
 from penwright.workflows.optimize import kept_alignment
 
-Kind = Literal["writer", "translator", "classifier"]
 T = TypeVar("T")
 Check = Callable[[], None]  # function that raises an error if the work should stop
 WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # slow functions alternate between work and pauses of these lengths
@@ -102,7 +101,7 @@ class ModelWorker:
         return worker
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ModelKind:
         """The kind of the model: "writer" (a language model), "translator" or "classifier"."""
         return self.application.kind
 
@@ -262,7 +261,7 @@ class ModelWorker:
         finally:
             self.n_inside -= n
 
-    def _wrong_kind(self, wanted: Kind) -> UsageError:
+    def _wrong_kind(self, wanted: ModelKind) -> UsageError:
         return UsageError(f"{self.name} is a {self.kind}, but this request needs a {wanted}. Choose a different model")
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel
 
+from penwright.application import ModelKind
 from penwright.classification.classifier import Classifier
 from penwright.inspection.attention_maps import all_heads
 from penwright.model import Model
@@ -12,7 +13,7 @@ from penwright.model.size import size_of
 from penwright.run.folder import SAMPLES
 from penwright.serving.fields import Registry
 from penwright.serving.libretranslate import languages_of
-from penwright.serving.model_worker import Kind, ModelWorker
+from penwright.serving.model_worker import ModelWorker
 from penwright.serving.run_records import read_records
 
 router = APIRouter()
@@ -24,7 +25,7 @@ class ModelFacts(BaseModel):
     """A model that is served."""
 
     id: str
-    kind: Kind
+    kind: ModelKind
     parameters: int
     n_layers: int
     n_heads: int
