@@ -10,11 +10,11 @@ from penwright.training.auto import capacity
 from penwright.training.auto.capacity import LADDER, Facts
 from penwright.training.auto.planner import Plan, make_plan
 
-SHAKESPEARE = Facts("generate", n_examples=1, n_bytes=1_000_000, n_characters=65)
-NOVELS = Facts("generate", n_examples=8, n_bytes=9_000_000, n_characters=120)
-PAIRS = Facts("translate", n_examples=29_000, n_bytes=2_000_000, n_characters=100)
-REVIEWS = Facts("classify", n_examples=67_000, n_bytes=3_500_000, n_characters=60, n_labels=2)
-MANY_REVIEWS = Facts("classify", n_examples=6_700_000, n_bytes=350_000_000, n_characters=60, n_labels=2)
+SHAKESPEARE = Facts("generate", n_examples=1, n_bytes=1_000_000, n_distinct=65)
+NOVELS = Facts("generate", n_examples=8, n_bytes=9_000_000, n_distinct=120)
+PAIRS = Facts("translate", n_examples=29_000, n_bytes=2_000_000, n_distinct=100)
+REVIEWS = Facts("classify", n_examples=67_000, n_bytes=3_500_000, n_distinct=60, n_labels=2)
+MANY_REVIEWS = Facts("classify", n_examples=6_700_000, n_bytes=350_000_000, n_distinct=60, n_labels=2)
 SPEED = 4e10
 
 
@@ -99,16 +99,16 @@ def test_one_minute_budget_means_a_small_vocabulary_except_for_tiny_text() -> No
 
 
 def test_thousands_of_ideographs_are_read_as_characters() -> None:
-    chinese = SHAKESPEARE._replace(n_bytes=600_000, n_letters=200_000, n_characters=3400)
+    chinese = SHAKESPEARE._replace(n_bytes=600_000, length=200_000, n_distinct=3400)
     assert plan_for(chinese, training={"minutes": 1}).recipe.tokenizer.type == "characters"
     with_odd_signs = chinese._replace(n_bytes=210_000)
     assert plan_for(with_odd_signs, training={"minutes": 1}).recipe.tokenizer.type == "bpe"
-    assert plan_for(chinese._replace(n_bytes=9_000_000, n_letters=3_000_000)).recipe.tokenizer.type == "bpe"
+    assert plan_for(chinese._replace(n_bytes=9_000_000, length=3_000_000)).recipe.tokenizer.type == "bpe"
 
 
 def test_plan_depends_on_characters_not_on_their_bytes() -> None:
     """One text length, with letters of one byte (English), two (Russian) or three (Thai)."""
-    texts = [SHAKESPEARE._replace(n_bytes=n_bytes * 1_000_000, n_letters=1_000_000) for n_bytes in (1, 2, 3)]
+    texts = [SHAKESPEARE._replace(n_bytes=n_bytes * 1_000_000, length=1_000_000) for n_bytes in (1, 2, 3)]
     for minutes in (1, 10):
         assert len({plan_for(text, training={"minutes": minutes}).recipe.tokenizer.type for text in texts}) == 1
     assert len({plan_for(text, 4e11).epochs for text in texts}) == 1
@@ -117,9 +117,9 @@ def test_plan_depends_on_characters_not_on_their_bytes() -> None:
 @pytest.mark.parametrize(
     ("facts", "bytes_per_token"),  # in vocabularies of 1,024 and 8,192
     [
-        (Facts("generate", 1, 2_517_394, 4_532, n_letters=855_342), (2.79, 4.36)),  # a Chinese novel
-        (Facts("generate", 6, 3_432_674, 3_679, n_letters=1_153_554), (3.37, 5.67)),  # Japanese novels
-        (Facts("generate", 1, 3_393_410, 136, n_letters=1_904_684), (4.31, 6.92)),  # a Russian novel
+        (Facts("generate", 1, 2_517_394, 4_532, length=855_342), (2.79, 4.36)),  # a Chinese novel
+        (Facts("generate", 6, 3_432_674, 3_679, length=1_153_554), (3.37, 5.67)),  # Japanese novels
+        (Facts("generate", 1, 3_393_410, 136, length=1_904_684), (4.31, 6.92)),  # a Russian novel
         (Facts("generate", 1, 1_115_394, 65), (2.44, 3.54)),  # Shakespeare
     ],
 )

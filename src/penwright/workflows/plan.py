@@ -232,8 +232,8 @@ def _facts(task: Task, corpus: AnyCorpus) -> Facts:
         seen += len(text)
         if seen > SEEN_FOR_FACTS:
             break
-    letters = corpus.training.n_characters
-    return Facts(task, corpus.n_training, corpus.training_bytes, len(distinct), len(corpus.labels), letters)
+    n_characters = corpus.training.n_characters
+    return Facts(task, corpus.n_training, corpus.training_bytes, len(distinct), len(corpus.labels), n_characters)
 
 
 def new_run_folder(recipe: Recipe) -> Path:

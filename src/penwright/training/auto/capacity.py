@@ -28,28 +28,28 @@ class Facts(NamedTuple):
     task: Task
     n_examples: int  # number of documents, pairs or labelled texts
     n_bytes: int  # size of the text in UTF-8 bytes; for pairs, only the target side counts
-    n_characters: int
+    n_distinct: int  # number of distinct characters
     n_labels: int = 0
-    n_letters: int = 0  # length of the text in characters; 0: the same as `n_bytes`
+    length: int = 0  # length of the text in characters; 0: the same as `n_bytes`
 
     @property
-    def letters(self) -> int:
+    def n_characters(self) -> int:
         """Length of the text in characters."""
-        return self.n_letters or self.n_bytes
+        return self.length or self.n_bytes
 
     @property
     def has_many_characters(self) -> bool:
         """Whether the script has thousands of characters, like Chinese or Japanese."""
-        return self.n_characters > MANY_CHARACTERS and self.n_bytes > 2 * self.letters
+        return self.n_distinct > MANY_CHARACTERS and self.n_bytes > 2 * self.n_characters
 
     def tokens_in(self, kind: str, vocab_size: int) -> float:
         """Estimate the number of tokens in the text with this kind of tokenizer."""
         if kind == "bytes":
             return float(max(1, self.n_bytes))
         if kind == "characters":
-            return float(max(1, self.letters))
+            return float(max(1, self.n_characters))
         least, more = CHARACTERS_PER_TOKEN_CJK if self.has_many_characters else CHARACTERS_PER_TOKEN
-        return max(1.0, self.letters / max(0.5, least + more * log2(vocab_size / 1024)))
+        return max(1.0, self.n_characters / max(0.5, least + more * log2(vocab_size / 1024)))
 
 
 DEFAULT_MINUTES = 10.0
@@ -105,7 +105,7 @@ class CapacityPlanner:
         if self._choices.section("finetuning") or self._choices.section("tokenizer").get("from"):
             return requested
         if kind == "characters":
-            every = self._facts.n_characters + 4
+            every = self._facts.n_distinct + 4
             return min(every, requested or every)
         return 259 if kind == "bytes" else requested
 
@@ -148,8 +148,8 @@ class CapacityPlanner:
             return inf
         # If no size fits the settings, try the smallest one, which raises an error with the reason.
         sizes = [name for name in ("tiny", *LADDER) if self._is_possible(name)] or [LADDER[0]]
-        tokens = self._tokens_in_minutes(self._chosen_size or sizes[0], self._facts.n_characters + 4)
-        return tokens / self._facts.letters
+        tokens = self._tokens_in_minutes(self._chosen_size or sizes[0], self._facts.n_distinct + 4)
+        return tokens / self._facts.n_characters
 
     @property
     def steps(self) -> float:

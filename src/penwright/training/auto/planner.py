@@ -87,7 +87,7 @@ class _Planner:
     def _choose_tokenizer(self) -> None:
         if self._prefers_characters():
             facts = self.facts
-            size = f"{in_words(float(facts.letters))} characters, {facts.n_characters:,} of them distinct"
+            size = f"{in_words(float(facts.n_characters))} characters, {facts.n_distinct:,} of them distinct"
             little = "enough text to learn spelling, but too little to learn many words"
             why = "most characters are whole words" if facts.has_many_characters else little
             self._suggest("tokenizer.type", "characters", f"{size}: {why}")
@@ -108,12 +108,12 @@ class _Planner:
         tokenizer type or a vocabulary size.
         """
         facts, requested = self.facts, self.choices.section("tokenizer")
-        are_odd = facts.n_characters > MANY_CHARACTERS and not facts.has_many_characters
+        are_odd = facts.n_distinct > MANY_CHARACTERS and not facts.has_many_characters
         if facts.task != "generate" or are_odd or requested.keys() & {"type", "vocab_size"}:
             return False
-        if facts.letters < 500_000:
+        if facts.n_characters < 500_000:
             return True
-        is_small = facts.letters < 1_200_000 and not self.capacity.is_short
+        is_small = facts.n_characters < 1_200_000 and not self.capacity.is_short
         return is_small and self.capacity.epochs_by_characters >= CHARACTER_EPOCHS
 
     def _vocabulary(self) -> tuple[int, str]:
