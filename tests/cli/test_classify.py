@@ -11,7 +11,7 @@ import torch
 from tests.cli.conftest import QUICK, Command
 
 from penwright.classification.linear import LinearClassifier
-from penwright.run.folder import LINEAR, Run
+from penwright.run.folder import LINEAR_FILE, Run
 from penwright.workflows.load import load_classifier
 
 TABLE = 'id,text,note\n1,"a fine film\nof two lines, ""quoted""",x\n2,,y\n3,a dull film,"two\r\nlines"\n'
@@ -103,21 +103,21 @@ def test_linear_classifier_is_the_baseline(penwright: Command, runs: Path, corpo
     made = penwright("train", corpora / "labels.csv", "--run", old, "--steps", 3, "--set", "model.ngrams=false", *QUICK)
     assert "to beat: macro-F1 100.000 (linear classifier of n-grams)" in made.stderr
     assert "not beaten: accuracy 100.000 (linear classifier of n-grams)" in made.stderr
-    (old / LINEAR).unlink()
+    (old / LINEAR_FILE).unlink()
     done = penwright("evaluate", old)
     assert "fitting a linear classifier" in done.stderr and "linear classifier of n-grams, not beaten" in done.stdout
 
 
 def test_damaged_or_missing_linear_classifier_is_refused(penwright: Command, runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "classifier", tmp_path / "run")
-    content = bytearray((tmp_path / "run" / LINEAR).read_bytes())
+    content = bytearray((tmp_path / "run" / LINEAR_FILE).read_bytes())
     content[-1] ^= 1
-    (tmp_path / "run" / LINEAR).write_bytes(content)
+    (tmp_path / "run" / LINEAR_FILE).write_bytes(content)
     done = penwright("classify", tmp_path / "run", "a fine film")
-    assert done.returncode == 1 and LINEAR in done.stderr
-    (tmp_path / "run" / LINEAR).unlink()
+    assert done.returncode == 1 and LINEAR_FILE in done.stderr
+    (tmp_path / "run" / LINEAR_FILE).unlink()
     done = penwright("classify", tmp_path / "run", "a fine film")
-    assert done.returncode == 1 and LINEAR in done.stderr
+    assert done.returncode == 1 and LINEAR_FILE in done.stderr
 
 
 def test_resumed_run_keeps_its_linear_classifier(penwright: Command, corpora: Path, tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_resumed_run_keeps_its_linear_classifier(penwright: Command, corpora: Pa
     for run, steps in ((whole, 20), (halves, 10)):
         options = ["--steps", steps, "--set", "training.evaluate_every=10", "--set", "schedule.type=constant", *QUICK]
         assert penwright("train", corpora / "labels.csv", "--run", run, *options).returncode == 0
-    before = (halves / LINEAR).read_bytes()
+    before = (halves / LINEAR_FILE).read_bytes()
     assert penwright("train", "--resume", halves, "--steps", 10).returncode == 0
-    assert (halves / LINEAR).read_bytes() == before == (whole / LINEAR).read_bytes()
+    assert (halves / LINEAR_FILE).read_bytes() == before == (whole / LINEAR_FILE).read_bytes()
     texts = ["a fine film", "a dull one"]
     assert penwright("classify", whole, *texts).stdout == penwright("classify", halves, *texts).stdout
 
@@ -196,7 +196,7 @@ def test_evaluate_prints_the_best_threshold_for_two_labels(penwright: Command, r
 def test_final_linear_part_is_fitted_on_held_out_texts_too(
     penwright: Command, corpora: Path, runs: Path, tmp_path: Path
 ) -> None:
-    run, path = runs / "classifier", runs / "classifier" / LINEAR
+    run, path = runs / "classifier", runs / "classifier" / LINEAR_FILE
     measuring, whole = (LinearClassifier.load(path, 2, whole=each) for each in (False, True))
     assert whole.vectorizer.idf.sum() != measuring.vectorizer.idf.sum()
     used = load_classifier(run).linear
@@ -212,7 +212,7 @@ def test_final_linear_part_is_fitted_on_held_out_texts_too(
     options = ["--validation", tmp_path / "own.csv", "--steps", 1, *QUICK]
     made = penwright("train", corpora / "labels.csv", "--run", tmp_path / "own", *options)
     assert made.returncode == 0, made.stderr
-    path = tmp_path / "own" / LINEAR
+    path = tmp_path / "own" / LINEAR_FILE
     assert len({LinearClassifier.load(path, 2, whole=each).vectorizer.idf.sum() for each in (False, True)}) == 1
 
 

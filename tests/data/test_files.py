@@ -66,7 +66,7 @@ def test_few_invalid_bytes_do_not_change_detected_utf8(tmp_path):
 
 
 def test_replacement_characters_in_the_text_are_not_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "BLOCK", 4)  # so that blocks split the three bytes of a character
+    monkeypatch.setattr(files, "BLOCK_BYTES", 4)  # so that blocks split the three bytes of a character
     content = "ab\ufffdcd\ufffd\ufffd" * 20
     file, text = read(write(tmp_path, content.encode()))
     assert (text, file.n_replaced) == (content, 0)
@@ -77,7 +77,7 @@ def test_replacement_characters_in_the_text_are_not_counted(tmp_path, monkeypatc
     [("utf-16-le", b"\x00\xd8"), ("utf-16-be", b"\xd8\x00"), ("utf-32-le", b"\xff" * 4), ("gb18030", b"\xff")],
 )
 def test_invalid_bytes_are_counted_in_unicode_encodings(tmp_path, monkeypatch, encoding, invalid):
-    monkeypatch.setattr(files, "BLOCK", 5)  # so that blocks split characters
+    monkeypatch.setattr(files, "BLOCK_BYTES", 5)  # so that blocks split characters
     whole = "one \ufffd two\n".encode(encoding)
     file, text = read(write(tmp_path, whole + invalid + whole), encoding)
     assert (text, file.n_replaced) == ("one \ufffd two\n\ufffdone \ufffd two\n", 1)
@@ -100,7 +100,7 @@ def test_only_newlines_end_lines(tmp_path):
 
 @pytest.mark.parametrize("block", [3, 4, 5, 1 << 20])
 def test_crlf_is_a_line_end_across_block_boundaries(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(files, "BLOCK", block)
+    monkeypatch.setattr(files, "BLOCK_BYTES", block)
     file = examine(write(tmp_path, b"one\r\ntwo\r\n\r\nlone\rhere\r"))
     assert list(file.lines()) == ["one", "two", "", "lone\rhere\r"]
     assert (file.n_crlf, file.n_lines) == (3, 4)
@@ -111,7 +111,7 @@ def test_crlf_is_a_line_end_across_block_boundaries(tmp_path, monkeypatch, block
 def test_joined_chunks_are_the_text(tmp_path_factory, text):
     file = examine(write(tmp_path_factory.mktemp("chunks"), text.encode()), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "BLOCK", 7)
+        patch.setattr(files, "BLOCK_BYTES", 7)
         chunks = list(file.chunks())
     assert "".join(chunks) == text
     assert file.n_characters == len(text)
@@ -120,13 +120,13 @@ def test_joined_chunks_are_the_text(tmp_path_factory, text):
 
 def test_chunks_end_at_line_ends(tmp_path, monkeypatch):
     file = examine(write(tmp_path, b"one two\nthree\nfour five\n" * 50))
-    monkeypatch.setattr(files, "BLOCK", 64)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 64)
     assert all(chunk.endswith("\n") for chunk in file.chunks())
 
 
 def test_line_longer_than_a_block_is_read_in_bounded_chunks(tmp_path, monkeypatch):
     file = examine(write(tmp_path, b"x" * 100_000))
-    monkeypatch.setattr(files, "BLOCK", 1000)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 1000)
     chunks = list(file.chunks())
     assert sum(map(len, chunks)) == 100_000
     assert max(map(len, chunks)) <= 2000
@@ -204,7 +204,7 @@ def test_encoding_is_detected_from_letters_at_any_sample_boundary(tmp_path, text
 
 @pytest.mark.parametrize("block", [3, 4, 1 << 20])
 def test_bare_carriage_returns_end_lines_when_they_dominate(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(files, "BLOCK", block)
+    monkeypatch.setattr(files, "BLOCK_BYTES", block)
     file = examine(write(tmp_path, b"one\rtwo\r\rfour\r" * 10 + b"end\r\n"))
     assert list(file.lines()) == ["one", "two", "", "four"] * 10 + ["end"]
     assert (file.n_cr, file.n_lines) == (40, 41)
@@ -226,7 +226,7 @@ def test_first_lines_agree_with_lines(tmp_path, text, n):
 
 
 def test_first_lines_reads_only_a_bounded_part_of_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "BLOCK", 100)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 100)
     monkeypatch.setattr(files, "HEAD", 400)
     (tmp_path / "one.txt").write_text("x" * 100_000)
     (line,) = examine(tmp_path / "one.txt").first_lines(1000)
@@ -238,7 +238,7 @@ def test_first_lines_reads_only_a_bounded_part_of_the_file(tmp_path, monkeypatch
 @pytest.mark.parametrize("other", ["cp1252", "cp1250", "cp1251", "shift_jis"])
 @pytest.mark.parametrize("block", [7, 1 << 20])
 def test_file_in_two_encodings_is_decoded_line_by_line(tmp_path, monkeypatch, other, block):
-    monkeypatch.setattr(files, "BLOCK", block)
+    monkeypatch.setattr(files, "BLOCK_BYTES", block)
     text = {"cp1252": "Où est l'été, garçon ?", "cp1250": POLISH, "cp1251": RUSSIAN, "shift_jis": JAPANESE}[
         other
     ] + "\n"
@@ -261,7 +261,7 @@ def large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat small files like large ones."""
     monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(files, "LARGE", 1)
-    monkeypatch.setattr(files, "BLOCK", 64)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 64)
     monkeypatch.setattr(blocks, "BLOCK", 64)
     monkeypatch.setattr(blocks, "MARK_EVERY", 200)
 

@@ -33,7 +33,7 @@ PROMPTS = ["", "abc", "ja, a b c d e", "hhhh" * 9, "b"]
 def short_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Share prefixes of three tokens or more."""
     for module in (pool_module, prefixes_module):
-        monkeypatch.setattr(module, "WORTH", 3)
+        monkeypatch.setattr(module, "MIN_PREFIX", 3)
 
 
 @pytest.fixture

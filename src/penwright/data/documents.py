@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from penwright.data.columns import names_in, text_columns
 from penwright.data.corpus import ALL_COLUMNS, Broken, Columns, CorpusPart, Document, Source, Sources, number_reason
-from penwright.data.files import BLOCK, NotText, SourceFile, examine, examine_text
+from penwright.data.files import BLOCK_BYTES, NotText, SourceFile, examine, examine_text
 from penwright.data.paths import count_suffixes, describe_skipped, is_collection, is_pattern, tables_in, text_files
 from penwright.data.readers.archives import data_members, is_archive
 from penwright.data.readers.bilingual import holds_pairs
@@ -209,10 +209,10 @@ def _remembered(table: Table, choice: str, measures: Callable[[], Iterator[tuple
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Yield a text in pieces of at most BLOCK characters, cut after a newline where possible."""
+    """Yield a text in pieces of at most BLOCK_BYTES characters, cut after a newline where possible."""
     begin = 0
     while begin < len(text):
-        end = begin + BLOCK
+        end = begin + BLOCK_BYTES
         if end < len(text):
             end = text.rfind("\n", begin, end) + 1 or end
         yield text[begin:end]

@@ -44,8 +44,8 @@ from penwright.data.splits import BEGINNING, Cut
 from penwright.errors import PenwrightError
 from penwright.storage import identity_of, remember
 
-BLOCK = 1 << 20  # bytes read at a time; also the approximate maximum length of a piece of text
-HEAD = 4 * BLOCK  # number of characters that first_lines() searches for lines
+BLOCK_BYTES = 1 << 20  # bytes read at a time; also the approximate maximum length of a piece of text
+HEAD = 4 * BLOCK_BYTES  # number of characters that first_lines() searches for lines
 LARGE = 1 << 20  # minimum size, in bytes, of a file whose facts are cached
 PARQUET = "parquet"  # marks a Parquet table in SourceFile.encoding
 MOST_MARKUP = 256 << 20  # maximum length in characters of a web page or RTF document, which is read into memory whole
@@ -98,7 +98,7 @@ class SourceFile:
 
     def blocks(self, begin: int = 0) -> Iterator[str]:
         """Yield the text in pieces of about 1 MiB, cut anywhere. `begin` is 0 or the offset of one of `marks`."""
-        raw = raw_blocks(self.stored, self.path, BLOCK, begin)
+        raw = raw_blocks(self.stored, self.path, BLOCK_BYTES, begin)
         return decoded(raw, self.encoding, TextCounts(), self.n_cr > 0, first=not begin)
 
     def chunks(self) -> Iterator[str]:
@@ -111,7 +111,7 @@ class SourceFile:
         Text far before the position is not read. The first piece may start well before the position.
         """
         for mark in reversed(self.marks):
-            if mark.characters + BLOCK <= position:
+            if mark.characters + BLOCK_BYTES <= position:
                 blocks = self.blocks(mark.offset)
                 first = next(blocks, "")
                 # chunks() also cuts each block at its last line break, so it yields the same pieces after this cut.
@@ -211,7 +211,7 @@ def _extracted(kind: Format, stored: Path, name: str, encoding: str | None) -> I
 
 def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
     """Examine a file as plain text or Parquet; guess the encoding unless given. Raises NotText for other files."""
-    blocks = partial(raw_blocks, stored, name, BLOCK)
+    blocks = partial(raw_blocks, stored, name, BLOCK_BYTES)
     chosen = check_encoding(encoding) if encoding else None
     head = next(blocks(), b"")[:START]
     if head.startswith(b"PAR1"):

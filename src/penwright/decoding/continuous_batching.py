@@ -30,7 +30,7 @@ from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import never_generated
 
 Tokens = Int64[np.ndarray, "_"]
-WORTH = 32  # minimum number of common tokens for which reusing a prefix pays off
+MIN_PREFIX = 32  # minimum number of common tokens for which reusing a prefix pays off
 
 
 class Prefix(NamedTuple):
@@ -58,7 +58,7 @@ class Prefixes:
 
     def keep(self, tokens: Tokens, layers: Sequence[KeysValues]) -> None:
         """Cache a copy of this text, and drop cached texts that are prefixes of it."""
-        if len(tokens) < WORTH or any(n_common(each.tokens, tokens) == len(tokens) for each in self.kept):
+        if len(tokens) < MIN_PREFIX or any(n_common(each.tokens, tokens) == len(tokens) for each in self.kept):
             return
         self.kept = [each for each in self.kept if n_common(each.tokens, tokens) < len(each.tokens)]
         self.kept.append(Prefix(tokens, [KeysValues(*(x.clone() for x in layer)) for layer in layers]))
@@ -240,7 +240,7 @@ def _longest_prefix(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:
     The prefix excludes the last token of the prompt, which the model must process to return logits.
     """
     n, index = max(((n_common(tokens[:-1], seen), index) for index, seen in enumerate(known)), default=(0, 0))
-    return (index, n) if n >= WORTH else (0, 0)
+    return (index, n) if n >= MIN_PREFIX else (0, 0)
 
 
 def _sample(rows: Sequence[RunningCompletion], possible: Logits) -> tuple[Int[Tensor, " rows"], Logits]:

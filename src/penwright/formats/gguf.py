@@ -18,7 +18,7 @@ from penwright.model.weights import weights_of
 from penwright.tokenizers import Tokenizer
 
 FILE_NAME = "model.gguf"
-NAMES = {  # our names, mapped to those of llama.cpp; names inside a block are relative to the block
+GGUF_NAMES = {  # our names, mapped to those of llama.cpp; names inside a block are relative to the block
     "embedding.tokens": "token_embd",
     "decoder.norm": "output_norm",
     "output": "output",
@@ -143,7 +143,7 @@ def their_name(name: str) -> str:
     module, _, kind = name.rpartition(".")
     prefix, _, rest = module.partition("decoder.blocks.")
     layer, _, part = rest.partition(".")
-    return f"blk.{layer}.{NAMES[part]}.{kind}" if rest else f"{NAMES[prefix]}.{kind}"
+    return f"blk.{layer}.{GGUF_NAMES[part]}.{kind}" if rest else f"{GGUF_NAMES[prefix]}.{kind}"
 
 
 def _interleaved(rows: Tensor, d_head: int) -> Tensor:

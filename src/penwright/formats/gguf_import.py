@@ -12,7 +12,7 @@ from torch import Tensor
 
 from penwright.config import ModelSettings, RotaryScaling, Table, merge, validate
 from penwright.errors import PenwrightError, import_extra
-from penwright.formats.gguf import KEYS, NAMES, ROPE_FACTORS, VARIANTS, their_name
+from penwright.formats.gguf import GGUF_NAMES, KEYS, ROPE_FACTORS, VARIANTS, their_name
 from penwright.formats.gguf_tokenizer import CHAT_TEMPLATE, read_tokenizer, special_piece
 from penwright.formats.pretrained import Outline, Pretrained, Tensors, fit_vocabulary, outlined, read_chat, require_all
 from penwright.model import Model
@@ -159,9 +159,9 @@ def _read(path: Path) -> Pretrained:
 
 
 def _vocab_size(file: GGUFFile) -> int:
-    if f"{NAMES['embedding.tokens']}.weight" not in file.stored:
-        raise PenwrightError(f"the tensor {NAMES['embedding.tokens']}.weight is missing")
-    return file.stored[f"{NAMES['embedding.tokens']}.weight"].shape[0]
+    if f"{GGUF_NAMES['embedding.tokens']}.weight" not in file.stored:
+        raise PenwrightError(f"the tensor {GGUF_NAMES['embedding.tokens']}.weight is missing")
+    return file.stored[f"{GGUF_NAMES['embedding.tokens']}.weight"].shape[0]
 
 
 def _settings(file: GGUFFile, name: str) -> ModelSettings:
@@ -172,7 +172,7 @@ def _settings(file: GGUFFile, name: str) -> ModelSettings:
         )
     own = {key.removeprefix(f"{name}."): value for key, value in file.metadata.items()}
     table: Table = {"feed_forward": "swiglu", "positions": {"type": "rotary"}, **VARIANTS[name]}
-    table["tie_embeddings"] = "none" if f"{NAMES['output']}.weight" in file.stored else "output"
+    table["tie_embeddings"] = "none" if f"{GGUF_NAMES['output']}.weight" in file.stored else "output"
     for ours, theirs in KEYS.items():
         if theirs in own:
             value = float(str(np.float32(own[theirs]))) if isinstance(own[theirs], float) else own[theirs]

@@ -38,7 +38,7 @@ from penwright.views.ink import label
 BIASES, TOKENS, POSITIONS = range(3)  # indices of the first three contributions of every stack
 MOST_NUMBERS = 250_000_000  # maximum number of values in the contributions' vectors (1 GB in float32)
 STRONGEST = 3  # number of contributions that `explanation` names
-LONGEST = 60  # maximum number of characters of an outcome in a sentence
+LONGEST_OUTCOME = 60  # maximum number of characters of an outcome in a sentence
 
 
 class Contributions(NamedTuple):
@@ -139,7 +139,7 @@ class LogitAttribution:
         """A sentence that names the largest contributions."""
         order = np.argsort(-np.abs(self.values), kind="stable")[:STRONGEST]
         most = [f"{readable_part(self.names[at])} ({self.values[at]:+.2f})" for at in order]
-        target, against = (each and label(each, LONGEST) for each in (self.target, self.against))
+        target, against = (each and label(each, LONGEST_OUTCOME) for each in (self.target, self.against))
         where = f"{abs(self.logit):.2f} {'above' if self.logit >= 0 else 'below'}"
         other = "the mean logit" if against is None else f"that of “{against}”"
         return (

@@ -17,7 +17,7 @@ from torch import Tensor
 from penwright.errors import UsageError
 from penwright.inspection.forward_pass import ForwardPass, PartName, Token, scores
 from penwright.inspection.gradients import AttributionTarget
-from penwright.inspection.logit_attribution import LONGEST, readable_part
+from penwright.inspection.logit_attribution import LONGEST_OUTCOME, readable_part
 from penwright.inspection.recording import Edit, Kind, Recording, SublayerRecord, edited_logits, record
 from penwright.model import Model, evaluating
 from penwright.views.ink import label
@@ -51,7 +51,7 @@ class Patching:
     def explanation(self) -> str:
         """A sentence about the patch that restores the largest share of the first text's preference."""
         layer, column = np.unravel_index(int(self.restored.argmax()), self.restored.shape)
-        target, against = (label(each, LONGEST) for each in (self.target, self.against))
+        target, against = (label(each, LONGEST_OUTCOME) for each in (self.target, self.against))
         share = f"{max(0.0, self.restored[layer, column]):.0%} of the preference for “{target}” over “{against}”"
         if self.kind == "heads":
             what = f"the output of {readable_part(f'{self.part}.{self.layers[layer]}.{column}')}"

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from penwright.inspection.forward_pass import ForwardPass, embeddings, scores
 from penwright.inspection.gradients import AttributionTarget
-from penwright.inspection.logit_attribution import BIASES, LONGEST, read_out, readable_part, walk
+from penwright.inspection.logit_attribution import BIASES, LONGEST_OUTCOME, read_out, readable_part, walk
 from penwright.inspection.recording import (
     INPUTS,
     Edit,
@@ -70,7 +70,7 @@ class Paths:
         change = f"{'falls' if edge.effect >= 0 else 'rises'} from {before} to {after}"
         if before == after:
             change = f"hardly changes ({before})"
-        return f"Without the path from {where}, the probability of “{label(self.target, LONGEST)}” {change}."
+        return f"Without the path from {where}, the probability of “{label(self.target, LONGEST_OUTCOME)}” {change}."
 
     @property
     def explanation(self) -> str:

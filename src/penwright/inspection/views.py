@@ -20,7 +20,7 @@ from penwright.inspection.embeddings import EmbeddingMap, Neighbours, Positional
 from penwright.inspection.forward_pass import Token, TopPredictions
 from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics, head_statistics
-from penwright.inspection.logit_attribution import LONGEST, Lens, LogitAttribution, readable_part
+from penwright.inspection.logit_attribution import LONGEST_OUTCOME, Lens, LogitAttribution, readable_part
 from penwright.inspection.model_map import ModelMap, PlaceDetail
 from penwright.inspection.patching import Patching
 from penwright.inspection.paths import Paths
@@ -231,7 +231,7 @@ def _patching(result: Patching) -> View:
 def _paths(result: Paths) -> View:
     sentences = [result.sentence(edge) for edge in result.edges]
     data = {**as_table(result), "explanation": result.explanation, "sentences": sentences}
-    return View("circuit", data, heading=f"The strongest paths to “{label(result.target, LONGEST)}”")
+    return View("circuit", data, heading=f"The strongest paths to “{label(result.target, LONGEST_OUTCOME)}”")
 
 
 def importance(result: Sequence[HeadImportance]) -> View:

@@ -27,7 +27,7 @@ from penwright.serving.errors import ERROR_RESPONSES
 from penwright.serving.fields import ModelRequest, Name, Registry, Text
 from penwright.serving.runs import LIVE, folders, run_of, state_of
 from penwright.serving.settings import ServingSettings
-from penwright.serving.texts import BLOCK, TextFile, TextFolder, check_name, require_free_disk, zipped
+from penwright.serving.texts import CHUNK_BYTES, TextFile, TextFolder, check_name, require_free_disk, zipped
 from penwright.serving.training_queue import SAID, JobFacts, TrainingQueue
 from penwright.storage import remove_folder
 
@@ -266,7 +266,7 @@ def download(registry: Registry, run: RunName) -> StreamingResponse:
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:
     with file:
-        while block := file.read(BLOCK):
+        while block := file.read(CHUNK_BYTES):
             yield block
 
 

@@ -23,7 +23,7 @@ from penwright.storage import open_plain, require_plain
 FORBIDDEN = set('<>:"|?*[]/\\')  # characters with a special meaning in HTML, glob patterns, paths or on Windows
 MAX_NAME = 120  # maximum length of a name, in bytes of UTF-8
 PART = ".part"  # suffix of an unfinished upload
-BLOCK = 1 << 20
+CHUNK_BYTES = 1 << 20
 NOT_SENT = {LOCK, STOP, STOPPED, TENSORBOARD}  # files of a run that are useless on other machines
 
 
@@ -156,7 +156,7 @@ def zipped(run: Run) -> BinaryIO:
                 open(open_plain(path, os.O_RDONLY), "rb") as file,
                 packed.open(zipfile.ZipInfo(name), "w", force_zip64=True) as member,
             ):
-                shutil.copyfileobj(file, member, BLOCK)
+                shutil.copyfileobj(file, member, CHUNK_BYTES)
     archive.seek(0)
     return archive
 

@@ -33,7 +33,7 @@ from penwright.evaluation.scores import (
 )
 from penwright.tasks.context import AnyCorpus, RunContext
 from penwright.tasks.labelled import (
-    LINEAR,
+    LINEAR_BASELINE,
     Outputs,
     Targets,
     linear_predictions,
@@ -148,7 +148,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     ]
     results = [confusion_and_nll(*part, weights) for part in linear_predictions(context)]
     if results:
-        note = f"{LINEAR}, all labels weighted equally" if is_balanced else LINEAR
+        note = f"{LINEAR_BASELINE}, all labels weighted equally" if is_balanced else LINEAR_BASELINE
         scores = _scores(results, is_balanced=is_balanced)
         found += [score._replace(note=note, standard_error=None) for score in scores]
     return found

@@ -32,7 +32,7 @@ MOST_SCORES = 20_000_000  # maximum number of scores (texts x labels) in memory 
 MOST_LOGITS = 50_000_000  # maximum number of logits (texts x labels) for fitting the linear classifier
 MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
 MOST_REFITTED = 20_000  # maximum number of texts in a corpus for fitting a linear classifier on held-out texts, too
-LINEAR = "linear classifier of n-grams"  # name of the baseline in reports
+LINEAR_BASELINE = "linear classifier of n-grams"  # name of the baseline in reports
 N_SAMPLES = 3
 TEXT_COLUMNS, LABEL_COLUMNS = ("text",), ("label",)
 

@@ -20,7 +20,7 @@ from penwright.evaluation.classification import (
 from penwright.evaluation.scores import N_MISTAKES, LabelReport, Mistake, Score, best_threshold
 from penwright.tasks.context import RunContext
 from penwright.tasks.labelled import (
-    LINEAR,
+    LINEAR_BASELINE,
     Outputs,
     Targets,
     classifier_model,
@@ -87,5 +87,5 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     ]
     if parts:
         counts, nats = reduce(SetCounts.plus, [counts for counts, _ in parts]), sum(nats for _, nats in parts)
-        found += [score._replace(note=f"{LINEAR}, thresholds 0.5") for score in _scores(counts, nats)]
+        found += [score._replace(note=f"{LINEAR_BASELINE}, thresholds 0.5") for score in _scores(counts, nats)]
     return found

@@ -10,10 +10,10 @@ from penwright.errors import PenwrightError
 from penwright.model import make_model
 from penwright.model.weights import shapes_only, weights_of
 from penwright.run.checkpoints import Checkpoint, Record, Shapes
-from penwright.run.folder import LINEAR, RECIPE, Run
+from penwright.run.folder import LINEAR_FILE, RECIPE, Run
 from penwright.storage import sha256_of
 
-FILES = ("tokenizer.json", "corpus.json", LINEAR)
+FILES = ("tokenizer.json", "corpus.json", LINEAR_FILE)
 MAY_CHANGE = {  # [model] settings that may change when a run is resumed
     "size",
     "context_length",
@@ -27,7 +27,7 @@ MAY_CHANGE = {  # [model] settings that may change when a run is resumed
 
 def made_with(run: Run, recipe: Recipe) -> Record:
     """Return everything that the weights of this run depend on: the hashes of its files, and its settings."""
-    names = [name for name in FILES if name != LINEAR or (recipe.task == "classify" and recipe.model.ngrams)]
+    names = [name for name in FILES if name != LINEAR_FILE or (recipe.task == "classify" and recipe.model.ngrams)]
     files = {name: sha256_of(run.folder / name) for name in names}
     return {"files": files, "settings": _settings(recipe)}
 

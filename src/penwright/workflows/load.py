@@ -21,7 +21,7 @@ from penwright.model.lora import merged
 from penwright.model.quantized import to_precision
 from penwright.model.weights import load_weights, no_init_weights, weights_for, with_vocabulary
 from penwright.run.checkpoints import STATE, WEIGHTS, Checkpoint, Tensors, first_problem
-from penwright.run.folder import LINEAR, Run
+from penwright.run.folder import LINEAR_FILE, Run
 from penwright.tokenizers import Tokenizer
 from penwright.workflows.background import SOON, compile_in_background, is_compiling
 from penwright.workflows.consistency import require_made_with, require_shapes
@@ -79,7 +79,7 @@ class OpenedRun(NamedTuple):
 
     def linear(self, *, whole: bool = False) -> "penwright.classification.linear.LinearClassifier | None":
         """Load the linear classifier of a run, or None; with `whole`, load the one that was fitted on all texts."""
-        path = self.run.folder / LINEAR
+        path = self.run.folder / LINEAR_FILE
         if self.recipe.task != "classify" or not (self.recipe.model.ngrams or os.path.lexists(path)):
             return None
         from penwright.classification.linear import LinearClassifier  # noqa: PLC0415 - only classifiers need it

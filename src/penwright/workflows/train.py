@@ -22,7 +22,7 @@ from penwright.evaluation.scores import Score
 from penwright.model import make_model
 from penwright.model.transformer import DecoderOnly, EncoderOnly
 from penwright.model.weights import freeze_embeddings, start_from_bigrams
-from penwright.run.folder import LINEAR, METRICS, Run
+from penwright.run.folder import LINEAR_FILE, METRICS, Run
 from penwright.storage import remember
 from penwright.tasks import TASKS, AnyCorpus, RunContext, labelled, make_card, scoring_of, token_store
 from penwright.tokenizers import Tokenizer
@@ -209,7 +209,7 @@ def add_linear(context: RunContext, run: Run, observers: Sequence[Observer], is_
     A run that stopped before its first checkpoint starts again, perhaps with other texts. The old classifier is then
     replaced.
     """
-    path, labels = run.folder / LINEAR, context.card.labels
+    path, labels = run.folder / LINEAR_FILE, context.card.labels
     if is_new or not os.path.lexists(path):
         corpus, recipe, begin, whole = context.corpus, context.recipe, monotonic(), None
         seconds = LINEAR_SHARE * 60 * (recipe.training.minutes or inf)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penwright.decoding.constraints.expressions import Automaton, Expression, Expressions
-from penwright.decoding.constraints.patterns import LONGEST, parse_pattern
+from penwright.decoding.constraints.patterns import LONGEST_PATTERN, parse_pattern
 from penwright.errors import PenwrightError, UsageError
 
 PATTERNS = [
@@ -122,7 +122,7 @@ def test_intersection_union_and_complement_are_boolean(text: str) -> None:
         (r"\ba", "inside the pattern"),
         ("a$b", "inside the pattern"),
         ("a++", "possessive"),
-        ("a" * (LONGEST + 1), "at most 1,000"),
+        ("a" * (LONGEST_PATTERN + 1), "at most 1,000"),
         ("(" * 400 + ")" * 400, "nested too deeply"),
     ],
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from penwright.data.readers.delimited import Cells, Dialect, QuotedRows, read_cells
 from penwright.languages import LANGUAGE_NAMES, split_words
 
-SAMPLE = 1000  # number of rows from which a layout is detected
+SAMPLE_ROWS = 1000  # number of rows from which a layout is detected
 DELIMITERS = ("\t", ";", "|", ",", "^", "~", "::", "||", "|||")
 FEW_FIT = 0.3  # minimum share of rows of the usual width, if the first row is a header
 TABBED = 0.95  # minimum share of lines with the same number of tabs, if nothing else suggests a table

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from penwright.data.corpus import Broken, Row
-from penwright.data.files import BLOCK, SourceFile
+from penwright.data.files import BLOCK_BYTES, SourceFile
 from penwright.data.paths import suffix_of
-from penwright.data.readers.layout import SAMPLE, TELLING_NAMES
+from penwright.data.readers.layout import SAMPLE_ROWS, TELLING_NAMES
 from penwright.errors import PenwrightError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Records:
     @cached_property
     def _paths(self) -> tuple[FieldPath, ...]:
         paths_found: dict[FieldPath, None] = {}
-        for record in islice(self.read(), SAMPLE):
+        for record in islice(self.read(), SAMPLE_ROWS):
             if record and not isinstance(record, Broken):
                 paths_found |= dict.fromkeys(_paths_in(record))
         return tuple(paths_found)
@@ -82,7 +82,7 @@ def json_table(file: SourceFile) -> Records:
 
     Raises PenwrightError if the file has no rows.
     """
-    lines = file.first_lines(SAMPLE)
+    lines = file.first_lines(SAMPLE_ROWS)
     start = next((line.lstrip()[0] for line in lines if line.strip()), "")
     is_single = file.n_lines < 2 and suffix_of(file.path) == ".json"
     if start != "[" and not is_single and any(isinstance(_record(line), dict) for line in lines):
@@ -138,7 +138,7 @@ def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
             value, place = decoder.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
             # At least double the amount of text, so that a long value is parsed only a few times.
-            n_more = 1 + (len(text) - place) // BLOCK
+            n_more = 1 + (len(text) - place) // BLOCK_BYTES
             if more := "".join(islice(blocks, n_more)):
                 text, place = text[place:] + more, 0
                 continue
@@ -184,7 +184,7 @@ def _are_columns(value: Mapping[str, Mapping[str, object]]) -> bool:
     """Return whether the keys are column names, and each value maps row ids to cells."""
     if any(name.lower() in TELLING_NAMES for name in value):
         return True
-    inner = {key for part in islice(value.values(), SAMPLE) for key in part}
+    inner = {key for part in islice(value.values(), SAMPLE_ROWS) for key in part}
     return all(key.isdecimal() for key in inner) and not all(name.isdecimal() for name in value)
 
 

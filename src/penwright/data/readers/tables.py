@@ -11,7 +11,7 @@ from penwright.data.corpus import Broken, Row
 from penwright.data.files import SourceFile
 from penwright.data.paths import suffix_of
 from penwright.data.readers.delimited import MOST_LINES, SEPARATOR_LINE, Dialect, FileTable, read_cells
-from penwright.data.readers.layout import SAMPLE, TEXT_NAMES, find_dialect, find_header, is_tabbed
+from penwright.data.readers.layout import SAMPLE_ROWS, TEXT_NAMES, find_dialect, find_header, is_tabbed
 from penwright.data.readers.records import json_table, parquet_table
 from penwright.data.readers.spreadsheets import sheet_rows
 
@@ -86,7 +86,7 @@ def find_table(file: SourceFile, names: Sequence[str] = ()) -> Table | None:
 
 def has_tabs(file: SourceFile) -> bool:
     """Return whether tabs split nearly all lines of a file into the same number of cells."""
-    return is_tabbed(file.first_lines(SAMPLE))
+    return is_tabbed(file.first_lines(SAMPLE_ROWS))
 
 
 def has_text_column(table: Table) -> bool:
@@ -160,8 +160,8 @@ def delimited_grid(file: SourceFile, delimiter: str | None, names: Sequence[str]
 
     A given `delimiter` is used unless the first line names a different one (`sep=;`).
     """
-    dialect, sample, n_skipped = _detect_dialect(file, delimiter, SAMPLE)
-    if len(sample) < FEW and file.n_lines > SAMPLE:  # rows span so many lines that the sample is too small
+    dialect, sample, n_skipped = _detect_dialect(file, delimiter, SAMPLE_ROWS)
+    if len(sample) < FEW and file.n_lines > SAMPLE_ROWS:  # rows span so many lines that the sample is too small
         dialect, sample, n_skipped = _detect_dialect(file, delimiter, MOST_LINES)
     columns, header, n_before, fewest = _layout(sample, names, strays=dialect.delimiter == "\t")
 
@@ -184,7 +184,7 @@ def _detect_dialect(file: SourceFile, delimiter: str | None, n: int) -> tuple[Di
 
 def sheet_grid(file: SourceFile, read: ReadCells, names: Sequence[str] = ()) -> Grid:
     """Open a sheet as a table, detecting its header. `read` yields the rows."""
-    columns, header, n_before, fewest = _layout(list(islice(read(), SAMPLE)), names, strays=True)
+    columns, header, n_before, fewest = _layout(list(islice(read(), SAMPLE_ROWS)), names, strays=True)
     return Grid(file, read, columns, header, n_before, fewest)
 
 

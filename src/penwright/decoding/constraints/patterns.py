@@ -10,7 +10,7 @@ import numpy as np
 from penwright.decoding.constraints.expressions import N_CODE_POINTS, Expression, Expressions, Span
 from penwright.errors import PenwrightError, UsageError
 
-LONGEST = 1_000  # maximum number of characters in a pattern
+LONGEST_PATTERN = 1_000  # maximum number of characters in a pattern
 _FLAGS = re.IGNORECASE | re.DOTALL | re.ASCII  # flags that change which characters match
 _BEGINS = ("AT_BEGINNING", "AT_BEGINNING_STRING")
 _ENDS = ("AT_END", "AT_END_STRING")
@@ -31,8 +31,10 @@ def parse_pattern(expressions: Expressions, pattern: str) -> Expression:
 
     Raises UsageError for a pattern that is invalid or not supported.
     """
-    if len(pattern) > LONGEST:
-        raise UsageError(f"the pattern has {len(pattern):,} characters; at most {LONGEST:,} are allowed. Shorten it")
+    if len(pattern) > LONGEST_PATTERN:
+        raise UsageError(
+            f"the pattern has {len(pattern):,} characters; at most {LONGEST_PATTERN:,} are allowed. Shorten it"
+        )
     try:
         tree = _parse(pattern)
         return _Reader(expressions).whole(list(tree), tree.state.flags)
