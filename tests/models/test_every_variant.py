@@ -132,13 +132,13 @@ def test_gradients_of_a_block_match_finite_differences(variant: str, cross_atten
     positions = torch.arange(4)[None]
     rotary = rotary_positions(settings)
     mask = Mask(causal=True, window=settings.window).resolve(positions, 4)
-    here = ForwardContext(positions, 4, mask, rotary.double()(positions) if rotary else None)
+    context = ForwardContext(positions, 4, mask, rotary.double()(positions) if rotary else None)
     names = [name for name, _ in block.named_parameters()]
 
     def run(x: Tensor, source: Tensor, *parameters: Tensor) -> Tensor:
         named = dict(zip(names, parameters, strict=True))
         encoded = block.cross_attention.keys_values(source) if block.cross_attention is not None else None
-        return torch.func.functional_call(block, named, (x, here, None, encoded))
+        return torch.func.functional_call(block, named, (x, context, None, encoded))
 
     x, source = (torch.randn(2, 4, 16, dtype=torch.float64, requires_grad=True) for _ in range(2))
     parameters = [nn.Parameter(p + 0.1 * torch.randn_like(p)) for p in block.parameters()]

@@ -64,20 +64,22 @@ class Block(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "batch targets d_model"],
-        here: ForwardContext,
+        context: ForwardContext,
         cache: LayerCache | None = None,
         encoded: KeysValues | None = None,
     ) -> Float[Tensor, "batch targets d_model"]:
         """Run the block; with a cache, append the new keys and values to it and attend to all cached tokens."""
 
         def attend(x: Tensor) -> Tensor:
-            source = self.attention.keys_values(x, here.rotation)
+            source = self.attention.keys_values(x, context.rotation)
             source = (
-                source if cache is None else cache.append(source, here.positions, here.end, here.origins, here.start)
+                source
+                if cache is None
+                else cache.append(source, context.positions, context.end, context.origins, context.start)
             )
-            return self.attention(x, source, here.mask, here.rotation)
+            return self.attention(x, source, context.mask, context.rotation)
 
-        x = self.cross(self.attention_residual(x, attend), here, encoded)
+        x = self.cross(self.attention_residual(x, attend), context, encoded)
         return self.feed_forward_residual(x, self.feed_forward)
 
     def source_keys_values(self, x: Float[Tensor, "batch sources d_model"]) -> KeysValues:
@@ -86,7 +88,7 @@ class Block(nn.Module):
         return self.cross_attention.keys_values(x)
 
     def cross(
-        self, x: Float[Tensor, "batch targets d_model"], here: ForwardContext, encoded: KeysValues | None
+        self, x: Float[Tensor, "batch targets d_model"], context: ForwardContext, encoded: KeysValues | None
     ) -> Float[Tensor, "batch targets d_model"]:
         """Run the cross-attention, if the block has one."""
         if self.cross_attention is None or self.cross_residual is None or encoded is None:
@@ -95,7 +97,7 @@ class Block(nn.Module):
 
         def attend(x: Tensor) -> Tensor:
             by_source = x.reshape(encoded.keys.shape[0], -1, x.shape[-1])  # concatenate the target rows of each source
-            return cross_attention(by_source, encoded, here.source_mask).reshape(x.shape)
+            return cross_attention(by_source, encoded, context.source_mask).reshape(x.shape)
 
         return self.cross_residual(x, attend)
 
@@ -144,11 +146,11 @@ class Stack(nn.Module):
         encoded: Encoded | None = None,
     ) -> Float[Tensor, "batch targets d_model"]:
         """Run all blocks; with a cache, the tokens of `x` follow the cached tokens."""
-        here = self.context(x.shape[1], positions, mask, cache, encoded, self.rotary)
+        context = self.context(x.shape[1], positions, mask, cache, encoded, self.rotary)
         for layer, block in enumerate(self.blocks):
-            kept = cache.layers[layer] if cache else None
+            layer_cache = cache.layers[layer] if cache else None
             run = partial(checkpoint, block, use_reentrant=False) if self.recomputes and self.training else block
-            x = run(x, here, kept, encoded.layers[layer] if encoded else None)
+            x = run(x, context, layer_cache, encoded.layers[layer] if encoded else None)
         return self.norm(x)
 
     def context(

@@ -157,8 +157,8 @@ class Cache:
 
     def row(self, row: int, n_tokens: int) -> list[KeysValues]:
         """Return a view of the keys and values of the first tokens of a row, by layer."""
-        here = slice(row, row + 1)
-        return [KeysValues(*(x[here, :, :n_tokens] for x in layer.kept)) for layer in self.layers]
+        rows = slice(row, row + 1)
+        return [KeysValues(*(x[rows, :, :n_tokens] for x in layer.kept)) for layer in self.layers]
 
     def _update_longest(self) -> None:
         self.longest = int(self.lengths.max()) if len(self.lengths) else 0

@@ -58,7 +58,7 @@ class FusedBlock:
     def __call__(
         self,
         x: Float[Tensor, "rows d_model"],
-        here: ForwardContext,
+        context: ForwardContext,
         rotation: FullRotation | None,
         cache: LayerCache,
         encoded: KeysValues | None,
@@ -66,17 +66,17 @@ class FusedBlock:
         """Run the block on one token of each row."""
         before, between = self._norms
         if self._norm_first:
-            x = x + self._attend(before(x), here, rotation, cache)
-            x = self.block.cross(x[:, None], here, encoded)[:, 0]
+            x = x + self._attend(before(x), context, rotation, cache)
+            x = self.block.cross(x[:, None], context, encoded)[:, 0]
             return x + self._feed_forward(between(x))
-        x = before(x + self._attend(x, here, rotation, cache))
-        x = self.block.cross(x[:, None], here, encoded)[:, 0]
+        x = before(x + self._attend(x, context, rotation, cache))
+        x = self.block.cross(x[:, None], context, encoded)[:, 0]
         return between(x + self._feed_forward(x))
 
     def _attend(
         self,
         x: Float[Tensor, "rows d_model"],
-        here: ForwardContext,
+        context: ForwardContext,
         rotation: FullRotation | None,
         cache: LayerCache,
     ) -> Float[Tensor, "rows d_model"]:
@@ -88,8 +88,8 @@ class FusedBlock:
             turning = torch.cat([part.query_norm(turning[:, :n_queries]), part.key_norm(turning[:, n_queries:])], 1)
         turning = rotation.apply(turning) if rotation else turning
         new = KeysValues(turning[:, n_queries:, None], values)
-        source = cache.append(new, here.positions, here.end, here.origins, here.start)
-        return self._output(part.kernel(turning[:, :n_queries, None], *source, here.mask, 0.0).flatten(1))
+        source = cache.append(new, context.positions, context.end, context.origins, context.start)
+        return self._output(part.kernel(turning[:, :n_queries, None], *source, context.mask, 0.0).flatten(1))
 
     def _feed_forward(self, x: Float[Tensor, "rows d_model"]) -> Float[Tensor, "rows d_model"]:
         hidden = self._up(x)
@@ -130,10 +130,10 @@ class FusedDecoder:
         settings = self._model.settings
         positions = positions_of(tokens[:, None], cache, settings)
         x = self._embedding(tokens[:, None], positions)[:, 0]
-        here = self._stack.context(1, positions, Mask(causal=True, window=settings.window), cache, encoded, None)
-        rotation = self._rotations.at(positions, here.start) if self._rotations else None
+        context = self._stack.context(1, positions, Mask(causal=True, window=settings.window), cache, encoded, None)
+        rotation = self._rotations.at(positions, context.start) if self._rotations else None
         for number, block in enumerate(self._blocks):
-            x = block(x, here, rotation, cache.layers[number], encoded.layers[number] if encoded else None)
+            x = block(x, context, rotation, cache.layers[number], encoded.layers[number] if encoded else None)
         logits = self._output(self._norm(x))
         return logits.float() if logits.dtype == torch.bfloat16 else logits
 
