@@ -53,7 +53,7 @@ def filled(kept: Tensor) -> list[list[float]]:
 
 def test_cache_has_the_precision_of_the_model() -> None:
     cache = Cache(SETTINGS, n_layers=2, batch=1, capacity=4, like=torch.zeros(1, dtype=torch.bfloat16))
-    assert [layer.kept.keys.dtype for layer in cache.layers] == [torch.bfloat16, torch.bfloat16]
+    assert [layer.cached.keys.dtype for layer in cache.layers] == [torch.bfloat16, torch.bfloat16]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(1, 150), max_size=4)), max_size=8))
@@ -70,7 +70,7 @@ def test_continuous_cache_keeps_its_rows_as_others_join_and_leave(plan: list[tup
             new.make_room(max(coming))
             for row, length in enumerate(coming):
                 for layer in new.layers:
-                    layer.kept.keys[row, :, :length] = number
+                    layer.cached.keys[row, :, :length] = number
                 expected.append((length, number))
                 number += 1
             new.advance(torch.tensor(coming))
@@ -79,7 +79,7 @@ def test_continuous_cache_keeps_its_rows_as_others_join_and_leave(plan: list[tup
         assert cache.longest == max((length for length, _ in expected), default=0) <= cache.room <= 150
         for row, (length, value) in enumerate(expected):
             assert all((layer.keys[..., :length, :] == value).all() for layer in cache.row(row, length))
-            assert cache.layers[0].kept.keys.shape[0] == len(expected)
+            assert cache.layers[0].cached.keys.shape[0] == len(expected)
 
 
 @pytest.mark.parametrize("n_tokens", [1, 20, 32, 33, 127, 128, 129, 1000, 5000])

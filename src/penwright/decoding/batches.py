@@ -106,8 +106,8 @@ class _DecoderRows:
             self._model.hidden(kept, cache=reread)
             self._tokens[rows, :n_kept] = kept
             for layer, new in zip(self._cache.layers, reread.layers, strict=True):
-                layer.kept.keys[rows, :, :n_kept] = new.kept.keys
-                layer.kept.values[rows, :, :n_kept] = new.kept.values
+                layer.cached.keys[rows, :, :n_kept] = new.cached.keys
+                layer.cached.values[rows, :, :n_kept] = new.cached.values
         self._lengths[full] = n_kept
         self._update_cache()
 
@@ -158,7 +158,7 @@ class LiveBatch(_DecoderRows):
     """An initially empty batch; rows can be added and removed between tokens."""
 
     def __init__(self, model: DecoderOnly, engine: DecodeEngine):
-        context, like = model.settings.context_length, model.decoder.kept_like
+        context, like = model.settings.context_length, model.decoder.cache_like
         tokens = torch.zeros(0, context, dtype=torch.long, device=like.device)
         self._open = ContinuousCache(model.settings, model.settings.n_layers, context, like)
         super().__init__(model, engine, tokens, np.zeros(0, dtype=np.int64), self._open)

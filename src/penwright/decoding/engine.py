@@ -140,7 +140,7 @@ class DecodeEngine:
             return self(tokens, cache)
         self.watch()
         cache.make_room(len(tokens))
-        inputs = (tokens.contiguous(), cache.lengths, [tensor for layer in cache.layers for tensor in layer.kept])
+        inputs = (tokens.contiguous(), cache.lengths, [tensor for layer in cache.layers for tensor in layer.cached])
         compiled = self._compiled("prompt", tokens.device)
         logits: Tensor = compiled(*inputs)[0] if compiled else PromptStep(self._model)(*inputs)
         cache.advance(len(tokens))
@@ -185,13 +185,13 @@ def _step_inputs(
     tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None, origins: Int[Tensor, "rows room"] | None
 ) -> Inputs:
     """Return the inputs of a step."""
-    kept, tokens = [tensor for layer in cache.layers for tensor in layer.kept], tokens.contiguous()
+    cached, tokens = [tensor for layer in cache.layers for tensor in layer.cached], tokens.contiguous()
     if encoded is None:
-        return (tokens, cache.lengths, kept, None, [], None)
+        return (tokens, cache.lengths, cached, None, [], None)
     n_sources = encoded.padding.shape[0]
     rows = (tokens.view(n_sources, -1), cache.lengths.view(n_sources, -1))
     origins = None if origins is None else origins.view(n_sources, -1, origins.shape[1])
-    return (*rows, kept, origins, [x for layer in encoded.layers for x in layer], encoded.padding)
+    return (*rows, cached, origins, [x for layer in encoded.layers for x in layer], encoded.padding)
 
 
 def _do_nothing() -> None:

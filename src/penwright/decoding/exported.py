@@ -32,14 +32,14 @@ class DecodeStep(ModelPart):
         self,
         tokens: Int[Tensor, "*rows"],
         lengths: Int[Tensor, "*rows"],
-        kept: list[Float[Tensor, "kept_rows n_kv_heads room d_head"]],
+        cached: list[Float[Tensor, "cached_rows n_kv_heads room d_head"]],
         origins: Int[Tensor, "*rows room"] | None,
         source: list[Float[Tensor, "sources n_kv_heads length d_head"]],
         padding: Bool[Tensor, "sources length"] | None,
     ) -> Float[Tensor, "all_rows vocab_size"]:
         """Append a token to each row; return the logits of the next tokens.
 
-        `kept` alternates keys and values, layer by layer, and is updated in place. With sources, `*rows` has one
+        `cached` alternates keys and values, layer by layer, and is updated in place. With sources, `*rows` has one
         dimension for sources and one for beams. The logits are never bfloat16, which is too coarse to rank the best
         tokens.
         """
@@ -48,9 +48,9 @@ class DecodeStep(ModelPart):
         encoded = None if padding is None else Encoded(as_layers(source), padding)
         if torch.compiler.is_exporting():
             with swap_kernels(self.model.decoder, lambda name, _: _kernel_of(name, origins)):
-                cache = Cache.over(as_layers(kept), lengths, kind=WholeLayerCache)
+                cache = Cache.over(as_layers(cached), lengths, kind=WholeLayerCache)
                 return next_logits(self.model, tokens, cache, encoded)
-        return next_logits(self.model, tokens, Cache.over(as_layers(kept), lengths, origins), encoded)
+        return next_logits(self.model, tokens, Cache.over(as_layers(cached), lengths, origins), encoded)
 
 
 def next_logits(
@@ -76,15 +76,15 @@ class PromptStep(ModelPart):
         self,
         tokens: Int[Tensor, " targets"],
         length: Int[Tensor, "1"],
-        kept: list[Float[Tensor, "1 n_kv_heads room d_head"]],
+        cached: list[Float[Tensor, "1 n_kv_heads room d_head"]],
     ) -> Float[Tensor, "1 vocab_size"]:
-        """Append all tokens to the cache `kept`; return the logits after the last one."""
+        """Append all tokens to `cached`; return the logits after the last one."""
         n_new = tokens.shape[0]
         if torch.compiler.is_exporting():
             with swap_kernels(self.model.decoder, lambda *_: stepping_attention()):
-                cache = Cache.over(as_layers(kept), length, kind=WholeLayerCache, n_new=n_new)
+                cache = Cache.over(as_layers(cached), length, kind=WholeLayerCache, n_new=n_new)
                 return next_logits(self.model, tokens[None], cache)
-        return next_logits(self.model, tokens[None], Cache.over(as_layers(kept), length, n_new=n_new))
+        return next_logits(self.model, tokens[None], Cache.over(as_layers(cached), length, n_new=n_new))
 
 
 def _kernel_of(name: str, origins: Int[Tensor, "rows room"] | None) -> Kernel:
@@ -176,36 +176,36 @@ def _best_example(model: DecoderOnly | EncoderDecoder) -> Example:
 def _generation_example(model: DecoderOnly, *, many: bool) -> Example:
     rows = {0: _dimension("rows")} if many else {}
     tokens = torch.zeros(N_SOURCES if many else 1, dtype=torch.long)
-    kept = _cache_tensors(model, len(tokens))
-    kept_shape = {**rows, 2: _dimension("room", model.settings.context_length)}
-    inputs: Inputs = (tokens, tokens.clone(), kept, None, [], None)
-    return Example(inputs, (rows, rows, [kept_shape] * len(kept), None, [], None))
+    cached = _cache_tensors(model, len(tokens))
+    cached_shape = {**rows, 2: _dimension("room", model.settings.context_length)}
+    inputs: Inputs = (tokens, tokens.clone(), cached, None, [], None)
+    return Example(inputs, (rows, rows, [cached_shape] * len(cached), None, [], None))
 
 
 def _prompt_example(model: DecoderOnly | EncoderDecoder) -> Example:
-    tokens, kept = torch.zeros(N_SOURCES, dtype=torch.long), _cache_tensors(model, 1)
+    tokens, cached = torch.zeros(N_SOURCES, dtype=torch.long), _cache_tensors(model, 1)
     room = {2: _dimension("room", model.settings.context_length)}
-    inputs = (tokens, torch.zeros(1, dtype=torch.long), kept)
-    return Example(inputs, ({0: _dimension("targets", MOST_TARGETS)}, None, [room] * len(kept)))
+    inputs = (tokens, torch.zeros(1, dtype=torch.long), cached)
+    return Example(inputs, ({0: _dimension("targets", MOST_TARGETS)}, None, [room] * len(cached)))
 
 
 def _translation_example(model: EncoderDecoder, n_sources: int, n_beams: int) -> Example:
     many = n_beams > 1
     tokens = torch.zeros(n_sources, n_beams, dtype=torch.long)
-    kept = _cache_tensors(model, tokens.numel() + many)  # the cache may still hold finished rows
+    cached = _cache_tensors(model, tokens.numel() + many)  # the cache may still hold finished rows
     source = _keys_values(_embedding(model).tokens.weight, model, n_sources, N_TOKENS)
     padding = torch.ones(n_sources, N_TOKENS, dtype=torch.bool)
     length, room = {2: _dimension("length")}, {2: _dimension("room", model.settings.context_length)}
     sources = {0: _dimension("sources")} if n_sources > 1 else {}
     rows = {**sources, 1: _dimension("beams")} if many else {}
-    kept_shapes = [{0: _dimension("kept_rows"), **room} if many else room] * len(kept)
-    origins = torch.zeros(n_sources, n_beams, kept[0].shape[2], dtype=torch.long) if many else None
+    cached_shapes = [{0: _dimension("cached_rows"), **room} if many else room] * len(cached)
+    origins = torch.zeros(n_sources, n_beams, cached[0].shape[2], dtype=torch.long) if many else None
     return Example(
-        (tokens, tokens.clone(), kept, origins, source, padding),
+        (tokens, tokens.clone(), cached, origins, source, padding),
         (
             rows,
             rows,
-            kept_shapes,
+            cached_shapes,
             {**rows, **room} if many else None,
             [{**sources, **length}] * len(source),
             {**sources, 1: length[2]},
@@ -214,7 +214,7 @@ def _translation_example(model: EncoderDecoder, n_sources: int, n_beams: int) ->
 
 
 def _cache_tensors(model: DecoderOnly | EncoderDecoder, n_rows: int) -> list[Tensor]:
-    return _keys_values(model.decoder.kept_like, model, n_rows, min(ROOM, model.settings.context_length))
+    return _keys_values(model.decoder.cache_like, model, n_rows, min(ROOM, model.settings.context_length))
 
 
 def _keys_values(like: Tensor, model: DecoderOnly | EncoderDecoder, n: int, length: int) -> list[Tensor]:

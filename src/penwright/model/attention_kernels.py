@@ -60,8 +60,8 @@ def _attend(
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
     """Compute attention in float32 with sums that the compiler fuses into two loops."""
     if origins is not None:
-        places = torch.arange(origins.shape[1], device=origins.device)
-        keys, values = (x[origins, :, places].transpose(1, 2) for x in (keys, values))
+        positions = torch.arange(origins.shape[1], device=origins.device)
+        keys, values = (x[origins, :, positions].transpose(1, 2) for x in (keys, values))
     keys, values = (repeat_kv(x, queries)[:, :, None].float() for x in (keys, values))
     scores = (queries[:, :, :, None] * keys).sum(-1) * queries.shape[-1] ** -0.5
     scores = scores if allowed is None else scores.masked_fill(~allowed, -inf)

@@ -13,7 +13,7 @@ from penwright.model.attention import Attention, KernelMask, KeysValues, Mask
 from penwright.model.cache import Cache, LayerCache
 from penwright.model.embedding import Rotary, Rotation, rotary_positions
 from penwright.model.layers import Dropout, FeedForward, make_norm
-from penwright.model.quantized import outputs_kept_like
+from penwright.model.quantized import outputs_like
 
 
 class ForwardContext(NamedTuple):
@@ -133,9 +133,9 @@ class Stack(nn.Module):
         self.norm = make_norm(settings.d_model, settings.norm, bias=settings.bias) if pre_norm else nn.Identity()
 
     @property
-    def kept_like(self) -> Tensor:
+    def cache_like(self) -> Tensor:
         """A tensor with the device and dtype of cached keys and values."""
-        return outputs_kept_like(self.blocks[0].get_submodule("attention.key"))
+        return outputs_like(self.blocks[0].get_submodule("attention.key"))
 
     def forward(
         self,

@@ -23,12 +23,12 @@ def room_for(n_tokens: int) -> int:
 class LayerCache:
     """The cached keys and values of one layer, with space for more tokens."""
 
-    def __init__(self, kept: KeysValues):
-        self.kept = kept
+    def __init__(self, cached: KeysValues):
+        self.cached = cached
 
     def grow(self, room: int) -> None:
         """Grow the storage to `room` tokens per row."""
-        self.kept = KeysValues(*(F.pad(x, (0, 0, 0, room - x.shape[2])) for x in self.kept))
+        self.cached = KeysValues(*(F.pad(x, (0, 0, 0, room - x.shape[2])) for x in self.cached))
 
     def append(
         self,
@@ -45,28 +45,28 @@ class LayerCache:
         The causal mask hides them: a target sees nothing after its own position, and each entry is overwritten before
         it becomes visible.
         """
-        for kept, x in zip(self.kept, new, strict=True):
+        for cached, x in zip(self.cached, new, strict=True):
             if start is not None:
-                kept[: x.shape[0], :, start:end] = x
+                cached[: x.shape[0], :, start:end] = x
             elif positions.shape[0] == 1:
-                kept[: x.shape[0], :, positions[0]] = x.to(kept.dtype)
+                cached[: x.shape[0], :, positions[0]] = x.to(cached.dtype)
             else:
                 rows = torch.arange(positions.shape[0], device=positions.device)[:, None]
-                kept[rows, :, positions] = x.transpose(1, 2).to(kept.dtype)
+                cached[rows, :, positions] = x.transpose(1, 2).to(cached.dtype)
         return self._visible(end, origins, new.keys.dtype)
 
     def _visible(self, end: int, origins: Int[Tensor, "batch room"] | None, precision: torch.dtype) -> KeysValues:
         if origins is None:
-            return KeysValues(*(x[:, :, :end].to(precision) for x in self.kept))
-        places = torch.arange(end, device=origins.device)
-        return KeysValues(*(x[origins[:, :end], :, places].transpose(1, 2).to(precision) for x in self.kept))
+            return KeysValues(*(x[:, :, :end].to(precision) for x in self.cached))
+        positions = torch.arange(end, device=origins.device)
+        return KeysValues(*(x[origins[:, :end], :, positions].transpose(1, 2).to(precision) for x in self.cached))
 
 
 class WholeLayerCache(LayerCache):
     """A layer cache that returns its whole storage, for kernels that find the row of each token themselves."""
 
     def _visible(self, end: int, origins: Int[Tensor, "batch room"] | None, precision: torch.dtype) -> KeysValues:
-        return self.kept
+        return self.cached
 
 
 class Cache:
@@ -93,7 +93,7 @@ class Cache:
     ) -> "Cache":
         """Make a cache over existing keys and values, with these row lengths and space for `n_new` more tokens."""
         cache = cls.__new__(cls)
-        cache.layers, cache.lengths, cache.ragged = [kind(kept) for kept in layers], lengths, True
+        cache.layers, cache.lengths, cache.ragged = [kind(cached) for cached in layers], lengths, True
         cache.origins = origins
         cache.capacity = layers[0].keys.shape[2] if origins is None else origins.shape[1]
         cache.longest = cache.capacity - n_new
@@ -102,7 +102,7 @@ class Cache:
     @property
     def room(self) -> int:
         """The number of tokens per row that fit without growing the cache."""
-        return self.layers[0].kept.keys.shape[2]
+        return self.layers[0].cached.keys.shape[2]
 
     def make_room(self, n_tokens: int) -> None:
         """Grow the cache if `n_tokens` more tokens do not fit."""
@@ -127,7 +127,7 @@ class Cache:
         if self.origins is not None:
             return self.reorder(rows)
         for layer in self.layers:
-            layer.kept = layer.kept.select(rows)
+            layer.cached = layer.cached.select(rows)
         self.lengths = self.lengths[rows]
         if self.ragged:
             self._update_longest()
@@ -147,18 +147,18 @@ class Cache:
         return rows[:, None].repeat(1, n_tokens)
 
     def begin(self, kept: Sequence[KeysValues]) -> None:
-        """Start every row of an empty cache with a shared prefix; `kept` holds the keys and values of each layer."""
+        """Start every row of an empty cache with a shared prefix; `cached` holds the keys and values of each layer."""
         n_tokens = kept[0].keys.shape[2]
         self.make_room(n_tokens)
         for layer, known in zip(self.layers, kept, strict=True):
-            layer.kept.keys[:, :, :n_tokens] = known.keys
-            layer.kept.values[:, :, :n_tokens] = known.values
+            layer.cached.keys[:, :, :n_tokens] = known.keys
+            layer.cached.values[:, :, :n_tokens] = known.values
         self.advance(n_tokens)
 
     def row(self, row: int, n_tokens: int) -> list[KeysValues]:
         """Return a view of the keys and values of the first tokens of a row, by layer."""
         rows = slice(row, row + 1)
-        return [KeysValues(*(x[rows, :, :n_tokens] for x in layer.kept)) for layer in self.layers]
+        return [KeysValues(*(x[rows, :, :n_tokens] for x in layer.cached)) for layer in self.layers]
 
     def _update_longest(self) -> None:
         self.longest = int(self.lengths.max()) if len(self.lengths) else 0
@@ -170,7 +170,8 @@ class ContinuousCache(Cache):
 
     def __init__(self, settings: ModelSettings, n_layers: int, capacity: int, like: Tensor):
         super().__init__(settings, n_layers, 0, capacity, like)
-        self._storage = [layer.kept for layer in self.layers]  # tensors with spare rows; the layers hold views of them
+        # tensors with spare rows; the layers hold views of them
+        self._storage = [layer.cached for layer in self.layers]
 
     def make_room(self, n_tokens: int) -> None:
         """Grow the cache if `n_tokens` more tokens do not fit."""
@@ -182,7 +183,7 @@ class ContinuousCache(Cache):
         self._fit(n_all, max(self.longest, other.longest))
         room = min(self.room, other.room)
         for storage, layer in zip(self._storage, other.layers, strict=True):
-            for target, source in zip(storage, layer.kept, strict=True):
+            for target, source in zip(storage, layer.cached, strict=True):
                 target[n:n_all, :, :room] = source[:, :, :room]
         self.lengths = torch.cat([self.lengths, other.lengths])
         self._update_longest()
@@ -204,12 +205,12 @@ class ContinuousCache(Cache):
         rows = 1 << (max(n_rows, 1) - 1).bit_length() if n_rows > n_old or n_rows < n_old // 4 else n_old
         wanted = min(self.capacity, -(-max(n_tokens, 1) // ROOM) * ROOM)
         room_now = wanted if wanted > room or wanted < room - ROOM else room
-        if (rows, room_now, n_rows) == (n_old, room, self.layers[0].kept.keys.shape[0]):
+        if (rows, room_now, n_rows) == (n_old, room, self.layers[0].cached.keys.shape[0]):
             return
         if (rows, room_now) != (n_old, room):
             self._storage = [KeysValues(*(_resized(x, rows, room_now) for x in storage)) for storage in self._storage]
         for layer, storage in zip(self.layers, self._storage, strict=True):
-            layer.kept = KeysValues(*(x[:n_rows] for x in storage))
+            layer.cached = KeysValues(*(x[:n_rows] for x in storage))
 
 
 def _resized(x: Tensor, n_rows: int, room: int) -> Tensor:

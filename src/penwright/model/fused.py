@@ -81,7 +81,7 @@ class FusedBlock:
         cache: LayerCache,
     ) -> Float[Tensor, "rows d_model"]:
         heads, part = self._project(x).unflatten(-1, (-1, self._attention.d_head)), self._attention
-        n_kv_heads = cache.kept.keys.shape[1]
+        n_kv_heads = cache.cached.keys.shape[1]
         n_queries = heads.shape[1] - 2 * n_kv_heads
         turning, values = heads[:, :-n_kv_heads], heads[:, -n_kv_heads:, None]
         if not isinstance(part.query_norm, nn.Identity):

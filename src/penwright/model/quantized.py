@@ -156,7 +156,7 @@ def quantize(module: nn.Module) -> None:
             quantize(part)
 
 
-def outputs_kept_like(layer: nn.Module) -> Tensor:
+def outputs_like(layer: nn.Module) -> Tensor:
     """Return a tensor with the device and dtype in which to store a layer's outputs: bfloat16 for int8 weights."""
     like = layer.scale if isinstance(layer, Int8Linear) else layer.weight
     assert isinstance(like, Tensor)

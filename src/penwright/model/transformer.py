@@ -56,7 +56,7 @@ class DecoderOnly(nn.Module):
 
     def new_cache(self, batch: int, capacity: int) -> Cache:
         """Return an empty cache for `batch` rows of at most `capacity` tokens."""
-        return Cache(self.settings, self.settings.n_layers, batch, capacity, like=self.decoder.kept_like)
+        return Cache(self.settings, self.settings.n_layers, batch, capacity, like=self.decoder.cache_like)
 
 
 class EncoderDecoder(nn.Module):
@@ -101,7 +101,7 @@ class EncoderDecoder(nn.Module):
 
     def new_cache(self, batch: int, capacity: int) -> Cache:
         """Return an empty cache for `batch` rows of at most `capacity` target tokens."""
-        return Cache(self.settings, self.n_decoder_layers, batch, capacity, like=self.decoder.kept_like)
+        return Cache(self.settings, self.n_decoder_layers, batch, capacity, like=self.decoder.cache_like)
 
 
 class EncoderOnly(nn.Module):
