@@ -191,5 +191,5 @@ def test_prefixes_drop_the_oldest_and_those_contained_in_others() -> None:
     prefixes = Prefixes(max_bytes=2 * 4 * 4 * 12)
     for tokens in ([1, 2, 3], [1, 2, 3, 4], [1, 2, 3], [5, 6, 7, 8], [9, 9, 9, 9, 9]):
         prefixes.keep(*entry(tokens))
-    assert [each.tokens.tolist() for each in prefixes.kept] == [[5, 6, 7, 8], [9, 9, 9, 9, 9]]
+    assert [each.tokens.tolist() for each in prefixes.entries] == [[5, 6, 7, 8], [9, 9, 9, 9, 9]]
     assert n_common(np.array([1, 2, 3]), np.array([1, 2, 4, 5])) == 2

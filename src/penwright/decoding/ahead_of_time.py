@@ -131,18 +131,18 @@ def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
         if not all(x.is_contiguous() for x in flat):  # compiled code ignores strides
             raise ValueError(f"{name}: a compiled function takes only contiguous tensors")
         with with_threads(n_threads):
-            found: list[Tensor] = loader.run(flat)
-            return found
+            outputs: list[Tensor] = loader.run(flat)
+            return outputs
 
     return run
 
 
 def _flat(inputs: Sequence[Input]) -> Iterator[Tensor]:
-    for each in inputs:
-        if isinstance(each, Tensor):
-            yield each
-        elif each is not None:
-            yield from each
+    for value in inputs:
+        if isinstance(value, Tensor):
+            yield value
+        elif value is not None:
+            yield from value
 
 
 def _path(part: ModelPart, name: str, n_threads: int) -> Path:
@@ -158,8 +158,8 @@ def key_of(part: ModelPart, n_threads: int) -> str:
     code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
     vectors = (torch.cpu._is_vnni_supported(), torch.cpu._is_amx_tile_supported())
     machine = (torch.backends.cpu.get_cpu_capability(), *vectors, n_threads)
-    what = json.dumps([part.model.settings.model_dump(mode="json"), shapes, code, torch.__version__, machine])
-    return hashlib.sha256(what.encode()).hexdigest()[:KEY_LENGTH]
+    description = json.dumps([part.model.settings.model_dump(mode="json"), shapes, code, torch.__version__, machine])
+    return hashlib.sha256(description.encode()).hexdigest()[:KEY_LENGTH]
 
 
 def _modules_of(package: ModuleType) -> list[Path]:

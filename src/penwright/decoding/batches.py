@@ -200,10 +200,10 @@ class TargetBatch:
         each source; the model does not see these tokens.
         """
         self._start, self._engine = (start_id, *target_prefix), engine or DecodeEngine(model)
-        read = right_padded(sources, model.source_embedding.tokens.weight.device, SHORTEST)
-        for row, here in zip(read.padding, hidden, strict=False):
-            row[here.start : here.stop] = False
-        self._encoded = self._engine.encode(*read)
+        batch = right_padded(sources, model.source_embedding.tokens.weight.device, SHORTEST)
+        for row, tokens in zip(batch.padding, hidden, strict=False):
+            row[tokens.start : tokens.stop] = False
+        self._encoded = self._engine.encode(*batch)
         self._n_beams = 1
         length = len(target_prefix) + max_new_tokens
         self._cache = model.new_cache(len(sources), min(model.settings.context_length, length))

@@ -54,16 +54,16 @@ class Prefixes:
     """A cache of recently read or generated texts with their keys and values; it holds at most `max_bytes`."""
 
     max_bytes: int = 128 * 2**20
-    kept: list[Prefix] = field(default_factory=list)  # the most recent text comes last
+    entries: list[Prefix] = field(default_factory=list)  # the most recent text comes last
 
     def keep(self, tokens: Tokens, layers: Sequence[KeysValues]) -> None:
         """Cache a copy of this text, and drop cached texts that are prefixes of it."""
-        if len(tokens) < MIN_PREFIX or any(n_common(each.tokens, tokens) == len(tokens) for each in self.kept):
+        if len(tokens) < MIN_PREFIX or any(n_common(each.tokens, tokens) == len(tokens) for each in self.entries):
             return
-        self.kept = [each for each in self.kept if n_common(each.tokens, tokens) < len(each.tokens)]
-        self.kept.append(Prefix(tokens, [KeysValues(*(x.clone() for x in layer)) for layer in layers]))
-        while sum(each.n_bytes for each in self.kept) > self.max_bytes:
-            del self.kept[0]
+        self.entries = [each for each in self.entries if n_common(each.tokens, tokens) < len(each.tokens)]
+        self.entries.append(Prefix(tokens, [KeysValues(*(x.clone() for x in layer)) for layer in layers]))
+        while sum(each.n_bytes for each in self.entries) > self.max_bytes:
+            del self.entries[0]
 
 
 def n_common(one: Tokens, other: Tokens) -> int:
@@ -170,7 +170,7 @@ class ContinuousBatch:
     def _known(self) -> "list[tuple[Tokens, Known]]":
         """Return the texts whose keys and values can be reused: those of running rows and those in the cache."""
         running = [(self._batch.seen(row), partial(self._batch.known, row)) for row in range(len(self._rows))]
-        return running + [(prefix.tokens, prefix.cut) for prefix in self._prefixes.kept]
+        return running + [(prefix.tokens, prefix.cut) for prefix in self._prefixes.entries]
 
     def _write(self, logits: Logits) -> list[tuple[Request, TokenUpdate]]:
         """Choose the next token of each row and append it to the row."""

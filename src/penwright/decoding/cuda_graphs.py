@@ -74,9 +74,9 @@ class StepGraphs:
                 return logits
             return self._capture(key, inputs)
         self._graphs[key] = graph
-        for here, new in zip(graph.moving, _changing_inputs(inputs), strict=True):
-            if here is not None and new is not None:
-                here.copy_(new)
+        for old, new in zip(graph.moving, _changing_inputs(inputs), strict=True):
+            if old is not None and new is not None:
+                old.copy_(new)
         graph.replay()
         return graph.logits.clone()
 

@@ -117,8 +117,8 @@ class TopKStep(ModelPart):
 
         `allowed` holds bit masks of the vocabulary, and `situations` selects the mask of each row by its UTF-8 state.
         """
-        found: tuple[Tensor, Tensor, Tensor] = torch.ops.penwright.masked_topk(logits, allowed, situations, MAX_K)
-        return found
+        topk: tuple[Tensor, Tensor, Tensor] = torch.ops.penwright.masked_topk(logits, allowed, situations, MAX_K)
+        return topk
 
 
 def as_layers(tensors: list[Tensor]) -> tuple[KeysValues, ...]:
@@ -135,8 +135,8 @@ class Example(NamedTuple):
     def drawn(self) -> tuple[Input, ...]:
         """Fill all floating-point inputs except vectors with random numbers; return all inputs."""
         generator = torch.Generator().manual_seed(0)
-        for each in self.inputs:
-            for tensor in [each] if isinstance(each, Tensor) else each or []:
+        for value in self.inputs:
+            for tensor in [value] if isinstance(value, Tensor) else value or []:
                 if tensor.is_floating_point() and tensor.dim() > 1:  # vectors, such as temperatures, keep their values
                     tensor.normal_(generator=generator)
         return self.inputs

@@ -174,13 +174,13 @@ def with_vocabulary(weights: Mapping[str, Tensor], pieces: Sequence[Sequence[int
     tables |= {"output.weight", "output.bias"} if task != "classify" else set()
     first = torch.tensor([old[0] for old in pieces])
     several = [number for number, old in enumerate(pieces) if len(old) > 1]
-    found = dict(weights)
+    adapted = dict(weights)
     for name in tables & weights.keys():
         table = weights[name][first]
         for number in several:
             table[number] = weights[name][list(pieces[number])].float().mean(0)
-        found[name] = table
-    return found
+        adapted[name] = table
+    return adapted
 
 
 @torch.no_grad()

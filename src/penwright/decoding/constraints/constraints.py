@@ -179,10 +179,10 @@ class CompletionConstraint:
 
     def follow(self, state: int, tail: bytes, token: int) -> tuple[int, bytes]:
         """Return the state after a token, and the bytes of an incomplete character at the end of the token."""
-        text, rest = _decode(tail + self.bytes[token])
+        text, incomplete = _decode(tail + self.bytes[token])
         for of_class in self.automaton.classes.of(text or ""):
             state = int(self.automaton.table[state, of_class])
-        return state, rest
+        return state, incomplete
 
     def _reach(self, state: int, tail: bytes) -> Float32[np.ndarray, " vocab_size"]:
         """Return, for each next token, how many further tokens suffice to complete the text; inf if forbidden."""
@@ -192,8 +192,8 @@ class CompletionConstraint:
             states[:n_longer] = self.automaton.table[states[:n_longer], texts.classes[:n_longer, position]]
         costs = np.full(self.vocab_size, inf, dtype=np.float32)
         for number in np.unique(texts.tails).tolist():
-            here = texts.tails == number
-            costs[texts.tokens[here]] = self._distances_after_tail(self._tails[number])[states[here]]
+            rows = texts.tails == number
+            costs[texts.tokens[rows]] = self._distances_after_tail(self._tails[number])[states[rows]]
         if self.automaton.accepts[state] and not tail:
             costs[self.end_id] = 0
         return costs
@@ -210,16 +210,16 @@ class CompletionConstraint:
         texts = []
         for token, token_bytes in enumerate(self.bytes):
             if token_bytes and (not tail or 0x80 <= token_bytes[0] < 0xC0):
-                text, rest = _decode(tail + token_bytes)
+                text, incomplete = _decode(tail + token_bytes)
                 if text is not None:
-                    texts.append((len(text), token, text, rest))
+                    texts.append((len(text), token, text, incomplete))
         texts.sort(key=lambda each: -each[0])
         lengths = np.array([length for length, *_ in texts], dtype=np.int64)
         classes = np.zeros((len(texts), int(lengths.max(initial=0))), dtype=np.int64)
         every = self.automaton.classes.of("".join(text for _, _, text, _ in texts))
         classes[np.arange(classes.shape[1]) < lengths[:, None]] = every
         n_longer = [int((lengths > position).sum()) for position in range(classes.shape[1])]
-        tails = [self._tail_number(rest) for *_, rest in texts]
+        tails = [self._tail_number(incomplete) for *_, incomplete in texts]
         tokens = np.array([token for _, token, *_ in texts], dtype=np.int64)
         return TokenText(tokens, classes, n_longer, np.array(tails, dtype=np.int64))
 
@@ -272,14 +272,14 @@ def _decode(token_bytes: bytes) -> tuple[str | None, bytes]:
     """Return the complete characters (None for invalid UTF-8), and the bytes of an incomplete character at the end."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        text, rest = decoder.decode(token_bytes), decoder.getstate()[0]
+        text, incomplete = decoder.decode(token_bytes), decoder.getstate()[0]
     except UnicodeDecodeError:
         return None, b""
-    if rest:
-        first, last, _ = _completions(rest)
+    if incomplete:
+        first, last, _ = _completions(incomplete)
         if first > last:  # these bytes are invalid, but Python's decoder notices this only at the next byte
             return None, b""
-    return text, rest
+    return text, incomplete
 
 
 def _completions(tail: bytes) -> tuple[int, int, int]:

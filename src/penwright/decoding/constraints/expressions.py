@@ -52,8 +52,8 @@ class Expressions:
 
     def one_of(self, spans: Iterable[Span]) -> Expression:
         """Return an expression that matches one character from these ranges of code points."""
-        found = tuple(sorted(set(spans)))
-        return self._make("one", found, nullable=False) if found else self.nothing
+        ranges = tuple(sorted(set(spans)))
+        return self._make("one", ranges, nullable=False) if ranges else self.nothing
 
     def then(self, *parts: Expression) -> Expression:
         """Return the concatenation of `parts`: an expression that matches them one after another."""
