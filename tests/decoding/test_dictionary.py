@@ -13,7 +13,7 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import Run
 from penwright.tasks.translation import FEW_ENTRIES, hinted_source, open_corpus, read_entries
 from penwright.translation.constraints.glossary import Entry, Glossary, with_hints
-from penwright.translation.constraints.requirements import Constraints, constraints_of, places_of
+from penwright.translation.constraints.requirements import Constraints, constraints_of, find_spans
 from penwright.translation.results import Segment, source_tokens
 from penwright.workflows.resume import resume
 
@@ -99,9 +99,9 @@ def test_hints_follow_their_terms() -> None:
 def test_inflected_form_satisfies_a_hint() -> None:
     for hints, place in ((True, (8, 14)), (False, None)):
         required = constraints_of("two wheels", Constraints(Glossary((Entry("wheels", ("Hund",)),)), hints=hints))
-        assert places_of("Es sind Hunden.", required) == [place]
+        assert find_spans("Es sind Hunden.", required) == [place]
     required = constraints_of("dogs", Constraints(Glossary((Entry("dogs", ("Hund",)),)), hints=True))
-    assert places_of("Ein Hundekuchen", required) == [None]
+    assert find_spans("Ein Hundekuchen", required) == [None]
 
 
 def test_translator_trains_with_a_dictionary_and_uses_hints(pairs: Path, terms: Path, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def cross_attention(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence
 
     The end token of the source is left out.
     """
-    found: dict[int, Maps] = {}
+    results: dict[int, Maps] = {}
     before = (tokenizer.start_id, *tokenizer.target_prefix)
     first_row, first_column = len(before) - 1, tokenizer.n_before_source
     names = [f"blocks.{layer}.cross_attention" for layer in range(model.n_decoder_layers)]
@@ -49,11 +49,11 @@ def cross_attention(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence
             with record_attention(model.decoder) as maps:
                 model(*sources, targets.tokens)
             layers = torch.stack([maps[name][0] for name in names]).float().cpu().numpy()
-            for place, number in enumerate(batch):
+            for row, number in enumerate(batch):
                 source, target = pairs[number]
-                maps_of_pair = layers[:, place, :, first_row:, first_column:]
-                found[number] = maps_of_pair[:, :, : len(target) + 1, : len(source)]
-    return [found[number] for number in range(len(pairs))]
+                maps_of_pair = layers[:, row, :, first_row:, first_column:]
+                results[number] = maps_of_pair[:, :, : len(target) + 1, : len(source)]
+    return [results[number] for number in range(len(pairs))]
 
 
 def coverage(maps: Maps) -> float:
@@ -197,17 +197,17 @@ def lexical_links(pairs: Sequence[tuple[str, str]]) -> list[Links]:
 
 def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
     """Link each target word to its most probable source word, by EM over all pairs."""
-    source_ids, target_ids, place, sizes = _co_occurrences(pairs)
+    source_ids, target_ids, target_words, sizes = _co_occurrences(pairs)
     keys, which = np.unique(source_ids * (target_ids.max(initial=0) + 1) + target_ids, return_inverse=True)
     source_of_key = keys // (target_ids.max(initial=0) + 1)
     table = np.ones(len(keys))
     for iteration in range(ITERATIONS):
         # the first iterations ignore the diagonal prior
-        weights = table[which] * (place.prior if 2 * iteration >= ITERATIONS else 1.0)
-        shares = weights / np.maximum(np.bincount(place.target, weights=weights), 1e-300)[place.target]
+        weights = table[which] * (target_words.prior if 2 * iteration >= ITERATIONS else 1.0)
+        shares = weights / np.maximum(np.bincount(target_words.target, weights=weights), 1e-300)[target_words.target]
         counts = np.bincount(which, weights=shares, minlength=len(keys))
         table = counts / np.maximum(np.bincount(source_of_key, weights=counts), 1e-300)[source_of_key]
-    weights = table[which] * place.prior
+    weights = table[which] * target_words.prior
     links, start = [], 0
     for n_source, n_target in sizes:
         block = weights[start : start + n_source * n_target].reshape(n_target, n_source)
@@ -216,7 +216,7 @@ def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
     return links
 
 
-class _Places(NamedTuple):
+class _TargetWords(NamedTuple):
     """All word pairs within sentence pairs: the index of each target word, and the prior weight of each link."""
 
     target: NDArray[np.int64]
@@ -225,10 +225,10 @@ class _Places(NamedTuple):
 
 def _co_occurrences(
     pairs: Sequence[tuple[str, str]],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], _Places, list[tuple[int, int]]]:
+) -> tuple[NDArray[np.int64], NDArray[np.int64], _TargetWords, list[tuple[int, int]]]:
     """Pair each target word with each source word of the same sentence pair, in the order of target words."""
     known: tuple[dict[str, int], dict[str, int]] = ({}, {})
-    sources, targets, places, priors, sizes = [], [], [], [], []
+    sources, targets, target_numbers, priors, sizes = [], [], [], [], []
     n_targets = 0
     for pair in pairs:
         source, target = (
@@ -237,7 +237,7 @@ def _co_occurrences(
         )
         sources.append(np.tile(source, len(target)))
         targets.append(np.repeat(target, len(source)))
-        places.append(np.repeat(np.arange(n_targets, n_targets + len(target)), len(source)))
+        target_numbers.append(np.repeat(np.arange(n_targets, n_targets + len(target)), len(source)))
         offsets = np.arange(len(source)) / max(1, len(source)) - (np.arange(len(target)) / max(1, len(target)))[:, None]
         priors.append(np.exp(-TENSION * np.abs(offsets)).ravel())
         sizes.append((len(source), len(target)))
@@ -245,7 +245,7 @@ def _co_occurrences(
     return (
         np.concatenate(sources),
         np.concatenate(targets),
-        _Places(np.concatenate(places), np.concatenate(priors)),
+        _TargetWords(np.concatenate(target_numbers), np.concatenate(priors)),
         sizes,
     )
 

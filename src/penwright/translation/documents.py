@@ -57,8 +57,8 @@ def _continues(group: Sequence[str], line: str) -> bool:
     before, text = group[-1].rstrip(), line.strip()
     if not text or not before or _BULLET.match(text):
         return False
-    places = {_indent(group[-1])} | ({_hanging(before)} if len(group) == 1 else set())
-    return _indent(line) in places and display_width(before) >= (FULL if before.endswith(_END) else SHORT)
+    indents = {_indent(group[-1])} | ({_hanging(before)} if len(group) == 1 else set())
+    return _indent(line) in indents and display_width(before) >= (FULL if before.endswith(_END) else SHORT)
 
 
 def _indent(line: str) -> str:
@@ -143,7 +143,7 @@ def _cut(text: str, fits: Callable[[str], bool]) -> list[str]:
 def _border(text: str) -> int:
     """Return the split point nearest to the middle: between clauses if possible, else between words or characters."""
     for pattern in (_CLAUSE, _WORD):
-        places = [match.end() for match in pattern.finditer(text) if match.end() < len(text)]
-        if places:
-            return min(places, key=lambda place: abs(place - len(text) // 2))
+        borders = [match.end() for match in pattern.finditer(text) if match.end() < len(text)]
+        if borders:
+            return min(borders, key=lambda border: abs(border - len(text) // 2))
     return len(text) // 2

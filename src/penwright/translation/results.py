@@ -223,18 +223,18 @@ def assemble(
 def _candidate(
     tokenizer: Tokenizer,
     lines: Sequence[Sequence[TextPart]],
-    found: Mapping[Segment, Sequence[SegmentResult]],
+    results: Mapping[Segment, Sequence[SegmentResult]],
     rank: int,
 ) -> Candidate:
     """Join one translation of each part: the one with this rank, or the last one if the part has fewer."""
-    text, used, results = "", [], []
+    text, used, outcomes = "", [], []
     for number, line in enumerate(lines):
         text += "\n" if number else ""
-        chosen = [found[part.segment][: rank + 1][-1] for part in line]
+        chosen = [results[part.segment][: rank + 1][-1] for part in line]
         sources, gaps = [part.segment.source for part in line], [part.gap for part in line]
         gaps = gaps_between([each.text for each in chosen], gaps, sources)
         for part, each, gap in zip(line, chosen, gaps, strict=True):
-            results += [outcome.moved(part.start, len(text)) for outcome in each.outcomes]
+            outcomes += [outcome.moved(part.start, len(text)) for outcome in each.outcomes]
             text += each.text + gap
             used.append(each.hypothesis)
     return Candidate(
@@ -243,7 +243,7 @@ def _candidate(
         fsum(hypothesis.score for hypothesis in used),
         "length" if any(hypothesis.finish == "length" for hypothesis in used) else "end",
         tuple(piece for hypothesis in used for piece in _pieces(tokenizer, hypothesis)),
-        tuple(results),
+        tuple(outcomes),
     )
 
 

@@ -19,8 +19,8 @@ from penwright.translation.constraints.requirements import (
     Constraint,
     Constraints,
     constraint_results,
-    first_place,
-    places_of,
+    find_span,
+    find_spans,
 )
 from penwright.translation.translator import Translator
 
@@ -210,17 +210,17 @@ def test_required_word_keeps_its_case(translator: Translator) -> None:
 @pytest.mark.parametrize(("text", "found"), [("我看见了宝玉。", True), ("我用Python写", True), ("Pythons", False)])
 def test_required_word_is_whole_in_scripts_without_spaces(text: str, found: bool) -> None:
     required = Constraint(0, 1, ("宝玉", "Python"), False, False)
-    assert (first_place(text, required, set()) is not None) is found
+    assert (find_span(text, required, set()) is not None) is found
 
 
 def test_match_inside_another_term_or_longer_span_does_not_count() -> None:
     york, new_york = Constraint(0, 4, ("York",), False, True), Constraint(9, 17, ("Neu York",), False, True)
-    assert places_of("Neu York und nichts", [york, new_york]) == [None, (0, 8)]
-    assert places_of("York und Neu York", [new_york, york]) == [(9, 17), (0, 4)]
+    assert find_spans("Neu York und nichts", [york, new_york]) == [None, (0, 8)]
+    assert find_spans("York und Neu York", [new_york, york]) == [(9, 17), (0, 4)]
     one, eleven = Constraint(0, 4, ("1 kg",), True, False), Constraint(9, 14, ("11 kg",), True, False)
-    assert places_of("11 kg", [one, eleven]) == [None, (0, 5)]
-    assert places_of("AB-12 und nichts", [Constraint(0, 4, ("AB-1",), True, False)]) == [None]
-    assert places_of(
+    assert find_spans("11 kg", [one, eleven]) == [None, (0, 5)]
+    assert find_spans("AB-12 und nichts", [Constraint(0, 4, ("AB-1",), True, False)]) == [None]
+    assert find_spans(
         "(%s) und <b>fett</b>", [Constraint(0, 2, ("%s",), True, False), Constraint(0, 3, ("<b>",), True, False)]
     ) == [
         (1, 3),

@@ -39,13 +39,13 @@ class Entry(NamedTuple):
     targets: tuple[str, ...]
     case: Case = "any"
 
-    def required_forms(self, found: str) -> tuple[str, ...]:
+    def required_forms(self, matched: str) -> tuple[str, ...]:
         """Return the required forms of the translation. With `follow`, they have the case of the term in the text."""
         if self.case != "follow":
             return self.targets
-        if found.isupper() and len(found) > 1:
+        if matched.isupper() and len(matched) > 1:
             return tuple(target.upper() for target in self.targets)
-        return tuple(map(capitalize, self.targets)) if found[:1].isupper() else self.targets
+        return tuple(map(capitalize, self.targets)) if matched[:1].isupper() else self.targets
 
 
 class TermOccurrence(NamedTuple):
@@ -96,13 +96,13 @@ class Glossary:
         """Return the terms that occur in the text as whole words, in order. If two overlap, the longer one counts."""
         words = list(_WORD.finditer(text))
         folded = [word[0].casefold() for word in words]
-        places = [
+        occurrences = [
             TermOccurrence(words[first].start(), words[first + length - 1].end(), entry)
             for first, word in enumerate(folded)
             for length, entries in self._by_first_word.get(word, {}).items()
             for entry in entries.get(tuple(folded[first : first + length]), ())
         ]
-        matching = [p for p in places if p.entry.case != "exact" or text[p.start : p.end] == p.entry.source]
+        matching = [p for p in occurrences if p.entry.case != "exact" or text[p.start : p.end] == p.entry.source]
         return without_overlaps(matching)
 
     @cached_property
@@ -120,13 +120,15 @@ def capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def without_overlaps(places: Iterable[TermOccurrence]) -> list[TermOccurrence]:
+def without_overlaps(occurrences: Iterable[TermOccurrence]) -> list[TermOccurrence]:
     """Keep the longer of two occurrences that overlap, or the first if both are equally long."""
     kept: list[TermOccurrence] = []
-    for place in sorted(places, key=lambda place: place.start - place.end):
-        at = bisect(kept, place.start, key=lambda other: other.start)
-        if all(place.end <= other.start or other.end <= place.start for other in kept[max(0, at - 1) : at + 1]):
-            kept.insert(at, place)
+    for occurrence in sorted(occurrences, key=lambda occurrence: occurrence.start - occurrence.end):
+        at = bisect(kept, occurrence.start, key=lambda other: other.start)
+        if all(
+            occurrence.end <= other.start or other.end <= occurrence.start for other in kept[max(0, at - 1) : at + 1]
+        ):
+            kept.insert(at, occurrence)
     return kept
 
 
@@ -140,18 +142,20 @@ def _lines(content: bytes, name: str) -> Iterator[tuple[int, str]]:
             yield number, text
 
 
-def _entry(line: str, place: str) -> Entry:
+def _entry(line: str, location: str) -> Entry:
     columns = [column.strip() for column in line.split("\t")]
     if len(columns) == 1:
-        raise PenwrightError(f'{place} has no tab between the term and its translation; add one: "{line.strip()[:60]}"')
+        raise PenwrightError(
+            f'{location} has no tab between the term and its translation; add one: "{line.strip()[:60]}"'
+        )
     source, targets = columns[0], tuple(form.strip() for form in columns[1].split("|"))
     if not _WORD.search(source) or not all(targets):
         side = "term" if not _WORD.search(source) else "translation"
-        raise PenwrightError(f'{place} has an empty {side}: "{line.strip()[:60]}"')
+        raise PenwrightError(f'{location} has an empty {side}: "{line.strip()[:60]}"')
     cases: dict[str, Case] = {"": "any", **{case: case for case in get_args(Case)}}
     case = cases.get(" ".join(columns[2:]).strip())
     if case is None:
-        raise PenwrightError(f"{place}: the third column must be a case rule, one of {', '.join(get_args(Case))}")
+        raise PenwrightError(f"{location}: the third column must be a case rule, one of {', '.join(get_args(Case))}")
     return Entry(source, targets, case)
 
 

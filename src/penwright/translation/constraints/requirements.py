@@ -85,12 +85,12 @@ class ConstraintResult(NamedTuple):
 
     def moved(self, in_source: int, in_target: int) -> "ConstraintResult":
         """Return the result with its offsets shifted by `in_source` and `in_target` characters."""
-        there = in_target if self.target_start >= 0 else 0
+        offset = in_target if self.target_start >= 0 else 0
         return self._replace(
             start=self.start + in_source,
             end=self.end + in_source,
-            target_start=self.target_start + there,
-            target_end=self.target_end + there,
+            target_start=self.target_start + offset,
+            target_end=self.target_end + offset,
         )
 
     def warnings(self) -> list[str]:
@@ -129,15 +129,15 @@ class AutomatonBuilder:
 
         The expected number of target tokens before a protected span is the number of source tokens before it.
         """
-        terms, places = [], {constraint.forms: word.first for constraint, word in draft.spots}
+        terms, positions = [], {constraint.forms: word.first for constraint, word in draft.spots}
         for constraint, count in grouped(constraints):
-            place = (
+            position = (
                 tokens_before(self._tokenizer, source, constraint.start)
                 if constraint.protected
-                else places.get(constraint.forms)
+                else positions.get(constraint.forms)
             )
-            place = place if count == 1 else None
-            terms.append(self._term(constraint, count, inf if constraint.protected else bias, place))
+            position = position if count == 1 else None
+            terms.append(self._term(constraint, count, inf if constraint.protected else bias, position))
         terms += [self._term(Constraint(0, 0, (word,), False, True), 0, inf, None) for word in draft.unwanted]
         known = [term for term in terms if term.forms]
         return ConstraintAutomaton(known, self._borders) if known else None
@@ -154,7 +154,7 @@ class AutomatonBuilder:
         whole = prefix[-1].isspace()
         return replace(guide or self.nothing(), prefix=tokens, whole_prefix=whole)
 
-    def _term(self, constraint: Constraint, count: int, bias: float, place: int | None) -> RequiredTerm:
+    def _term(self, constraint: Constraint, count: int, bias: float, position: int | None) -> RequiredTerm:
         """Convert a constraint to a term, leaving out forms with characters unknown to the tokenizer."""
         capitalized = tuple(map(capitalize, constraint.forms)) if constraint.follows_case else constraint.forms
         spaced = self._tokens(f" {form}" for form in constraint.forms)
@@ -164,7 +164,7 @@ class AutomatonBuilder:
             self._tokens(capitalized),
             count,
             bias,
-            place,
+            position,
             verbatim=constraint.protected,
         )
 
@@ -173,9 +173,9 @@ class AutomatonBuilder:
         return tuple(tokens for tokens in encoded if self._tokenizer.unknown_id not in tokens)
 
 
-def tokens_before(tokenizer: Tokenizer, text: str, place: int) -> int:
+def tokens_before(tokenizer: Tokenizer, text: str, offset: int) -> int:
     """Return the number of source tokens before a character offset of the text."""
-    return tokenizer.n_before_source + len(tokenizer.encode(text[:place].rstrip()))
+    return tokenizer.n_before_source + len(tokenizer.encode(text[:offset].rstrip()))
 
 
 def grouped(constraints: Iterable[Constraint]) -> list[tuple[Constraint, int]]:
@@ -192,17 +192,17 @@ def constraint_results(
     """Return the translation, with missing protected spans inserted, and the result of each constraint."""
     decoded = tokenizer.decode(hypothesis.tokens)
     text = decoded.lstrip(" ") if constraints else decoded  # strip the space with which a required term may begin
-    places, n_cut = places_of(text, constraints), len(decoded) - len(text)
+    spans, n_cut = find_spans(text, constraints), len(decoded) - len(text)
     results = []
-    for constraint, place in zip(constraints, places, strict=True):
-        span = (source[constraint.start : constraint.end], constraint.start, constraint.end, constraint.protected)
-        if place is None:
-            results.append(ConstraintResult(*span, "missed"))
+    for constraint, span in zip(constraints, spans, strict=True):
+        in_source = (source[constraint.start : constraint.end], constraint.start, constraint.end, constraint.protected)
+        if span is None:
+            results.append(ConstraintResult(*in_source, "missed"))
             continue
         forced = constraint.forms in draft.missed or (
-            constraint.protected and _is_unlikely(hypothesis, tokenizer, (place[0] + n_cut, place[1] + n_cut))
+            constraint.protected and _is_unlikely(hypothesis, tokenizer, (span[0] + n_cut, span[1] + n_cut))
         )
-        results.append(ConstraintResult(*span, "forced" if forced else "found", text[slice(*place)], *place))
+        results.append(ConstraintResult(*in_source, "forced" if forced else "found", text[slice(*span)], *span))
     return _with_insertions(source, text, constraints, results)
 
 
@@ -211,34 +211,34 @@ def _separator(letter: str, space: str) -> str:
     return space if letter and not CHINESE_OR_JAPANESE.match(letter) else ""
 
 
-def _is_unlikely(hypothesis: Hypothesis, tokenizer: Tokenizer, place: tuple[int, int]) -> bool:
+def _is_unlikely(hypothesis: Hypothesis, tokenizer: Tokenizer, span: tuple[int, int]) -> bool:
     """Return whether the text in this range is too unlikely for the model to have generated it freely."""
     ends = [len(tokenizer.decode(hypothesis.tokens[:n])) for n in range(len(hypothesis.tokens) + 1)]
-    inside = [n for n, (start, end) in enumerate(pairwise(ends)) if place[0] < end and start < place[1]]
+    inside = [n for n, (start, end) in enumerate(pairwise(ends)) if span[0] < end and start < span[1]]
     return fsum(hypothesis.log_probs[n] for n in inside) < UNLIKELY
 
 
-def places_of(text: str, constraints: Sequence[Constraint]) -> list[Range | None]:
+def find_spans(text: str, constraints: Sequence[Constraint]) -> list[Range | None]:
     """Return the range of each constraint's words in a translation, without overlaps; None for missing words.
 
     Longer words are located first, since they may contain shorter ones.
     """
-    places: dict[int, Range | None] = {}
+    spans: dict[int, Range | None] = {}
     taken: list[Range] = []
     for number in sorted(range(len(constraints)), key=lambda n: -max(map(len, constraints[n].forms), default=0)):
-        place = places[number] = first_place(text, constraints[number], taken)
-        taken += [place] if place else []
-    return [places[number] for number in range(len(constraints))]
+        span = spans[number] = find_span(text, constraints[number], taken)
+        taken += [span] if span else []
+    return [spans[number] for number in range(len(constraints))]
 
 
-def first_place(text: str, constraint: Constraint, taken: Collection[Range]) -> Range | None:
+def find_span(text: str, constraint: Constraint, taken: Collection[Range]) -> Range | None:
     """Return the range of the first whole-word occurrence of the required words that overlaps no taken range."""
     forms = {*constraint.forms, *(map(capitalize, constraint.forms) if constraint.follows_case else ())}
     pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
-    places = [match.span() for match in re.finditer(pattern, text)] if pattern else []
-    places += [match.span() for form in forms if constraint.inflects for match in re.finditer(inflected(form), text)]
-    whole = [place for place in places if _is_whole(text, *place, spans=constraint.protected)]
-    return next((place for place in whole if all(place[1] <= begin or end <= place[0] for begin, end in taken)), None)
+    spans = [match.span() for match in re.finditer(pattern, text)] if pattern else []
+    spans += [match.span() for form in forms if constraint.inflects for match in re.finditer(inflected(form), text)]
+    whole = [span for span in spans if _is_whole(text, *span, spans=constraint.protected)]
+    return next((span for span in whole if all(span[1] <= begin or end <= span[0] for begin, end in taken)), None)
 
 
 def _is_whole(text: str, start: int, end: int, *, spans: bool) -> bool:
@@ -262,7 +262,7 @@ def _with_insertions(
         borders = [0, *(match.start() for match in re.finditer(r"\s|(?<=[、，：；])", text)), len(text)]
         occupied = [(r.target_start, r.target_end) for r in results if r.target_start >= 0]
         free = [b for b in borders if all(not start < b < end for start, end in occupied)]
-        border = min(free, key=lambda place: abs(place - ideal))
+        border = min(free, key=lambda b: abs(b - ideal))
         added = _separator(text[:border][-1:], " ") + words + ("" if border else _separator(text[:1].strip(), " "))
         text = text[:border] + added + text[border:]
         results = [r if r.target_start < border else r.moved(0, len(added)) for r in results]

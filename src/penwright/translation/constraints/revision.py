@@ -108,10 +108,10 @@ class Revision:
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, engine: DecodeEngine | None = None):
         self._model, self._tokenizer, self._scorer = model, tokenizer, Scorer(model, tokenizer, engine)
 
-    def drafts(self, segments: Sequence[Segment], found: Sequence[SegmentResult]) -> list[DraftReport]:
+    def drafts(self, segments: Sequence[Segment], results: Sequence[SegmentResult]) -> list[DraftReport]:
         """Return a report on each draft: the glossary words that it lacks, and the words that it has instead."""
-        targets = [each.hypothesis.tokens for each in found]
-        missed = [each.missed for each in found]
+        targets = [each.hypothesis.tokens for each in results]
+        missed = [each.missed for each in results]
         pairs = [
             HiddenSource(
                 self._tokenizer.source(self._tokenizer.encode(segment.source)),
@@ -121,11 +121,11 @@ class Revision:
             for segment, target, constraints in zip(segments, targets, missed, strict=True)
             for constraint in constraints
         ]
-        seen = [each.hypothesis.log_probs[: len(each.hypothesis.tokens)] for each in found for _ in each.missed]
+        seen = [each.hypothesis.log_probs[: len(each.hypothesis.tokens)] for each in results for _ in each.missed]
         words = iter(replaced_words(self._scorer, pairs, seen))
         return [
             _draft({constraint: next(words) for constraint in constraints}, words_of(target, self._tokenizer), each)
-            for target, constraints, each in zip(targets, missed, found, strict=True)
+            for target, constraints, each in zip(targets, missed, results, strict=True)
         ]
 
     def swapped(

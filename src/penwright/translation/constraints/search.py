@@ -226,8 +226,8 @@ def _in_batch(batch: Sequence[int], watch: Watch | None) -> Watch | None:
     if watch is None:
         return None
 
-    def _notify(place: int, extension: Extension) -> None:
-        watch(batch[place], extension)
+    def _notify(index: int, extension: Extension) -> None:
+        watch(batch[index], extension)
 
     return _notify
 
