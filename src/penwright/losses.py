@@ -31,9 +31,9 @@ class _SoftTargets(NamedTuple):
     smoothing: float
     teachers: "_TeacherOutputs | None"
 
-    def soft(self, here: slice, dtype: torch.dtype) -> tuple[Tensor, float] | tuple[()]:
+    def soft(self, rows: slice, dtype: torch.dtype) -> tuple[Tensor, float] | tuple[()]:
         """Return the teachers' probabilities for a slice of the targets, and their weight; () without teachers."""
-        return (self.teachers.probabilities(here, dtype), self.teachers.weight) if self.teachers else ()
+        return (self.teachers.probabilities(rows, dtype), self.teachers.weight) if self.teachers else ()
 
 
 class _TeacherOutputs(NamedTuple):
@@ -42,10 +42,10 @@ class _TeacherOutputs(NamedTuple):
     hidden: Sequence[tuple[Tensor, nn.Linear]]
     weight: float
 
-    def probabilities(self, here: slice, dtype: torch.dtype) -> Tensor:
+    def probabilities(self, rows: slice, dtype: torch.dtype) -> Tensor:
         """Return the mean probabilities of the teachers for a slice of the targets: [targets, vocab_size]."""
         logits = [
-            F.linear(h[here].to(dtype), o.weight.to(dtype)).float() + (0 if o.bias is None else o.bias)
+            F.linear(h[rows].to(dtype), o.weight.to(dtype)).float() + (0 if o.bias is None else o.bias)
             for h, o in self.hidden
         ]
         return torch.stack([each.softmax(-1) for each in logits]).mean(0)
@@ -187,14 +187,14 @@ class _VocabularyLoss(torch.autograd.Function):
             d_weight = torch.zeros_like(weight) if with_gradient and weight.requires_grad else None
             d_bias = torch.zeros_like(bias) if with_gradient and bias is not None and bias.requires_grad else None
             for begin in range(0, len(hidden), chunk):
-                here = slice(begin, begin + chunk)
-                real = (targets[here] != IGNORED).to(dtype)[:, None]
-                states = hidden[here].to(dtype) * real
-                soft = aims.soft(here, dtype)
-                losses, gradient = _cross_entropy(states @ matrix.T, bias, targets[here], aims.smoothing, *soft)
+                rows = slice(begin, begin + chunk)
+                real = (targets[rows] != IGNORED).to(dtype)[:, None]
+                states = hidden[rows].to(dtype) * real
+                soft = aims.soft(rows, dtype)
+                losses, gradient = _cross_entropy(states @ matrix.T, bias, targets[rows], aims.smoothing, *soft)
                 loss += losses @ real[:, 0].to(losses.dtype)
                 if d_hidden is not None:
-                    d_hidden[here] = (gradient @ matrix) * real
+                    d_hidden[rows] = (gradient @ matrix) * real
                     if d_weight is not None:
                         d_weight += gradient.T @ states
                     if d_bias is not None:

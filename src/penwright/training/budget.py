@@ -100,10 +100,10 @@ class Clock:
         machine does not end a cooldown at once.
         """
         left = total - step
-        wanted = self.settle(step, elapsed, reserved)
-        if wanted is None or left < MEASURED_STEPS or step < since + (total - since) / 8:
+        target = self.settle(step, elapsed, reserved)
+        if target is None or left < MEASURED_STEPS or step < since + (total - since) / 8:
             return None
-        new = min(max(wanted - step, left // 2), 2 * left)
+        new = min(max(target - step, left // 2), 2 * left)
         return step + new if abs(new - left) > MIN_CHANGE * left else None
 
 

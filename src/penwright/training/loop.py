@@ -67,7 +67,7 @@ class Session:
         """
         try:
             with stop_requests() as received:
-                self.trainer.asks_to_stop = lambda: bool(received) or (self.is_main and self.run.is_stop_requested)
+                self.trainer.should_stop = lambda: bool(received) or (self.is_main and self.run.is_stop_requested)
                 for report in self.trainer.steps():
                     notify(self.observers, "stepped", self.trainer, report)
                     self._keep_early()
@@ -99,7 +99,7 @@ class Session:
 
     def _is_asked_to_stop(self) -> bool:
         """Return whether to stop after this step. If there are several ranks, they decided together during the step."""
-        return self.trainer.stops if self.trainer.ranks.size > 1 else self.trainer.asks_to_stop()
+        return self.trainer.stops if self.trainer.ranks.size > 1 else self.trainer.should_stop()
 
     def _evaluation_is_due(self) -> bool:
         state, settings = self.trainer.state, self.trainer.settings

@@ -74,8 +74,8 @@ class MuonOptimizer(torch.optim.Optimizer):
         buffers = locals_of([self.state[parameter]["momentum_buffer"] for parameter in parameters])
         gradients = locals_of([parameter.grad for parameter in parameters if parameter.grad is not None])
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
-        ahead = torch._foreach_lerp(gradients, buffers, momentum)  # Nesterov momentum: look one step ahead
-        updates = self.ranks.map_matrices(partial(orthogonalize, precision=self.precision), ahead, n_rows)
+        lookahead = torch._foreach_lerp(gradients, buffers, momentum)  # Nesterov momentum: look one step ahead
+        updates = self.ranks.map_matrices(partial(orthogonalize, precision=self.precision), lookahead, n_rows)
         weights = locals_of(parameters)
         torch._foreach_mul_(weights, 1 - lr * weight_decay)
         torch._foreach_add_(weights, updates, alpha=-lr * max(1.0, n_rows / n_columns) ** 0.5)
@@ -93,9 +93,9 @@ class Optimizers:
         """Set up the optimizers. Muon multiplies matrices in `precision`, with the work divided among `ranks`."""
         parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         inner = _matrices_of_blocks(model) if settings.type == "muon" else {}
-        rest = {name: parameter for name, parameter in parameters.items() if name not in inner}
+        others = {name: parameter for name, parameter in parameters.items() if name not in inner}
         adamw = settings.adamw if settings.type == "muon" else settings
-        self.parts: list[tuple[torch.optim.Optimizer, Named]] = [(_adamw(model, rest, adamw), rest)]
+        self.parts: list[tuple[torch.optim.Optimizer, Named]] = [(_adamw(model, others, adamw), others)]
         if isinstance(settings, Muon):
             muon = MuonOptimizer(
                 inner.values(),

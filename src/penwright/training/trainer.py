@@ -85,14 +85,14 @@ class Trainer:
         self.model, self.batches, self.machine = model.to(machine.device), batches, machine
         self.ranks, self.seed = machine.ranks, recipe.seed
         self.settings = recipe.training
-        self.asks_to_stop: Callable[[], bool] = lambda: False  # whether this process was asked to stop
+        self.should_stop: Callable[[], bool] = lambda: False  # whether this process was asked to stop
         self.began = 0.0  # time of the monotonic clock when training began, in seconds
         self.stops, self.seconds = False, 0.0  # set at each step: whether to stop, and the seconds elapsed on rank 0
         self.saver: ShardedSaver | None = None  # writes checkpoints of sharded weights if ranks share a disk
-        self.whole: Model | None = None  # under FSDP2, an unsharded model for evaluation
+        self.unsharded: Model | None = None  # under FSDP2, an unsharded model for evaluation
         kind: Parallelism = "fsdp" if self.settings.parallelism == "fsdp" else "ddp"
         if self.ranks.size > 1 and kind == "fsdp":
-            self.model, self.whole = deepcopy(model), model.cpu()
+            self.model, self.unsharded = deepcopy(model), model.cpu()
         if recipe.lora and recipe.tokenizer.is_pretrained and self._mixed:  # saves time and memory in each step
             narrow(self.model)
         weight = recipe.distillation.weight if recipe.distillation else 0.0
@@ -107,7 +107,7 @@ class Trainer:
         loss = LossModule(self.model, self.settings.label_smoothing, taught)
         self.loss = parallelize(loss, kind, self.ranks, machine.device, machine.precision)
         self.optimizers = Optimizers(self.model, recipe.optimizer, machine.precision, machine.ranks)
-        averages = self.settings.ema_decay and (self.ranks.is_main or self.whole)
+        averages = self.settings.ema_decay and (self.ranks.is_main or self.unsharded)
         self.average = WeightAverage(self.model, self.settings.ema_decay) if averages else None
         self.budget = Budget(self.settings, recipe.schedule, batches, self.ranks.size)
 
@@ -125,7 +125,7 @@ class Trainer:
             except RuntimeError as error:
                 if not is_lost_connection(error):
                     raise
-                self.ranks.end_after_loss(error, is_quiet=self.asks_to_stop())
+                self.ranks.end_after_loss(error, is_quiet=self.should_stop())
             self.state.seconds = self.seconds if self.ranks.size > 1 else monotonic() - self.began
             self.budget.settle()
             yield report
@@ -157,7 +157,7 @@ class Trainer:
                 losses.append(loss.detach())
                 if is_last:
                     total = torch.stack(losses).sum()
-                    facts = self.ranks.agree(total, self.asks_to_stop(), monotonic() - self.began)
+                    facts = self.ranks.agree(total, self.should_stop(), monotonic() - self.began)
                 (loss * self.ranks.size).backward()  # ranks average gradients, but their sum is needed
         norm = full(clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm or inf))
         # Fetch all numbers at once, to synchronize with a GPU only once.
@@ -201,13 +201,13 @@ class Trainer:
     @contextmanager
     def evaluation(self) -> Iterator[None]:
         """Load the weights for inference into the model inside the `with` block. All ranks must call this."""
-        if self.whole is not None:
+        if self.unsharded is not None:
             weights = self.weights()
             if self.ranks.is_main:
-                load_weights(self.whole, weights, "this model")
-                self.whole.to(self.machine.device)
+                load_weights(self.unsharded, weights, "this model")
+                self.unsharded.to(self.machine.device)
             yield
-            self.whole.cpu()
+            self.unsharded.cpu()
         elif self.average is not None:
             with self.average.applied(), widened(self.model):
                 yield
@@ -240,17 +240,17 @@ class Trainer:
 
         Rank 0 passes the checkpoint, and broadcasts its content to the other ranks.
         """
-        place = checkpoint.folder if checkpoint else "the checkpoint of rank 0"
+        source = checkpoint.folder if checkpoint else "the checkpoint of rank 0"
         if checkpoint:
             record, tensors, weights = checkpoint.state(), checkpoint.training(), checkpoint.weights()
             try:
                 self.budget.load(record)
             except ValidationError as error:
-                raise DamagedCheckpoint(f"{place} cannot be resumed: {first_problem(error)}") from None
+                raise DamagedCheckpoint(f"{source} cannot be resumed: {first_problem(error)}") from None
         weights = self.ranks.broadcast(weights if checkpoint else None)
         tensors = self.ranks.broadcast(tensors if checkpoint else None)
         raw = _tensors_under("raw/", tensors)
-        load_weights(self.model, raw or weights, str(place), like)
+        load_weights(self.model, raw or weights, str(source), like)
         try:
             if self.average is not None:
                 self.average.load(weights)
@@ -259,7 +259,7 @@ class Trainer:
             if self.machine.device.type == "cuda" and "random/cuda" in tensors:
                 torch.cuda.set_rng_state(tensors["random/cuda"], self.machine.device)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise DamagedCheckpoint(f"{place} has no valid training state: {error}") from None
+            raise DamagedCheckpoint(f"{source} has no valid training state: {error}") from None
 
 
 def _tensors_under(prefix: str, tensors: dict[str, Tensor]) -> Tensors:

@@ -90,9 +90,9 @@ def _processor_ticks() -> tuple[int, int]:
     return sum(sum(each[3:5]) for each in times), sum(map(sum, times))
 
 
-def _device(wanted: str) -> tuple[torch.device, str]:
-    if wanted != "auto":
-        return usable_device(wanted, "[training] device"), f"{wanted}, as requested"
+def _device(requested: str) -> tuple[torch.device, str]:
+    if requested != "auto":
+        return usable_device(requested, "[training] device"), f"{requested}, as requested"
     if torch.cuda.is_available():
         n_gpus = torch.cuda.device_count()
         alone = n_gpus > 1 and joined().size == 1
@@ -115,9 +115,9 @@ def _require_one_each(device: torch.device) -> None:
         )
 
 
-def _precision(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
-    if wanted != "auto":
-        return getattr(torch, wanted), f"{wanted}, as requested"
+def _precision(requested: str, device: torch.device) -> tuple[torch.dtype, str]:
+    if requested != "auto":
+        return getattr(torch, requested), f"{requested}, as requested"
     if device.type == "cuda":
         supported = torch.cuda.is_bf16_supported(including_emulation=False)
         return (

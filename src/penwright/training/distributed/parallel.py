@@ -107,12 +107,12 @@ def gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Only rank 0 keeps the tensors that it gathers.
     """
-    whole = {}
+    full_tensors = {}
     for name, tensor in tensors.items():
         each = tensor.full_tensor().cpu() if is_sharded(tensor) else tensor
         if each is tensor or dist.get_rank() == 0:
-            whole[name] = each
-    return whole
+            full_tensors[name] = each
+    return full_tensors
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -141,10 +141,10 @@ class ShardedSaver:
     ranks report through the store of torchrun, since a collective could interfere with those of training.
     """
 
-    def __init__(self, ranks: Ranks, place: Path, suffix: str) -> None:
-        """Set up saving to the folder `place`. The names of temporary folders end in `suffix`."""
+    def __init__(self, ranks: Ranks, folder: Path, suffix: str) -> None:
+        """Set up saving to `folder`. The names of temporary folders end in `suffix`."""
         assert ranks.store is not None
-        self.ranks, self.place, self.suffix = ranks, place, suffix
+        self.ranks, self.folder, self.suffix = ranks, folder, suffix
         self._store: Store = ranks.store
         self._thread, self._ended = ThreadPoolExecutor(1, "save"), Event()
         self._pending: Future[None] | None = None
@@ -159,7 +159,9 @@ class ShardedSaver:
         self.wait()
         own = own_part(tensors, self.ranks)
         self._n_saved += 1
-        self._pending = self._thread.submit(self._save, self._n_saved, self.place / (name + self.suffix), own, complete)
+        self._pending = self._thread.submit(
+            self._save, self._n_saved, self.folder / (name + self.suffix), own, complete
+        )
 
     def wait(self) -> None:
         """Wait for the checkpoint that is being saved. On rank 0, raise PenwrightError if it could not be saved."""

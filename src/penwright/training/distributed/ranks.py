@@ -67,7 +67,7 @@ class Ranks:
             return batch.every(self.size, self.rank), 1.0
         return batch.every(batch.n_rows, self.rank % batch.n_rows), 0.0
 
-    def agree(self, loss: Tensor, asks_to_stop: bool, seconds: float) -> Callable[[], Tensor]:
+    def agree(self, loss: Tensor, should_stop: bool, seconds: float) -> Callable[[], Tensor]:
         """Start an all-reduce of three numbers about a step. Return a function that waits for the result.
 
         The result holds the sum of all losses, the number of ranks that were asked to stop, and the elapsed seconds on
@@ -75,7 +75,7 @@ class Ranks:
         """
         if self.size == 1:
             return lambda: torch.stack([loss, torch.zeros_like(loss), torch.zeros_like(loss)])
-        own = [float(asks_to_stop), seconds if self.is_main else 0.0]
+        own = [float(should_stop), seconds if self.is_main else 0.0]
         facts = torch.cat([loss[None].double(), torch.tensor(own, dtype=torch.float64, device=loss.device)])
         work = dist.all_reduce(facts, async_op=True)
 
