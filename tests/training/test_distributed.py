@@ -149,7 +149,7 @@ def test_checkpoint_appears_once_all_ranks_have_saved(tmp_path: Path) -> None:
 def test_failed_save_of_a_rank_is_reported_by_rank_0(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     first, second = savers(HashStore(), tmp_path)
-    second.place = tmp_path / "file"
+    second.folder = tmp_path / "file"
     for saver in (first, second):
         saver.start("step-00000002", {}, lambda folder, parts: None)
     with pytest.raises(PenwrightError, match=r"00001-of-00002.*could not be saved.*Earlier checkpoints are intact"):

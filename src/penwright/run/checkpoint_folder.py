@@ -35,9 +35,9 @@ class CheckpointFolder:
 
     def checkpoints(self) -> list[Checkpoint]:
         """List the complete checkpoints, oldest first; folders with other names are ignored."""
-        place = self.folder / CHECKPOINTS
-        require_plain(place)
-        steps = [(step_of(path.name), path) for path in place.glob("step-*")]
+        folder = self.folder / CHECKPOINTS
+        require_plain(folder)
+        steps = [(step_of(path.name), path) for path in folder.glob("step-*")]
         return [Checkpoint(path, step) for step, path in sorted((s, p) for s, p in steps if s is not None)]
 
     def first(self) -> Checkpoint | None:
@@ -149,8 +149,8 @@ class CheckpointFolder:
 
     def early(self) -> list[Checkpoint]:
         """List the early checkpoints, oldest first (see `training.early`)."""
-        found = [(path.name.removeprefix(EARLY), path) for path in (self.folder / CHECKPOINTS).glob(f"{EARLY}*")]
-        steps = [(int(number), path) for number, path in found if number.isascii() and number.isdigit()]
+        folders = [(path.name.removeprefix(EARLY), path) for path in (self.folder / CHECKPOINTS).glob(f"{EARLY}*")]
+        steps = [(int(number), path) for number, path in folders if number.isascii() and number.isdigit()]
         return [Checkpoint(path, step) for step, path in sorted(steps)]
 
     def _with_origin(self, state: Record) -> Record:

@@ -80,8 +80,8 @@ class Run(CheckpointFolder):
         """Open an existing run. If there is none, raise PenwrightError with a list of the runs in the same folder."""
         if os.path.lexists(folder / RECIPE):
             return cls(folder)
-        place = folder.parent if folder.parent.is_dir() else Path()
-        near = sorted(f"{path.parent}" for each in (place, Path("runs")) for path in each.glob(f"*/{RECIPE}"))
+        parent = folder.parent if folder.parent.is_dir() else Path()
+        near = sorted(f"{path.parent}" for each in (parent, Path("runs")) for path in each.glob(f"*/{RECIPE}"))
         alike = get_close_matches(folder.name, [Path(each).name for each in near], n=1, cutoff=0.7)
         nearest = next((each for each in near if alike and Path(each).name == alike[0]), None)
         hint = f"Runs here: {', '.join(near)}." if near else "Train one with: penwright train YOUR_TEXT"
@@ -101,9 +101,9 @@ class Run(CheckpointFolder):
 
     def warn_of_edits(self) -> None:
         """Warn if recipe.toml has changed since Penwright wrote it. A damaged file may still be valid TOML."""
-        first, _, rest = self._recipe_bytes().partition(b"\n")
+        first, _, content = self._recipe_bytes().partition(b"\n")
         match = re.fullmatch(re.escape(CHECKSUM.strip()).replace(r"\{\}", "([0-9a-f]{64})"), first.decode("latin-1"))
-        if match and match[1] != hashlib.sha256(rest).hexdigest():
+        if match and match[1] != hashlib.sha256(content).hexdigest():
             warn(
                 f"{self.folder / RECIPE} is not as Penwright wrote it: it was changed by hand, or is damaged. "
                 "If you changed it, delete its first line; otherwise restore the old content",

@@ -114,8 +114,8 @@ def budget_options(prepared: Prepared, compressed: float | None) -> Iterator[Bud
             share = share_of_best(epochs) if plan.recipe.task == "translate" else None
             yield BudgetOption(minutes, epochs, None, None, share)
         else:
-            found = forecast_bits(compressed, prepared.corpus.training_bytes, epochs, minutes)
-            yield BudgetOption(minutes, epochs, found.low, found.high, None)
+            forecast = forecast_bits(compressed, prepared.corpus.training_bytes, epochs, minutes)
+            yield BudgetOption(minutes, epochs, forecast.low, forecast.high, None)
 
 
 def passage_tokens(prepared: Prepared) -> list[str]:

@@ -97,9 +97,9 @@ def compilation_note(model: Model) -> str:
 
 def _start(folder: Path, precision: Precision, lock: int) -> None:
     """Start the process that compiles. With `-P`, Python imports no modules from its working folder."""
-    here = [str(folder), precision, str(torch.get_num_threads())]
+    arguments = [str(folder), precision, str(torch.get_num_threads())]
     subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__, *here],
+        [sys.executable, "-P", "-m", __name__, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -39,7 +39,7 @@ def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpu
 
     Raises PenwrightError if the run's own data has changed, since the model may have seen texts that are now held out.
     """
-    recipe = recipe_here(opened_run.run, opened_run.recipe)
+    recipe = with_resolved_paths(opened_run.run, opened_run.recipe)
     parts, reading = TASKS[recipe.task], reading_of(recipe, columns_of_training(opened_run.run))
     if paths:
         return parts.open_evaluation(paths, reading)
@@ -64,23 +64,23 @@ def columns_of_training(run: Run) -> Roles:
     return corpus_record(run).columns
 
 
-def recipe_here(run: Run, recipe: Recipe) -> Recipe:
+def with_resolved_paths(run: Run, recipe: Recipe) -> Recipe:
     """Return the recipe of a run, with paths resolved from the folder in which the run was trained."""
     origin = corpus_record(run).trained_from
     if origin is None:  # older runs do not record the folder in which they were trained
         return recipe
 
-    def here(paths: Sequence[str]) -> tuple[str, ...]:
+    def resolved(paths: Sequence[str]) -> tuple[str, ...]:
         return tuple(resolve_from(run.real_folder / origin, path) for path in paths)
 
     data, distillation, finetuning = recipe.data, recipe.distillation, recipe.finetuning
-    data = data.model_copy(update={"train": here(data.train), "validation": here(data.validation)})
+    data = data.model_copy(update={"train": resolved(data.train), "validation": resolved(data.validation)})
     if data.dictionary is not None:
-        data = data.model_copy(update={"dictionary": here([data.dictionary])[0]})
+        data = data.model_copy(update={"dictionary": resolved([data.dictionary])[0]})
     if distillation is not None:
-        distillation = distillation.model_copy(update={"teachers": here(distillation.teachers)})
+        distillation = distillation.model_copy(update={"teachers": resolved(distillation.teachers)})
     if finetuning is not None:
-        finetuning = finetuning.model_copy(update={"base": here([finetuning.base])[0]})
+        finetuning = finetuning.model_copy(update={"base": resolved([finetuning.base])[0]})
     return recipe.model_copy(update={"data": data, "distillation": distillation, "finetuning": finetuning})
 
 
@@ -89,9 +89,9 @@ def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
     before = corpus_record(run)
     if before.fingerprint == corpus.fingerprint:
         return
-    known, found = ({file.sha256 for file in before.files}, {file.sha256 for file in corpus.files})
+    known, current = ({file.sha256 for file in before.files}, {file.sha256 for file in corpus.files})
     changed = [str(file.path) for file in corpus.files if file.sha256 not in known]
-    changed = changed or [file.path for file in before.files if file.sha256 not in found]
+    changed = changed or [file.path for file in before.files if file.sha256 not in current]
     names = {Path(file.path).name for file in before.files}
     if changed and not names & {Path(path).name for path in changed}:
         named = ", ".join(file.path for file in before.files)
@@ -117,7 +117,7 @@ def evaluate(
     load(). Translators are scored with beam search; during training, they are scored with greedy search. If `output` is
     given, the translations are written to this file.
     """
-    here, own = usable_device(device), open_run(folder)
+    torch_device, own = usable_device(device), open_run(folder)
     recipe = validate(Recipe, merge(own.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
     opened_run = own._replace(recipe=recipe)
     corpus = open_corpus_of(opened_run, paths)
@@ -126,7 +126,10 @@ def evaluate(
         for note in corpus.report.notes:
             say(note)
     context = evaluation_context(
-        opened_run, corpus, opened_run.model(precision or best_precision(opened_run.run, here) or "float32"), here
+        opened_run,
+        corpus,
+        opened_run.model(precision or best_precision(opened_run.run, torch_device) or "float32"),
+        torch_device,
     )
     if paths and context.linear is not None:
         context.whole_linear = own.linear(whole=True)
@@ -196,18 +199,18 @@ def _in_trained_direction(
 
     Also warn if the pairs are in languages that the translator was not trained on.
     """
-    trained, found = languages_of(opened_run.recipe, opened_run.card), languages_between(corpus.names)
-    if opened_run.recipe.task != "translate" or trained is None or found is None or _same_languages(trained, found):
+    trained, actual = languages_of(opened_run.recipe, opened_run.card), languages_between(corpus.names)
+    if opened_run.recipe.task != "translate" or trained is None or actual is None or _same_languages(trained, actual):
         return opened_run, corpus
     direction = f"{opened_run.run.folder} translates from {trained.source} to {trained.target}"
     data = opened_run.recipe.data
-    if not _same_languages(trained, Languages(found.target, found.source)) or data.source or data.target:
-        other = f"{direction}, but the pairs in {', '.join(paths)} are read as {found.source} to {found.target}"
+    if not _same_languages(trained, Languages(actual.target, actual.source)) or data.source or data.target:
+        other = f"{direction}, but the pairs in {', '.join(paths)} are read as {actual.source} to {actual.target}"
         warn(other, PenwrightWarning, stacklevel=3)
         return opened_run, corpus
     warn(
-        f"{direction}, but the pairs in {', '.join(paths)} are the other way round ({found.source}, {found.target}): "
-        f"reading {found.target} as the source",
+        f"{direction}, but the pairs in {', '.join(paths)} are the other way round ({actual.source}, {actual.target}): "
+        f"reading {actual.target} as the source",
         PenwrightWarning,
         stacklevel=3,
     )

@@ -47,8 +47,8 @@ def export(
         return
     model = run.model()
     if adapter is not None:
-        found = load_adapter(adapter, model, run.tokenizer, run.best.weights_sha256)
-        load_weights(model, merged(run.weights(), found.tensors, found.settings), str(adapter))
+        adapter_weights = load_adapter(adapter, model, run.tokenizer, run.best.weights_sha256)
+        load_weights(model, merged(run.weights(), adapter_weights.tensors, adapter_weights.settings), str(adapter))
     if to == "penwright":
         with new_folder(output) as unfinished:
             _save_run(run, {name: parameter.detach() for name, parameter in model.named_parameters()}, unfinished)

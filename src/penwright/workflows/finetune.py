@@ -21,7 +21,7 @@ from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.vocabulary import extended, trimmed
 from penwright.training.auto.planner import FEW_LABELS
 from penwright.workflows.consistency import MAY_CHANGE
-from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
+from penwright.workflows.evaluate import columns_of_training, require_unchanged, with_resolved_paths
 from penwright.workflows.load import base_weights, corpus_record, open_base, open_run
 
 SAMPLE = 1_000_000  # number of characters of the new text to check against the base model's tokenizer
@@ -209,7 +209,7 @@ def _old_corpus(recipe: Recipe) -> AnyCorpus:
     base = open_base(recipe)
     if corpus_record(base.run).is_untrained:
         raise PenwrightError(f"{base.run.folder} was imported without its training text: leave out --keep-old")
-    theirs = recipe_here(base.run, base.recipe)
+    theirs = with_resolved_paths(base.run, base.recipe)
     advice = "Restore the text, or leave out --keep-old"
     try:
         corpus = TASKS[theirs.task].open_corpus(theirs.data.train, reading_of(theirs, columns_of_training(base.run)))

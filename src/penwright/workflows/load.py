@@ -199,8 +199,8 @@ def open_run(folder: str | Path) -> OpenedRun:
     kept = [each for each in (run.first(), *run.early(), *run.checkpoints()) if each] if is_inside else []
     checkpoint = next((each for each in kept if each.folder == folder), None)
     if is_inside and not checkpoint:
-        there = ", ".join(each.folder.name for each in kept) or "none yet"
-        raise PenwrightError(f"{home} has no checkpoint {folder.name}. Available: {there}")
+        available = ", ".join(each.folder.name for each in kept) or "none yet"
+        raise PenwrightError(f"{home} has no checkpoint {folder.name}. Available: {available}")
     run = Run.open(home if checkpoint else folder)
     run.warn_of_edits()
     return OpenedRun(run, run.recipe, Tokenizer.load(run.tokenizer_path), corpus_record(run).card, checkpoint)
@@ -214,11 +214,11 @@ def load(
     The weights are in float32, unless `precision` is given, or a different precision was chosen after training. Unless
     `compiles` is False, a background process compiles the decoding steps if they have not been compiled.
     """
-    here, opened_run = usable_device(device), open_run(folder)
-    kept = best_precision(opened_run.run, here)
+    torch_device, opened_run = usable_device(device), open_run(folder)
+    kept = best_precision(opened_run.run, torch_device)
     chosen = precision or kept or "float32"
-    model = opened_run.model(chosen).to(here)
-    if here.type == "cpu" and not isinstance(model, EncoderOnly):
+    model = opened_run.model(chosen).to(torch_device)
+    if torch_device.type == "cpu" and not isinstance(model, EncoderOnly):
         is_started = compiles and not are_steps_kept(model) and compile_in_background(opened_run.run, chosen)
         if is_started or is_compiling(model):
             warn(f"{folder} {SOON}", PenwrightWarning, stacklevel=2)

@@ -84,14 +84,14 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
     rows = rows[: len(embedded)]
     targets, is_few = targets_of(context, context.training)[rows], recipe.finetuning.contrastive and problem == SINGLE
     folds = stratified_folds(targets, recipe.seed, FOLDS if is_few else N_FOLDS)
-    found = cross_validate([embedded] * N_FOLDS, targets, n_labels, folds, problem)
-    shown = f", {_accuracy(found, targets)} in cross-validation" if problem == SINGLE else ""
+    validated = cross_validate([embedded] * N_FOLDS, targets, n_labels, folds, problem)
+    shown = f", {_accuracy(validated, targets)} in cross-validation" if problem == SINGLE else ""
     notify(observers, "message", f"head: fitted on the frozen embeddings of {count(len(rows), 'text')}{shown}")
     if is_few:
-        found = _tune(context, rows, targets, folds, found, TUNING_SHARE * seconds, observers) or found
+        validated = _tune(context, rows, targets, folds, validated, TUNING_SHARE * seconds, observers) or validated
         embedded = classifier.pooled([column[row] for row in rows.tolist()])
     scale = embedded.norm(dim=-1).mean()
-    weights, bias, _ = _fit(embedded / scale, targets, n_labels, found.strength, problem)
+    weights, bias, _ = _fit(embedded / scale, targets, n_labels, validated.strength, problem)
     output.weight.copy_(weights.T / scale)
     output.bias.copy_(bias)
     context.has_new_head, context.is_trained = False, is_few
@@ -123,8 +123,8 @@ def _fit(features: Vectors, targets: Targets, n_labels: int, strength: float, pr
     return fit_coefficients(rows, targets, n_labels, width, strength, problem=problem)
 
 
-def _accuracy(found: Validated, targets: Targets) -> str:
-    return f"{100 * float((found.logits.argmax(-1) == targets).float().mean()):.1f} % correct"
+def _accuracy(validated: Validated, targets: Targets) -> str:
+    return f"{100 * float((validated.logits.argmax(-1) == targets).float().mean()):.1f} % correct"
 
 
 def _tune(
@@ -152,17 +152,19 @@ def _tune(
         trial = deepcopy(classifier_model(context))
         contrast(trial, texts, rows[folds != fold], n_steps, seed)
         vectors.append(Classifier(trial, context.tokenizer, context.card.labels).pooled(tokens))
-    found = cross_validate(vectors, targets, n_labels, folds)
-    right, before = (each.logits.argmax(-1) == targets for each in (found, frozen))
+    validated = cross_validate(vectors, targets, n_labels, folds)
+    right, before = (each.logits.argmax(-1) == targets for each in (validated, frozen))
     better, worse = int((right & ~before).sum()), int((before & ~right).sum())
     is_taken = worse - better <= sqrt(worse + better)
     result = "used" if is_taken else "not used, because the frozen embeddings are better"
-    message = f"contrastive fine-tuning ({n_steps} steps): {_accuracy(found, targets)} in cross-validation, {result}"
+    message = (
+        f"contrastive fine-tuning ({n_steps} steps): {_accuracy(validated, targets)} in cross-validation, {result}"
+    )
     notify(observers, "message", message)
     if not is_taken:
         return None
     contrast(classifier_model(context), texts, rows, n_steps, seed)
-    return found
+    return validated
 
 
 def _affordable_steps(model: EncoderOnly, texts: LabelledBatches, rows: NDArray[np.int64], seconds: float) -> int:

@@ -106,24 +106,24 @@ def choose_precision(run: Run, context: RunContext) -> str:
     Int8 is chosen if the nats per token on a part of the held-out text rise by at most MAX_LOSS_INCREASE. An imported
     language model stays in float32: int8 raised the loss too much, and measuring it takes long (benchmarks/LOG.md).
     """
-    wanted = expected_precision(context.model, context.device)
+    precision = expected_precision(context.model, context.device)
     is_kept = context.is_slow and isinstance(context.model, DecoderOnly)
-    if wanted == "float32" or context.held_out is None or isinstance(context.model, EncoderOnly) or is_kept:
+    if precision == "float32" or context.held_out is None or isinstance(context.model, EncoderOnly) or is_kept:
         return ""
     opened_run, nats = open_run(run.folder), dict[Precision, float]()
     n_targets = MEASURED_TARGETS if n_decoder_parameters(context.model) <= MEDIUM else FEW_TARGETS
-    for each in (wanted, "float32"):
+    for each in (precision, "float32"):
         tried = replace(context, model=opened_run.model(each))
         batches = _first_targets(TASKS[context.recipe.task].batches(tried, context.held_out).in_order(), n_targets)
         nats[each] = negative_log_likelihood(tried.model, batches, context.device).mean
         del tried, batches  # two large models may not fit in memory
-    increase = nats[wanted] - nats["float32"]
-    chosen = wanted if increase <= MAX_LOSS_INCREASE else "float32"
+    increase = nats[precision] - nats["float32"]
+    chosen = precision if increase <= MAX_LOSS_INCREASE else "float32"
     run.save_finding(OPTIMIZED, {"precision": chosen, "nats": nats})
-    change = f"{wanted} changes the held-out loss by {increase:+.4f} nats per token"
+    change = f"{precision} changes the held-out loss by {increase:+.4f} nats per token"
     if chosen == "float32":
         return f"decoding uses float32: {change}, more than {MAX_LOSS_INCREASE}"
-    return f"decoding uses {wanted}, which is faster: {change}. For the exact model, use --precision float32"
+    return f"decoding uses {precision}, which is faster: {change}. For the exact model, use --precision float32"
 
 
 def _first_targets(batches: Iterator[Batch], most: int) -> Iterator[Batch]:
@@ -206,13 +206,13 @@ def _kept_head(run: Run) -> AlignmentHead | None:
 
 def calibrate(folder: Path, device: str = "cpu") -> Calibration:
     """Return how often a classifier is right at each level of confidence, measured once on held-out texts."""
-    here, opened_run = usable_device(device), open_run(folder)
+    torch_device, opened_run = usable_device(device), open_run(folder)
     recipe = opened_run.recipe
     if recipe.task != "classify" or recipe.model.problem_type != "single_label_classification":
         raise UsageError(f"{folder} is not a classifier with one label for each text, so it cannot be calibrated")
     kept = opened_run.run.finding(CALIBRATION, CalibrationRecord)
     if kept is None:
-        context = evaluation_context(opened_run, open_corpus_of(opened_run), opened_run.model(), here)
+        context = evaluation_context(opened_run, open_corpus_of(opened_run), opened_run.model(), torch_device)
         measured = classification.calibration(context)
         opened_run.run.save_finding(CALIBRATION, measured._asdict())
         return measured

@@ -203,15 +203,15 @@ def _with_existing_tokenizer(settings: Table) -> tuple[Table, Tokenizer | None]:
         case _:
             return settings, None
     is_foreign = isinstance(tokenizer, ForeignTokenizer)
-    found = {
+    actual = {
         "type": "imported" if is_foreign else tokenizer.kind,
         "vocab_size": tokenizer.vocab_size,
         "prefix_space": not is_foreign and tokenizer.prefix_space,
     }
     for name, value in settings["tokenizer"].items():
-        if found.get(name, value) != value:
-            raise UsageError(f"tokenizer.{name} = {value!r}, but the tokenizer of {source} has {found[name]!r}")
-    return {**settings, "tokenizer": {**settings["tokenizer"], **found}}, tokenizer
+        if actual.get(name, value) != value:
+            raise UsageError(f"tokenizer.{name} = {value!r}, but the tokenizer of {source} has {actual[name]!r}")
+    return {**settings, "tokenizer": {**settings["tokenizer"], **actual}}, tokenizer
 
 
 def _with_teacher_tokenizer(settings: Table) -> Table:

@@ -26,7 +26,7 @@ from penwright.training.loop import Session
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.consistency import require_made_with, require_shapes
-from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
+from penwright.workflows.evaluate import columns_of_training, require_unchanged, with_resolved_paths
 from penwright.workflows.load import corpus_record
 from penwright.workflows.make_trainer import has_extended, make_trainer
 from penwright.workflows.new_head import fit_head
@@ -51,12 +51,12 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     require_writable_cache()  # if the cache is not writable, fail before the text is read
     run.clear_stop_files()  # from now on, a stop request takes effect at the first step
     recipe = apply_changes(run.recipe, _as_stored(changes, run), run.folder)
-    here = apply_changes(recipe_here(run, run.recipe), changes, run.folder)
+    resolved_recipe = apply_changes(with_resolved_paths(run, run.recipe), changes, run.folder)
     run.warn_of_edits()
     machine = choose_machine(recipe.training)
     is_extended = any(name in changes.get("training", {}) for name in BUDGETS) and not has_extended(run)
     newest, warnings = run.newest() if run.checkpoints() else (None, [])  # no checkpoint: start over with the same seed
-    context = _reopen(run, here, machine, newest, observers)
+    context = _reopen(run, resolved_recipe, machine, newest, observers)
     trainer = make_trainer(context, machine, run, observers)
     for warning in warnings:
         notify(observers, "message", warning)
@@ -175,8 +175,8 @@ def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Obs
 
 def _as_stored(changes: Table, run: Run) -> Table:
     """Return the changes as stored in the recipe, with paths relative to the folder in which the run was trained."""
-    place = run.real_folder
-    origin = place / (corpus_record(run).trained_from or os.path.relpath(Path.cwd(), place))
+    folder = run.real_folder
+    origin = folder / (corpus_record(run).trained_from or os.path.relpath(Path.cwd(), folder))
     data = changes.get("data", {})
     parts = [part for part in ("train", "validation") if part in data]
     paths = {part: [relative_to_folder(origin, path) for path in one_or_more(data[part])] for part in parts}

@@ -33,8 +33,8 @@ class SearchIndex:
     def __init__(self, folder: Path, lines: Sequence[str], device: str = "cpu", say: Say = say_nothing):
         """Load the cached vectors of these lines, or compute and cache them. Blank lines are left out."""
         self.embedder = load_embedder(folder, device, "search")
-        self.places = [place for place, line in enumerate(lines) if not is_blank(line)]
-        self.lines = [lines[place] for place in self.places]
+        self.line_indices = [index for index, line in enumerate(lines) if not is_blank(line)]
+        self.lines = [lines[index] for index in self.line_indices]
         if not 0 < len(self.lines) <= MOST_LINES:
             n = f"{len(self.lines):,} lines, but the limit is {MOST_LINES:,}" if self.lines else "no lines to search"
             raise PenwrightError(f"the text has {n}. Give a file with one passage on each line")
@@ -57,7 +57,7 @@ class SearchIndex:
         """Return the lines that are most similar to the query, in descending order of similarity."""
         similarities = self.vectors @ self.embedder.embed([query])[0].numpy()
         order = np.argsort(-similarities, kind="stable")[:top].tolist()
-        return [Hit(float(similarities[each]), self.places[each] + 1, self.lines[each]) for each in order]
+        return [Hit(float(similarities[each]), self.line_indices[each] + 1, self.lines[each]) for each in order]
 
 
 def _embedded(embedder: Classifier | Generator, lines: Sequence[str]) -> Iterator[NDArray[np.float32]]:
@@ -67,12 +67,12 @@ def _embedded(embedder: Classifier | Generator, lines: Sequence[str]) -> Iterato
 
 def _keep(folder: Path, shape: tuple[int, int], parts: Iterator[NDArray[np.float32]]) -> None:
     with saving(folder) as temporary:
-        found = np.lib.format.open_memmap(temporary / VECTORS, mode="w+", dtype=np.float32, shape=shape)
+        vectors = np.lib.format.open_memmap(temporary / VECTORS, mode="w+", dtype=np.float32, shape=shape)
         begin = 0
         for part in parts:
-            found[begin : begin + len(part)] = part
+            vectors[begin : begin + len(part)] = part
             begin += len(part)
-        found.flush()
+        vectors.flush()
 
 
 def _kept(path: Path, shape: tuple[int, int]) -> NDArray[np.float32] | None:

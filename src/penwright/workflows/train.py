@@ -107,11 +107,11 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
         run.clear_stop_files()
         try:
             return _train(prepared, run, [*observers, *([_PaceWatch(prepared)] if is_watched else [])])
-        except _LargerModelFits as found:
-            size = f"{found.plan.size.parameters:,} parameters"
+        except _LargerModelFits as larger:
+            size = f"{larger.plan.size.parameters:,} parameters"
             notify(observers, "message", f"this machine is much faster than planned: starting again with {size}")
             run.clear()
-            return _train(replace(prepared, plan=found.plan), run, observers)
+            return _train(replace(prepared, plan=larger.plan), run, observers)
 
 
 def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Application:
@@ -228,9 +228,9 @@ def _save_corpus_record(run: Run, context: RunContext) -> None:
     corpus = context.corpus
     files = [{"path": str(file.path), "bytes": file.n_bytes, "sha256": file.sha256} for file in corpus.files]
     record = {"fingerprint": corpus.fingerprint, "files": files, "report": corpus.report.as_dict()}
-    here = os.path.relpath(Path.cwd(), run.real_folder)  # a relative path: run and text can be moved together
-    places = {"trained_from": Path(here).as_posix(), "card": asdict(context.card)}
-    run.write_json(CORPUS, {**record, **places, "columns": corpus.roles, **origin_of_base(context.recipe)})
+    origin = os.path.relpath(Path.cwd(), run.real_folder)  # a relative path: run and text can be moved together
+    location = {"trained_from": Path(origin).as_posix(), "card": asdict(context.card)}
+    run.write_json(CORPUS, {**record, **location, "columns": corpus.roles, **origin_of_base(context.recipe)})
 
 
 def fit(
