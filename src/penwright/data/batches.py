@@ -159,13 +159,14 @@ class TextBatches(Batches[TextBatch]):
         starts = [self._starts(epoch, wanted[wanted // self.n_windows == epoch] % self.n_windows) for epoch in epochs]
         return self._windows(np.concatenate(starts)[:, None] + np.arange(self.length + 1))
 
-    def _starts(self, epoch: int, places: Indices) -> Indices:
+    def _starts(self, epoch: int, positions: Indices) -> Indices:
         """Return the start positions of the windows at these places in the shuffled order of the epoch."""
         if self.n_windows <= MOST_SHUFFLED:
-            return _window_starts(self.seed, epoch, self.n_windows, self.length)[places]
+            return _window_starts(self.seed, epoch, self.n_windows, self.length)[positions]
         random = np.random.default_rng((self.seed, epoch))
         return (
-            random.integers(self.length) + permuted(places, self.n_windows, int(random.integers(2**62))) * self.length
+            random.integers(self.length)
+            + permuted(positions, self.n_windows, int(random.integers(2**62))) * self.length
         )
 
     def in_order(self, one_in: int = 1) -> Iterator[TextBatch]:
@@ -179,12 +180,12 @@ class TextBatches(Batches[TextBatch]):
         if rest and len(begins) % one_in == 0:
             yield self._windows((last - rest + np.arange(rest + 1))[None])
 
-    def _windows(self, places: Indices) -> TextBatch:
+    def _windows(self, positions: Indices) -> TextBatch:
         """Return the tokens at these positions as a batch. Positions past the last document wrap around."""
-        places = places % self.total
-        documents = np.searchsorted(self.begins, places, side="right") - 1
+        positions = positions % self.total
+        documents = np.searchsorted(self.begins, positions, side="right") - 1
         first = -int(self.markers.begins)  # a start token is at position -1 of its document
-        inside = places - self.begins[documents] + first
+        inside = positions - self.begins[documents] + first
         lengths = self.text.lengths[documents]
         at = np.clip(self.text.offsets[documents] + inside, 0, max(0, len(self.text.tokens) - 1))
         tokens = self.text.tokens[at].astype(np.int64)
@@ -199,7 +200,7 @@ class TextBatches(Batches[TextBatch]):
         )
 
 
-def permuted(places: Indices, n: int, seed: int) -> Indices:
+def permuted(positions: Indices, n: int, seed: int) -> Indices:
     """Map these numbers by a pseudo-random permutation of 0 to n - 1, without storing the permutation.
 
     The permutation is a Feistel network of four rounds (Luby and Rackoff 1988) on 0 to the next power of four. It is
@@ -207,7 +208,7 @@ def permuted(places: Indices, n: int, seed: int) -> Indices:
     """
     bits = np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))
     mask = np.uint64((1 << int(bits)) - 1)
-    images, outside = places.astype(np.uint64), np.ones(len(places), dtype=bool)
+    images, outside = positions.astype(np.uint64), np.ones(len(positions), dtype=bool)
     while outside.any():
         left, right = images[outside] >> bits, images[outside] & mask
         for number in range(4):

@@ -165,9 +165,9 @@ class TokenDropout:
         width = min(whole, -(-int(numbers.max()) // LENGTH_STEP) * LENGTH_STEP)
         drawn = keys.argsort(1)[:, :width]
         # Padding has the index `whole`, one past the last token.
-        places = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)
-        padding = torch.from_numpy(places < whole)
-        positions = torch.from_numpy(np.minimum(places, whole - 1))
+        drawn_positions = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)
+        padding = torch.from_numpy(drawn_positions < whole)
+        positions = torch.from_numpy(np.minimum(drawn_positions, whole - 1))
         tokens = batch.tokens.gather(1, positions)
         return LabelledBatch(batch.n_targets, tokens, padding, batch.targets, positions)
 
@@ -228,8 +228,8 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         """Return these texts as a batch. `random` chooses the part of a long text; if None, the beginning is used."""
         beyond = self.beyond[rows]
         begins = random.integers(beyond + 1) if random is not None and beyond.any() else np.zeros_like(beyond)
-        places = zip(rows.tolist(), begins.tolist(), strict=True)
-        texts = [self._part(row, begin) for row, begin in places]
+        parts = zip(rows.tolist(), begins.tolist(), strict=True)
+        texts = [self._part(row, begin) for row, begin in parts]
         start, end = (self.markers.start,), (self.markers.end,)
         tokens, lengths = _padded(texts, self.markers.pad, before=start, after=end, most=self.longest)
         labels = torch.from_numpy(self.labels[rows].astype(np.int64))
@@ -249,10 +249,10 @@ AnyBatches = Batches[TextBatch] | Batches[PairBatch] | Batches[LabelledBatch] | 
 def _borders(lengths: Indices, batch_tokens: int) -> list[int]:
     """Return the boundaries of batches of at most `batch_tokens` (number of rows times length of the longest row)."""
     borders, longest = [0], 0
-    for place, length in enumerate(lengths.tolist()):
+    for number, length in enumerate(lengths.tolist()):
         longest = max(longest, length)
-        if place > borders[-1] and (place - borders[-1] + 1) * longest > batch_tokens:
-            borders.append(place)
+        if number > borders[-1] and (number - borders[-1] + 1) * longest > batch_tokens:
+            borders.append(number)
             longest = length
     return [*borders, len(lengths)]
 

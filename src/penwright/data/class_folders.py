@@ -33,8 +33,8 @@ def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
         folder, inner = training, _subfolders(training)
     unlabelled = [each for each in inner if each.name.lower() in UNLABELLED]
     remarks += [f"not read: {each} (no labels)" for each in unlabelled]
-    found = {each.name: _text_files(each) for each in inner if each not in unlabelled}
-    classes = {name: files for name, files in found.items() if files}
+    texts = {each.name: _text_files(each) for each in inner if each not in unlabelled}
+    classes = {name: files for name, files in texts.items() if files}
     if len(classes) < 2:
         raise PenwrightError(
             f"{folder} does not contain two class folders with texts (found: {', '.join(classes) or 'none'}). Put the "

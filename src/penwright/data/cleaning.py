@@ -62,13 +62,13 @@ def broken_rules(numbers: NDArray[np.integer[Any]], reasons: Mapping[str, int]) 
     return [(reason, rule(number)) for reason, number in reasons.items()]
 
 
-def leave_out(rules: Sequence[Rule], keep: Mask, place: Callable[[int], str]) -> list[Dropped]:
+def leave_out(rules: Sequence[Rule], keep: Mask, location: Callable[[int], str]) -> list[Dropped]:
     """Apply the rules in order, removing items from `keep`. Return the number of items that each rule drops."""
     dropped = []
     for reason, rule in rules:
         fails = rule(keep) & keep
         if fails.any():
-            dropped.append(Dropped(reason, int(fails.sum()), place(int(np.argmax(fails)))))
+            dropped.append(Dropped(reason, int(fails.sum()), location(int(np.argmax(fails)))))
             keep &= ~fails
     return dropped
 
@@ -76,9 +76,9 @@ def leave_out(rules: Sequence[Rule], keep: Mask, place: Callable[[int], str]) ->
 def duplicates(hashes: Hashes, keep: Mask) -> Mask:
     """Return a mask of the kept items that repeat the hash of an earlier item."""
     kept = np.flatnonzero(keep)
-    found = keep.copy()
-    found[kept[np.unique(hashes[kept], return_index=True)[1]]] = False
-    return found
+    repeated = keep.copy()
+    repeated[kept[np.unique(hashes[kept], return_index=True)[1]]] = False
+    return repeated
 
 
 @dataclass(frozen=True)
@@ -131,17 +131,17 @@ def describe(file: SourceFile) -> str:
 
 def oddities(file: SourceFile) -> list[str]:
     """Return the corrections made while reading a file."""
-    found = []
+    facts = []
     if file.n_replaced:
-        place = "" if file.first_replaced is None else f", the first at byte {file.first_replaced:,}"
-        found.append(f"{count(file.n_replaced, 'invalid byte sequence')} replaced by U+FFFD{place}")
+        location = "" if file.first_replaced is None else f", the first at byte {file.first_replaced:,}"
+        facts.append(f"{count(file.n_replaced, 'invalid byte sequence')} replaced by U+FFFD{location}")
     if file.n_nul:
-        found.append(f"{count(file.n_nul, 'NUL character')} removed")
+        facts.append(f"{count(file.n_nul, 'NUL character')} removed")
     if file.n_crlf and file.n_crlf < file.n_lines - 1:  # files from Windows end all lines in CRLF: no remark
-        found.append(f"{count(file.n_crlf, 'line')} ended in CRLF")
+        facts.append(f"{count(file.n_crlf, 'line')} ended in CRLF")
     if file.n_cr:
-        found.append(f"{count(file.n_cr, 'line')} ended in CR")
-    return found
+        facts.append(f"{count(file.n_cr, 'line')} ended in CR")
+    return facts
 
 
 def reasons(dropped: Sequence[Dropped]) -> str:

@@ -84,12 +84,12 @@ def _partly_named_label(profiles: Profiles) -> Profile | None:
 
 def likely_labels(profiles: Profiles, without: Collection[int] = ()) -> list[Profile]:
     """Return the columns whose values look like labels, fewest different values first."""
-    found = [
+    candidates = [
         column
         for column in profiles
         if column.place not in without and _may_be_label(column) and column.key not in DETAIL_NAMES
     ]
-    return sorted(found, key=lambda column: len(column.values))
+    return sorted(candidates, key=lambda column: len(column.values))
 
 
 def _may_be_label(profile: Profile) -> bool:
@@ -250,8 +250,8 @@ def undecided_pair(table: str, profiles: Profiles, candidates: Profiles) -> Unde
         Option((setting("source", first), setting("target", second)), f"{first.described()} to {second.described()}")
         for first, second in permutations(candidates, 2)
     ]
-    found = f"{len(candidates)} hold text" if len(texts_of(profiles)) > 2 else "fewer than two hold text"
-    question = f"{table}: which columns are the source and the target? Of its columns, {found}: {overview(profiles)}"
+    number = f"{len(candidates)} hold text" if len(texts_of(profiles)) > 2 else "fewer than two hold text"
+    question = f"{table}: which columns are the source and the target? Of its columns, {number}: {overview(profiles)}"
     return Undecided(question, options[:MOST_OPTIONS])
 
 

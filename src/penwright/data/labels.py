@@ -25,12 +25,12 @@ FEW_NUMBERS = 10  # more different numbers than this are probably a scale, not c
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
-def single_label(label: str, place: str) -> str:
+def single_label(label: str, location: str) -> str:
     """Return a tidy label. A list of one label counts as that label. Raises PenwrightError for a longer list."""
     items = _items(label)
     if items is not None and len(items) > 1:
         raise PenwrightError(
-            f"{place} has several labels ({', '.join(items)}), but each text should have one. Keep one of them, or "
+            f"{location} has several labels ({', '.join(items)}), but each text should have one. Keep one of them, or "
             "learn any number of labels for each text: --set model.problem_type=multi_label_classification"
         )
     return tidy_label(label if items is None else "".join(items))
@@ -44,21 +44,21 @@ def with_tidy_labels(table: Table, texts: Sequence[int], label: int, columns: Co
         if isinstance(row, Broken):
             yield row
             continue
-        text, found = row
+        text, raw_label = row
         if columns.text_pairs and text.count(BETWEEN_TEXTS) != 1 and text:
             yield BLANK_IN_PAIR
             continue
         text = text.replace("\t", " ") if columns.text_pairs else text  # in user input, a tab separates the two texts
-        if found in tidy:
+        if raw_label in tidy:
             pass
         elif problem_type == "multi_label_classification":
-            tidy[found] = label_set(found, separator, names)
+            tidy[raw_label] = label_set(raw_label, separator, names)
         elif problem_type == "regression":
-            tidy[found] = number_label(found)
+            tidy[raw_label] = number_label(raw_label)
         else:
-            single = single_label(found, table.place(number))
-            tidy[found] = names.get(found) or names.get(single, single)
-        target = tidy[found]
+            single = single_label(raw_label, table.place(number))
+            tidy[raw_label] = names.get(raw_label) or names.get(single, single)
+        target = tidy[raw_label]
         yield target if isinstance(target, Broken) else (text, target)
 
 
@@ -88,10 +88,10 @@ def _items(text: str) -> list[str] | None:
         return None
     for parse in (json.loads, ast.literal_eval):
         try:
-            found = parse(text)
+            items = parse(text)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
-        return [item if isinstance(item, str) else json.dumps(item, default=str) for item in found]
+        return [item if isinstance(item, str) else json.dumps(item, default=str) for item in items]
     return None
 
 

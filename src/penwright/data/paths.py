@@ -65,8 +65,8 @@ def resolve_from(folder: Path, path: str) -> str:
     """Return the path resolved against this folder, or unchanged if nothing exists there."""
     if path.startswith(HUB) or Path(path).is_absolute():
         return path
-    there = os.path.normpath(folder / path)
-    return there if _exists(there) else path
+    resolved = os.path.normpath(folder / path)
+    return resolved if _exists(resolved) else path
 
 
 def relative_to_folder(folder: Path, path: str) -> str:
@@ -98,8 +98,8 @@ def is_collection(path: str | Path) -> bool:
 
 def expand_archives(paths: Sequence[str]) -> list[str]:
     """Replace .zip archives with their data files (not README and the like), and folders with their tables."""
-    found = [data_members(path) if is_archive(path) else tables_in(path) for path in paths]
-    return [file for files, path in zip(found, paths, strict=True) for file in map(str, files or (Path(path),))]
+    files_of = [data_members(path) if is_archive(path) else tables_in(path) for path in paths]
+    return [file for files, path in zip(files_of, paths, strict=True) for file in map(str, files or (Path(path),))]
 
 
 def tables_in(path: str) -> list[Path]:
@@ -150,8 +150,8 @@ def _matching_files(pattern: str) -> list[Path]:
     base, parts = _split_pattern(pattern)
     try:
         if "**" in parts:  # glob() recurses into each folder, and deep trees exceed the recursion limit
-            places = visible_files(base) if base.is_dir() else iter(())
-            files = sorted(file for file in places if _matches(file.relative_to(base).parts, parts))
+            candidates = visible_files(base) if base.is_dir() else iter(())
+            files = sorted(file for file in candidates if _matches(file.relative_to(base).parts, parts))
         else:
             files = sorted(path for path in map(Path, glob(pattern)) if path.is_file())
     except OSError as error:
@@ -164,7 +164,7 @@ def _matching_files(pattern: str) -> list[Path]:
 def _split_pattern(pattern: str) -> tuple[Path, tuple[str, ...]]:
     """Split a pattern into the folder before its first wildcard and the remaining parts."""
     parts = Path(pattern).parts
-    first = next(place for place, part in enumerate(parts) if WILDCARD.search(part))
+    first = next(index for index, part in enumerate(parts) if WILDCARD.search(part))
     return Path(*parts[:first]), parts[first:]
 
 
@@ -173,12 +173,12 @@ def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
     reached = {0}  # indices of the pattern parts that the next name may match
     for name in names:
         stay = set()
-        for place, part in enumerate(parts):
-            if place in reached and part == "**":
-                stay.add(place)
-                reached.add(place + 1)  # `**` may match no folder at all
-        fitting = {place for place in reached - stay if place < len(parts) and fnmatchcase(name, parts[place])}
-        reached = stay | {place + 1 for place in fitting}
+        for index, part in enumerate(parts):
+            if index in reached and part == "**":
+                stay.add(index)
+                reached.add(index + 1)  # `**` may match no folder at all
+        fitting = {index for index in reached - stay if index < len(parts) and fnmatchcase(name, parts[index])}
+        reached = stay | {index + 1 for index in fitting}
     return any(part == len(parts) or set(parts[part:]) == {"**"} for part in reached)
 
 
@@ -232,16 +232,16 @@ def visible_files(folder: Path) -> Iterator[Path]:
     """
     waiting, seen = [folder], _folders_above(folder)
     while waiting:
-        here = waiting.pop()
+        current = waiting.pop()
         try:
-            status = here.stat()
+            status = current.stat()
             if (status.st_dev, status.st_ino) in seen:  # a link to a parent folder, or to one already read
                 continue
             seen.add((status.st_dev, status.st_ino))
-            entries = sorted((each for each in here.iterdir() if not each.name.startswith(".")), reverse=True)
+            entries = sorted((each for each in current.iterdir() if not each.name.startswith(".")), reverse=True)
             folders, files = [each for each in entries if each.is_dir()], [each for each in entries if each.is_file()]
         except OSError as error:
-            raise PenwrightError(f"{_shortened(here)} cannot be read: {error.strerror}") from None
+            raise PenwrightError(f"{_shortened(current)} cannot be read: {error.strerror}") from None
         # `waiting` is a stack: real folders are read before links, so files keep their real paths
         waiting += [each for each in folders if each.is_symlink()]
         waiting += [each for each in folders if not each.is_symlink()]
@@ -253,12 +253,12 @@ def _folders_above(folder: Path) -> set[tuple[int, int]]:
 
     Links to these folders are not followed, because they lead to far too many files.
     """
-    places = set()
+    identities = set()
     for above in folder.resolve().parents:
         with suppress(OSError):
             status = above.stat()
-            places.add((status.st_dev, status.st_ino))
-    return places
+            identities.add((status.st_dev, status.st_ino))
+    return identities
 
 
 def _shortened(path: str | Path) -> str:

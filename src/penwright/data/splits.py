@@ -65,8 +65,8 @@ def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, 
     """
     _, first = np.unique(np.stack([classes[keep], keys[keep]]), axis=1, return_index=True)
     among = np.flatnonzero(keep)[first]  # the distinct texts of each class
-    found, n_texts = np.unique(classes[among], return_counts=True)
-    rare = np.isin(keys, keys[among][np.isin(classes[among], found[n_texts < 2])])
+    present, n_texts = np.unique(classes[among], return_counts=True)
+    rare = np.isin(keys, keys[among][np.isin(classes[among], present[n_texts < 2])])
     frequent = keep & ~rare
     if not frequent.any():
         return frequent

@@ -292,9 +292,9 @@ def _rename(unfinished: Path, folder: Path, key: str) -> None:
             raise
 
 
-def _remove_abandoned(place: Path) -> None:
+def _remove_abandoned(folder: Path) -> None:
     """Delete unfinished stores that have not changed for a week."""
-    for abandoned in [*place.glob(f"*{UNFINISHED}"), *place.glob("*.tmp-*")]:
+    for abandoned in [*folder.glob(f"*{UNFINISHED}"), *folder.glob("*.tmp-*")]:
         with suppress(OSError):  # another process may be renaming its folder
             if time.time() - max(path.stat().st_mtime for path in (abandoned, *abandoned.iterdir())) > WEEK:
                 shutil.rmtree(abandoned, ignore_errors=True)

@@ -44,7 +44,7 @@ class ModelRegistry:
         return removed
 
     @property
-    def places(self) -> tuple[Path, ...]:
+    def folders(self) -> tuple[Path, ...]:
         """The folders whose runs are visible: the parents of the served runs, or the home folder and its runs/."""
         if self.home is not None:
             return (self.home / "runs", self.home)

@@ -160,11 +160,11 @@ def stop(registry: Registry, body: StopRequest) -> Stopped:
 def folders(registry: ModelRegistry) -> dict[str, Path]:
     """Return the run folders by name. A name that occurs again gets the name of the parent folder as a prefix."""
     found: dict[str, Path] = {}
-    for place in registry.places:
-        for path in sorted(place.glob("*/recipe.toml")):
+    for location in registry.folders:
+        for path in sorted(location.glob("*/recipe.toml")):
             folder = path.parent
             name = readable(folder)
-            found[name if name not in found else f"{readable(place)}/{name}"] = folder
+            found[name if name not in found else f"{readable(location)}/{name}"] = folder
     return found
 
 
