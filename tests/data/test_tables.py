@@ -105,7 +105,7 @@ def test_table_dialects_of_many_programs_are_read(tmp_path, name, text):
 def test_skipped_rows_give_reason_and_place(tmp_path):
     text = "# a list\ntext,label\n" + "a,x\n" * 40 + "text,label\nb\nc, d,x\n" + "e,y\n" * 40
     table = table_of(tmp_path, "a.csv", text)
-    broken = {row.reason: table.place(number) for number, row in enumerate(rows(table)) if isinstance(row, Broken)}
+    broken = {row.reason: table.location(number) for number, row in enumerate(rows(table)) if isinstance(row, Broken)}
     assert [place.rpartition(" ")[2] for place in broken.values()] == ["1", "43", "44", "45"]
     assert ["before" in reason or "header" in reason for reason in broken] == [True, True, False, False]
 
@@ -170,7 +170,7 @@ def test_header_with_unknown_names_is_detected_from_the_rows_below(tmp_path, fir
 def test_header_is_distinguished_from_a_row(tmp_path, first, header):
     table = table_of(tmp_path, "a.csv", f"{first}\n" + ",".join("xyz"[: first.count(",") + 1]) + "\n")
     assert table.columns == (tuple(first.split(",")) if header else tuple("123"[: first.count(",") + 1]))
-    assert table.place(0) == f"{tmp_path / 'a.csv'} row {2 if header else 1}"
+    assert table.location(0) == f"{tmp_path / 'a.csv'} row {2 if header else 1}"
 
 
 def test_short_rows_are_broken_and_blank_rows_are_blank(tmp_path):
@@ -189,7 +189,7 @@ def test_json_values_become_text(tmp_path):
 def test_invalid_json_line_is_a_broken_row(tmp_path):
     table = table_of(tmp_path, "a.jsonl", '{"a": \n{"a": "x"}\nnull\n[1]\n')
     assert rows_or_reasons(rows(table)) == ["bad JSON", ("x",), "not a JSON object", "not a JSON object"]
-    assert table.place(0).endswith("line 1")
+    assert table.location(0).endswith("line 1")
 
 
 def test_nested_json_objects_become_columns(tmp_path):

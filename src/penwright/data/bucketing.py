@@ -73,9 +73,9 @@ class Bucketed(Batches[AnyBatch]):
 
     def batch(self, number: int) -> AnyBatch:
         """Return the batch with this number, in the shuffled order of its epoch."""
-        epoch, place = divmod(number, int(self.per_epoch))
+        epoch, index = divmod(number, int(self.per_epoch))
         batches, order = self._epoch(epoch)
-        return self.examples(order[self._rows(int(batches[place]))])
+        return self.examples(order[self._rows(int(batches[index]))])
 
     def _rows(self, batch: int) -> slice:
         """Return the slice of an epoch's order that contains the examples of a batch."""
@@ -207,13 +207,13 @@ class LabelledBatches(Bucketed[LabelledBatch]):
 
     def batch(self, number: int) -> LabelledBatch:
         """Return the batch with this number, with random parts of long texts and with token dropout."""
-        epoch, place = divmod(number, int(self.per_epoch))
-        random = np.random.default_rng((self.seed, epoch, 1 + place))  # NumPy ignores a final 0 in a seed, so add 1
+        epoch, index = divmod(number, int(self.per_epoch))
+        random = np.random.default_rng((self.seed, epoch, 1 + index))  # NumPy ignores a final 0 in a seed, so add 1
         if self.token_dropout is None:
             batches, order = self._epoch(epoch)
-            return self.examples(order[self._rows(int(batches[place]))], random)
+            return self.examples(order[self._rows(int(batches[index]))], random)
         batches, order, n_shown = self._epoch_of_parts(epoch, self.token_dropout)
-        rows = self._rows(int(batches[place]))
+        rows = self._rows(int(batches[index]))
         return self.token_dropout.shown(self.examples(order[rows], random), n_shown[rows], random)
 
     @lru_cache(maxsize=2)  # noqa: B019 - see _epoch()

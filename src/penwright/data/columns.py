@@ -29,14 +29,14 @@ KEYS = ("source", "target", "text", "label", "group")
 class ColumnChoice(NamedTuple):
     """The columns chosen for each role, by index from 0, with a remark on the choice."""
 
-    places: dict[str, tuple[int, ...]]
+    indices: dict[str, tuple[int, ...]]
     remark: str  # the reason for the choice, and the columns that are not used
     profiles: Sequence[Profile]
 
     def roles(self, table: Table) -> Roles:
         """Return the name and the number (counted from 1) of each chosen column, for storage in a run."""
         return {
-            key: tuple((table.columns[place], place + 1) for place in places) for key, places in self.places.items()
+            key: tuple((table.columns[index], index + 1) for index in indices) for key, indices in self.indices.items()
         }
 
 
@@ -76,7 +76,7 @@ def pair_columns(table: Table, columns: Columns) -> ColumnChoice:
             "or two files with the same number of lines"
         )
     known = {key: _known(table, columns, key) for key in ("source", "target")}
-    source, target = (places[0] if places else None for places in known.values())
+    source, target = (indices[0] if indices else None for indices in known.values())
     guess, profiles, sources = Guess((), ""), profiles_of(table), known["source"]
     if source is None or target is None:
         guess = _other_side(table, profiles, source, target)
@@ -94,17 +94,17 @@ def _other_side(table: Table, profiles: Sequence[Profile], source: int | None, t
     known = target if source is None else source
     if known is None:
         return guess_pair(table.name, profiles)
-    others = [each for each in profiles if each.place != known]
-    guess = Guess((others[0].place,), "only one other column is left") if len(others) == 1 else None
+    others = [each for each in profiles if each.index != known]
+    guess = Guess((others[0].index,), "only one other column is left") if len(others) == 1 else None
     if guess is None:
         both = guess_pair(table.name, _possible_sides(profiles, known))
-        guess = Guess(tuple(place for place in both.columns if place != known)[:1], both.reason)
+        guess = Guess(tuple(index for index in both.columns if index != known)[:1], both.reason)
     return Guess((known, *guess.columns) if target is None else (*guess.columns, known), guess.reason)
 
 
 def _possible_sides(profiles: Sequence[Profile], known: int) -> list[Profile]:
     """Return the columns that could be source or target: the text columns, and the column `known`."""
-    return [each for each in profiles if each.is_text or each.place == known]
+    return [each for each in profiles if each.is_text or each.index == known]
 
 
 def labelled_columns(table: Table, columns: Columns) -> ColumnChoice:
@@ -116,7 +116,7 @@ def labelled_columns(table: Table, columns: Columns) -> ColumnChoice:
         tuple(find_column(table, each) for each in requested_columns(columns, "group")),
     )
     if not labels and columns.label_kind and columns.label_kind.problem_type == "regression":
-        guess = _score_column(table.name, [each for each in profiles if each.place not in (*texts, *groups)])
+        guess = _score_column(table.name, [each for each in profiles if each.index not in (*texts, *groups)])
         labels, reasons = guess.columns, [guess.reason]
     elif not labels:
         guess = guess_label(table.name, profiles, without=(*texts, *groups))
@@ -140,10 +140,10 @@ def _score_column(table: str, profiles: Sequence[Profile]) -> Guess:
     named = [each for each in numbers if each.key in ("score", *LABEL_NAMES, *RATING_NAMES)]
     for some, why in ((named[:1], "is a common name for scores"), (numbers, "is the only column of numbers")):
         if len(some) == 1:
-            return Guess((some[0].place,), f"'{some[0].name}' {why}")
+            return Guess((some[0].index,), f"'{some[0].name}' {why}")
     scales = [each for each in numbers if each.is_scale]
     if len(scales) == 1:
-        return Guess((scales[0].place,), f"'{scales[0].name}' is the only column of numbers with fractions")
+        return Guess((scales[0].index,), f"'{scales[0].name}' is the only column of numbers with fractions")
     options = [Option((setting("label", each),), each.described()) for each in numbers or profiles]
     raise Undecided(f"{table}: which column is the score?", options)
 
@@ -193,13 +193,13 @@ def _is_clear_by_name(table: Table, key: str) -> bool:
 
 
 def _chosen(
-    table: Table, profiles: Sequence[Profile], places: dict[str, tuple[int, ...]], reasons: Sequence[str]
+    table: Table, profiles: Sequence[Profile], indices: dict[str, tuple[int, ...]], reasons: Sequence[str]
 ) -> ColumnChoice:
     """Return the chosen columns, with a remark on the choice."""
     why = "; ".join(filter(None, reasons))
-    used = {place for each in places.values() for place in each}
+    used = {index for each in indices.values() for index in each}
     rest = unused(profiles, used)
-    if "text" in places and (advice := advice_for_more_texts(profiles, places["text"], used)):
+    if "text" in indices and (advice := advice_for_more_texts(profiles, indices["text"], used)):
         rest += f"; {advice}"
     remarks = [f"{table.name}: {why}" if why else "", f"{table.name}: {rest}" if rest else ""]
-    return ColumnChoice(places, "\n".join(filter(None, remarks)), profiles)
+    return ColumnChoice(indices, "\n".join(filter(None, remarks)), profiles)

@@ -117,17 +117,17 @@ def _source(table: Table, columns: Columns) -> RowSource:
             f"{table.name} has neither a column 'messages' nor columns of prompts and answers; its columns are: "
             f"{', '.join(table.columns)}. Name them: --set data.source=PROMPT --set data.target=ANSWER"
         )
-    places = [find_column(table, each) for each in chosen]
-    names = [table.columns[place] for place in places]
+    indices = [find_column(table, each) for each in chosen]
+    names = [table.columns[index] for index in indices]
     choice = f"messages = column {names[0]}" if len(names) == 1 else f"prompt = column {' + '.join(names[:-1])}, "
     choice += "" if len(names) == 1 else f"answer = column {names[-1]}"
-    roles = {"text": tuple((name, place + 1) for name, place in zip(names, places, strict=True))}
-    return RowSource(table.files, partial(_rows, table, places), table.place, choice, roles=roles)
+    roles = {"text": tuple((name, index + 1) for name, index in zip(names, indices, strict=True))}
+    return RowSource(table.files, partial(_rows, table, indices), table.location, choice, roles=roles)
 
 
-def _rows(table: Table, places: Sequence[int]) -> Iterator[TwoSides | Broken]:
+def _rows(table: Table, indices: Sequence[int]) -> Iterator[TwoSides | Broken]:
     """Yield the two sides of each conversation: the messages before the last answer, as JSON, and the last answer."""
-    for row in table.rows(places):
+    for row in table.rows(indices):
         messages = row if isinstance(row, Broken) else _messages(row)
         if isinstance(messages, Broken):
             yield messages
@@ -216,9 +216,9 @@ class AnswerBatches(Bucketed[TextBatch]):
         width = -(-max(len(tokens) - 1 for tokens, _ in read) // LENGTH_STEP) * LENGTH_STEP
         tokens = np.full((len(read), width), self.markers.pad, dtype=np.int64)
         targets = np.full((len(read), width), IGNORED, dtype=np.int64)
-        for place, (ids, is_answer) in enumerate(read):
-            tokens[place, : len(ids) - 1] = ids[:-1]
-            targets[place, : len(ids) - 1] = np.where(is_answer, ids, IGNORED)[1:]
+        for number, (ids, is_answer) in enumerate(read):
+            tokens[number, : len(ids) - 1] = ids[:-1]
+            targets[number, : len(ids) - 1] = np.where(is_answer, ids, IGNORED)[1:]
         n_targets = int((targets != IGNORED).sum())
         return TextBatch(n_targets, torch.from_numpy(tokens), torch.from_numpy(targets), None)
 

@@ -191,7 +191,7 @@ class Source(Generic[Item]):
 
     files: tuple[SourceFile, ...]
     read: Callable[[], Iterator[Item | Broken | None]]  # yields None if an item is unreadable for an unknown reason
-    place: Callable[[int], str]  # describes the location of an item
+    location: Callable[[int], str]  # describes the location of an item
     choice: str = ""  # description of the chosen columns; part of the corpus fingerprint
     names: tuple[str, ...] = ()  # names of the two sides: columns or languages
     remark: str = ""  # remark on parts of the files that were not read
@@ -238,13 +238,13 @@ class Sources(Generic[Item]):
     @property
     def text_pairs(self) -> bool:
         """Whether each text is a pair of texts. Raises PenwrightError if only some sources have pairs."""
-        places = {source.text_pairs: source.files[0].path for source in self.each}
-        if len(places) > 1:
+        path_of = {source.text_pairs: source.files[0].path for source in self.each}
+        if len(path_of) > 1:
             raise PenwrightError(
-                f"{places[True]} has pairs of texts, but {places[False]} has single texts. Name the text columns for "
+                f"{path_of[True]} has pairs of texts, but {path_of[False]} has single texts. Name the text columns for "
                 "all files: --columns"
             )
-        return True in places
+        return True in path_of
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -257,11 +257,11 @@ class Sources(Generic[Item]):
         every = chain.from_iterable(source.read() for source in self.each)
         return (item for item in compress(every, chosen.tobytes()) if item is not None and not isinstance(item, Broken))
 
-    def place(self, number: int) -> str:
+    def location(self, number: int) -> str:
         """Return the location of the item with this number."""
         for source, n in zip(self.each, self.n_items, strict=True):
             if number < n:
-                return source.place(number)
+                return source.location(number)
             number -= n
         raise IndexError(number)
 

@@ -194,7 +194,7 @@ def _task_of_named_text(table: Table, profiles: Sequence[Profile], text: Profile
 
     Raises Undecided if the other columns could be either.
     """
-    likely = [column for column in likely_labels(profiles, without=(text.place,)) if len(column.values) <= FEW]
+    likely = [column for column in likely_labels(profiles, without=(text.index,)) if len(column.values) <= FEW]
     if likely and len(profiles) == 2:
         return "classify", f"column {likely[0].name} of {table.name} has only a few different values, all short"
     if not likely or profiles[0].n_rows < ENOUGH_TO_TELL:

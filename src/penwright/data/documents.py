@@ -61,14 +61,14 @@ class TextSlice:
         return self.file.chunks_from(position) if self.file else (BEGINNING, self.pieces())
 
     def __iter__(self) -> Iterator[str]:
-        (place, _), pieces = self.pieces_from(self.begin)
+        (position, _), pieces = self.pieces_from(self.begin)
         for piece in pieces:
-            if self.end is not None and place >= self.end:
+            if self.end is not None and position >= self.end:
                 return
-            last = None if self.end is None else self.end - place
-            if inside := piece[max(0, self.begin - place) : last]:
+            last = None if self.end is None else self.end - position
+            if inside := piece[max(0, self.begin - position) : last]:
                 yield inside
-            place += len(piece)
+            position += len(piece)
 
 
 def open_documents(paths: Sequence[str | Path], encoding: str | None, columns: Columns = ALL_COLUMNS) -> Documents:
@@ -168,15 +168,15 @@ def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Sourc
 def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Source[Document], Measures]:
     """Return a source with one document per row of a table, and the lengths, sizes and hashes of the rows."""
     chosen = text_columns(table, columns)
-    places = chosen.places["text"]
+    indices = chosen.indices["text"]
 
     def texts() -> Iterator[str | Broken]:
-        for row in table.rows(places):
+        for row in table.rows(indices):
             yield row if isinstance(row, Broken) else " ".join(filter(None, row))
 
     def documents() -> Iterator[Document | Broken]:
-        for place, text in enumerate(texts()):
-            yield text if isinstance(text, Broken) else Document(table.place(place), TextSlice(partial(_pieces, text)))
+        for row, text in enumerate(texts()):
+            yield text if isinstance(text, Broken) else Document(table.location(row), TextSlice(partial(_pieces, text)))
 
     def measures() -> Iterator[tuple[int, int, int]]:
         for row in texts():
@@ -185,8 +185,8 @@ def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Sour
             size = len(text) if text.strip() else -number_reason(row, reasons)
             yield size, len(encoded), int.from_bytes(sha256(encoded).digest()[:8], "big")
 
-    choice = f"the text is in column {' + '.join(table.columns[place] for place in places)}"
-    source = Source(table.files, documents, table.place, choice, remark=chosen.remark, roles=chosen.roles(table))
+    choice = f"the text is in column {' + '.join(table.columns[index] for index in indices)}"
+    source = Source(table.files, documents, table.location, choice, remark=chosen.remark, roles=chosen.roles(table))
     return source, _remembered(table, choice, measures)
 
 

@@ -87,7 +87,7 @@ def likely_labels(profiles: Profiles, without: Collection[int] = ()) -> list[Pro
     candidates = [
         column
         for column in profiles
-        if column.place not in without and _may_be_label(column) and column.key not in DETAIL_NAMES
+        if column.index not in without and _may_be_label(column) and column.key not in DETAIL_NAMES
     ]
     return sorted(candidates, key=lambda column: len(column.values))
 
@@ -100,23 +100,23 @@ def _may_be_label(profile: Profile) -> bool:
 
 def guess_label(table: str, profiles: Profiles, without: Sequence[int] = ()) -> Guess:
     """Choose the label column. Raises Undecided if several columns, or none, could hold the labels."""
-    named = named_label([column for column in profiles if column.place not in without])
+    named = named_label([column for column in profiles if column.index not in without])
     if named is not None:
         _refuse_scale(table, named)
-        return Guess((named.place,), f"'{named.name}' is a common name for labels")
+        return Guess((named.index,), f"'{named.name}' is a common name for labels")
     likely = likely_labels(profiles, without)
     if likely and (len(likely) == 1 or len(likely[1].values) >= CLEARLY_FEWER * len(likely[0].values)):
         best = likely[0]
         what = "is the only one with few values" if len(likely) == 1 else "has by far the fewest values"
         check = "; guessed from the values alone: to choose another, --set data.label=NAME" if len(profiles) > 2 else ""
-        return Guess((best.place,), f"column {best.name} {what} ({len(best.values):,} in all), all short{check}")
+        return Guess((best.index,), f"column {best.name} {what} ({len(best.values):,} in all), all short{check}")
     if likely:
         raise _undecided(table, "which column is the label?", "label", likely)
-    left = [column for column in profiles if column.place not in without]
+    left = [column for column in profiles if column.index not in without]
     called = [column for column in left if column.key in LABEL_NAMES]
     called = called or [column for column in left if column.is_constant and len(profiles) == 2]
     if called:  # if there is only one label, count_labels() raises an error
-        return Guess((called[0].place,), f"column {called[0].name} is the only one that can hold labels")
+        return Guess((called[0].index,), f"column {called[0].name} is the only one that can hold labels")
     others = [column for column in left if not column.is_constant and column.values]
     n_rows = f" in {profiles[0].n_rows:,} rows" if profiles and profiles[0].n_rows < ENOUGH_TO_TELL else ""
     raise Undecided(
@@ -145,17 +145,17 @@ def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -
 
     Raises Undecided if several columns, or none, could be the text.
     """
-    left = [column for column in profiles if column.place not in without]
+    left = [column for column in profiles if column.index not in without]
     if not left:
         raise PenwrightError(f"{table} has only one column; it needs a text and a label")
     readable = [column for column in left if column.is_text]
     pair = pair_of_texts(readable)
     if pair is not None:
         first, second = pair
-        return Guess((first.place, second.place), f"'{first.name}' and '{second.name}' are a pair of texts")
+        return Guess((first.index, second.index), f"'{first.name}' and '{second.name}' are a pair of texts")
     named = named_text([column for column in left if column.has_words])
     if named is not None:
-        return Guess((named.place,), f"'{named.name}' is a common name for texts")
+        return Guess((named.index,), f"'{named.name}' is a common name for texts")
     telling = [column for column in readable if not column.is_boilerplate and not column.is_constant]
     telling = [column for column in telling if not column.are_labels or column.n_rows < ENOUGH_TO_TELL] or telling
     ranked = sorted(telling or readable, key=lambda column: column.n_characters, reverse=True)
@@ -169,10 +169,10 @@ def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -
     if not ranked:
         raise _undecided(table, "which column is the text (none looks like text)?", "text", left)
     if len(ranked) == 1:
-        return Guess((ranked[0].place,), f"column {ranked[0].name} is the only text column")
+        return Guess((ranked[0].index,), f"column {ranked[0].name} is the only text column")
     if ranked[0].n_characters < CLEARLY_LONGER * ranked[1].n_characters:
         raise _undecided(table, "which column is the text?", "text", ranked)
-    return Guess((ranked[0].place,), f"column {ranked[0].name} has by far the longest text")
+    return Guess((ranked[0].index,), f"column {ranked[0].name} has by far the longest text")
 
 
 def named_text(profiles: Profiles) -> Profile | None:
@@ -222,17 +222,17 @@ def rest_of_prompt(profiles: Profiles, pair: Sequence[int]) -> tuple[int, ...]:
     """
     if profiles[pair[0]].key not in INSTRUCTION_NAMES:
         return ()
-    rest = (column for column in profiles if column.key in INPUT_NAMES and column.place not in pair)
-    return tuple(column.place for column in rest if column.values)
+    rest = (column for column in profiles if column.key in INPUT_NAMES and column.index not in pair)
+    return tuple(column.index for column in rest if column.values)
 
 
 def guess_pair(table: str, profiles: Profiles, without: Collection[int] = ()) -> Guess:
     """Choose the source and the target column. Raises Undecided if neither names nor values identify them."""
-    left = [column for column in profiles if column.place not in without]
+    left = [column for column in profiles if column.index not in without]
     pair = named_pair(left)
     if pair is not None:
         return Guess(
-            (pair[0].place, pair[1].place), f"'{pair[0].name}' and '{pair[1].name}' are common names for a pair"
+            (pair[0].index, pair[1].index), f"'{pair[0].name}' and '{pair[1].name}' are common names for a pair"
         )
     texts = texts_of(left)
     # Accept empty columns here: cleaning reports later why no rows are left.
@@ -240,7 +240,7 @@ def guess_pair(table: str, profiles: Profiles, without: Collection[int] = ()) ->
         texts = list(left)
     if len(texts) == 2:
         why = f"columns {texts[0].name} and {texts[1].name} are the only text columns" if len(left) > 2 else ""
-        return Guess((texts[0].place, texts[1].place), why)
+        return Guess((texts[0].index, texts[1].index), why)
     raise undecided_pair(table, profiles, texts if len(texts) > 2 else [column for column in profiles if column.values])
 
 
@@ -275,15 +275,15 @@ def texts_of(profiles: Profiles) -> list[Profile]:
 
 def unused(profiles: Profiles, used: Collection[int]) -> str:
     """Describe the columns that are not used; return "" if there are none."""
-    left = [column for column in profiles if column.place not in used]
+    left = [column for column in profiles if column.index not in used]
     more = [f"{len(left) - MOST_OPTIONS} more"] if len(left) > MOST_OPTIONS else []
     return f"not used: {', '.join([*(column.described() for column in left[:MOST_OPTIONS]), *more])}" if left else ""
 
 
 def advice_for_more_texts(profiles: Profiles, texts: Collection[int], used: Collection[int]) -> str:
     """Describe how to join unused text columns to the text; return "" if there are none."""
-    more = [column for column in texts_of(profiles) if column.place not in used]
-    every = [column for column in profiles if column.place in texts or column in more]
+    more = [column for column in texts_of(profiles) if column.index not in used]
+    every = [column for column in profiles if column.index in texts or column in more]
     how = "both text columns, as a pair" if len(every) == 2 else "all text columns, joined by a space"
     return f"to read {how}: --set {quote(setting('text', *every))}" if more else ""
 

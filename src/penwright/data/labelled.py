@@ -102,8 +102,8 @@ def _from_folder(folder: str, reading: ReadingOptions) -> RowSource:
     every = tuple(file for _, file in files)
     if reading.columns.label_kind not in (None, LabelKind()):
         raise PenwrightError(f"{folder}: in folders, each text has one label. Pass a table for other kinds of labels")
-    place, kind = (lambda number: every[number].path), LabelKind()
-    return RowSource(every, partial(class_rows, files), place, choice, remark=remark, label_kind=kind)
+    location, kind = (lambda number: every[number].path), LabelKind()
+    return RowSource(every, partial(class_rows, files), location, choice, remark=remark, label_kind=kind)
 
 
 def _open(path: str, reading: ReadingOptions) -> Table:
@@ -130,7 +130,7 @@ def _open(path: str, reading: ReadingOptions) -> Table:
 def _from_table(table: Table, columns: Columns) -> RowSource:
     """Return the rows of a table as labelled texts."""
     chosen = labelled_columns(table, columns)
-    texts, (label,) = chosen.places["text"], chosen.places["label"]
+    texts, (label,) = chosen.indices["text"], chosen.indices["label"]
     are_pairs = len(texts) == 2 and columns.text_pairs is not False
     if columns.text_pairs and not are_pairs:
         raise PenwrightError(
@@ -147,13 +147,13 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
     why = f"{table.name}: {table.form}" if isinstance(table, LabelledLines) else chosen.remark
     remark = "\n".join(filter(None, [why, label_cleaning_remark(table.name, values)]))
     groups = None
-    if place := chosen.places.get("group"):
-        choice += f", group = column {table.columns[place[0]]}"
-        groups = partial(_groups, table, place[0])
+    if group_columns := chosen.indices.get("group"):
+        choice += f", group = column {table.columns[group_columns[0]]}"
+        groups = partial(_groups, table, group_columns[0])
     return RowSource(
         table.files,
         read,
-        table.place,
+        table.location,
         choice,
         remark=remark,
         roles=chosen.roles(table),

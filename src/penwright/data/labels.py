@@ -56,7 +56,7 @@ def with_tidy_labels(table: Table, texts: Sequence[int], label: int, columns: Co
         elif problem_type == "regression":
             tidy[raw_label] = number_label(raw_label)
         else:
-            single = single_label(raw_label, table.place(number))
+            single = single_label(raw_label, table.location(number))
             tidy[raw_label] = names.get(raw_label) or names.get(single, single)
         target = tidy[raw_label]
         yield target if isinstance(target, Broken) else (text, target)

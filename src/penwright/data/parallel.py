@@ -111,12 +111,12 @@ def _in_one_direction(sources: Sequence[RowSource], openers: Sequence[Opener], c
 def _from_table(table: Table, columns: Columns) -> RowSource:
     """Return the rows of a table as pairs."""
     chosen = pair_columns(table, columns)
-    sources, (target,) = chosen.places["source"], chosen.places["target"]
+    sources, (target,) = chosen.indices["source"], chosen.indices["target"]
     names = " + ".join(table.columns[source] for source in sources), table.columns[target]
     return RowSource(
         table.files,
         partial(select, table, sources, target),
-        table.place,
+        table.location,
         f"source = column {names[0]}, target = column {names[1]}",
         names,
         chosen.remark,

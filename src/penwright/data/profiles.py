@@ -79,7 +79,7 @@ def kind_of(value: str) -> str:
 class Profile:
     """The profile of a column: its name, the kind of most of its values, and their distribution."""
 
-    place: int  # index of the column, from 0
+    index: int  # index of the column, from 0
     name: str
     kind: str
     n_rows: int  # number of rows in the sample
@@ -140,7 +140,7 @@ class Profile:
 def profiles_of(table: Table) -> list[Profile]:
     """Return a profile of each column, from a sample of evenly spaced rows."""
     rows = spread_rows(table)
-    return [_profile(place, name, [row[place].strip() for row in rows]) for place, name in enumerate(table.columns)]
+    return [_profile(index, name, [row[index].strip() for row in rows]) for index, name in enumerate(table.columns)]
 
 
 def spread_rows(table: Table) -> list[Row]:
@@ -158,7 +158,7 @@ def spread_rows(table: Table) -> list[Row]:
     return [row for row in kept if not isinstance(row, Broken) and any(row)]
 
 
-def _profile(place: int, name: str, cells: Sequence[str]) -> Profile:
+def _profile(index: int, name: str, cells: Sequence[str]) -> Profile:
     """Return the profile of a column with these cells."""
     filled = [cell for cell in cells if cell]
     values = frozenset(filled)
@@ -168,7 +168,7 @@ def _profile(place: int, name: str, cells: Sequence[str]) -> Profile:
     is_text = not common or n_text > (1 - MOSTLY) * len(filled)
     example = next((cell for cell in filled if len(cell) <= LONGEST_EXAMPLE), filled[0] if filled else "")
     return Profile(
-        place=place,
+        index=index,
         name=name,
         kind=EMPTY if not filled else TEXT if is_text else common[0][0],
         n_rows=len(cells),

@@ -122,7 +122,7 @@ def clean(rows: Rows, rules: Sequence[Rule], keep: Mask | None = None) -> tuple[
     """Return the rows that pass all rules, and how many rows each rule drops. Raises PenwrightError if none pass."""
     keep = np.ones(len(rows), dtype=np.bool_) if keep is None else keep.copy()
     before = int(keep.sum())
-    dropped = leave_out(rules, keep, rows.place)
+    dropped = leave_out(rules, keep, rows.location)
     if not keep.any():
         raise PenwrightError(f"{rows.files[0].path}: no rows are left ({before:,} before cleaning): {reasons(dropped)}")
     return keep, dropped

@@ -92,7 +92,7 @@ def _kept_documents(documents: Documents, held_out: Documents | None, cleaning: 
         ("exact duplicates", lambda kept: duplicates(documents.hashes, kept) if cleaning.deduplicate else ~kept),
         ("also in the validation files", lambda _: _also_in(documents, held_out)),
     ]
-    dropped = leave_out(rules, keep, documents.place)
+    dropped = leave_out(rules, keep, documents.location)
     if not keep.any():
         raise PenwrightError(f"no documents are left ({len(keep):,} read): {reasons(dropped)}")
     return keep, dropped

@@ -181,15 +181,15 @@ def _pieces(file: SourceFile) -> Iterator[tuple[bool, str]]:
     rest, before = "", ""
     for block in file.blocks():
         rest += block
-        place = 0
-        while begin := start.search(rest, place):
+        position = 0
+        while begin := start.search(rest, position):
             close = end.search(rest, begin.end())
             if not close:
                 break
-            yield False, rest[place : begin.start()]
+            yield False, rest[position : begin.start()]
             yield True, rest[begin.start() : close.end()]
-            place = close.end()
-        before, rest = rest[max(0, place - 100) : place], rest[place:]
+            position = close.end()
+        before, rest = rest[max(0, position - 100) : position], rest[position:]
         if begin and len(rest) > LONGEST:
             yield True, ""
             rest = ""

@@ -67,12 +67,12 @@ def _copy_rows(lines: Iterable[str], delimiter: str) -> Iterator[Cells]:
         if "\\" not in held:
             yield held.split(delimiter)
         else:
-            cells, place = [], 0
-            while place <= len(held):
-                found = cell.match(held, place)
-                end = found.end() if found else len(held)
-                cells.append(COPY_ESCAPE.sub(lambda code: COPY_CODES.get(code[1], code[1]), held[place:end]))
-                place = end + 1
+            cells, position = [], 0
+            while position <= len(held):
+                match = cell.match(held, position)
+                end = match.end() if match else len(held)
+                cells.append(COPY_ESCAPE.sub(lambda code: COPY_CODES.get(code[1], code[1]), held[position:end]))
+                position = end + 1
             yield cells
         held = ""
     if held:
@@ -165,12 +165,12 @@ class QuotedRows:
         """Split one line by itself, keeping stray quote marks; return None if the number of cells is wrong."""
         doubled, quote = self._dialect.quote * 2, self._dialect.quote
         for pattern in self._patterns:
-            cells, place = [], 0
-            while place <= len(line):
-                found = pattern.match(line, place)
-                assert found is not None  # each pattern ends with an alternative that matches any text
-                cells.append(found[2] if found[1] is None else self._unescape(found[1].replace(doubled, quote)))
-                place = found.end() + 1
+            cells, position = [], 0
+            while position <= len(line):
+                match = pattern.match(line, position)
+                assert match is not None  # each pattern ends with an alternative that matches any text
+                cells.append(match[2] if match[1] is None else self._unescape(match[1].replace(doubled, quote)))
+                position = match.end() + 1
             if self._width in (None, len(cells)):
                 return cells
         cells = line.split(self._mark)
@@ -235,7 +235,7 @@ class LabelledLines(FileTable):
                 )
             yield tuple(cells[column] for column in columns)
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Describe the location of a row (counted from 0), for messages."""
         return f"{self.file.path} line {row + 1:,}"
 

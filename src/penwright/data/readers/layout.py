@@ -184,17 +184,17 @@ def find_header(rows: Sequence[Sequence[str]], width: int, names: Sequence[str] 
     A row that contains one of `names` is a header.
     """
     header = None
-    for place, row in enumerate(rows[:MOST_BEFORE]):
+    for number, row in enumerate(rows[:MOST_BEFORE]):
         cells = [cell.strip() for cell in row]
         n_filled = sum(map(bool, cells))
         if any(cell in names for cell in cells if cell):
-            return place
+            return number
         if not n_filled or len(cells) < max(2, width - 1) <= width or (n_filled == 1 and width > 2):
             continue  # a title or a comment
         if header is not None and list(row) == list(rows[header]):
             return header
-        if is_header(cells, rows[place + 1 :]):
-            header = place  # preliminary: this row may be a title, and the next row the header
+        if is_header(cells, rows[number + 1 :]):
+            header = number  # preliminary: this row may be a title, and the next row the header
             if is_known_header(cells):
                 return header
         elif n_filled > 1:

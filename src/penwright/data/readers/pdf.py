@@ -72,8 +72,8 @@ def _without_heads(pages: Sequence[list[str]]) -> Iterator[str]:
     most = max(2, len(filled) // 3)
     for page in filled:
         last = len(page) - 1
-        for place, line in enumerate(page):
-            if place in (0, last) and (NUMBER.fullmatch(line) or borders[_key(line)] > most):
+        for number, line in enumerate(page):
+            if number in (0, last) and (NUMBER.fullmatch(line) or borders[_key(line)] > most):
                 continue
             yield line
 

@@ -72,7 +72,7 @@ class Records:
             broken = next((text for text in texts if isinstance(text, Broken)), None)
             yield broken or tuple(text for text in texts if isinstance(text, str))
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Describe the location of a row (counted from 0), for messages."""
         return f"{self.name} {self.unit} {row + 1:,}"
 
@@ -124,25 +124,25 @@ def _values(file: SourceFile, *, is_list: bool) -> Iterator[Record | Broken]:
 
 def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
     """Yield the JSON values of a file, or the items of its list, keeping only one of them in memory."""
-    decoder, blocks, text, place, n_read = json.JSONDecoder(), file.blocks(), "", 0, 0
+    decoder, blocks, text, position, n_read = json.JSONDecoder(), file.blocks(), "", 0, 0
     is_begun = not is_list
     while True:
-        while place < len(text) and text[place] in SPACE:
-            place += 1
-        if not is_begun and text[place : place + 1] == "[":
-            is_begun, place = True, place + 1
+        while position < len(text) and text[position] in SPACE:
+            position += 1
+        if not is_begun and text[position : position + 1] == "[":
+            is_begun, position = True, position + 1
             continue
-        if is_list and text[place : place + 1] == "]":
+        if is_list and text[position : position + 1] == "]":
             return
         try:
-            value, place = decoder.raw_decode(text, place)
+            value, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
             # At least double the amount of text, so that a long value is parsed only a few times.
-            n_more = 1 + (len(text) - place) // BLOCK_BYTES
+            n_more = 1 + (len(text) - position) // BLOCK_BYTES
             if more := "".join(islice(blocks, n_more)):
-                text, place = text[place:] + more, 0
+                text, position = text[position:] + more, 0
                 continue
-            if is_list or text[place:]:
+            if is_list or text[position:]:
                 problem = str(error).split(":")[0]
                 raise PenwrightError(
                     f"{file.path} is neither JSON lines nor one JSON list: after {n_read:,} values, {problem}"

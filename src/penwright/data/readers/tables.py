@@ -50,7 +50,7 @@ class Table(Protocol):
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
         """Yield the given columns (counted from 0) of every row, or the reason why a row is broken."""
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Describe the location of a row (counted from 0), for messages."""
 
 
@@ -146,7 +146,7 @@ class Grid(FileTable):
             else:
                 yield TOO_MANY if any(cells[most:]) else wanted(cells)
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Describe the location of a row (counted from 0), for messages."""
         after = self.header is not None and row >= self.n_before
         return f"{self.name} {self.unit} {row + 1 + after + self.n_skipped:,}"
@@ -203,15 +203,15 @@ def _layout(
     usual = [width, *(other for other, n in widths.items() if n >= max(SOME, COMMON * widths.total()))]
     if strays:
         width = max(usual)
-    place = find_header(sample, width, names)
-    if place is None:
+    header_row = find_header(sample, width, names)
+    if header_row is None:
         return tuple(map(str, range(1, width + 1))), None, 0, min(usual)
-    header = tuple(sample[place])
+    header = tuple(sample[header_row])
     titles = [cell.replace("\ufeff", "").strip() for cell in header]
-    if len(titles) == width - 1 and _are_row_names([row[0] for row in sample[place + 1 :] if len(row) == width]):
+    if len(titles) == width - 1 and _are_row_names([row[0] for row in sample[header_row + 1 :] if len(row) == width]):
         titles = ["", *titles]
     titles += [""] * (width - len(titles))
-    return _unique(titles), header, place, min(usual)
+    return _unique(titles), header, header_row, min(usual)
 
 
 def _are_row_names(values: Sequence[str]) -> bool:
