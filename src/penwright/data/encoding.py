@@ -192,7 +192,7 @@ def sample_lines(blocks: Iterable[bytes]) -> tuple[Counter[str], bytes]:
     """
     kinds, samples, rest = Counter[str](), {"every": b"", "foreign": b""}, b""
 
-    def take_in(line: bytes) -> None:
+    def count_line(line: bytes) -> None:
         kind = kind_of_line(line)
         kinds[kind] += 1
         for name in ("every", kind):
@@ -202,9 +202,9 @@ def sample_lines(blocks: Iterable[bytes]) -> tuple[Counter[str], bytes]:
     for block in blocks:
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
-            take_in(line + b"\n")
+            count_line(line + b"\n")
         rest = rest[: SAMPLE + 1]  # only the beginning of a very long line counts
-    take_in(rest)
+    count_line(rest)
     sample = samples["foreign" if is_mixed(kinds) else "every"]
     return kinds, sample if len(sample) <= SAMPLE else whole_characters(sample[:SAMPLE])
 

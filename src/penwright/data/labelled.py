@@ -96,8 +96,8 @@ def _from_folder(folder: str, reading: ReadingOptions) -> RowSource:
     """Return the files of a folder as texts, labelled with the names of their subfolders."""
     if reading.columns.group is not None:
         raise PenwrightError(f"{folder} has no group column. Pass a table that has one, or leave out data.group")
-    found, remark = class_files(folder, reading.encoding)
-    files = [(reading.columns.label_names.get(name, name), file) for name, file in found]
+    labelled_files, remark = class_files(folder, reading.encoding)
+    files = [(reading.columns.label_names.get(name, name), file) for name, file in labelled_files]
     choice = "each folder is a class, each file a text"
     every = tuple(file for _, file in files)
     if reading.columns.label_kind not in (None, LabelKind()):

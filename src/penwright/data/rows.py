@@ -109,13 +109,13 @@ def _sizes(side: Iterable[str] | Iterable[bytes]) -> Sizes:
 
 def group_hashes(rows: Rows) -> Hashes:
     """Return the hash of each row's group. A row without a group gets the hash of its first side."""
-    found = rows.first_hashes.copy()
+    hashes = rows.first_hashes.copy()
     for source, end in zip(rows.each, np.cumsum(rows.n_items), strict=True):
         if source.groups is not None:
             names = [name.encode("utf-8", "surrogatepass") for name in source.groups()]
-            own = found[end - len(names) : end]
+            own = hashes[end - len(names) : end]
             own[:] = np.where([name == b"" for name in names], own, hash_texts(names))
-    return found
+    return hashes
 
 
 def clean(rows: Rows, rules: Sequence[Rule], keep: Mask | None = None) -> tuple[Mask, list[Dropped]]:

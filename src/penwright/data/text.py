@@ -43,15 +43,16 @@ def open_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_REA
     """Open documents for training. Hold out `reading.validation` or, if it is empty, a part of the text."""
     training = open_documents(paths, reading.encoding, reading.columns)
     alike = with_training_columns(reading, training.roles).columns
-    own = open_documents(reading.validation, reading.encoding, alike) if reading.validation else None
-    keep, dropped = _kept_documents(training, own, reading.cleaning)
-    whole = _whole_documents(training, keep, reading) if own is None else None
-    if own is not None:
-        valid, _ = _kept_documents(own, None, KEEP_ALL)
-        parts, split = (training.part(keep), own.part(valid)), _describe_validation(own.part(valid))
+    validation = open_documents(reading.validation, reading.encoding, alike) if reading.validation else None
+    keep, dropped = _kept_documents(training, validation, reading.cleaning)
+    whole = _whole_documents(training, keep, reading) if validation is None else None
+    if validation is not None:
+        valid, _ = _kept_documents(validation, None, KEEP_ALL)
+        parts, split = (training.part(keep), validation.part(valid)), _describe_validation(validation.part(valid))
     else:
         parts, split = whole or _tails(training, keep, reading.held_out)
-    files, choices = training.files + (own.files if own else ()), training.choices + (own.choices if own else ())
+    files = training.files + (validation.files if validation else ())
+    choices = training.choices + (validation.choices if validation else ())
     report = Report(
         unit="document",
         files=files,
@@ -65,11 +66,11 @@ def open_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_REA
         files,
         task="text",
         version=2,
-        n_own=len(own.files) if own else 0,
+        n_own=len(validation.files) if validation else 0,
         held_out=reading.held_out,
         seed=reading.seed,
         deduplicate=reading.cleaning.deduplicate,
-        **({"ends_of_many": True} if own is None and whole is None and _are_many(training, keep) else {}),
+        **({"ends_of_many": True} if validation is None and whole is None and _are_many(training, keep) else {}),
         **({"columns": choices} if any(choices) else {}),
     )
     return Corpus(*parts, files, fingerprint, report, roles=training.roles)

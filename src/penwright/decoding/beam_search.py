@@ -83,8 +83,8 @@ def beam_search(
     while True:
         parents = search.extend(search.best_continuations(logits, end_id), end_id)
         if watch is not None:
-            search.tell(watch, parents)
-        done = search.done() if wanted is None else search.done() | search.given_up(wanted)
+            search.notify(watch, parents)
+        done = search.done() if wanted is None else search.done() | search.abandoned(wanted)
         if done.any():
             for sentence, hypotheses in search.finish(done):
                 if not hypotheses:
@@ -240,7 +240,7 @@ class _Search:
             values[short], indices[short] = others.values, others.indices
         return MaskedTopK(values, indices, best.logsumexp)  # the logsumexp of a row includes banned tokens
 
-    def tell(self, watch: Watch, parents: Whole) -> None:
+    def notify(self, watch: Watch, parents: Whole) -> None:
         """Pass the last step of extend() to `watch`; `parents` are the rows that extend() returned."""
         last = self.history[-1]
         columns = (last.numbers, parents % self.settings.beam_size, last.tokens, last.sums)
@@ -265,7 +265,7 @@ class _Search:
         reach = np.maximum(best / (self.length + 1) ** penalty, best / longest**penalty)
         return (self.limits <= self.length) | (self.finished.scores[:, -1] >= reach)
 
-    def given_up(self, wanted: Wanted) -> Bool[np.ndarray, " sentences"]:
+    def abandoned(self, wanted: Wanted) -> Bool[np.ndarray, " sentences"]:
         """Return which sentences are no longer needed, according to `wanted`."""
         return np.array([not wanted(number) for number in self.numbers.tolist()])
 

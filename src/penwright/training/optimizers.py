@@ -198,6 +198,6 @@ class WeightAverage:
     @torch.no_grad()
     def _swap(self) -> None:
         for name, current in self.current.items():
-            kept = current.clone()
+            previous = current.clone()
             current.copy_(self.average[name])
-            self.average[name].copy_(kept)
+            self.average[name].copy_(previous)

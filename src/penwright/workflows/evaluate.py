@@ -117,9 +117,9 @@ def evaluate(
     load(). Translators are scored with beam search; during training, they are scored with greedy search. If `output` is
     given, the translations are written to this file.
     """
-    torch_device, own = usable_device(device), open_run(folder)
-    recipe = validate(Recipe, merge(own.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
-    opened_run = own._replace(recipe=recipe)
+    torch_device, original = usable_device(device), open_run(folder)
+    recipe = validate(Recipe, merge(original.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
+    opened_run = original._replace(recipe=recipe)
     corpus = open_corpus_of(opened_run, paths)
     if paths:
         opened_run, corpus = _in_trained_direction(opened_run, corpus, paths)
@@ -132,7 +132,7 @@ def evaluate(
         torch_device,
     )
     if paths and context.linear is not None:
-        context.whole_linear = own.linear(whole=True)
+        context.whole_linear = original.linear(whole=True)
     n_examples = len(context.corpus.held_out)
     if recipe.task == "translate":
         beam_size = beam_size or recipe.decoding.beam_size
@@ -141,24 +141,24 @@ def evaluate(
     else:
         say(f"evaluating on {count(n_examples, context.corpus.report.unit)}")
         scores = scoring_of(recipe).evaluate(context)
-    return _with_baselines(_baselines(own, context, say), scores)
+    return _with_baselines(_baselines(original, context, say), scores)
 
 
 def check_labels(folder: Path) -> list[Mistake]:
     """Return the training texts that may have a wrong label, most doubtful first. The run must be a classifier."""
-    own = open_run(folder)
-    if own.recipe.task != "classify" or own.recipe.model.problem_type != "single_label_classification":
+    opened_run = open_run(folder)
+    if opened_run.recipe.task != "classify" or opened_run.recipe.model.problem_type != "single_label_classification":
         raise UsageError(f"{folder} is not a classifier with one label for each text, so there are no labels to check")
-    corpus = open_corpus_of(own)
-    return classification.doubtful_labels(evaluation_context(own, corpus, own.model()), corpus)
+    corpus = open_corpus_of(opened_run)
+    return classification.doubtful_labels(evaluation_context(opened_run, corpus, opened_run.model()), corpus)
 
 
-def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]:
+def _baselines(original: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]:
     """Compute the baselines of the scores. Most baselines need the training text."""
-    recipe = own.recipe
+    recipe = original.recipe
     if recipe.task == "classify" and context.linear is None:
         try:
-            corpus = open_corpus_of(own)
+            corpus = open_corpus_of(original)
         except PenwrightError as error:
             say(f"evaluating without the linear baseline, which needs the training text: {error}")
         else:
@@ -166,21 +166,21 @@ def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]
             context.linear = labelled.fit_linear(context, corpus)
     if recipe.task == "translate" and not len(context.corpus.training):
         try:
-            context.dictionary = translation.learn_dictionary_of(open_corpus_of(own).training)
+            context.dictionary = translation.learn_dictionary_of(open_corpus_of(original).training)
         except PenwrightError as error:
             say(f"evaluating without the dictionary baseline, which needs the training text: {error}")
     needs_training = recipe.task in ("generate", "chat", "encode")
     if needs_training:
-        key = corpus_record(own.run).fingerprint, own.tokenizer, own.card.labels
+        key = corpus_record(original.run).fingerprint, original.tokenizer, original.card.labels
         context.training = kept_training_tokens(*key)
     if needs_training and context.training is None:
         try:
-            corpus = open_corpus_of(own)
+            corpus = open_corpus_of(original)
         except PenwrightError as error:
             say(f"no baselines, since they need the training text: {error}")
             return ()
         say("reading the training text for the baselines")
-        context.training = token_store(recipe.task, corpus, own.tokenizer, own.card.labels, held_out=False)
+        context.training = token_store(recipe.task, corpus, original.tokenizer, original.card.labels, held_out=False)
     return scoring_of(recipe).baselines(context, True)
 
 

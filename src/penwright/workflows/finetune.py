@@ -131,13 +131,13 @@ def changed_tokenizer(recipe: Recipe, corpus: AnyCorpus, say: Say) -> Tokenizer 
 
     Raises PenwrightError if the tokenizer cannot be changed.
     """
-    own = recipe.finetuning
-    if own is None or not (own.trim_vocabulary or own.add_tokens):
+    settings = recipe.finetuning
+    if settings is None or not (settings.trim_vocabulary or settings.add_tokens):
         return None
     before = tokenizer = open_base(recipe).tokenizer
-    new = _words_in(Path(own.add_tokens)) if isinstance(own.add_tokens, str) else own.add_tokens
+    new = _words_in(Path(settings.add_tokens)) if isinstance(settings.add_tokens, str) else settings.add_tokens
     try:
-        if own.trim_vocabulary:
+        if settings.trim_vocabulary:
             used = _used_tokens(recipe, corpus, tokenizer)
             tokenizer = trimmed(tokenizer, used)
             say(f"vocabulary: {tokenizer.vocab_size:,} of {before.vocab_size:,} tokens are kept")
@@ -147,7 +147,7 @@ def changed_tokenizer(recipe: Recipe, corpus: AnyCorpus, say: Say) -> Tokenizer 
             examples = ", ".join(tokenizer.token_text(token) for token in range(size, tokenizer.vocab_size)[-5:])
             say(f"vocabulary: tokens added: {tokenizer.vocab_size - size:,}, for example {examples}")
     except PenwrightError as error:
-        raise PenwrightError(f"{own.base}: {error}") from None
+        raise PenwrightError(f"{settings.base}: {error}") from None
     return tokenizer
 
 

@@ -158,14 +158,14 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
         return open_base(recipe).tokenizer
     if recipe.distillation:
         return Tokenizer.load(Run.open(Path(recipe.distillation.teachers[0])).tokenizer_path)
-    wanted, texts = recipe.tokenizer, TASKS[recipe.task].texts(corpus)
+    settings, texts = recipe.tokenizer, TASKS[recipe.task].texts(corpus)
 
     def train() -> dict[str, Any]:
-        notify(observers, "message", f"training a tokenizer ({wanted.type}) on the text")
-        tokenizer = train_tokenizer(wanted.type, texts, wanted.vocab_size, prefix_space=wanted.prefix_space)
+        notify(observers, "message", f"training a tokenizer ({settings.type}) on the text")
+        tokenizer = train_tokenizer(settings.type, texts, settings.vocab_size, prefix_space=settings.prefix_space)
         return {"content": tokenizer.content.decode(), "notes": tokenizer.notes}
 
-    key = [corpus.fingerprint, wanted.type, wanted.vocab_size, wanted.prefix_space, version("tokenizers")]
+    key = [corpus.fingerprint, settings.type, settings.vocab_size, settings.prefix_space, version("tokenizers")]
     trained = train() if corpus.training_bytes < LARGE else remember(key, train)
     for note in trained["notes"]:
         notify(observers, "message", note)

@@ -249,13 +249,13 @@ def labelled_lines(file: SourceFile, fewest: int = FEWEST) -> LabelledLines | No
         (_label_first, "lines begin with a label and a comma"),
         (_label_last, "lines end with a comma and a label"),
     )
-    found = (LabelledLines(file, parse, form) for parse, form in forms if _are_labelled(lines, parse))
-    return next(found, None) if len(lines) >= fewest else None
+    formats = (LabelledLines(file, parse, form) for parse, form in forms if _are_labelled(lines, parse))
+    return next(formats, None) if len(lines) >= fewest else None
 
 
 def _fasttext(line: str) -> tuple[str, str]:
-    found = _FASTTEXT.fullmatch(line)
-    return (found[1].strip().removeprefix(PREFIX), found[2]) if found else ("", line)
+    match = _FASTTEXT.fullmatch(line)
+    return (match[1].strip().removeprefix(PREFIX), match[2]) if match else ("", line)
 
 
 def _label_first(line: str) -> tuple[str, str]:

@@ -133,10 +133,10 @@ def detect_format(name: str, head: bytes, text: str, open_file: Callable[[], Buf
     `head` is the beginning of the unpacked bytes; `text` is the decoded `head`. `open_file` opens the whole file.
     """
     suffix = PurePath(unpacked_name(name)).suffix
-    found = _by_bytes(head, open_file, suffix) or _by_text(text.lstrip("\ufeff").replace("\r\n", "\n"), suffix)
-    if found is None and (suffix in BY_SUFFIX and text.strip()):
-        found = BY_SUFFIX[suffix]
-    return FORMATS[found] if found else None
+    key = _by_bytes(head, open_file, suffix) or _by_text(text.lstrip("\ufeff").replace("\r\n", "\n"), suffix)
+    if key is None and (suffix in BY_SUFFIX and text.strip()):
+        key = BY_SUFFIX[suffix]
+    return FORMATS[key] if key else None
 
 
 def _by_bytes(head: bytes, open_file: Callable[[], BufferedIOBase], suffix: str) -> str | None:
