@@ -111,8 +111,8 @@ class Ours:
                 max_new_tokens=job.n_new,
                 engine=self.engine,
             )
-            choosing = TokenSelector(Utf8Rules.free(self.tokenizer.vocab_size, (end_id,)), self.engine.masked_topk)
-            found = beam_search(writing, [job.n_new] * len(sources), settings, end_id=end_id, choosing=choosing)
+            selector = TokenSelector(Utf8Rules.free(self.tokenizer.vocab_size, (end_id,)), self.engine.masked_topk)
+            found = beam_search(writing, [job.n_new] * len(sources), settings, end_id=end_id, selector=selector)
         return [hypotheses[0].tokens for hypotheses in found]
 
 

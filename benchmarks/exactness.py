@@ -79,8 +79,8 @@ class Translations:
             sources = [self.sources[number] for number in batch]
             limits = [min(2 * len(source) + 20, self.model.settings.context_length) for source in sources]
             rows = self._rows(sources, max(limits)) if cached else self._uncached(sources)
-            choosing = TokenSelector(Utf8Rules.free(self.tokenizer.vocab_size))
-            results = beam_search(rows, limits, self.settings, end_id=self.tokenizer.end_id, choosing=choosing)
+            selector = TokenSelector(Utf8Rules.free(self.tokenizer.vocab_size))
+            results = beam_search(rows, limits, self.settings, end_id=self.tokenizer.end_id, selector=selector)
             found |= {number: best.tokens for number, (best, *_) in zip(batch, results, strict=True)}
         return [found[number] for number in range(len(self.sources))]
 

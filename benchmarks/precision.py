@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.report import Result, write_result
 from penwright.decoding.batches import PromptBatch
-from penwright.decoding.engine import DecodeEngine, are_steps_kept
+from penwright.decoding.engine import DecodeEngine, are_steps_compiled
 from penwright.model.quantized import to_precision
 from penwright.model.transformer import DecoderOnly
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
@@ -40,7 +40,7 @@ def main(run: Path, n_windows: int = 256) -> None:
     for precision in reversed(fastest_first()):
         rounded = deepcopy(model)
         to_precision(rounded, precision)
-        kept = "compiled" if are_steps_kept(rounded) else "not compiled"
+        kept = "compiled" if are_steps_compiled(rounded) else "not compiled"
         nats = {"by steps": stepped(rounded, windows), "at once": at_once(rounded, windows)}
         figures = {"nats per token by steps": [nats["by steps"]]}
         figures |= {f"{how}, thousandths of a nat above float32": [1000 * (n - exact)] for how, n in nats.items()}

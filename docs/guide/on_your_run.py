@@ -198,7 +198,7 @@ def reshaped(look: Inspector, text: str, settings: DecodingSettings, k: int = 8)
     """Return a view of the most likely next tokens before and after the sampling settings."""
     found = look.token_scores(text, k=len(look.words)).next
     logits = torch.from_numpy(np.log(found.probabilities))[None]
-    after = Sampling(settings=settings).reshape(logits).softmax(-1)[0].tolist()
+    after = Sampling(settings=settings).process(logits).softmax(-1)[0].tolist()
     rows = list(zip(found.texts, found.ids.tolist(), found.probabilities.tolist(), after, strict=True))[:k]
     before = [{"text": text, "id": token, "probability": p} for text, token, p, _ in rows]
     drawn = [{"text": text, "id": token, "probability": p} for text, token, _, p in rows if p > 0]

@@ -183,7 +183,7 @@ def test_compilation_note_while_a_shape_is_compiled(
     assert background.compilation_note(model) == ""
     monkeypatch.setattr(background.toolchain, "missing_requirement", lambda: "no compiler")
     assert background.compilation_note(model).endswith(": no compiler")
-    monkeypatch.setattr(background.engine, "are_steps_kept", lambda _: True)
+    monkeypatch.setattr(background.engine, "are_steps_compiled", lambda _: True)
     assert background.compilation_note(model) == "decoding uses compiled steps"
     assert background.compilation_note(open_run(runs / "classifier").model()) == ""
 

@@ -117,10 +117,10 @@ def test_wrongly_compiled_step_is_discarded(
     monkeypatch.setattr(engine, "load", lambda *what: lambda *inputs: [engine.DecodeStep(other)(*inputs)])
     with pytest.raises(PenwrightError, match="gives different results than the model"):
         compile_without_type_checks(model)
-    assert not engine.are_steps_kept(model) and not list(cache_folder("compiled").glob("*.pt2"))
+    assert not engine.are_steps_compiled(model) and not list(cache_folder("compiled").glob("*.pt2"))
     monkeypatch.setattr(engine, "load", lambda *what: lambda *inputs: [engine.DecodeStep(model)(*inputs)])
     compile_without_type_checks(model)
-    assert engine.are_steps_kept(model)
+    assert engine.are_steps_compiled(model)
 
 
 def touch(path: Path) -> None:

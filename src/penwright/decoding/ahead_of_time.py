@@ -92,7 +92,7 @@ def _source(path: Path) -> str:
     return path.read_text("utf-8").replace('#include "', f'#include "{HEADER.parent}/')
 
 
-def is_kept(part: ModelPart, name: str, n_threads: int) -> bool:
+def is_compiled(part: ModelPart, name: str, n_threads: int) -> bool:
     """Return whether a compiled file exists for this part, the current code and the installed version of torch."""
     return _path(part, name, n_threads).exists()
 

@@ -58,7 +58,7 @@ def beam_search(
     *,
     end_id: int,
     guides: Sequence[ConstraintAutomaton | None] = (),
-    choosing: TokenSelector | None = None,
+    selector: TokenSelector | None = None,
     watch: Watch | None = None,
     wanted: Wanted | None = None,
 ) -> list[list[Hypothesis]]:
@@ -77,8 +77,8 @@ def beam_search(
     results: list[list[Hypothesis]] = [[] for _ in limits]
     logits = model.first().repeat_interleave(settings.beam_size, 0)
     device = logits.device
-    choosing = choosing or TokenSelector(Utf8Rules.free(logits.shape[1], settings.banned))
-    search = _Search.start(limits, settings, guides, choosing)
+    selector = selector or TokenSelector(Utf8Rules.free(logits.shape[1], settings.banned))
+    search = _Search.start(limits, settings, guides, selector)
     model.branch(settings.beam_size)
     while True:
         parents = search.extend(search.best_continuations(logits, end_id), end_id)
@@ -93,7 +93,7 @@ def beam_search(
             if done.all():
                 return results
             search = search.select(~done)
-            choosing.select(np.flatnonzero(~done).tolist())
+            selector.select(np.flatnonzero(~done).tolist())
             model.select(torch.from_numpy(parents[~done].ravel()).to(device))
         elif settings.beam_size > 1:
             model.reorder(torch.from_numpy(parents.ravel()).to(device))
@@ -125,7 +125,7 @@ class _Search:
         limits: Sequence[int],
         settings: BeamSettings,
         guides: Sequence[ConstraintAutomaton | None],
-        choosing: TokenSelector,
+        selector: TokenSelector,
     ) -> "_Search":
         """Create the search in its state before the first step."""
         n_sentences, beam_size = len(limits), settings.beam_size
@@ -142,7 +142,7 @@ class _Search:
         }
         numbers, states = np.arange(n_sentences), np.zeros((n_sentences, beam_size), np.uint8)
         ends = Ends(none, none, never, never)
-        utf8_rules, choose = choosing.utf8_rules, choosing.choose
+        utf8_rules, choose = selector.utf8_rules, selector.choose
         return cls(
             settings, numbers, np.array(limits), log_probs, log_probs, states, ends, utf8_rules, choose, guided=guided
         )

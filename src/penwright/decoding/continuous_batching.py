@@ -179,12 +179,12 @@ class ContinuousBatch:
             tokens, values = best.indices[:, 0].tolist(), (best.values[:, 0] - best.logsumexp).tolist()
             chosen = zip(self._rows, tokens, values, strict=True)
             return [(row.request, row.push(token, not_nan(value), None)) for row, token, value in chosen]
-        sampled, reshaped = self._choose(self._possible(logits))
+        sampled, processed = self._choose(self._possible(logits))
         chosen = zip(self._rows, sampled.tolist(), log_probs_of(sampled, logits), strict=True)
         pieces = []
         for index, (row, token, value) in enumerate(chosen):
             candidates = (
-                row.report_candidates(logits[index].float(), reshaped[index], token) if row.request.n_likely else None
+                row.report_candidates(logits[index].float(), processed[index], token) if row.request.n_likely else None
             )
             pieces.append((row.request, row.push(token, value, candidates)))
         return pieces
@@ -214,10 +214,10 @@ class ContinuousBatch:
             groups.setdefault(row.request.plan.key, []).append(index)
         if len(groups) == 1:
             return _sample(self._rows, possible)
-        tokens, reshaped = possible.new_zeros(len(possible), dtype=torch.long), torch.empty_like(possible)
+        tokens, processed = possible.new_zeros(len(possible), dtype=torch.long), torch.empty_like(possible)
         for indices in groups.values():
-            tokens[indices], reshaped[indices] = _sample([self._rows[index] for index in indices], possible[indices])
-        return tokens, reshaped
+            tokens[indices], processed[indices] = _sample([self._rows[index] for index in indices], possible[indices])
+        return tokens, processed
 
     def _keep(self, stays: Sequence[bool]) -> None:
         """Drop finished rows, and cache their texts. The last rows move into the gaps, so few rows are copied."""
@@ -246,8 +246,8 @@ def _longest_prefix(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:
 def _sample(rows: Sequence[RunningCompletion], possible: Logits) -> tuple[Int[Tensor, " rows"], Logits]:
     """Sample the next tokens of rows with the same settings; also return the logits after penalties and filters."""
     histories = [row.history for row in rows if row.history is not None]
-    reshaped = rows[0].sampling.reshape(possible, History.joined(histories) if histories else None)
-    return rows[0].sampling.pick(reshaped, JoinedRng([row.rng for row in rows])), reshaped
+    processed = rows[0].sampling.process(possible, History.joined(histories) if histories else None)
+    return rows[0].sampling.sample(processed, JoinedRng([row.rng for row in rows])), processed
 
 
 def log_probs_of(tokens: Int[Tensor, " rows"], logits: Logits) -> list[float]:

@@ -12,7 +12,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from penwright.decoding import cuda_graphs
-from penwright.decoding.ahead_of_time import Compiled, Input, ModelPart, compile_ahead, forget, is_kept, key_of, load
+from penwright.decoding.ahead_of_time import (
+    Compiled,
+    Input,
+    ModelPart,
+    compile_ahead,
+    forget,
+    is_compiled,
+    key_of,
+    load,
+)
 from penwright.decoding.exported import (
     MOST_TARGETS,
     DecodeStep,
@@ -208,7 +217,7 @@ def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -
     for number, part in enumerate(_parts(model), 1):
         part_module = _module(model, part)
         n_threads = _threads(part_module, part)
-        if not is_kept(part_module, part, n_threads):
+        if not is_compiled(part_module, part, n_threads):
             say(f"compiling part {number} of {len(_parts(model))} ({part}): about a minute, once per machine")
             graph = exported(model, part)
             compile_ahead(part_module, part, n_threads, graph)
@@ -233,11 +242,11 @@ def _is_close(compiled: Compiled, graph: nn.Module, inputs: Sequence[Input]) -> 
     return bool((actual[0] - expected).float().norm() <= NEAR * expected.float().norm())
 
 
-def are_steps_kept(model: nn.Module) -> bool:
+def are_steps_compiled(model: nn.Module) -> bool:
     """Return whether all steps are compiled for the current code, version of torch and number of threads."""
     if not isinstance(model, DecoderOnly | EncoderDecoder):
         return False
-    return all(is_kept(_module(model, part), part, _threads(_module(model, part), part)) for part in _parts(model))
+    return all(is_compiled(_module(model, part), part, _threads(_module(model, part), part)) for part in _parts(model))
 
 
 def shape_key(model: DecoderOnly | EncoderDecoder) -> str:

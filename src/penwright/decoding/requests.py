@@ -248,12 +248,12 @@ class RunningCompletion:
         return TokenUpdate(token, log_prob, "".join(draft.pieces[n_shown:]), finish, candidates)
 
     def report_candidates(
-        self, logits: Float[Tensor, " vocab_size"], reshaped: Float[Tensor, " vocab_size"], token: int
+        self, logits: Float[Tensor, " vocab_size"], processed: Float[Tensor, " vocab_size"], token: int
     ) -> CandidateReport:
         """Describe the candidates from which this token was chosen."""
         log_probs = logits.log_softmax(-1)
         best = log_probs.topk(min(self.request.n_likely, len(log_probs)))
-        probabilities = self.sampling.probabilities(reshaped)
+        probabilities = self.sampling.probabilities(processed)
         likely = zip(best.indices.tolist(), best.values.tolist(), probabilities[best.indices].tolist(), strict=True)
         entropy = torch.special.entr(log_probs.exp()).sum()
         return CandidateReport(

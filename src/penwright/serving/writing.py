@@ -224,8 +224,8 @@ def _next_distribution(worker: ModelWorker, tokens: Tokens, settings: DecodingSe
     tokenizer, context = worker.generator.tokenizer, worker.generator.model.settings.context_length
     logits = worker.logits(tuple(in_view(tokens, context)))  # the model reads only the tokens that fit in its context
     sampling = plan_of(tokenizer, settings, []).sampling
-    reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.uses_history else None)[0]
-    draw_probabilities = sampling.probabilities(reshaped)
+    processed = sampling.process(logits[None], History([tokens], logits[None]) if sampling.uses_history else None)[0]
+    draw_probabilities = sampling.probabilities(processed)
     probabilities = logits.softmax(-1)
     best = probabilities.argsort(descending=True, stable=True)[:N_LIKELY]
     choices = zip(best.tolist(), probabilities[best].tolist(), draw_probabilities[best].tolist(), strict=True)

@@ -128,8 +128,8 @@ class AlternativeSearch:
     def _draw(self, rows: TargetBatch, sampling: Sampling, rng: RowRng, limits: Sequence[int]) -> list[Hypothesis]:
         """Sample a translation for each row, by a search with a single beam whose tokens are drawn at random."""
         sampler = TokenSampler(sampling, rng)
-        choosing = TokenSelector(self._utf8_rules(sampling.banned), sampler.choose, sampler.select)
-        hypotheses = beam_search(rows, limits, BeamSettings(1), end_id=self._tokenizer.end_id, choosing=choosing)
+        selector = TokenSelector(self._utf8_rules(sampling.banned), sampler.choose, sampler.select)
+        hypotheses = beam_search(rows, limits, BeamSettings(1), end_id=self._tokenizer.end_id, selector=selector)
         return [best for (best,) in hypotheses]
 
     def _utf8_rules(self, banned: tuple[int, ...]) -> Utf8Rules:

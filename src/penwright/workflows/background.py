@@ -46,7 +46,7 @@ def compile_in_background(run: Run, precision: Precision) -> bool:
         return False
     with shapes_only():
         model = _model_of(run, precision)
-    if not can_be_compiled(model) or engine.are_steps_kept(model):
+    if not can_be_compiled(model) or engine.are_steps_compiled(model):
         return False
     with suppress(PenwrightError, OSError):  # the cache cannot be written, or another process holds the lock
         if not _failure_of(model).exists():
@@ -87,7 +87,7 @@ def compilation_note(model: Model) -> str:
     """Describe whether a model on the CPU decodes with compiled steps; "" if it needs none or compilation is off."""
     if isinstance(model, EncoderOnly):
         return ""
-    if engine.are_steps_kept(model):
+    if engine.are_steps_compiled(model):
         return "decoding uses compiled steps"
     if is_compiling(model):
         return f"decoding {SOON}"

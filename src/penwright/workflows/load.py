@@ -11,7 +11,7 @@ from pydantic import BaseModel, PositiveInt, ValidationError
 
 from penwright.application import Application, ModelCard, make_application
 from penwright.config import Precision, Recipe
-from penwright.decoding.engine import are_steps_kept
+from penwright.decoding.engine import are_steps_compiled
 from penwright.devices import keep_freed_memory, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 from penwright.model import EncoderOnly, Model, make_model
@@ -219,7 +219,7 @@ def load(
     chosen = precision or kept or "float32"
     model = opened_run.model(chosen).to(torch_device)
     if torch_device.type == "cpu" and not isinstance(model, EncoderOnly):
-        is_started = compiles and not are_steps_kept(model) and compile_in_background(opened_run.run, chosen)
+        is_started = compiles and not are_steps_compiled(model) and compile_in_background(opened_run.run, chosen)
         if is_started or is_compiling(model):
             warn(f"{folder} {SOON}", PenwrightWarning, stacklevel=2)
         elif precision is None and kept is None and (opened_run.run.folder / OPTIMIZED).is_file():

@@ -87,9 +87,9 @@ def test_every_filter_leaves_a_distribution_without_banned_tokens(
 def test_any_mix_of_samplers_is_a_distribution_without_banned_tokens(
     values: list[float], mixture: DecodingSettings, banned_ids: tuple[int, ...], past: list[int]
 ) -> None:
-    reshaped = Sampling(banned_ids, mixture).reshape(row(values), history_of(past))
-    assert reshaped.softmax(-1).sum() == pytest.approx(1)
-    assert not kept(reshaped)[0, list(banned_ids)].any()
+    processed = Sampling(banned_ids, mixture).process(row(values), history_of(past))
+    assert processed.softmax(-1).sum() == pytest.approx(1)
+    assert not kept(processed)[0, list(banned_ids)].any()
 
 
 @given(scores, mixtures, pasts)
@@ -97,8 +97,8 @@ def test_any_mix_of_samplers_is_a_distribution_without_banned_tokens(
 def test_row_is_reshaped_alone_as_in_a_batch(values: list[float], mixture: DecodingSettings, past: list[int]) -> None:
     sampling, others = Sampling((), mixture), torch.randn(2, VOCABULARY)
     history = History([past, [3, 3, 3, 3], []], torch.zeros(3, VOCABULARY))
-    together = sampling.reshape(torch.cat([row(values), others]), history)[:1]
-    alone = sampling.reshape(row(values), History([past], torch.zeros(1, VOCABULARY)))
+    together = sampling.process(torch.cat([row(values), others]), history)[:1]
+    alone = sampling.process(row(values), History([past], torch.zeros(1, VOCABULARY)))
     assert torch.equal(together, alone)
 
 
@@ -194,7 +194,7 @@ def test_xtc_does_nothing_with_a_single_top_choice() -> None:
 def test_temperature_near_zero_is_greedy(values: list[int], temperature: float) -> None:
     logits = row([float(value) for value in values])
     uniform = torch.tensor([1e-6, 0.5, 0.999999], dtype=torch.float64)
-    drawn = draw(Sampling((), DecodingSettings(temperature=temperature)).reshape(logits).expand(3, -1), uniform)
+    drawn = draw(Sampling((), DecodingSettings(temperature=temperature)).process(logits).expand(3, -1), uniform)
     assert drawn.tolist() == [logits.argmax().item()] * 3
 
 

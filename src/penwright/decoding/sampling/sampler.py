@@ -73,7 +73,7 @@ class Sampling:
         penalties = (given.presence_penalty, given.frequency_penalty, given.dry_multiplier, given.no_repeat_ngram)
         return bool(self.biases or given.repetition_penalty != 1 or any(penalties))
 
-    def reshape(self, logits: Logits, history: History | None = None) -> Logits:
+    def process(self, logits: Logits, history: History | None = None) -> Logits:
         """Return the logits of the distribution to draw from, without XTC, which needs a random number."""
         if self.banned:
             logits = ban(logits, self.banned)
@@ -103,30 +103,30 @@ class Sampling:
             logits = dont_repeat_yourself(logits, history, *dry, self.breakers)
         return forbid_repeated(logits, history, given.no_repeat_ngram) if given.no_repeat_ngram else logits
 
-    def probabilities(self, reshaped: Float[Tensor, "*rows vocab_size"]) -> Float[Tensor, "*rows vocab_size"]:
-        """Return the probability of each token to be drawn from the logits that reshape() returns."""
+    def probabilities(self, processed: Float[Tensor, "*rows vocab_size"]) -> Float[Tensor, "*rows vocab_size"]:
+        """Return the probability of each token to be drawn from the logits that process() returns."""
         if self.greedy:
-            return torch.zeros_like(reshaped).scatter(-1, reshaped.argmax(-1, keepdim=True), 1.0)
-        return reshaped.softmax(-1)
+            return torch.zeros_like(processed).scatter(-1, processed.argmax(-1, keepdim=True), 1.0)
+        return processed.softmax(-1)
 
     def choose(self, logits: Logits, history: History | None, rng: "Draws | None") -> Int[Tensor, " rows"]:
         """Choose the next token of each row; `rng` (random numbers) may be None if the choice is deterministic."""
-        return self.pick(self.reshape(logits, history), rng)
+        return self.sample(self.process(logits, history), rng)
 
-    def pick(self, reshaped: Logits, rng: "Draws | None") -> Int[Tensor, " rows"]:
-        """Draw the next token of each row from the logits that reshape() returns."""
+    def sample(self, processed: Logits, rng: "Draws | None") -> Int[Tensor, " rows"]:
+        """Draw the next token of each row from the logits that process() returns."""
         if self.greedy:
-            return best(reshaped)
+            return argmax(processed)
         assert rng is not None
-        device = reshaped.device
-        reshaped = reshaped.cpu() if device.type == "mps" else reshaped  # MPS has no 64-bit floats
+        device = processed.device
+        processed = processed.cpu() if device.type == "mps" else processed  # MPS has no 64-bit floats
         if self.settings.xtc_probability:
-            rows = rng.next().to(reshaped.device) < self.settings.xtc_probability
-            reshaped = exclude_top_choices(reshaped, self.settings.xtc_threshold, rows)
-        return draw(reshaped, rng.next().to(reshaped.device)).to(device)
+            rows = rng.next().to(processed.device) < self.settings.xtc_probability
+            processed = exclude_top_choices(processed, self.settings.xtc_threshold, rows)
+        return draw(processed, rng.next().to(processed.device)).to(device)
 
 
-def best(logits: Logits) -> Int[Tensor, " rows"]:
+def argmax(logits: Logits) -> Int[Tensor, " rows"]:
     """Return the index of the first largest logit of each row. On a CPU, NumPy is twenty times faster than torch."""
     if logits.device.type != "cpu" or logits.dtype == torch.bfloat16:
         return logits.argmax(-1)

@@ -156,7 +156,7 @@ class Searcher:
             settings,
             end_id=self._tokenizer.end_id,
             guides=[each.guide for each in segments],
-            choosing=TokenSelector(Utf8Rules.of(self._tokenizer, settings.banned), choose),
+            selector=TokenSelector(Utf8Rules.of(self._tokenizer, settings.banned), choose),
             watch=watch,
             wanted=wanted,
         )
