@@ -58,11 +58,11 @@ class Prefixes:
 
     def keep(self, tokens: Tokens, layers: Sequence[KeysValues]) -> None:
         """Cache a copy of this text, and drop cached texts that are prefixes of it."""
-        if len(tokens) < MIN_PREFIX or any(n_common(each.tokens, tokens) == len(tokens) for each in self.entries):
+        if len(tokens) < MIN_PREFIX or any(n_common(entry.tokens, tokens) == len(tokens) for entry in self.entries):
             return
-        self.entries = [each for each in self.entries if n_common(each.tokens, tokens) < len(each.tokens)]
+        self.entries = [entry for entry in self.entries if n_common(entry.tokens, tokens) < len(entry.tokens)]
         self.entries.append(Prefix(tokens, [KeysValues(*(x.clone() for x in layer)) for layer in layers]))
-        while sum(each.n_bytes for each in self.entries) > self.max_bytes:
+        while sum(entry.n_bytes for entry in self.entries) > self.max_bytes:
             del self.entries[0]
 
 
@@ -130,7 +130,7 @@ class ContinuousBatch:
             logits = [self._batch.step(last)] if self._rows else []
             logits += self._prefill(self._admit())
             pieces = self._write(logits[0] if len(logits) == 1 else torch.cat(logits)) if logits else []
-            self._keep([each.finish is None for _, each in pieces])
+            self._keep([update.finish is None for _, update in pieces])
         return pieces
 
     def _admit(self) -> list[Request]:

@@ -42,7 +42,7 @@ def read_windows(
 
 def unit_vectors(vectors: Sequence[Float[Tensor, "_ width"]], width: int) -> Float[Tensor, "texts width"]:
     """Average the vectors of each text's windows, and normalize the averages to unit length."""
-    return normalize(torch.stack([each.mean(0) for each in vectors]), dim=-1) if vectors else torch.zeros(0, width)
+    return normalize(torch.stack([vector.mean(0) for vector in vectors]), dim=-1) if vectors else torch.zeros(0, width)
 
 
 def mean_pooled(hidden: Float[Tensor, "rows length width"], batch: Padded) -> Float[Tensor, "rows width"]:

@@ -152,7 +152,7 @@ class Generator:
                 '{"prompt": "...", "completion": "..."}'
             )
         room = max(self.model.settings.context_length - n_new, self.model.settings.context_length // 2)
-        n_system = sum(each.role == "system" for each in messages[:1])
+        n_system = sum(message.role == "system" for message in messages[:1])
         while True:
             turns, rest = self.template.turns(messages)
             tokens: list[int] = []

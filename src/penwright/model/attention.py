@@ -117,7 +117,7 @@ def plain_attention(
     ends = [min(start + CAUSAL_BLOCK, queries.shape[2]) for start in range(0, queries.shape[2], CAUSAL_BLOCK)]
     blocks = zip(queries.split(CAUSAL_BLOCK, dim=2), ends, strict=True)
     weights = ((attention_weights(block, keys[:, :, :end], mask), end) for block, end in blocks)
-    return torch.cat([F.dropout(each, dropout) @ values[:, :, :end] for each, end in weights], dim=2)
+    return torch.cat([F.dropout(weight, dropout) @ values[:, :, :end] for weight, end in weights], dim=2)
 
 
 def _in_blocks(queries: Float[Tensor, "batch n_heads targets d_head"], mask: KernelMask) -> bool:

@@ -76,7 +76,7 @@ def start_from_bigrams(model: "DecoderOnly", tokens: Integer[np.ndarray, " token
     counted = torch.from_numpy(tokens[:MOST_COUNTED].astype(np.int64))
     pairs = torch.stack([counted[:-1], counted[1:]])
     counts = torch.sparse_coo_tensor(pairs, torch.ones(pairs.shape[1]), (n, n), check_invariants=False).coalesce()
-    seen, kinds = (torch.bincount(each, minlength=n).float() for each in (pairs[0], counts.indices()[0]))
+    seen, kinds = (torch.bincount(ids, minlength=n).float() for ids in (pairs[0], counts.indices()[0]))
     share, unigram = seen + 1, torch.bincount(counted, minlength=n) + 1.0
     share, unigram, rows = share / share.sum(), unigram / unigram.sum(), torch.arange(n)
     weights, generator = share, torch.Generator().manual_seed(0)

@@ -152,7 +152,7 @@ class Checkpoint:
             for key, tensor in _load(self.folder / name).items():
                 parts.setdefault(key, []).append(tensor)
         try:
-            return {key: each[0] if len(each) == 1 else torch.cat(each) for key, each in parts.items()}
+            return {key: tensors[0] if len(tensors) == 1 else torch.cat(tensors) for key, tensors in parts.items()}
         except RuntimeError as error:
             raise DamagedCheckpoint(f"{self.folder} has files that do not belong together: {error}") from None
 

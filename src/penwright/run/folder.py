@@ -81,9 +81,9 @@ class Run(CheckpointFolder):
         if os.path.lexists(folder / RECIPE):
             return cls(folder)
         parent = folder.parent if folder.parent.is_dir() else Path()
-        near = sorted(f"{path.parent}" for each in (parent, Path("runs")) for path in each.glob(f"*/{RECIPE}"))
-        alike = get_close_matches(folder.name, [Path(each).name for each in near], n=1, cutoff=0.7)
-        nearest = next((each for each in near if alike and Path(each).name == alike[0]), None)
+        near = sorted(f"{path.parent}" for home in (parent, Path("runs")) for path in home.glob(f"*/{RECIPE}"))
+        alike = get_close_matches(folder.name, [Path(run).name for run in near], n=1, cutoff=0.7)
+        nearest = next((run for run in near if alike and Path(run).name == alike[0]), None)
         hint = f"Runs here: {', '.join(near)}." if near else "Train one with: penwright train YOUR_TEXT"
         raise PenwrightError(f"there is no run in {folder}. {f'Did you mean {nearest}?' if nearest else hint}")
 

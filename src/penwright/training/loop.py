@@ -272,7 +272,7 @@ def save_interval(minutes: float | None, weights: Iterable[Tensor]) -> float:
     """Return the maximum number of seconds between two checkpoints, for a budget in minutes and these weights."""
     if minutes is None:
         return MOST_INTERVAL
-    n_trained = sum(each.numel() for each in weights if each.requires_grad)
+    n_trained = sum(weight.numel() for weight in weights if weight.requires_grad)
     return min(MOST_INTERVAL, max(LEAST_INTERVAL, 60 * minutes / EVALUATIONS, n_trained * INTERVAL_PER_WEIGHT))
 
 

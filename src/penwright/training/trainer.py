@@ -96,7 +96,7 @@ class Trainer:
         if recipe.lora and recipe.tokenizer.is_pretrained and self._mixed:  # saves time and memory in each step
             narrow(self.model)
         weight = recipe.distillation.weight if recipe.distillation else 0.0
-        taught = Teachers([each.eval() for each in teachers], weight) if teachers else None
+        taught = Teachers([teacher.eval() for teacher in teachers], weight) if teachers else None
         self.unit = "texts" if recipe.task == "classify" else "tokens"  # unit of the throughput in messages
         self.prefetcher = Prefetcher(batches, self.settings.accumulate, machine.device)
         if self.settings.compile == "on":

@@ -158,8 +158,8 @@ def word_weights(
 ) -> Weights:
     """Return the word attention of a head; without a head, the mean of all heads at the steps that output a word."""
     sources, targets = (
-        np.array(word_numbers(side, each, cut), dtype=np.int64)
-        for side, each in zip(pair, (tokenizer, tokenizer.target), strict=True)
+        np.array(word_numbers(side, side_tokenizer, cut), dtype=np.int64)
+        for side, side_tokenizer in zip(pair, (tokenizer, tokenizer.target), strict=True)
     )
     if head is None:
         by_token = maps.mean((0, 1))[: len(targets)]

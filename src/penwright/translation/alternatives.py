@@ -72,7 +72,7 @@ class AlternativeSearch:
             logits[~guide.borders.ends.to(logits.device)] = NEG_INF
         tokens = logits.topk(min(n, int((logits > NEG_INF).sum()))).indices.tolist()
         guides = [replace(guide, prefix=(*guide.prefix, token), whole_prefix=False) for token in tokens]
-        results = self._searcher.search([constrained._replace(guide=each) for each in guides], settings, None)
+        results = self._searcher.search([constrained._replace(guide=extended) for extended in guides], settings, None)
         return [best[0] for best in results]
 
     def diverse(

@@ -66,8 +66,8 @@ def source_tokens(tokenizer: Tokenizer, segment: Segment) -> list[int]:
     """Return the source tokens of a segment, including the end token, and hints if the model uses them."""
     source = segment.source
     if segment.constraints.hints:
-        terms = [each for each in constraints_of(source, segment.constraints) if not each.protected]
-        source = with_hints(source, [(each.end, each.forms[0]) for each in terms])
+        terms = [constraint for constraint in constraints_of(source, segment.constraints) if not constraint.protected]
+        source = with_hints(source, [(constraint.end, constraint.forms[0]) for constraint in terms])
     return tokenizer.source(tokenizer.encode(source))
 
 
@@ -232,11 +232,11 @@ def _candidate(
         text += "\n" if number else ""
         chosen = [results[part.segment][: rank + 1][-1] for part in line]
         sources, gaps = [part.segment.source for part in line], [part.gap for part in line]
-        gaps = gaps_between([each.text for each in chosen], gaps, sources)
-        for part, each, gap in zip(line, chosen, gaps, strict=True):
-            outcomes += [outcome.moved(part.start, len(text)) for outcome in each.outcomes]
-            text += each.text + gap
-            used.append(each.hypothesis)
+        gaps = gaps_between([result.text for result in chosen], gaps, sources)
+        for part, result, gap in zip(line, chosen, gaps, strict=True):
+            outcomes += [outcome.moved(part.start, len(text)) for outcome in result.outcomes]
+            text += result.text + gap
+            used.append(result.hypothesis)
     return Candidate(
         text,
         fsum(hypothesis.log_prob for hypothesis in used),
@@ -251,4 +251,4 @@ def _pieces(tokenizer: Tokenizer, hypothesis: Hypothesis) -> list[TranslatedToke
     ended = hypothesis.finish == "end" and hypothesis.log_probs
     texts = [*map(tokenizer.token_text, hypothesis.tokens), *([""] if ended else [])]
     tokens = [*hypothesis.tokens, *([tokenizer.end_id] if ended else [])]
-    return [TranslatedToken(*each) for each in zip(texts, hypothesis.log_probs, tokens, strict=True)]
+    return [TranslatedToken(*fields) for fields in zip(texts, hypothesis.log_probs, tokens, strict=True)]

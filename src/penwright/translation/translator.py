@@ -140,7 +140,7 @@ class Translator:
         results = self._searcher.find(
             distinct_segments(parts), search, chosen.max_new_tokens, watch, still_wanted(parts, self._wanted)
         )
-        return [assemble(self.tokenizer, each, results, self.reach) for each in parts]
+        return [assemble(self.tokenizer, text, results, self.reach) for text in parts]
 
     def sample(
         self,
@@ -157,7 +157,7 @@ class Translator:
         sampling = Sampling(self._banned, settings)
         parts = self._prepared(texts, constraints, "")
         results = self._alternatives.sample(distinct_segments(parts), sampling, settings.seed, n)
-        return [assemble(self.tokenizer, each, results, self.reach) for each in parts]
+        return [assemble(self.tokenizer, text, results, self.reach) for text in parts]
 
     def diverse(
         self,
@@ -176,7 +176,7 @@ class Translator:
         parts = self._prepared(texts, constraints, "")
         search = self._search(decoding_settings(self.defaults, None, options, USED_BY_BEAMS))
         results = self._alternatives.diverse(distinct_segments(parts), n, strength, search)
-        return [assemble(self.tokenizer, each, results, self.reach) for each in parts]
+        return [assemble(self.tokenizer, text, results, self.reach) for text in parts]
 
     def alternatives(
         self,
@@ -200,12 +200,12 @@ class Translator:
         search = self._search(decoding_settings(self.defaults, None, options, BEAM_SETTINGS))
         results = self._alternatives.complete_prefix(parts[0].segment, 2 * n, search)
         alternatives: dict[str, Alternative] = {}
-        for each in results:
+        for result in results:
             n_given = len(self.tokenizer.target.encode(prefix.strip()))
-            piece = self.tokenizer.token_text(each.hypothesis.tokens[n_given])
-            word = next_word(each.text[len(prefix.strip()) :], piece)
-            log_prob = each.hypothesis.log_probs[n_given]
-            alternatives.setdefault(word, Alternative(word, log_prob, each.text, each.hypothesis.score))
+            piece = self.tokenizer.token_text(result.hypothesis.tokens[n_given])
+            word = next_word(result.text[len(prefix.strip()) :], piece)
+            log_prob = result.hypothesis.log_probs[n_given]
+            alternatives.setdefault(word, Alternative(word, log_prob, result.text, result.hypothesis.score))
         return [alternative for word, alternative in alternatives.items() if word][:n]
 
     def translate_document(
@@ -222,7 +222,7 @@ class Translator:
         constraints = _with_old_name(constraints, demands)
 
         def translate(sentences: Sequence[str]) -> list[str]:
-            return [each.text for each in self.translate(sentences, constraints=constraints, **options)]
+            return [translation.text for translation in self.translate(sentences, constraints=constraints, **options)]
 
         return translated(document, self.source_language, translate)
 
@@ -259,8 +259,8 @@ class Translator:
             raise UsageError(
                 f"the prefix has {longest:,} tokens, but must have fewer than {self.context_length:,}: shorten it"
             )
-        each = zip(texts, prefixes, constraints, strict=True)
-        return [SplitText(text, self._lines(text, prefix, constraint)) for text, prefix, constraint in each]
+        items = zip(texts, prefixes, constraints, strict=True)
+        return [SplitText(text, self._lines(text, prefix, constraint)) for text, prefix, constraint in items]
 
     def _lines(self, text: str, prefix: str, constraints: Constraints) -> list[list[TextPart]]:
         """Split each line of a text into parts. The first part of the text gets the prefix."""

@@ -58,9 +58,9 @@ def _like_first_member(settings: Table, first: Path) -> Table:
     return merge({"tokenizer": recipe.tokenizer.model_dump(exclude_none=True)}, size, settings)
 
 
-def minutes_for(n_members: int, each: float) -> float:
-    """Return the budget in minutes of an ensemble whose members get `each` minutes."""
-    return n_members * each / MEMBERS_SHARE
+def minutes_for(n_members: int, member_minutes: float) -> float:
+    """Return the budget in minutes of an ensemble whose members get `member_minutes` minutes each."""
+    return n_members * member_minutes / MEMBERS_SHARE
 
 
 def student_settings(settings: Table, members: Sequence[Path]) -> Table:

@@ -115,8 +115,8 @@ def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
         if n_read >= SAMPLE:
             break
     unknown = tokenizer.unknown_characters(" ".join(counts))
-    share = sum(counts[each] for each in unknown) / max(1, n_read)
-    shown = " ".join(each for each in unknown[:10] if each.isprintable())
+    share = sum(counts[character] for character in unknown) / max(1, n_read)
+    shown = " ".join(character for character in unknown[:10] if character.isprintable())
     if share > MOST_UNKNOWN:
         raise PenwrightError(
             f"{100 * share:.0f} % of the characters of this text are unknown to the tokenizer ({shown}). "

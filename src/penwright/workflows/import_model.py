@@ -75,8 +75,8 @@ def with_imported_base(settings: Table, run: Path | None, say: Say = say_nothing
         case _:
             return settings
     numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
-    free = (each for each in chain([first], numbered) if each != run)
-    folder = next(each for each in free if not each.exists() or _is_import_of(source, each))
+    free = (candidate for candidate in chain([first], numbered) if candidate != run)
+    folder = next(candidate for candidate in free if not candidate.exists() or _is_import_of(source, candidate))
     by_hand = f"penwright import {quote(source)} --run {quote(str(folder))}"
     if folder.exists():
         say(f"{source} was imported before: starting from {folder}")

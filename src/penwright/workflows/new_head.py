@@ -115,7 +115,7 @@ def cross_validate(
         results.append((loss_and_errors(logits, targets, problem)[0], Validated(strength, logits)))
         if results[-1][0] > min(loss for loss, _ in results):
             break
-    return min(results, key=lambda each: each[0])[1]
+    return min(results, key=lambda result: result[0])[1]
 
 
 def _fit(features: Vectors, targets: Targets, n_labels: int, strength: float, problem: ProblemType) -> Coefficients:

@@ -57,7 +57,7 @@ class SearchIndex:
         """Return the lines that are most similar to the query, in descending order of similarity."""
         similarities = self.vectors @ self.embedder.embed([query])[0].numpy()
         order = np.argsort(-similarities, kind="stable")[:top].tolist()
-        return [Hit(float(similarities[each]), self.line_indices[each] + 1, self.lines[each]) for each in order]
+        return [Hit(float(similarities[row]), self.line_indices[row] + 1, self.lines[row]) for row in order]
 
 
 def _embedded(embedder: Classifier | Generator, lines: Sequence[str]) -> Iterator[NDArray[np.float32]]:

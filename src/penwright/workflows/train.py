@@ -193,7 +193,7 @@ def make_context(
         if is_new and recipe.finetuning is None:
             model.output.get_parameter("bias").data.copy_(model.log_prior)
     if isinstance(model, EncoderOnly) and recipe.model.problem_type == "regression":
-        scores = torch.tensor([float(each.label) for each in corpus.training if isinstance(each, Labelled)])
+        scores = torch.tensor([float(example.label) for example in corpus.training if isinstance(example, Labelled)])
         model.scale.copy_(torch.stack([scores.mean(), scores.std(correction=0).clamp(min=1e-6)]))
     card = make_card(corpus, training, tokenizer, recipe.data)
     return RunContext(

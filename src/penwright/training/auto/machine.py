@@ -86,8 +86,8 @@ def _processor_ticks() -> tuple[int, int]:
     except OSError:
         return 0, 0
     # columns: user, nice, system, idle, iowait, irq, softirq, steal; user and nice already include all others
-    times = [[int(ticks) for ticks in each[1:9]] for each in lines if each[0] in {f"cpu{n}" for n in allowed}]
-    return sum(sum(each[3:5]) for each in times), sum(map(sum, times))
+    times = [[int(ticks) for ticks in fields[1:9]] for fields in lines if fields[0] in {f"cpu{n}" for n in allowed}]
+    return sum(sum(fields[3:5]) for fields in times), sum(map(sum, times))
 
 
 def _device(requested: str) -> tuple[torch.device, str]:

@@ -242,10 +242,10 @@ def agree_on_prefix(store: "Store", rank: int, size: int) -> str:
         return prefix
     missing = set(range(1, size))
     while missing:
-        for other in [each for each in missing if store.check([f"asks/{each}"])]:
+        for other in [peer for peer in missing if store.check([f"asks/{peer}"])]:
             # the request may come from a rank that has ended
             store.set(f"answer/{store.get(f'asks/{other}').decode()}", own)
-        missing = {each for each in missing if not store.check([f"{own}/answered/{each}"])}
+        missing = {peer for peer in missing if not store.check([f"{own}/answered/{peer}"])}
         sleep(POLL)
     return own
 

@@ -110,8 +110,8 @@ class Revision:
 
     def drafts(self, segments: Sequence[Segment], results: Sequence[SegmentResult]) -> list[DraftReport]:
         """Return a report on each draft: the glossary words that it lacks, and the words that it has instead."""
-        targets = [each.hypothesis.tokens for each in results]
-        missed = [each.missed for each in results]
+        targets = [result.hypothesis.tokens for result in results]
+        missed = [result.missed for result in results]
         pairs = [
             HiddenSource(
                 self._tokenizer.source(self._tokenizer.encode(segment.source)),
@@ -121,11 +121,13 @@ class Revision:
             for segment, target, constraints in zip(segments, targets, missed, strict=True)
             for constraint in constraints
         ]
-        seen = [each.hypothesis.log_probs[: len(each.hypothesis.tokens)] for each in results for _ in each.missed]
+        seen = [
+            result.hypothesis.log_probs[: len(result.hypothesis.tokens)] for result in results for _ in result.missed
+        ]
         words = iter(replaced_words(self._scorer, pairs, seen))
         return [
-            _draft({constraint: next(words) for constraint in constraints}, words_of(target, self._tokenizer), each)
-            for target, constraints, each in zip(targets, missed, results, strict=True)
+            _draft({constraint: next(words) for constraint in constraints}, words_of(target, self._tokenizer), result)
+            for target, constraints, result in zip(targets, missed, results, strict=True)
         ]
 
     def swapped(
@@ -141,7 +143,9 @@ class Revision:
         """
         longest = min(limit or self._model.settings.context_length, self._model.settings.context_length)
         end = self._tokenizer.end_id
-        targets = [self._swap(each, hypothesis.tokens) for each, hypothesis in zip(constrained, drafts, strict=True)]
+        targets = [
+            self._swap(segment, hypothesis.tokens) for segment, hypothesis in zip(constrained, drafts, strict=True)
+        ]
         targets = [target if len(target) < longest else [] for target in targets]
         pairs = [
             HiddenSource(source_tokens(self._tokenizer, each.segment), [*target, end], range(0))
