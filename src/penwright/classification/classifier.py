@@ -198,15 +198,15 @@ class Classifier:
         return self.model.pool(self.model.hidden(*batch), batch.padding)
 
     def _classification(self, text: str, n_tokens: int, outputs: Float[Tensor, " n_labels"]) -> Classification:
-        found, n_parts = (
+        notes, n_parts = (
             unknown_warnings(self.tokenizer, text.replace(BETWEEN_TEXTS, " ")),
             n_windows(n_tokens, self._room),
         )
         if n_parts > 1 and self.reads_pairs:
-            found.append("the pair is longer than the model's context, so the end of the longer text was not read")
+            notes.append("the pair is longer than the model's context, so the end of the longer text was not read")
         elif n_parts > 1:
-            found.append(f"the text is longer than the model's context, so it was read in {n_parts} windows")
-        warnings, problem = tuple(found), self.problem
+            notes.append(f"the text is longer than the model's context, so it was read in {n_parts} windows")
+        warnings, problem = tuple(notes), self.problem
         if problem == "regression":
             mean, deviation = self.model.scale.tolist()
             return Classification(None, {}, warnings, score=mean + deviation * float(outputs[0]))

@@ -142,7 +142,7 @@ def choose_strength(
     is_whole = rows.n_rows - len(parts[0][1]) <= MANY_TEXTS
     checked = np.arange(n_checked if is_whole else 0)
     train, check = ([rows.take(part) for part in side] for side in zip(*parts, strict=True))
-    found: list[tuple[float, ChosenStrength]] = []
+    fits: list[tuple[float, ChosenStrength]] = []
     strengths = STRENGTHS_OF_SCORES if problem == "regression" else STRENGTHS
     strengths = strengths if n_labels < MANY_LABELS else strengths[1:2]
     starts: list[Coefficients | None] = [None] * n_checked
@@ -155,10 +155,10 @@ def choose_strength(
             )
             starts[fold], logits[own] = fitted, fitted.logits(check[fold])
             loss += len(own) * loss_and_errors(logits[own], labels[own], problem)[0] if len(own) else 0.0
-        found.append((loss, ChosenStrength(strength, fitted, logits, checked)))
-        if loss > min(each[0] for each in found):
+        fits.append((loss, ChosenStrength(strength, fitted, logits, checked)))
+        if loss > min(each[0] for each in fits):
             break
-    return min(found, key=lambda each: each[0])[1]
+    return min(fits, key=lambda each: each[0])[1]
 
 
 def _some(places: NDArray[np.int64]) -> NDArray[np.int64]:

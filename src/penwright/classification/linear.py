@@ -86,15 +86,17 @@ class LinearClassifier(NamedTuple):
         end_of_search = share_of_time(until, SEARCH_SHARE)
         chosen = choose_strength(rows, labels, n_labels, n_ngrams, folds, end_of_search, problem)
         begin = monotonic()
-        found = fit_coefficients(rows, labels, n_labels, n_ngrams, chosen.strength, chosen.coefficients, until, problem)
-        if not found.is_complete:
+        coefficients = fit_coefficients(
+            rows, labels, n_labels, n_ngrams, chosen.strength, chosen.coefficients, until, problem
+        )
+        if not coefficients.is_complete:
             notes.append("stopped early, before convergence, to save time")
         if not balanced:
-            return cls(vectorizer, found, chosen.strength, tuple(notes), problem)
+            return cls(vectorizer, coefficients, chosen.strength, tuple(notes), problem)
         last = until - (monotonic() - begin)  # latest time at which to start fitting another fold
         balancing = _balancing(rows, labels, n_labels, n_ngrams, folds, chosen, last)
-        found = _balanced(found, balancing, _log_shares(labels, n_labels), log_shares)
-        return cls(vectorizer, found, chosen.strength, tuple(notes), problem, balancing)
+        coefficients = _balanced(coefficients, balancing, _log_shares(labels, n_labels), log_shares)
+        return cls(vectorizer, coefficients, chosen.strength, tuple(notes), problem, balancing)
 
     def refit(self, texts: Sequence[str], labels: Targets, until: float = inf) -> "LinearClassifier | None":
         """Fit a new classifier on these texts, with the same regularization. Start from this classifier's weights.
@@ -113,11 +115,11 @@ class LinearClassifier(NamedTuple):
         weights[places[kept]] = self.coefficients.weights[torch.from_numpy(kept)] / scale
         start = Coefficients(weights, self.coefficients.bias)
         n_ngrams = len(vectorizer.keys)
-        found = fit_coefficients(rows, labels, n_labels, n_ngrams, self.strength, start, until, self.problem)
+        coefficients = fit_coefficients(rows, labels, n_labels, n_ngrams, self.strength, start, until, self.problem)
         if self.balancing is not None:
             log_shares = _log_shares(labels, n_labels)
-            found = _balanced(found, self.balancing, log_shares, log_shares)
-        return self._replace(vectorizer=vectorizer, coefficients=found, notes=())
+            coefficients = _balanced(coefficients, self.balancing, log_shares, log_shares)
+        return self._replace(vectorizer=vectorizer, coefficients=coefficients, notes=())
 
     def outputs(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"]:
         """Return the log-probability of each label, in double precision.
@@ -225,14 +227,14 @@ def _balancing(
 
 
 def _balanced(
-    found: Coefficients,
+    coefficients: Coefficients,
     balancing: Weights,
     log_shares: Float[Tensor, " n_labels"],
     new_log_shares: Float[Tensor, " n_labels"],
 ) -> Coefficients:
     """Balance coefficients that were fitted with the old label shares, then adjust them to the new shares."""
     shares, scale = balancing
-    return Coefficients(scale * found.weights, scale * found.bias - shares * log_shares + new_log_shares)
+    return Coefficients(scale * coefficients.weights, scale * coefficients.bias - shares * log_shares + new_log_shares)
 
 
 def _log_shares(labels: Targets, n_labels: int) -> Float[Tensor, " n_labels"]:

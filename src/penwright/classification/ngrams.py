@@ -107,8 +107,8 @@ def _character_ngrams(spans: _Spans, rows: Indices) -> Iterator[tuple[Indices, H
 
 def _word_ngrams(spans: _Spans, rows: Indices, text: str) -> Iterator[tuple[Indices, Hashes]]:
     """Yield, for each length, the rows (text numbers) and hashes of the word n-grams."""
-    found = np.array([match.span() for match in TOKEN.finditer(text)], dtype=np.int64).reshape(-1, 2)
-    words, rows = spans.hashes(found[:, 0], found[:, 1]), rows[found[:, 0]]
+    tokens = np.array([match.span() for match in TOKEN.finditer(text)], dtype=np.int64).reshape(-1, 2)
+    words, rows = spans.hashes(tokens[:, 0], tokens[:, 1]), rows[tokens[:, 0]]
     hashes = words
     for n in range(1, WORDS + 1):
         if n > 1:
@@ -144,7 +144,7 @@ class NgramVectorizer(NamedTuple):
         waiting: list[tuple[Indices, Indices]] = []
         for chunk in chunks(texts):
             waiting.append(np.unique(count_ngrams(chunk).keys, return_counts=True))
-            if sum(len(found) for found, _ in waiting) >= MERGE_AT:
+            if sum(len(counts) for counts, _ in waiting) >= MERGE_AT:
                 keys, n_texts = _merged([(keys, n_texts), *waiting])
                 waiting = []
         keys, n_texts = _merged([(keys, n_texts), *waiting])
@@ -162,13 +162,13 @@ class NgramVectorizer(NamedTuple):
         return stacked([self._rows(chunk) for chunk in chunks(texts)])
 
     def _rows(self, texts: Sequence[str]) -> SparseRows:
-        found = count_ngrams(texts)
-        places = np.searchsorted(self.keys, found.keys)
-        known = self.keys[np.minimum(places, len(self.keys) - 1)] == found.keys if len(self.keys) else places < 0
-        places, groups = places[known], 2 * found.rows[known] + (found.keys[known] >= WORD_BIT)
-        values = (1 + np.log(found.counts[known])) * self.idf[places]
-        values /= np.sqrt(np.bincount(groups, values * values, 2 * found.n_rows))[groups]
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(found.rows[known], minlength=found.n_rows))])
+        ngrams = count_ngrams(texts)
+        places = np.searchsorted(self.keys, ngrams.keys)
+        known = self.keys[np.minimum(places, len(self.keys) - 1)] == ngrams.keys if len(self.keys) else places < 0
+        places, groups = places[known], 2 * ngrams.rows[known] + (ngrams.keys[known] >= WORD_BIT)
+        values = (1 + np.log(ngrams.counts[known])) * self.idf[places]
+        values /= np.sqrt(np.bincount(groups, values * values, 2 * ngrams.n_rows))[groups]
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(ngrams.rows[known], minlength=ngrams.n_rows))])
         return SparseRows(
             torch.from_numpy(places.astype(np.int32)),
             torch.from_numpy(values.astype(np.float32)),

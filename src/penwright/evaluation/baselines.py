@@ -90,16 +90,16 @@ def _count(tokens: NDArray[np.int64], vocab_size: int) -> list[_Order]:
     """Count the n-grams of the longest length; for shorter n-grams, count the distinct tokens that precede them."""
     numbers, n_contexts = np.zeros(len(tokens) + 1, np.int64), 1
     shorter: tuple[NDArray[np.int64], int] | None = None  # codes of the (n - 1)-grams, and number of (n - 2)-grams
-    found: list[_Order] = []
+    orders: list[_Order] = []
     for n in range(1, ORDER + 1):
         own = numbers[: max(0, len(tokens) - n + 1)] * vocab_size + tokens[n - 1 :]
         codes, firsts, inverse, counts = np.unique(own, return_index=True, return_inverse=True, return_counts=True)
         if shorter is not None:
             n_before = np.bincount(numbers[firsts + 1], minlength=len(shorter[0]))
-            found.append(_smooth(shorter[0], n_before, shorter[1], vocab_size))
+            orders.append(_smooth(shorter[0], n_before, shorter[1], vocab_size))
             n_contexts = len(shorter[0])
         shorter, numbers = (codes, n_contexts), inverse.reshape(-1)
-    return [*found, _smooth(codes, counts, n_contexts, vocab_size)]
+    return [*orders, _smooth(codes, counts, n_contexts, vocab_size)]
 
 
 def _smooth(codes: NDArray[np.int64], counts: NDArray[np.int64], n_contexts: int, vocab_size: int) -> _Order:
@@ -165,11 +165,12 @@ def learn_dictionary(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 def translate_words(sources: Iterable[str], dictionary: Mapping[str, str]) -> Iterator[str]:
     """Yield the translation of each source, word by word. Unknown words are copied."""
     for source in sources:
-        found = [dictionary.get(word, word) for word in words(_separated(source))]
+        translated = [dictionary.get(word, word) for word in words(_separated(source))]
         gaps = [
-            "" if CLOSING.match(b) or all(map(CHINESE_OR_JAPANESE.match, (a, b))) else " " for a, b in pairwise(found)
+            "" if CLOSING.match(b) or all(map(CHINESE_OR_JAPANESE.match, (a, b))) else " "
+            for a, b in pairwise(translated)
         ]
-        yield "".join(chain.from_iterable(zip(found, [*gaps, ""], strict=False)))
+        yield "".join(chain.from_iterable(zip(translated, [*gaps, ""], strict=False)))
 
 
 def _separated(text: str) -> str:

@@ -113,8 +113,8 @@ class _Ngrams:
     def shares(self) -> Iterator[dict[int, float]]:
         """Yield, for each text, the share of its n-grams that are not in the training text, by n."""
         for text in self._texts:
-            found = {n: self._found[n][np.searchsorted(self._wanted[n], hashes)] for n, hashes in text.items()}
-            yield {n: float(1 - known.mean()) for n, known in found.items() if len(known)}
+            known_ngrams = {n: self._found[n][np.searchsorted(self._wanted[n], hashes)] for n, hashes in text.items()}
+            yield {n: float(1 - known.mean()) for n, known in known_ngrams.items() if len(known)}
 
 
 def _words(text: str) -> Hashes:
@@ -219,8 +219,8 @@ class _PassageSearch:
         if not open_texts.any():
             return
         chosen = np.isin(hashes, np.unique(wanted[open_texts[texts]]))
-        for found, place in zip(hashes[chosen], places[chosen].tolist(), strict=True):
-            first, last = np.searchsorted(wanted, found, side="left"), np.searchsorted(wanted, found, side="right")
+        for ngram, place in zip(hashes[chosen], places[chosen].tolist(), strict=True):
+            first, last = np.searchsorted(wanted, ngram, side="left"), np.searchsorted(wanted, ngram, side="right")
             for number, start in {(int(texts[at]), int(inside[at])) for at in range(first, last)}:
                 text = self._texts[number]
                 if open_texts[number]:

@@ -60,8 +60,8 @@ def tune(translator: Translator, sources: Sequence[str], references: Sequence[st
         )
     current, chosen_on = translator.defaults, sources[::2]
     say(f"finding the {current.beam_size} best translations of {len(chosen_on):,} sources")
-    found = translator.translate(chosen_on, n_best=current.beam_size, constraints=NO_CONSTRAINTS)
-    lists = [translation.candidates for translation in found]
+    translations = translator.translate(chosen_on, n_best=current.beam_size, constraints=NO_CONSTRAINTS)
+    lists = [translation.candidates for translation in translations]
     say(f"reranking the translations with {len(LENGTH_PENALTIES) * len(COVERAGE_PENALTIES)} combinations of penalties")
     covered = _coverages(translator, chosen_on, lists)
     trials = [

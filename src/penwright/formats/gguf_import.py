@@ -76,12 +76,12 @@ class GGUFFile:
         if version not in VERSIONS or n_keys > MOST_KEYS or n_tensors > MOST_TENSORS:
             raise ValueError(f"version {version} with {n_keys:,} keys and {n_tensors:,} tensors")
         metadata = {self._string(): self._value(self._number("I")) for _ in range(n_keys)}
-        found = {self._string(): self._tensor_info() for _ in range(n_tensors)}
+        tensors = {self._string(): self._tensor_info() for _ in range(n_tensors)}
         alignment = metadata.get("general.alignment", 32)
         if type(alignment) is not int or not 0 < alignment <= LONGEST:
             raise ValueError(f"general.alignment = {alignment!r}")
         begin = -(-self._at // alignment) * alignment
-        return metadata, {name: stored._replace(offset=begin + stored.offset) for name, stored in found.items()}
+        return metadata, {name: stored._replace(offset=begin + stored.offset) for name, stored in tensors.items()}
 
     def _start(self) -> tuple[int, int, int]:
         if self._take(4) != MAGIC:

@@ -130,8 +130,8 @@ def special_piece(metadata: Mapping[str, Any], role: str) -> str:
 
 def words_of(tokenizer: Tokenizer) -> str | None:
     """Return llama.cpp's name for the rule by which a tokenizer splits text into words; None for unknown rules."""
-    found = _without_offsets(tokenizer.splitter)
-    return next((name for name, rule in WORDS.items() if _without_offsets(rule) == found), None)
+    splitter = _without_offsets(tokenizer.splitter)
+    return next((name for name, rule in WORDS.items() if _without_offsets(rule) == splitter), None)
 
 
 def _without_offsets(rule: Any) -> Any:

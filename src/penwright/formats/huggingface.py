@@ -157,7 +157,7 @@ def _flat(config: Config) -> Config:
 
 def _translate(architecture: Architecture, config: Config) -> Table:
     """Return our settings as nested tables; if a value in config.json is null, our default is kept."""
-    found: dict[str, tuple[str, object]] = {}  # our keys, mapped to (transformers key, value)
+    settings: dict[str, tuple[str, object]] = {}  # our keys, mapped to (transformers key, value)
     for theirs, ours in architecture.keys:
         value = _required(config, theirs)
         if ours in VALUE_NAMES:
@@ -168,11 +168,11 @@ def _translate(architecture: Architecture, config: Config) -> Table:
             value = VALUE_NAMES[ours][value]
         if ours == "context_length" and isinstance(value, int):
             value -= architecture.offset
-        other, agreed = found.setdefault(ours, (theirs, value))
+        other, agreed = settings.setdefault(ours, (theirs, value))
         if value != agreed:
             raise PenwrightError(f"config.json: {other} = {agreed!r} and {theirs} = {value!r} must be equal")
     table = architecture.block
-    for ours, (_, value) in found.items():
+    for ours, (_, value) in settings.items():
         if value is not None:
             *outer, key = ours.split(".")
             table = merge(table, {outer[0]: {key: value}} if outer else {key: value})

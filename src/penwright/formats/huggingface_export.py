@@ -147,22 +147,22 @@ def _rope_parameters(config: dict[str, object]) -> dict[str, object]:
 
 
 def _special_tokens(tokenizer: Tokenizer, task: Task) -> dict[str, object]:
-    found: dict[str, object] = {"eos_token_id": tokenizer.end_id, "pad_token_id": tokenizer.pad_id}
+    ids: dict[str, object] = {"eos_token_id": tokenizer.end_id, "pad_token_id": tokenizer.pad_id}
     if task != "translate":
-        return {"bos_token_id": tokenizer.start_id, **found}
-    return {**found, "decoder_start_token_id": tokenizer.start_id, "forced_eos_token_id": tokenizer.end_id}
+        return {"bos_token_id": tokenizer.start_id, **ids}
+    return {**ids, "decoder_start_token_id": tokenizer.start_id, "forced_eos_token_id": tokenizer.end_id}
 
 
 def _lost_settings(wanted: dict[str, object], config: dict[str, object], unused: set[str]) -> list[str]:
     """Return the settings that an import of this config.json would not restore."""
     try:
-        found = settings_from_huggingface(config).settings.model_dump()
+        exported = settings_from_huggingface(config).settings.model_dump()
     except PenwrightError as error:  # transformers has no equivalent of one of our values
         return [str(error)]
     return [
         f"model.{key} = {value!r}"
         for key, value in wanted.items()
-        if key not in IGNORED_SETTINGS | unused and found[key] != value
+        if key not in IGNORED_SETTINGS | unused and exported[key] != value
     ]
 
 

@@ -78,8 +78,8 @@ def shards_of(folder: Path) -> list[Path]:
     paths = [inside(folder, name) for name in names]
     for name, path in zip(names, paths, strict=True):
         if not path.is_file():
-            found = sorted(each.name for pattern in PICKLES for each in folder.glob(pattern))
-            only = f" The folder has only {', '.join(found[:3])}." if found and names == [WEIGHTS] else ""
+            pickles = sorted(each.name for pattern in PICKLES for each in folder.glob(pattern))
+            only = f" The folder has only {', '.join(pickles[:3])}." if pickles and names == [WEIGHTS] else ""
             raise PenwrightError(
                 f"there is no {name}.{only} Only safetensors files are read, because opening other formats can run code"
             )

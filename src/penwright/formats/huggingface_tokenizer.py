@@ -122,11 +122,11 @@ def _with_conventions(
         known = {piece: ids[number] for piece, number in known.items()} | extra["extra"]
     names = USUAL | special_names(folder)
     special = {role: known[name] for role, name in names.items() if name in known}
-    found = {role: _special_id(task, role, special, config) for role in ROLES[task]}
+    special_ids = {role: _special_id(task, role, special, config) for role in ROLES[task]}
     settings = read_optional(folder, "tokenizer_config.json")
     conventions = Conventions(
-        **found,
-        begins=_begins(file, settings, found["start"]) if task == "generate" else True,
+        **special_ids,
+        begins=_begins(file, settings, special_ids["start"]) if task == "generate" else True,
         **_prefixes(config, languages, known) if task == "translate" else {},
         ids=ids,
         **extra,
@@ -147,12 +147,12 @@ def _model_ids(folder: Path, file: Table) -> tuple[tuple[int, ...] | None, Table
     first = len(numbers)
     numbers |= {_name(token): first + place for place, token in enumerate(languages)}  # M2M100
     ids, extra = _numbered(file, numbers)
-    found: Table = {"extra": extra}
+    conventions: Table = {"extra": extra}
     if (content := read_content(folder, "target.spm")) is not None:
         target = as_tokenizer_json(parse_sentencepiece(content))
         target_ids, extra = _numbered(target, numbers)
-        found["target"] = {**target, FOREIGN: {"ids": target_ids, "extra": extra}}
-    return ids, found
+        conventions["target"] = {**target, FOREIGN: {"ids": target_ids, "extra": extra}}
+    return ids, conventions
 
 
 def _numbered(file: Table, numbers: Mapping[str, int]) -> tuple[tuple[int, ...], dict[str, int]]:
@@ -169,10 +169,10 @@ def read_template(folder: Path) -> Any:
     """Return the chat template of a model, or None. If there are several, return the one named `default`."""
     if (content := read_content(folder, "chat_template.jinja", MOST_IN_SMALL)) is not None:
         return content.decode("utf-8", "replace")
-    found = read_optional(folder, "tokenizer_config.json").get("chat_template")
-    if not isinstance(found, list):
-        return found
-    named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+    template = read_optional(folder, "tokenizer_config.json").get("chat_template")
+    if not isinstance(template, list):
+        return template
+    named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
     return named.get("default")
 
 

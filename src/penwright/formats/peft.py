@@ -129,20 +129,20 @@ def _their_names(model: Model, tokenizer: Tokenizer) -> dict[str, str]:
     return names
 
 
-def _completed(found: dict[str, Tensor], model: Model, settings: LoraSettings, folder: Path) -> dict[str, Tensor]:
+def _completed(tensors: dict[str, Tensor], model: Model, settings: LoraSettings, folder: Path) -> dict[str, Tensor]:
     """Return the tensors, with zeros for layers without an adapter; raise PenwrightError if a tensor does not fit."""
     rank, layers = settings.rank, adapted_layers(model, settings)
     shapes: dict[str, tuple[int, ...]] = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
     zeros = {f"{name}.{A}": torch.zeros(rank, layer.in_features) for name, layer in layers.items()}
     zeros |= {f"{name}.{B}": torch.zeros(layer.out_features, rank) for name, layer in layers.items()}
     shapes |= {name: tuple(tensor.shape) for name, tensor in zeros.items()}
-    for name, tensor in found.items():
+    for name, tensor in tensors.items():
         if shapes.get(name) != tensor.shape:
             raise PenwrightError(
                 f"{folder / ADAPTER} does not fit the model, which has no {name} of shape {tuple(tensor.shape)}. "
                 "Choose the base model that the adapter was trained on"
             )
-    return zeros | found
+    return zeros | tensors
 
 
 def _read_config(folder: Path) -> AdapterConfig:

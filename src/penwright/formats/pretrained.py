@@ -94,9 +94,11 @@ def fit_vocabulary(outline: Outline, weights: Tensors, tokenizer: Tokenizer) -> 
 def require_all(weights: Mapping[str, object], names: Iterable[str], known: Iterable[str], where: str) -> None:
     """Raise PenwrightError unless the files have all tensors in `names`, and no others except those in `known`."""
     missing, other = sorted(set(names) - weights.keys()), sorted(weights.keys() - set(names) - set(known))
-    found = [f"{kind} tensors: {listed(each)}" for kind, each in (("missing", missing), ("superfluous", other)) if each]
-    if found:
-        raise PenwrightError(f"{where}{'; '.join(found)}")
+    problems = [
+        f"{kind} tensors: {listed(each)}" for kind, each in (("missing", missing), ("superfluous", other)) if each
+    ]
+    if problems:
+        raise PenwrightError(f"{where}{'; '.join(problems)}")
 
 
 def listed(names: Iterable[object]) -> str:

@@ -75,14 +75,14 @@ def _with_special_tokens(file: Table, named: Mapping[str, str]) -> Tokenizer:
     if len(ids) > MOST_PIECES:
         raise PenwrightError("it has too many tokens")
     special = {token["content"] for token in added if token["special"]}
-    found = {}
+    roles = {}
     for role, theirs in ROLES.items():
         names = [*(named[each] for each in theirs if each in named), *NAMES[role]]
         name = next((each for each in names if each in special), NAMES[role][0])
         if name not in special:
             ids.setdefault(name, 1 + max(ids.values(), default=-1))
             added.append(added_token(ids[name], name))
-        found[role] = ids[name]
+        roles[role] = ids[name]
     return ForeignTokenizer(
-        {**file, "added_tokens": added, FOREIGN: Conventions(**found).model_dump(exclude_none=True)}
+        {**file, "added_tokens": added, FOREIGN: Conventions(**roles).model_dump(exclude_none=True)}
     )

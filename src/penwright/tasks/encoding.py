@@ -82,7 +82,7 @@ def sample(context: RunContext) -> Sequence[Sample]:
     """Fill in the masked tokens at the beginning of a few held-out passages."""
     model, hidden = context.model, batches(context, context.held_out)
     assert isinstance(model, EncoderOnly)
-    found = []
+    samples = []
     for row in range(min(N_SAMPLES, len(context.held_out.column("text")))):
         batch = hidden.examples(np.array([row]))
         with torch.inference_mode(), evaluating(model) as device:
@@ -94,12 +94,12 @@ def sample(context: RunContext) -> Sequence[Sample]:
         truth = torch.where(is_target, targets, batch.tokens[0, inside])
         filled = torch.where(is_target, guesses[inside], truth)
         shown = [b"[...]" if each else None for each in is_target.tolist()]
-        found.append(
+        samples.append(
             Sample(
                 _text(context, truth.tolist(), shown), _text(context, filled.tolist()), _text(context, truth.tolist())
             )
         )
-    return found
+    return samples
 
 
 def _text(context: RunContext, tokens: Sequence[int], shown: Sequence[bytes | None] = ()) -> str:

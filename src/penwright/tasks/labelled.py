@@ -274,8 +274,8 @@ def sample(context: RunContext) -> Sequence[Sample]:
     """Classify the first held-out texts. A tab separates the texts of a pair."""
     examples = [each for each in islice(context.corpus.held_out, N_SAMPLES) if isinstance(each, Labelled)]
     texts = [each.text.replace(BETWEEN_TEXTS, "\t") for each in examples]
-    found = zip(texts, classifier_of(context).classify(texts), examples, strict=True)
-    return [Sample(text, _written(each), ", ".join(example.labels)) for text, each, example in found]
+    results = zip(texts, classifier_of(context).classify(texts), examples, strict=True)
+    return [Sample(text, _written(each), ", ".join(example.labels)) for text, each, example in results]
 
 
 def _written(result: Classification) -> str:

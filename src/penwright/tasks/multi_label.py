@@ -45,11 +45,11 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
 def fit_thresholds(outputs: Outputs, truth: Targets) -> Float[Tensor, " n_labels"]:
     """Return the threshold with the best F1 for each label; 0.5 for labels with few texts."""
     probabilities, is_label = outputs.sigmoid().double().numpy(), truth.bool().numpy()
-    found = np.full(probabilities.shape[1], 0.5)
+    thresholds = np.full(probabilities.shape[1], 0.5)
     for label in np.flatnonzero(is_label.sum(0) >= FEWEST_POSITIVES):
         best = best_threshold(probabilities[:, label], is_label[:, label], "")
-        found[label] = best.threshold if best else 0.5
-    return torch.from_numpy(found).float()
+        thresholds[label] = best.threshold if best else 0.5
+    return torch.from_numpy(thresholds).float()
 
 
 def evaluate(context: RunContext) -> Sequence[Score]:

@@ -153,7 +153,7 @@ def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_R
     file = examine(reading.dictionary, reading.encoding)
     entries = read_entries(file)
     part, glossary = corpus.training, Glossary(tuple(each for each in entries if len(each.source) >= SHORTEST))
-    seen = {id(found.entry) for pair in islice(part, MOST_READ) for found in glossary.find(pair.source)}
+    seen = {id(occurrence.entry) for pair in islice(part, MOST_READ) for occurrence in glossary.find(pair.source)}
     new = [entry for entry in glossary.entries if id(entry) not in seen]
     pairs = _examples(entries, {*map(id, new)}, max(FEW_ENTRIES, int(ENTRIES * len(part))))
     targets = "".join(pair.target for pair in pairs)
@@ -181,7 +181,7 @@ def read_entries(file: SourceFile) -> list[Entry]:
     Each line has a term and a translation, separated by a tab; further columns are ignored, and so are blank lines
     and lines that begin with #. Raises PenwrightError for a line without a translation.
     """
-    found: dict[str, tuple[str, dict[str, None]]] = {}
+    targets_of: dict[str, tuple[str, dict[str, None]]] = {}
     for number, line in enumerate(file.lines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -192,10 +192,10 @@ def read_entries(file: SourceFile) -> list[Entry]:
                 f"{file.path} line {number:,} is not a dictionary entry: it needs a term, a tab and a translation"
             )
         if re.search(r"\w", source):
-            found.setdefault(source.strip().casefold(), (source.strip(), {}))[1][target] = None
-    if not found:
+            targets_of.setdefault(source.strip().casefold(), (source.strip(), {}))[1][target] = None
+    if not targets_of:
         raise PenwrightError(f"{file.path} has no entries: each line needs a term, a tab and a translation")
-    return [Entry(source, tuple(targets)) for source, targets in found.values()]
+    return [Entry(source, tuple(targets)) for source, targets in targets_of.values()]
 
 
 def _examples(entries: Sequence[Entry], new: Collection[int], most: int) -> list[Pair]:
@@ -223,9 +223,9 @@ def hinted_source(pair: Pair, glossary: Glossary, rng: Random) -> str:
     """Return the source of a pair, perhaps with hints. Only translations that occur in the target become hints."""
     if rng.random() >= SHARE:
         return pair.source
-    found = []
+    hints = []
     for _, end, entry in glossary.find(pair.source):
         used = [form for form in entry.targets if form[:4] in pair.target and re.search(inflected(form), pair.target)]
-        found += [(end, max(used, key=len))] if used else []
-    chosen = rng.sample(found, min(len(found), rng.randint(1, MOST_HINTS)))
+        hints += [(end, max(used, key=len))] if used else []
+    chosen = rng.sample(hints, min(len(hints), rng.randint(1, MOST_HINTS)))
     return with_hints(pair.source, chosen)

@@ -118,12 +118,12 @@ def _with_parts(kept: set[int], names: Sequence[str], merges: Sequence[tuple[str
     numbers, parts = {name: token for token, name in enumerate(names)}, dict[str, list[str]]()
     for pair in merges:
         parts.setdefault("".join(pair), []).extend(pair)
-    found, waiting = set(kept), list(kept)
+    closure, waiting = set(kept), list(kept)
     while waiting:
-        new = {numbers[part] for part in parts.get(names[waiting.pop()], ()) if part in numbers} - found
-        found |= new
+        new = {numbers[part] for part in parts.get(names[waiting.pop()], ()) if part in numbers} - closure
+        closure |= new
         waiting += new
-    return found
+    return closure
 
 
 def _renumbered(processor: Any, numbers: Mapping[int, int]) -> Any:

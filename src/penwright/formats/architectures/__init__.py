@@ -62,8 +62,8 @@ def first_of(*names: str) -> Callable[[Tensors], Tensors]:
     """
 
     def prepare(tensors: Tensors) -> Tensors:
-        found = next((name for name in names if name in tensors), None)
-        return tensors if found is None else {**tensors, names[0]: tensors[found]}
+        present = next((name for name in names if name in tensors), None)
+        return tensors if present is None else {**tensors, names[0]: tensors[present]}
 
     return prepare
 
