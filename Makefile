@@ -20,6 +20,8 @@ demo: .venv/.demo
 	@echo "  penwright translate $(DEMO)/translator 'am Montag, dem 3. August 2026'"
 	@echo "  penwright train YOUR_TEXT.txt"
 
+# Processes that tests start load compiled modules, also where the environment says that Python writes none.
+test: export PYTHONDONTWRITEBYTECODE =
 test: lint
 	$(BIN)/pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder
 

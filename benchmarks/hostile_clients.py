@@ -181,9 +181,12 @@ def resident(pid: int) -> float:
 
 
 def soak(
-    runs: Sequence[str], seconds: float, n_clients: int, options: Sequence[str] = ()
+    runs: Sequence[str], seconds: float, n_clients: int, options: Sequence[str] = (), pause: float = 3.0
 ) -> tuple[Seen, float, float, int]:
-    """Return the answers, the idle server's memory before and after in MB, and the length of its log."""
+    """Return the answers, the idle server's memory before and after in MB, and the length of its log.
+
+    Memory is read after a pause, in seconds, in which the server ends its work.
+    """
     command = [sys.executable, "-m", "penwright", "serve", *runs, "--port", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -205,7 +208,7 @@ def soak(
                 worker.join()
             for question in FRIENDLY:
                 ask(port, seen, *question)
-            sleep(3)
+            sleep(pause)
             after = resident(process.pid)
         finally:
             process.terminate()

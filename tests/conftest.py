@@ -1,5 +1,6 @@
 """Checks of every type and shape annotation while the tests run, and shared fixtures."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,12 +21,27 @@ check_types_of("penwright")
 settings.register_profile("the same", derandomize=True, deadline=None)
 settings.load_profile("the same")
 os.environ["PENWRIGHT_COMPILE"] = "off"  # tests start no background processes
-LONGEST = ("distributed", "page_studio", "compiled_steps", "train", "page_runs", "guide", "studio", "page", "openapi")
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # otherwise torch starts processes, which import torch
+gc.set_threshold(50_000, 20, 100)  # test items and libraries are many objects, and collecting garbage visits all
+LONGEST = (
+    "distributed",
+    "page_studio",
+    "compiled_steps",
+    "train",
+    "import_real",
+    "docs",
+    "studio",
+    "page",
+    "page_runs",
+    "launcher",
+    "openapi",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start the files that take longest first, so that no process works on one of them alone at the end."""
     items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)
+    gc.freeze()  # the items and all that is imported stay until the end
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +49,14 @@ def seeded() -> None:
     """Make random weights and inputs the same in every run, whatever the order of the tests."""
     torch.manual_seed(0)
     torch.set_num_threads(1)  # test models are small, and training in this process changes the number
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep caches out of the home folder, so that earlier runs and other programs cannot change results."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENWRIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))  # processes that tests start see it too
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

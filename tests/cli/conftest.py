@@ -1,7 +1,6 @@
 """A fixture that runs command lines, small corpora, and a tiny run of each task."""
 
 import io
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -41,11 +40,6 @@ class CommandResult(NamedTuple):
 
 
 Command = Callable[..., CommandResult]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    os.environ["PENWRIGHT_CACHE"] = str(tmp_path_factory.mktemp("cache"))  # commands in other processes see it too
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +30,6 @@ SETTINGS = {
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one run per kind of model: writer, translator, classifier."""
-    os.environ["PENWRIGHT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     folder = tmp_path_factory.mktemp("runs")
     sentences = [f"It was day {number}, and the rain fell on house {number * 7 % 31}.\n" for number in range(400)]
     german_numbers = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
@@ -91,7 +89,7 @@ def server(start_server: StartServer) -> RunningServer:
     return start_server()
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Return whether the condition becomes true in time."""
     end = monotonic() + seconds
     while not condition() and monotonic() < end:

@@ -24,7 +24,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_hostile_clients_do_not_break_the_server(hostile: Any, runs: Path) -> None:
     folders = [str(runs / kind) for kind in ("writer", "translator", "classifier")]
     options = ("--set", "build_seconds=0.5", "--set", "max_connections=80", "--set", "read_seconds=2")
-    seen, _, _, n_logged = hostile.soak(folders, 3.0, 6, options)
+    seen, _, _, n_logged = hostile.soak(folders, 3.0, 6, options, pause=0)
     assert not seen.failures
     assert seen.statuses["200"] > 0
     assert n_logged < 20_000

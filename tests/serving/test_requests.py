@@ -3,9 +3,9 @@
 import asyncio
 import base64
 import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from time import sleep
 from typing import Any
 
 import pytest
@@ -194,6 +194,7 @@ def test_missing_route_and_wrong_method_have_different_statuses(
 
 def test_other_requests_run_between_steps_of_long_work(server: RunningServer) -> None:
     worker, order = server.registry.get("writer"), list[str]()
+    is_asked = threading.Event()
 
     async def both() -> str:
         started = asyncio.Event()
@@ -203,13 +204,16 @@ def test_other_requests_run_between_steps_of_long_work(server: RunningServer) ->
             for number in range(4):
                 order.append(f"step {number}")
                 loop.call_soon_threadsafe(started.set)
-                sleep(0.2)
+                assert is_asked.wait(60)
                 yield
             return "done"
 
         long = asyncio.create_task(worker.run_in_steps(steps))
         await started.wait()
-        await worker.run(lambda: order.append("other"))
+        other = asyncio.create_task(worker.run(lambda: order.append("other")))
+        await asyncio.sleep(0)  # lets the other request join the queue
+        is_asked.set()
+        await other
         return await long
 
     with ThreadPoolExecutor() as pool:  # this thread may have an event loop, of the browser in other tests

@@ -4,10 +4,11 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic, sleep
 
 import pytest
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
 from penwright.errors import PenwrightError
 from penwright.training.distributed.launcher import ONE_REQUEST, launch, run_to_restart, stop_requests, treat_as_ctrl_c
@@ -46,6 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     source = Path(__file__).parents[2] / "src"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(source), str(tmp_path)]))
     monkeypatch.setenv("FAKE_RANK_FOLDER", str(tmp_path))
+    monkeypatch.setattr(dynamic_rendezvous, "_delay", lambda seconds: sleep(0.01))  # instead of a second per look
     yield tmp_path
     for file in tmp_path.glob("?.?"):
         assert not Path(f"/proc/{file.read_text(encoding='utf-8').split()[0]}").exists()
@@ -88,13 +90,21 @@ def test_stop_signal_is_forwarded_to_rank_0(folder: Path, number: int, monkeypat
     monkeypatch.setenv("ACTION_1_0", "end")
     before = signal.getsignal(signal.SIGHUP)
 
+    has_ended = Event()
+
     def send() -> None:
         while not (folder / "0.0").exists():
-            sleep(0.01)
+            if has_ended.wait(0.01):
+                return
         signal.raise_signal(number)
 
-    Thread(target=send).start()
-    assert launch(2, ["fake_rank"], max_restarts=1) == 130
+    sender = Thread(target=send)
+    sender.start()
+    try:
+        assert launch(2, ["fake_rank"], max_restarts=1) == 130
+    finally:
+        has_ended.set()
+        sender.join()
     assert signal.getsignal(signal.SIGHUP) is before and not (folder / "0.1").exists()
 
 

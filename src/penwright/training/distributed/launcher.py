@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from penwright.errors import Interrupted, PenwrightError
+from penwright.storage import write_bytes_atomically
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -128,9 +129,9 @@ def leave_rank(code: int) -> int:
 
 
 def note_run(run: Path) -> None:
-    """Report to the launcher, if there is one, which run is being trained."""
+    """Report to the launcher, if there is one, which run is being trained. A restarted rank may read this meanwhile."""
     if folder := _folder():
-        (folder / RUN).write_text(str(run), encoding="utf-8", errors="surrogateescape")
+        write_bytes_atomically(folder / RUN, str(run).encode("utf-8", "surrogateescape"))
 
 
 def run_to_restart(given: Path | None) -> Path | None:
