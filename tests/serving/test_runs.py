@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 from penwright.config import merge
 from penwright.run.folder import Run
+from penwright.serving import run_records
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker
-from penwright.serving.run_records import alerts
+from penwright.serving.run_records import alerts, read_end, read_records
 from penwright.serving.runs import downsample
 from penwright.serving.server import Server
 from penwright.serving.settings import ServingSettings
@@ -114,6 +115,44 @@ def test_damaged_log_line_is_reported_and_hides_no_run(call_api: Any, runs: Path
             assert "steps.jsonl: line 2" in found["hurt"]["problem"] and "line 2" in figures["problem"]
     finally:
         shutil.rmtree(folder)
+
+
+def log_line(step: int) -> bytes:
+    return json.dumps({"step": step, "seconds": 1.5 * step, "targets": step, "loss": 3.0}).encode() + b"\n"
+
+
+def test_end_of_a_log_equals_the_whole_log_whatever_happens_to_it(tmp_path: Path) -> None:
+    path, lines = tmp_path / "steps.jsonl", [log_line(step) for step in range(60)]
+    contents = [
+        b"",
+        lines[0][:9],
+        b"".join(lines[:3]),
+        b"".join(lines[:4])[:-5],  # the process was killed
+        b"".join(lines[:4]) + b"damage\n",
+        b"".join(lines[:4]) + b"damage\n" + b"".join(lines[5:30]),
+        b"".join(lines[:4]) + b"damage\n" + b"".join(lines[5:30]) + b"more\n" * 7,
+        b"".join(lines[:4]),  # the run was resumed from an older checkpoint
+        b"".join(lines[:2]) + b"".join(lines[20:50]),
+        b"".join(lines[:7]) + b"worse\n" + b"".join(lines[7:]),
+    ]
+    for content in contents:
+        path.write_bytes(content)
+        end, whole = read_end(path), read_records(path)
+        assert end.last == (whole.lines[-1] if whole.lines else {}) and end.problem == whole.problem
+    path.unlink()
+    assert read_end(path).last == {}
+
+
+def test_list_of_runs_reads_only_the_new_lines_of_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, parsed = tmp_path / "steps.jsonl", []
+    path.write_bytes(b"".join(map(log_line, range(500))))
+    read_end(path)
+    parse = run_records._record
+    monkeypatch.setattr(run_records, "_record", lambda line, keys: parsed.append(line) or parse(line, keys))
+    assert read_end(path).last["step"] == 499 and parsed == []
+    with path.open("ab") as log:
+        log.write(log_line(500))
+    assert read_end(path).last["step"] == 500 and [line + b"\n" for line in parsed] == [log_line(500)]
 
 
 @pytest.mark.parametrize("state", ["checkpoints/step-abc/x", "checkpoints/step-00000001/state.json"])

@@ -1,6 +1,7 @@
 """Training logs of runs, and alerts about problems that their curves show. Damaged lines are skipped."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite
@@ -10,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 Record = dict[str, Any]
 MAX_BYTES = 64_000_000  # maximum number of bytes to read from the end of a file
+N_SHOWN = 3  # maximum number of damaged lines that are named
 KEYS: Mapping[str, Mapping[str, type]] = {  # required keys of a line, with the types of their values
     "steps.jsonl": {"step": int, "seconds": float, "targets": int},
     "metrics.jsonl": {"step": int},
@@ -41,15 +43,57 @@ def read_records(path: Path) -> RunRecords:
             content = file.read(MAX_BYTES)
     except OSError as error:
         return RunRecords((), f"{path.name} cannot be read: {error.strerror}")
-    found, bad = [], []
+    lines = content.split(b"\n")
+    found, bad = _records(lines, path.name)
+    return RunRecords(found, _problem(path.name, [number for number in bad if number < len(lines)]))
+
+
+class LogEnd(NamedTuple):
+    """The last record of a log file, and what to know to read on from there."""
+
+    last: Record  # {} if there is none
+    problem: str = ""  # description of the damaged lines; "" if there are none
+    state: tuple[int, int] = (0, 0)  # size and time of change of the file when it was read
+    offset: int = 0  # end of the last complete line, in bytes
+    last_line: bytes = b""  # the last complete line; if it is no longer there, the file is read again from the start
+    n_lines: int = 0
+    bad: tuple[int, ...] = ()  # the first damaged lines
+
+
+_ends: dict[Path, LogEnd] = {}  # of the log files read so far; replaced as a whole, since several threads use it
+
+
+def read_end(path: Path) -> LogEnd:
+    """Return the last record of steps.jsonl or metrics.jsonl. Only the lines since the previous call are read."""
+    if not path.is_file():
+        return LogEnd({})
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            known, state = _ends.get(path, LogEnd({})), (status.st_size, status.st_mtime_ns)
+            if known.state == state:
+                return known
+            file.seek(known.offset - len(known.last_line))
+            if file.read(len(known.last_line)) != known.last_line:
+                known = LogEnd({})
+            begin = max(known.offset, status.st_size - MAX_BYTES)
+            file.seek(begin)
+            content = file.read(MAX_BYTES)
+    except OSError as error:
+        return LogEnd({}, problem=f"{path.name} cannot be read: {error.strerror}")
     *whole, rest = content.split(b"\n")
-    for number, line in enumerate([*whole, rest], start=1):
-        record = _record(line, KEYS[path.name])
-        if record is not None:
-            found.append(record)
-        elif line.strip() and number <= len(whole):
-            bad.append(number)
-    return RunRecords(found, _problem(path.name, bad))
+    found, bad = _records([*whole, rest], path.name)
+    bad = [*known.bad, *(known.n_lines + number for number in bad if number <= len(whole))][: N_SHOWN + 1]
+    _ends[path] = end = LogEnd(
+        last=found[-1] if found else known.last,
+        problem=_problem(path.name, bad),
+        state=state,
+        offset=begin + len(content) - len(rest),
+        last_line=whole[-1] + b"\n" if whole else known.last_line,
+        n_lines=known.n_lines + len(whole),
+        bad=tuple(bad),
+    )
+    return end
 
 
 def finite_or_none(value: object) -> float | None:
@@ -58,6 +102,12 @@ def finite_or_none(value: object) -> float | None:
         return float(value) if isinstance(value, int | float) and isfinite(value) else None
     except OverflowError:
         return None
+
+
+def _records(lines: Sequence[bytes], name: str) -> tuple[list[Record], list[int]]:
+    """Return the valid records of a file with this name, and the numbers of the other lines that are not empty."""
+    parsed = [(number, _record(line, KEYS[name])) for number, line in enumerate(lines, start=1) if line.strip()]
+    return [record for _, record in parsed if record is not None], [at for at, record in parsed if record is None]
 
 
 def _record(line: bytes, keys: Mapping[str, type]) -> Record | None:
@@ -80,14 +130,16 @@ def _fits(value: object, kind: type) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+    if not isinstance(value, str):
+        return False
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _problem(name: str, bad: Sequence[int]) -> str:
     if not bad:
         return ""
     lines = "line" if len(bad) == 1 else "lines"
-    shown = ", ".join(map(str, bad[:3])) + (", ..." if len(bad) > 3 else "")
+    shown = ", ".join(map(str, bad[:N_SHOWN])) + (", ..." if len(bad) > N_SHOWN else "")
     return f"{name}: {lines} {shown} cannot be read and {'is' if len(bad) == 1 else 'are'} skipped"
 
 

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,7 +22,7 @@ from penwright.serving.errors import ERROR_RESPONSES, NotTraining
 from penwright.serving.fields import ModelRequest, Name, Registry
 from penwright.serving.model_registry import ModelRegistry, UnknownModel
 from penwright.serving.model_worker import DAMAGE
-from penwright.serving.run_records import alerts, finite_or_none, read_records
+from penwright.serving.run_records import alerts, finite_or_none, read_end, read_records
 
 router = APIRouter(prefix="/runs", responses=ERROR_RESPONSES)
 QUIET = 120.0  # a run counts as stopped if its logs get no new line for this many seconds
@@ -122,12 +123,20 @@ def every_run(registry: Registry) -> Runs:
 def figures(registry: Registry, run: RunName) -> Figures:
     """Return the curves of training and evaluation, at most 2,000 points each. Extremes of the loss are kept."""
     found = run_of(registry, run)
-    steps, evaluations = (read_records(found.folder / name) for name in (STEPS, METRICS))
+    paths = [found.folder / name for name in (STEPS, METRICS)]
+    versions = tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.is_file())
+    return _figures(found.folder, versions).model_copy(update={"state": state_of(found)})
+
+
+@lru_cache(maxsize=16)
+def _figures(folder: Path, versions: tuple[tuple[int, int], ...]) -> Figures:
+    """Return the curves, without a state. The arguments identify the content of the log files."""
+    steps, evaluations = (read_records(folder / name) for name in (STEPS, METRICS))
     return Figures(
         steps=_columns(downsample(_with_speed(steps.lines), MAX_POINTS)),
         evaluations=_columns(downsample(evaluations.lines, MAX_POINTS)),
         alerts=[AlertFacts(**alert._asdict()) for alert in alerts(steps.lines, evaluations.lines)],
-        state=state_of(found),
+        state="",
         problem="; ".join(filter(None, (steps.problem, evaluations.problem))),
     )
 
@@ -225,9 +234,8 @@ def _facts(name: str, folder: Path, registry: ModelRegistry) -> RunFacts | None:
 
 
 def _known(run: Run) -> Record:
-    steps, evaluations = (read_records(run.folder / name) for name in (STEPS, METRICS))
-    evaluated: Record = evaluations.lines[-1] if evaluations.lines else {}
-    last: Record = {**evaluated, **(steps.lines[-1] if steps.lines else {})}
+    steps, evaluations = (read_end(run.folder / name) for name in (STEPS, METRICS))
+    evaluated, last = evaluations.last, {**evaluations.last, **steps.last}
     total = last.get("total_steps")
     return {
         "task": run.recipe.task,
