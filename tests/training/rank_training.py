@@ -83,7 +83,7 @@ def take_steps(ranks: Ranks, changes: Table, out: Path) -> None:
 def save_run(ranks: Ranks, changes: Table, out: Path) -> None:
     """Train half of the steps, and save a checkpoint in a run folder. With FSDP2, continue training meanwhile."""
     trainer, run = make_trainer(ranks, changes), Run(out)
-    if trainer.unsharded is not None:
+    if trainer.is_sharded:
         trainer.saver = ShardedSaver(ranks, out / CHECKPOINTS, ".tmp-1")
     for report in trainer.steps():
         if report.step == SHORT["steps"] // 2:

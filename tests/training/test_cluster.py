@@ -79,6 +79,12 @@ def estimate(model: Table, vocab_size: int, tokens: int, n_gpus: int, gpu: str, 
     return estimate_cluster(recipe, size, n_gpus, GPUS[gpu])
 
 
+def plan_of_8b(tokens: int) -> Plan:
+    table = {"task": "generate", "data": {"train": ["nowhere"]}, "model": LLAMA_8B, "training": {"steps": 1}}
+    recipe = validate(Recipe, table, "test")
+    return Plan(recipe, (), size_of("generate", 128_256, recipe.model, tokens), 2.0, None, 1e9, 128_256)
+
+
 @pytest.mark.parametrize("published", PUBLISHED, ids=lambda each: each.source.split(":")[0])
 def test_estimates_are_within_a_quarter_of_published_throughput(published: Published) -> None:
     found = estimate(
@@ -89,8 +95,16 @@ def test_estimates_are_within_a_quarter_of_published_throughput(published: Publi
 
 def test_sharded_memory_falls_with_more_gpus_as_published() -> None:
     """torchtitan: 82.4 GiB on 8 GPUs, and 67.0 GiB on 128, with the same batch per GPU."""
-    few, many = (estimate(LLAMA_8B, 128_256, n * 2 * 8192, n, "h100", parallelism="fsdp") for n in (8, 128))
-    assert few.bytes_per_gpu - many.bytes_per_gpu == pytest.approx((82.4 - 67.0) * 2**30, rel=0.25)
+    for n, published in ((8, 82.4), (128, 67.0)):
+        found = estimate(LLAMA_8B, 128_256, n * 2 * 8192, n, "h100", parallelism="fsdp")
+        assert found.bytes_per_gpu == pytest.approx(published * 2**30, rel=0.25)
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_plan_says_that_a_model_does_not_fit_the_gpus(recomputes: bool) -> None:
+    found = estimate(LLAMA_8B, 128_256, 16 * 8192, 8, "h100", activation_checkpointing=recomputes)
+    lines = list(plan_command._estimate_in_words(found, plan_of_8b(16 * 8192), "8 h100"))
+    assert found.fits == recomputes == (not any("does not fit" in line for line in lines))
 
 
 def test_model_is_sharded_only_if_it_does_not_fit() -> None:
@@ -113,14 +127,7 @@ def test_duration_chooses_a_suitable_unit(seconds: float, words: str) -> None:
 
 
 def test_gpu_plan_gives_times_for_the_text_and_for_the_model_size() -> None:
-    recipe = validate(
-        Recipe,
-        {"task": "generate", "data": {"train": ["nowhere"]}, "model": LLAMA_8B, "training": {"steps": 1}},
-        "test",
-    )
-    size = size_of("generate", 128_256, recipe.model, 131_072)
-    plan = Plan(recipe, (), size, 2.0, None, 1e9, 128_256)
     found = estimate(LLAMA_8B, 128_256, 131_072, 8, "h100")
-    *_, times = plan_command._estimate_in_words(found, plan, "8 h100")
+    _, _, times, *_ = plan_command._estimate_in_words(found, plan_of_8b(131_072), "8 h100")
     assert found.tokens_per_second == pytest.approx(64_000, rel=0.02)
     assert "about 2.2 hours to read the text once, and 29 days for 161 billion tokens (20 per parameter)" in times

@@ -11,7 +11,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from socket import socket
-from threading import Event
+from threading import Event, Timer
 from time import monotonic, sleep
 
 import pytest
@@ -211,6 +211,24 @@ def test_rank_exits_when_its_torchrun_agent_is_lost(
     monkeypatch.setattr(launcher.os, "_exit", codes.append)
     Heartbeat(LostStore(), 0, 2).run(Event())
     assert codes == [1] and "torchrun has ended" in capfd.readouterr().err
+
+
+def test_other_ranks_end_soon_after_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Exited(Exception):
+        pass
+
+    def leave(code: int) -> None:
+        raise Exited(code)
+
+    store, ended = torch.distributed.HashStore(), Event()
+    ranks, heartbeat = Ranks(0, 3, store), Heartbeat(store, 1, 3)
+    monkeypatch.setattr(launcher, "BEAT", 0.001)
+    monkeypatch.setattr(launcher.os, "_exit", leave)
+    Timer(0.05, ended.set).start()
+    heartbeat.run(ended)  # goes on while rank 0 works
+    ranks.publish(None)
+    with pytest.raises(Exited, match="0"):
+        heartbeat.run(Event())
 
 
 @pytest.fixture(scope="module")

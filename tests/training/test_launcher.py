@@ -1,6 +1,8 @@
 """The launcher of ranks, tested with scripts that do not import torch, and stop signals."""
 
 import os
+import re
+import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +10,7 @@ from threading import Event, Thread
 from time import monotonic, sleep
 
 import pytest
+import torch.distributed.run
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
 from penwright.errors import PenwrightError
@@ -157,3 +160,19 @@ def test_ignored_hang_up_stays_ignored() -> None:
     finally:
         signal.signal(signal.SIGHUP, before)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def documented_torchrun_commands() -> list[list[str]]:
+    """The torchrun commands of the how-to: for a shell, for Slurm (with its variables), and for Kubernetes (YAML)."""
+    text = (Path(__file__).parents[2] / "docs/how-to/several-processes.md").read_text(encoding="utf-8")
+    shell = [shlex.split(each.replace("\\\n", "")) for each in re.findall(r"torchrun (--(?:.*\\\n)*.*)", text)]
+    yaml = [shlex.split(each.replace(",", " ")) for each in re.findall(r"\[torchrun,([^\]]*)\]", text)]
+    assert len(shell) == 2 and len(yaml) == 1
+    return shell + yaml
+
+
+@pytest.mark.parametrize("command", documented_torchrun_commands())
+def test_torchrun_understands_the_documented_commands(command: list[str]) -> None:
+    arguments = torch.distributed.run.get_args_parser().parse_args(command)
+    assert arguments.module and arguments.training_script == "penwright"
+    assert arguments.training_script_args[0] == "train" and "--run" in arguments.training_script_args

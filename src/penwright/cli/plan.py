@@ -104,6 +104,11 @@ def _estimate_in_words(estimate: "ClusterEstimate", plan: "Plan", gpus: str) -> 
         f"on {gpus}: about {duration(plan.tokens / plan.epochs / speed)} to read the text once, and "
         f"{duration(enough / speed)} for {in_words(enough)} tokens ({TOKENS_PER_PARAMETER} per parameter)"
     )
+    if not estimate.fits:
+        yield (
+            f"on {gpus}: this does not fit into the memory of a GPU. Use more GPUs or a smaller training.batch_tokens, "
+            "or set training.activation_checkpointing=true"
+        )
     if estimate.is_underused:
         yield (
             f"on {gpus}: with only {estimate.tokens_per_gpu:,.0f} tokens per GPU and step, training will be slower. "

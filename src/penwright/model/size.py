@@ -12,6 +12,7 @@ from penwright.tokenizers import Tokenizer
 
 ADAMW_BYTES = 16  # bytes per float32 parameter with AdamW: weight, gradient, two moments (with Muon, one)
 FROZEN_BYTES = 6  # bytes per frozen parameter: the weight in float32, and a copy in bfloat16 for matrix products
+KEPT_LOGITS = 2**27  # maximum number of logits in memory, since the loss is computed in chunks
 ACTIVATIONS_PER_LAYER = 20  # approximate number of vectors per token stored for the backward pass, with fused attention
 
 
@@ -39,7 +40,8 @@ def size_of(
     matrices = parameters - tables + output
     layers = settings.n_layers + (settings.n_decoder_layers or settings.n_layers if task == "translate" else 0)
     attention = 4 * layers * settings.context_length * settings.n_heads * settings.d_head
-    activations = batch_tokens * (layers * settings.d_model * ACTIVATIONS_PER_LAYER + 2 * vocab_size) * 4
+    logits = 2 * min(batch_tokens * vocab_size, KEPT_LOGITS)
+    activations = (batch_tokens * layers * settings.d_model * ACTIVATIONS_PER_LAYER + logits) * 4
     weights = ADAMW_BYTES * trained + FROZEN_BYTES * (parameters - trained)
     return Size(parameters, matrices, 2 * matrices + attention, weights + activations, trained)
 

@@ -82,17 +82,20 @@ class Trainer:
     def __init__(
         self, model: Model, batches: AnyBatches, recipe: Recipe, machine: Machine, teachers: Sequence[Model] = ()
     ):
-        self.model, self.batches, self.machine = model.to(machine.device), batches, machine
+        self.model, self.batches, self.machine = model, batches, machine
         self.ranks, self.seed = machine.ranks, recipe.seed
         self.settings = recipe.training
         self.should_stop: Callable[[], bool] = lambda: False  # whether this process was asked to stop
         self.began = 0.0  # time of the monotonic clock when training began, in seconds
         self.stops, self.seconds = False, 0.0  # set at each step: whether to stop, and the seconds elapsed on rank 0
         self.saver: ShardedSaver | None = None  # writes checkpoints of sharded weights if ranks share a disk
-        self.unsharded: Model | None = None  # under FSDP2, an unsharded model for evaluation
-        kind: Parallelism = "fsdp" if self.settings.parallelism == "fsdp" else "ddp"
-        if self.ranks.size > 1 and kind == "fsdp":
-            self.model, self.unsharded = deepcopy(model), model.cpu()
+        self.is_sharded = self.ranks.size > 1 and self.settings.parallelism == "fsdp"
+        self.unsharded: Model | None = None  # under FSDP2, the unsharded model with which rank 0 evaluates, on the CPU
+        kind: Parallelism = "fsdp" if self.is_sharded else "ddp"
+        if not self.is_sharded:
+            self.model.to(machine.device)
+        elif self.ranks.is_main:  # FSDP2 moves one block after another to the GPU, which need not hold them all
+            self.model, self.unsharded = deepcopy(model), model
         if recipe.lora and recipe.tokenizer.is_pretrained and self._mixed:  # saves time and memory in each step
             narrow(self.model)
         weight = recipe.distillation.weight if recipe.distillation else 0.0
@@ -107,7 +110,7 @@ class Trainer:
         loss = LossModule(self.model, self.settings.label_smoothing, taught)
         self.loss = parallelize(loss, kind, self.ranks, machine.device, machine.precision)
         self.optimizers = Optimizers(self.model, recipe.optimizer, machine.precision, machine.ranks)
-        averages = self.settings.ema_decay and (self.ranks.is_main or self.unsharded)
+        averages = self.settings.ema_decay and (self.ranks.is_main or self.is_sharded)
         self.average = WeightAverage(self.model, self.settings.ema_decay) if averages else None
         self.budget = Budget(self.settings, recipe.schedule, batches, self.ranks.size)
 
@@ -201,13 +204,14 @@ class Trainer:
     @contextmanager
     def evaluation(self) -> Iterator[None]:
         """Load the weights for inference into the model inside the `with` block. All ranks must call this."""
-        if self.unsharded is not None:
+        if self.is_sharded:
             weights = self.weights()
-            if self.ranks.is_main:
+            if self.unsharded:
                 load_weights(self.unsharded, weights, "this model")
                 self.unsharded.to(self.machine.device)
             yield
-            self.unsharded.cpu()
+            if self.unsharded:
+                self.unsharded.cpu()
         elif self.average is not None:
             with self.average.applied(), widened(self.model):
                 yield

@@ -25,7 +25,7 @@ from penwright.data.masking import MASKED
 from penwright.devices import give_back_memory
 from penwright.losses import summed_loss
 from penwright.model import make_model
-from penwright.model.size import ADAMW_BYTES, Size
+from penwright.model.size import ACTIVATIONS_PER_LAYER, ADAMW_BYTES, Size
 from penwright.training.auto.machine import Machine
 from penwright.training.distributed.parallel import SHARDED_TASKS, Parallelism, choose_parallelism
 from penwright.training.optimizers import Optimizers
@@ -151,6 +151,7 @@ class ClusterEstimate(NamedTuple):
     bytes_per_gpu: float
     tokens_per_second: float
     tokens_per_gpu: float  # tokens per batch on each GPU
+    fits: bool  # whether a GPU has enough memory
 
     @property
     def is_underused(self) -> bool:
@@ -163,6 +164,8 @@ def estimate_cluster(recipe: Recipe, size: Size, n_gpus: int, gpu: Gpu) -> Clust
     training = recipe.training
     states = float(ADAMW_BYTES * size.parameters)
     activations = (size.training_bytes - states) / 2 / n_gpus  # bfloat16 halves the memory of the float32 activations
+    if training.activation_checkpointing:  # keeps the input of each block, and all activations of one block
+        activations *= 1 / ACTIVATIONS_PER_LAYER + 1 / recipe.model.n_layers
     can_shard = recipe.task in SHARDED_TASKS and recipe.lora is None
     parallelism, reason = choose_parallelism(states + activations, gpu.memory, can_shard=can_shard)
     if training.parallelism != "auto":
@@ -177,6 +180,5 @@ def estimate_cluster(recipe: Recipe, size: Size, n_gpus: int, gpu: Gpu) -> Clust
     again = 4 / 3 if training.activation_checkpointing else 1.0  # activation checkpointing adds a second forward pass
     computation = 3 * again * size.flops_per_token * tokens / (n_gpus * flops)
     kept = states / n_gpus if parallelism == "fsdp" else states
-    return ClusterEstimate(
-        parallelism, reason, kept + activations, tokens / max(computation, communication), tokens / n_gpus
-    )
+    needed, speed = kept + activations, tokens / max(computation, communication)
+    return ClusterEstimate(parallelism, reason, needed, speed, tokens / n_gpus, needed <= gpu.memory)

@@ -28,6 +28,8 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, 
 ONE_REQUEST = 0.5  # signals within this many seconds count as one: service managers signal each process of a group
 BEAT = 5.0  # seconds between two heartbeats
 SILENT_BEATS = 18  # a rank counts as stopped if its neighbour sees no heartbeat for this many beats
+BEATS_AFTER_END = 4  # for this many beats, other ranks may go on after rank 0 has ended
+OVER = "over"  # key in the store that is set when rank 0 has ended
 
 
 def launch(n: int, command: Sequence[str], max_restarts: int = 0) -> int:
@@ -234,7 +236,7 @@ class Heartbeat:
 
     def __init__(self, store: "Store", rank: int, size: int):
         self.store, self.rank, self.watched = store, rank, (rank + 1) % size
-        self.n_beats = self.n_silent = 0
+        self.n_beats = self.n_silent = self.n_over = 0
         self.last = b""
 
     def beat(self) -> bool:
@@ -245,13 +247,20 @@ class Heartbeat:
         sign = self.store.get(key) if self.store.check([key]) else b""
         self.n_silent = 0 if sign in (b"", b"left") or sign != self.last else self.n_silent + 1
         self.last = sign
+        self.n_over += self.store.check([OVER])
         return self.n_silent >= SILENT_BEATS
 
     def run(self, ended: Event) -> None:
-        """Send heartbeats until this rank ends. End it if the next rank was stopped or torchrun's agent has ended."""
+        """Send heartbeats until this rank ends. End it if the next rank was stopped or torchrun's agent has ended.
+
+        End it also if rank 0 has ended: this rank may then wait in a collective, and NCCL only notices after minutes.
+        """
         try:
             while not ended.wait(BEAT):
-                if self.beat():
+                is_next_stopped = self.beat()
+                if self.n_over >= BEATS_AFTER_END:
+                    self._end("", 0)
+                if is_next_stopped:
                     self._end(
                         f"rank {self.watched} was stopped or cannot be reached: no sign of life for "
                         f"{BEAT * SILENT_BEATS:.0f} seconds. All ranks end. Everything saved so far is intact"
@@ -261,8 +270,8 @@ class Heartbeat:
                 self._end("torchrun has ended, so this rank ends" if self.rank == 0 else "")
 
     @staticmethod
-    def _end(reason: str) -> None:
+    def _end(reason: str, code: int = 1) -> None:
         if reason:
             sys.stderr.write(f"penwright: {reason}\n")
             sys.stderr.flush()
-        os._exit(1)
+        os._exit(code)

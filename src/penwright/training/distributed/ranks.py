@@ -18,7 +18,7 @@ from datetime import timedelta
 from functools import cache
 from threading import Event, Thread
 from time import sleep
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import torch
@@ -28,17 +28,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from penwright.data.batches import AnyBatch
 from penwright.run.checkpoints import Record, Tensors
-from penwright.training.distributed.launcher import Heartbeat, env_int, is_launched
+from penwright.training.distributed.launcher import OVER, Heartbeat, env_int, is_launched
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
-    from torch.distributed.fsdp import FSDPModule
 
 # Time limit of a collective. While rank 0 does longer work alone, the other ranks poll the store.
 TIMEOUT = timedelta(minutes=30)
 POLL = 0.02  # seconds between two checks of the store for a message
 GRACE = 3.0  # seconds that torchrun's agent needs to end the other ranks after one has died
-OVER = "over"  # key in the store that is set when rank 0 has ended normally
 
 
 @dataclass
@@ -75,8 +73,9 @@ class Ranks:
         """
         if self.size == 1:
             return lambda: torch.stack([loss, torch.zeros_like(loss), torch.zeros_like(loss)])
-        own = [float(should_stop), seconds if self.is_main else 0.0]
-        facts = torch.cat([loss[None].double(), torch.tensor(own, dtype=torch.float64, device=loss.device)])
+        # new_full() does not wait for a GPU, as a copy from CPU memory would
+        own = (float(should_stop), seconds if self.is_main else 0.0)
+        facts = torch.stack([loss.double(), *(loss.new_full((), number, dtype=torch.float64) for number in own)])
         work = dist.all_reduce(facts, async_op=True)
 
         def wait() -> Tensor:
@@ -283,12 +282,9 @@ def joined() -> Ranks:
 
 @contextmanager
 def synchronized(module: nn.Module, is_last: bool) -> Iterator[None]:
-    """Inside the `with` block, reduce gradients over the ranks only if this is the last batch of the step."""
-    if _is_fsdp(module):
-        module.set_requires_gradient_sync(is_last)
+    """Inside the `with` block, reduce DDP's gradients over the ranks only if this is the last batch of the step.
+
+    FSDP2 reduces them after every batch, since each rank would otherwise keep the whole gradient in float32.
+    """
     with nullcontext() if is_last or not isinstance(module, DistributedDataParallel) else module.no_sync():
         yield
-
-
-def _is_fsdp(module: nn.Module) -> "TypeGuard[FSDPModule]":
-    return hasattr(module, "set_requires_gradient_sync")
