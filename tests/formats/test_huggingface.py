@@ -69,6 +69,7 @@ ENCODERS = {
     "bert-masked": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**BERT)),
     "distilbert": lambda: transformers.DistilBertModel(transformers.DistilBertConfig(**DISTILBERT)),
     "roberta": lambda: transformers.RobertaModel(transformers.RobertaConfig(**ROBERTA)),
+    "xlm-roberta": lambda: transformers.XLMRobertaModel(transformers.XLMRobertaConfig(**ROBERTA)),
 }
 WRITERS = {
     "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2)),

@@ -283,18 +283,84 @@ def test_vocab_txt_tokenizes_as_transformers(tmp_path: Path) -> None:
         assert [ours.start_id, *ours.encode(text), ours.end_id] == theirs(text)["input_ids"]
 
 
-@pytest.mark.parametrize(("epochs", "rate"), [(0.5, 0.0), (4, 0.1)])
-def test_imported_encoder_gets_dropout_if_it_reads_texts_often(tmp_path: Path, epochs: float, rate: float) -> None:
-    folder, table = tmp_path / "bert", tmp_path / "labels.tsv"
-    save_model(transformers.BertModel(transformers.BertConfig(**SMALL, vocab_size=40)), folder)
+def save_bert(model: transformers.PreTrainedModel, folder: Path) -> Path:
+    """Write a tiny BERT with a tokenizer of letters."""
+    save_model(model, folder)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *string.ascii_lowercase]
     (folder / "vocab.txt").write_text("\n".join([*pieces, *(f"##{letter}" for letter in "abcdefghi")]) + "\n", "utf-8")
+    return folder
+
+
+BERT = transformers.BertConfig(**SMALL, vocab_size=40)
+
+
+@pytest.mark.parametrize(("epochs", "rate"), [(0.5, 0.0), (4, 0.1)])
+def test_imported_encoder_gets_dropout_if_it_reads_texts_often(tmp_path: Path, epochs: float, rate: float) -> None:
+    folder, table = save_bert(transformers.BertModel(BERT), tmp_path / "bert"), tmp_path / "labels.tsv"
     import_model(str(folder), tmp_path / "run")
     rows = [f"{label}\t{letter} {label}" for letter in string.ascii_lowercase for label in ("good", "bad")]
     table.write_text("\n".join(["label\ttext", *rows]) + "\n", encoding="utf-8")
     tables = {"data": {"train": [str(table)]}, "finetuning": {"base": str(tmp_path / "run")}}
     model = prepare({"task": "classify", **tables, "training": {"epochs": epochs}}).plan.recipe.model
     assert (model.dropout, model.attention_dropout) == (rate, rate)
+
+
+def test_pretrained_bert_with_old_names_and_without_architectures_is_an_encoder(tmp_path: Path) -> None:
+    theirs = transformers.BertForPreTraining(BERT)
+    folder = save_bert(theirs, tmp_path / "bert")
+    tensors = load_file(folder / "model.safetensors")
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    for new, name in old.items():  # as in bert-base-uncased
+        tensors = {key.replace(new, name): tensor for key, tensor in tensors.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    ours = penwright.import_model(folder, tmp_path / "run")
+    ids = torch.tensor([[2, 7, 8, 9, 3]])
+    with torch.no_grad():
+        expected = theirs.bert(ids).last_hidden_state
+    torch.testing.assert_close(ours.model.hidden(ids, ids > 0).detach(), expected, atol=1e-4, rtol=1e-4)
+    edit(folder / "config.json", architectures=None)
+    assert penwright.import_model(folder, tmp_path / "same").labels == ()
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False, "include_prompt": True}, "first"),
+        ({"pooling_mode": "mean"}, "mean"),
+        ({"pooling_mode_max_tokens": True}, r"0_Pooling/config\.json: the pooling mode 'max' is not supported"),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, r"pooling mode 'mean\+cls'"),
+        (None, r"modules\.json: the module Dense is not supported"),
+    ],
+)
+def test_modules_of_sentence_transformers_are_applied_or_refused(pooling, expected: str, tmp_path: Path) -> None:
+    folder = save_bert(transformers.BertModel(BERT), tmp_path / "bert")
+    kinds = ["Transformer", "Pooling", "Normalize"] if pooling else ["Transformer", "Pooling", "Dense"]
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": f"0_{kind}"} for kind in kinds]
+    write(folder / "modules.json", modules)
+    (folder / "0_Pooling").mkdir()
+    write(folder / "0_Pooling/config.json", pooling or {"pooling_mode": "mean"})
+    if expected in ("first", "mean"):
+        settings = penwright.import_model(folder, tmp_path / "run").model.settings
+        assert (settings.pooling, settings.pooler) == (expected, False)
+    else:
+        assert_import_is_refused(folder, tmp_path, expected)
+
+
+def test_xlm_r_needs_a_tokenizer_json(tmp_path: Path) -> None:
+    config = transformers.XLMRobertaConfig(**SMALL, vocab_size=40, max_position_embeddings=66, type_vocab_size=1)
+    save_model(transformers.XLMRobertaModel(config), tmp_path / "xlm-r")
+    (tmp_path / "xlm-r/sentencepiece.bpe.model").write_bytes(b"")
+    assert_import_is_refused(tmp_path / "xlm-r", tmp_path, r"no tokenizer\.json, which .* xlm-roberta needs")
+
+
+def test_pooling_in_the_cache_of_the_hub_is_read(tmp_path: Path) -> None:
+    blobs, folder = tmp_path / "blobs", tmp_path / "snapshots" / "abc"
+    save_bert(transformers.BertModel(BERT), folder)
+    (folder / "1_Pooling").mkdir()
+    blobs.mkdir()
+    write(blobs / "123", {"pooling_mode_mean_tokens": True})
+    (folder / "1_Pooling/config.json").symlink_to("../../../blobs/123")
+    assert penwright.import_model(folder, tmp_path / "run").model.settings.pooling == "mean"
 
 
 def test_vocab_json_and_merges_tokenize_as_transformers(llama: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from penwright.config import ModelSettings, Table, merge, validate
 from penwright.errors import PenwrightError
 from penwright.formats.architectures import VALUE_NAMES, Architecture, Config
-from penwright.formats.architectures.encoders import ENCODERS
+from penwright.formats.architectures.encoders import ENCODERS, SAME_ENCODERS
 from penwright.formats.architectures.translators import TRANSLATORS
 from penwright.formats.architectures.writers import WRITERS
 from penwright.formats.huggingface_files import (
@@ -31,6 +31,7 @@ from penwright.formats.pretrained import (
     read_chat,
     require_all,
 )
+from penwright.formats.sentence_transformers import with_pooling
 from penwright.languages import Languages
 from penwright.model import Model, make_model
 from penwright.model.weights import load_weights
@@ -58,7 +59,6 @@ ROPE_KEYS = {  # for each type of RoPE scaling: {transformers key: our key}
     },
 }
 ARCHITECTURES = WRITERS | TRANSLATORS | ENCODERS  # keyed by the class name in transformers
-POOLING = "1_Pooling/config.json"  # file with the pooling settings of sentence-transformers
 
 
 class TensorSource(NamedTuple):
@@ -128,12 +128,19 @@ def load_huggingface(folder: Path) -> Model:
 
 
 def architecture_of(config: Config) -> Architecture:
-    """Return the table for a config.json; raise PenwrightError if its architecture is not supported."""
-    names = config.get("architectures") or ()
+    """Return the table for a config.json; raise PenwrightError if its architecture is not supported.
+
+    Without `architectures`, `model_type` names the model, which then has no classification head.
+    """
+    names, kind = config.get("architectures"), config.get("model_type")
     for name in names if isinstance(names, list | tuple) else ():
-        if name in ARCHITECTURES:
-            return ARCHITECTURES[name]
-    raise PenwrightError(f"architectures = {names!r} is not supported, only {listed(ARCHITECTURES)}")
+        if (known := SAME_ENCODERS.get(name, name)) in ARCHITECTURES:
+            return ARCHITECTURES[known]
+    of_kind = [each for each in ARCHITECTURES.values() if each.model_type == kind and names is None]
+    if of_kind:
+        return of_kind[-1]  # encoders come after the classifiers of the same type
+    found = f"architectures = {names!r}" if names else f"model_type = {kind!r} without architectures"
+    raise PenwrightError(f"{found} is not supported, only {listed(ARCHITECTURES)}")
 
 
 def _flat(config: Config) -> Config:
@@ -227,7 +234,7 @@ def _read(folder: Path, languages: Languages | None) -> Pretrained:
     tokenizer = read_tokenizer(folder, {**generation, **config}, architecture.task, languages)
     outline, weights = weights_from_huggingface(config, read_tensors(folder))
     if architecture.task == "classify" and not architecture.has_head:
-        outline = _pooled(outline, weights, folder)
+        outline = with_pooling(outline, weights, folder)
     outline = fit_vocabulary(outline, weights, tokenizer)
     names = [name for name in ("config.json", *TOKENIZER_FILES) if (folder / name).is_file()]
     special, notes = special_names(folder), list[str]()
@@ -247,20 +254,4 @@ def _read(folder: Path, languages: Languages | None) -> Pretrained:
 
 
 def _name_of(config: dict[str, Any]) -> str:
-    return str(config["architectures"][0])
-
-
-def _pooled(outline: Outline, weights: Tensors, folder: Path) -> Outline:
-    """Return the arguments for building an encoder, with the folder's sentence-transformers pooling, if any."""
-    place = folder / POOLING
-    pooling = read_optional(place.parent, place.name) if place.is_file() else {}
-    modes = [name for name, used in pooling.items() if name.startswith("pooling_mode_") and used is True]
-    if not modes:
-        return outline
-    kinds = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
-    if len(modes) > 1 or modes[0] not in kinds:
-        raise PenwrightError(f"{POOLING}: {', '.join(modes)} is not supported. Supported: one of {', '.join(kinds)}")
-    for name in ("pooler.weight", "pooler.bias"):  # drop these weights, which were trained for next-sentence prediction
-        weights.pop(name, None)
-    changes = {"pooling": kinds[modes[0]], "pooler": False}
-    return outline._replace(settings=outline.settings.model_copy(update=changes))
+    return str(config["architectures"][0] if config.get("architectures") else config["model_type"])

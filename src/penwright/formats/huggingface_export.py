@@ -21,6 +21,7 @@ from penwright.formats.huggingface import (
     tensor_sources,
 )
 from penwright.formats.huggingface_tokenizer import OWN_TOKENIZER
+from penwright.formats.sentence_transformers import POOLING
 from penwright.model import Model
 from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from penwright.storage import let_others_read
@@ -40,10 +41,10 @@ IGNORED_SETTINGS = {
     "token_dropout",
 }
 LANGUAGE = re.compile(r"__\w+__")  # language tokens of M2M100
-POOLING = {"pooling", "pooler", "pooler_activation"}
+HEAD = {"pooling", "pooler", "pooler_activation"}
 UNUSED: dict[Task, set[str]] = {  # settings that have no effect, by task
-    "generate": {*POOLING, "n_decoder_layers"},
-    "translate": POOLING,
+    "generate": {*HEAD, "n_decoder_layers"},
+    "translate": HEAD,
     "classify": {"tie_embeddings", "n_decoder_layers"},
 }
 
@@ -84,8 +85,8 @@ def save_huggingface(
     let_others_read(folder / "model.safetensors")
     _write(folder / "config.json", {**best.config, "dtype": precision})
     if isinstance(model, EncoderOnly) and not metadata.labels and model.settings.pooling == "mean":
-        (folder / "1_Pooling").mkdir()
-        _write(folder / "1_Pooling/config.json", {"pooling_mode_mean_tokens": True})
+        (folder / POOLING).parent.mkdir()
+        _write(folder / POOLING, {"pooling_mode_mean_tokens": True})
     _save_tokenizer(tokenizer, folder, model, metadata.chat, best.architecture.model_type)
 
 
@@ -105,7 +106,7 @@ def architecture_for(model: Model, tokenizer: Tokenizer) -> Architecture | None:
 
 def _classes_for(model: Model, labels: tuple[str, ...]) -> list[str]:
     task = _task_of(model)
-    named = [(name, each) for name, each in ARCHITECTURES.items() if each.task == task and "MaskedLM" not in name]
+    named = [(name, each) for name, each in ARCHITECTURES.items() if each.task == task]
     return [name for name, each in named if task != "classify" or each.has_head == bool(labels)]
 
 
@@ -131,7 +132,7 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
     if labels:
         config["id2label"] = {str(number): label for number, label in enumerate(labels)}
         config["label2id"] = {label: number for number, label in enumerate(labels)}
-    lost = _lost_settings(wanted, config, UNUSED[task] if labels or task != "classify" else UNUSED[task] | POOLING)
+    lost = _lost_settings(wanted, config, UNUSED[task] if labels or task != "classify" else UNUSED[task] | HEAD)
     return _Candidate(architecture, config, lost)
 
 

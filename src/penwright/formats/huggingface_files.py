@@ -21,7 +21,16 @@ TOKENIZER_FILES = (
 )
 DTYPES = (float32, float16, bfloat16)
 PREFIX = "hub:"
-WANTED = ("config.json", INDEX, "*.safetensors", *TOKENIZER_FILES, "1_Pooling/config.json", "README.md", "LICENSE*")
+WANTED = (
+    "config.json",
+    INDEX,
+    "*.safetensors",
+    *TOKENIZER_FILES,
+    "modules.json",
+    "*_Pooling/config.json",
+    "README.md",
+    "LICENSE*",
+)
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -31,7 +40,7 @@ def inside(folder: Path, name: str) -> Path:
     """
     real, home = (folder / name).resolve(), folder.resolve()
     allowed = [home, *([home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [])]
-    if Path(name).name != name or not any(real.is_relative_to(place) for place in allowed):
+    if ".." in Path(name).parts or not any(real.is_relative_to(place) for place in allowed):
         raise UnsafeFile(f"{folder / name} points outside the folder. Replace the link with the file itself")
     return real
 

@@ -50,6 +50,11 @@ def tokenizer_json(folder: Path, config: Table) -> Table:
         return wordpiece(content.decode(), settings)
     if (folder / "merges.txt").is_file():
         return _byte_level(folder, config, settings)
+    if config.get("model_type") == "xlm-roberta":  # its ids are not those of its SentencePiece model
+        raise PenwrightError(
+            "there is no tokenizer.json, which a model of type xlm-roberta needs. Write one with transformers: "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
     for name in ("source.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"):
         if (content := read_content(folder, name)) is not None:
             return as_tokenizer_json(parse_sentencepiece(content))

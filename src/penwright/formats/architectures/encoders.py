@@ -1,4 +1,4 @@
-"""The tables for encoders: BERT, DistilBERT and RoBERTa, with and without a classification head."""
+"""The tables for encoders: BERT, DistilBERT and RoBERTa, also XLM-R, with and without a classification head."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -85,7 +85,7 @@ def _reading(prefix: str, offset: int = 0, *, types: bool = True) -> Callable[[T
 
     def prepare(tensors: Tensors) -> Tensors:
         known = any(name.startswith(prefix) for name in tensors)
-        tensors = tensors if known else {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+        tensors = {f"{'' if known else prefix}{_modern(name)}": tensor for name, tensor in tensors.items()}
         names = [f"{prefix}embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type")[: 1 + types]]
         for name in names:
             if name not in tensors:
@@ -99,6 +99,11 @@ def _reading(prefix: str, offset: int = 0, *, types: bool = True) -> Callable[[T
         return {**tensors, names[0]: positions}
 
     return prepare
+
+
+def _modern(name: str) -> str:
+    """Return the current name of a tensor. Old checkpoints, such as bert-base-uncased, have names of TensorFlow."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _writing(prefix: str, offset: int = 0) -> Callable[[Tensors], Tensors]:
@@ -186,7 +191,14 @@ ENCODERS = {
     "BertModel": BERT_ENCODER,
     "DistilBertModel": DISTILBERT_ENCODER,
     "RobertaModel": ROBERTA_ENCODER,
-    "BertForMaskedLM": BERT_ENCODER,
-    "DistilBertForMaskedLM": DISTILBERT_ENCODER,
-    "RobertaForMaskedLM": ROBERTA_ENCODER,
+}
+SAME_ENCODERS = {  # classes with the encoder of a class above; the heads of language models are left out
+    "BertForMaskedLM": "BertModel",
+    "BertForNextSentencePrediction": "BertModel",
+    "BertForPreTraining": "BertModel",
+    "DistilBertForMaskedLM": "DistilBertModel",
+    "RobertaForMaskedLM": "RobertaModel",
+    "XLMRobertaForMaskedLM": "RobertaModel",
+    "XLMRobertaForSequenceClassification": "RobertaForSequenceClassification",
+    "XLMRobertaModel": "RobertaModel",
 }
