@@ -1,8 +1,8 @@
 """Fine-tuning at equal time: Penwright's `--lora` against transformers with peft, in whole processes.
 
-Both train a LoRA adapter of SmolLM2-135M on TEXT at the same time, with a thread each, so that other work on the
-machine slows down both. One command scores all models on the held-out file, in the same windows: `penwright export`
-merges peft's adapter.
+All train a LoRA adapter of SmolLM2-135M on TEXT at the same time, with a thread each, so that other work on the
+machine slows down all: Penwright with its automatic settings, and peft with steps of 1,024 and of 512 tokens. One
+command scores all models on the held-out file, in the same windows: `penwright export` merges peft's adapters.
 
 Run: python -m benchmarks.finetune TEXT HELD_OUT GGUF [MINUTES] [PYTHON]; PYTHON has transformers, peft and gguf.
 """
@@ -20,12 +20,13 @@ from benchmarks.peers import Finished, run
 from benchmarks.report import Result, write_result
 
 NAME, SCORE, RANK = "finetune", "bits per byte", 16
-PEER = {"rank": RANK, "context": 1024, "rows": 1, "learning_rate": 1e-3, "warmup": 20, "compile": False}
+PEER = {"rank": RANK, "rows": 1, "learning_rate": 1e-3, "warmup": 20, "compile": False}
+CONTEXTS = (1024, 512)  # tokens per step of the peer, in one window
 PLANNING = 30  # seconds that Penwright takes before its minutes begin; the peer gets them, too
 
 
 def main(text: Path, held_out: Path, gguf: Path, minutes: float = 10, python: str = sys.executable) -> None:
-    """Score the imported model, both adapters, and a model from scratch."""
+    """Score the imported model, all adapters, and a model from scratch."""
     text, held_out, gguf = (path.absolute() for path in (text, held_out, gguf))
     results, remark = tuned(text, held_out, gguf, minutes, python)
     results.append(from_scratch(text, held_out, minutes))
@@ -33,23 +34,36 @@ def main(text: Path, held_out: Path, gguf: Path, minutes: float = 10, python: st
 
 
 def tuned(text: Path, held_out: Path, gguf: Path, minutes: float, python: str) -> tuple[list[Result], str]:
-    """Return the results of the imported model and of both adapters, and the settings of the peer."""
+    """Return the results of the imported model and of all adapters, and the settings of the peer."""
     with TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
-        base, mine, theirs, merged = (Path(folder) / name for name in ("base", "mine", "theirs", "merged"))
+        base, mine = Path(folder) / "base", Path(folder) / "mine"
         run([*ours.PENWRIGHT, "import", gguf, "--run", base])
-        settings = json.dumps({**PEER, "seconds": 60 * minutes + PLANNING})
-        peer = [python, "-m", "benchmarks.hf_trainer", "lora", text, gguf, theirs, settings]
+        peer = [python, "-m", "benchmarks.hf_trainer", "lora", text, gguf]
+        settings = {context: {**PEER, "context": context, "seconds": 60 * minutes + PLANNING} for context in CONTEXTS}
         options = [*_options(text, minutes), "--from", base, "--lora", RANK]
-        training, other = pool.submit(ours.train, mine, options), pool.submit(run, peer)
-        found = json.loads(other.result().lines[-1][1])
+        training = pool.submit(ours.train, mine, options)
+        others = {
+            context: pool.submit(run, [*peer, Path(folder) / f"peft-{context}", json.dumps(given)])
+            for context, given in settings.items()
+        }
         rates = [rate for _, rate in training.result().found(r"([\d,]+) tokens/s")]
-        run([*ours.PENWRIGHT, "export", base, "--adapter", theirs, "--to", "penwright", "--output", merged])
         results = [
             Result("the imported model", _figures(base, held_out)),
             Result("penwright --lora", _figures(mine, held_out, training.result(), rates)),
-            Result("transformers and peft", _figures(merged, held_out, other.result(), [found["tokens per second"]])),
         ]
-    return results, f"peft: {PEER}, {found}"
+        remarks = []
+        for context, other in others.items():
+            adapter, merged, found = (
+                Path(folder) / f"peft-{context}",
+                Path(folder) / f"merged-{context}",
+                other.result(),
+            )
+            run([*ours.PENWRIGHT, "export", base, "--adapter", adapter, "--to", "penwright", "--output", merged])
+            figures = json.loads(found.lines[-1][1])
+            name = f"transformers and peft, {context:,} tokens per step"
+            results.append(Result(name, _figures(merged, held_out, found, [figures["tokens per second"]])))
+            remarks.append(f"{settings[context]}, {figures}")
+    return results, f"peft: {'; '.join(remarks)}"
 
 
 def from_scratch(text: Path, held_out: Path, minutes: float) -> Result:

@@ -15,7 +15,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 import penwright
 from penwright import devices
-from penwright.config import merge
+from penwright.config import Table, merge
 from penwright.errors import PenwrightError, UsageError
 from penwright.formats import pretrained
 from penwright.formats.gguf_import import GGUFFile
@@ -754,8 +754,8 @@ def write_pairs(folder: Path) -> Path:
     return path
 
 
-def training_context(data: Path, base: Path) -> RunContext:
-    given = merge(FAST_TRAINING, {"data": {"train": [str(data)]}, "finetuning": {"base": str(base)}})
+def training_context(data: Path, base: Path, **more: Table) -> RunContext:
+    given = merge(FAST_TRAINING, {"data": {"train": [str(data)]}, "finetuning": {"base": str(base)}}, more)
     prepared = prepare(given)
     tokenizer = open_run(base).tokenizer
     return make_context(prepared.plan.recipe, prepared.corpus, tokenizer, torch.device("cpu"), is_new=True)
@@ -843,6 +843,13 @@ def test_the_samples_of_an_imported_writer_on_a_cpu_are_short(llama: Path, tmp_p
         assert same.text == sample.completion
         lengths.append(len(same.tokens))
     assert max(lengths) == generation.FEW_TOKENS < generation.SAMPLE_TOKENS and FEW_TOKENS < SAMPLE_TOKENS
+
+
+def test_an_imported_writer_is_scored_on_longer_windows_than_it_trains_on(llama: Path, tmp_path: Path) -> None:
+    penwright.import_model(llama, tmp_path / "base")
+    context = training_context(write_novel(tmp_path), tmp_path / "base", training={"batch_tokens": 16})
+    lengths = [generation.batches(context, store).length for store in (context.training, context.held_out)]
+    assert lengths == [16, LLAMA["max_position_embeddings"]]
 
 
 def test_the_text_of_an_imported_writer_cannot_be_kept(llama: Path, tmp_path: Path) -> None:

@@ -210,6 +210,13 @@ def test_pretrained_encoder_gets_no_dropout_for_texts_read_once(epochs: float, r
     assert (model.dropout, model.attention_dropout) == (0.2, rate)
 
 
+def test_adapters_of_a_pretrained_writer_learn_in_smaller_batches() -> None:
+    base = {"tokenizer": {"type": "imported", "vocab_size": 30_000}, "finetuning": {"base": "runs/llama"}}
+    model = {"d_model": 64, "n_heads": 4, "n_layers": 1}
+    plans = [plan_for(NOVELS, **base, **lora, model=model) for lora in ({}, {"lora": {"rank": 16}})]
+    assert [plan.recipe.training.batch_tokens for plan in plans] == [1024, 512]
+
+
 def test_missing_budget_becomes_chosen_minutes() -> None:
     plan = plan_for(SHAKESPEARE)
     assert plan.recipe.training.minutes and "training.minutes" in {choice.key for choice in plan.choices}

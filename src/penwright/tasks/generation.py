@@ -20,7 +20,7 @@ SAMPLE_TOKENS, FEW_TOKENS = 150, 50  # tokens per sample: by default, and for sl
 MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
 # On a CPU, maximum product of parameters and tokens in a quick evaluation of an imported model (about 15 seconds).
 MOST_COMPUTED = 5 * 10**11
-LONGEST_WINDOW = 1024  # maximum training window for imported models, in tokens, as in transformers' examples
+LONGEST_WINDOW = 1024  # maximum window for imported models, in tokens, as in transformers' examples
 COUNTED = 5_000_000  # maximum number of training tokens for the baselines, which limits memory and time
 TEXT_COLUMNS, LABEL_COLUMNS = ("text",), ()
 
@@ -82,11 +82,14 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 
 
 def batches(context: RunContext, store: TokenStore) -> TextBatches:
-    """Return the batches of a token store. For imported models with long contexts, windows are shorter."""
+    """Return the batches of a token store. For imported models with long contexts, windows are shorter.
+
+    They train on windows that fit in a batch, but small batches do not shorten the windows on which they are scored.
+    """
     recipe = context.recipe
     length, tokens = recipe.model.context_length, recipe.training.batch_tokens
     if recipe.tokenizer.is_pretrained:
-        length = min(length, LONGEST_WINDOW)
+        length = min(length, LONGEST_WINDOW if store is context.held_out else min(tokens, LONGEST_WINDOW))
     return TextBatches(store.column("text"), length, tokens, context.markers, recipe.seed)
 
 

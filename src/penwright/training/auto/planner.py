@@ -136,7 +136,8 @@ class _Planner:
         if self.facts.task == "generate":
             context, batch = (128, 2048) if self.capacity.is_short else (256, 4096)
             self._suggest("model.context_length", context, "tokens that the model sees at once")
-            batch = 1024 if self._is_pretrained else batch
+            if self._is_pretrained:
+                batch = 512 if self.choices.section("lora") else 1024
             self._suggest("training.batch_tokens", batch, "a model learns fastest in many small steps")
         elif self.facts.task == "chat":
             self._suggest("model.context_length", 512, "tokens that the model sees at once")
