@@ -154,7 +154,7 @@ def saving(final: Path) -> Iterator[Path]:
     require_plain(final)
     for left_over in temporaries_of(final):
         remove_folder(left_over)
-    folder = final.with_name(f"{final.name}.tmp-{os.getpid()}")
+    folder = final.parent / f"{final.name}.tmp-{os.getpid()}"
     folder.mkdir(parents=True)
     try:
         yield folder
@@ -165,8 +165,9 @@ def saving(final: Path) -> Iterator[Path]:
 
 def publish(folder: Path, final: Path) -> None:
     """Wait until all files of a temporary folder are on disk, then rename it to `final`."""
-    for path in folder.iterdir():
-        let_others_read(path)
+    for path in folder.rglob("*"):
+        if not path.is_dir():
+            let_others_read(path)
         flush(path)
     flush(folder)
     remove_folder(final)
@@ -195,7 +196,7 @@ def remove_folder(folder: Path) -> None:
         return
     doomed = folder
     if not is_temporary(folder):
-        doomed = folder.with_name(f"{folder.name}.tmp-{os.getpid()}{monotonic_ns()}")
+        doomed = folder.parent / f"{folder.name}.tmp-{os.getpid()}{monotonic_ns()}"
         folder.replace(doomed)
     shutil.rmtree(doomed)
 

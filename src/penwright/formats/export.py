@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import rmtree
-from tempfile import mkdtemp
 from typing import NamedTuple
 
 import torch
@@ -12,6 +10,7 @@ from torch import Tensor
 
 from penwright.config import ChatSettings, ModelSettings
 from penwright.errors import PenwrightError, UsageError
+from penwright.storage import saving
 
 
 class ModelMetadata(NamedTuple):
@@ -53,22 +52,19 @@ def write_card(metadata: ModelMetadata, folder: Path) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which is renamed to `folder` on success and deleted on failure.
+    """Yield a temporary folder that becomes `folder` if the block succeeds, and is deleted if it fails.
 
     Raises UsageError if the folder already exists and is not empty.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} already exists and is not an empty folder. Choose a new folder for the export")
+    _require_empty(folder)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))
-    except OSError as error:
-        raise PenwrightError(f"{folder} cannot be created: {error.strerror}") from error
-    try:
-        yield unfinished
-        unfinished.chmod(0o755)
-        unfinished.replace(folder)
+        with saving(folder) as unfinished:
+            yield unfinished
+            _require_empty(folder)  # another program may have used it in the meantime
     except OSError as error:
         raise PenwrightError(f"{folder} cannot be written: {error}") from error
-    finally:
-        rmtree(unfinished, ignore_errors=True)
+
+
+def _require_empty(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} already exists and is not an empty folder. Choose a new folder for the export")

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from itertools import chain, count
 from pathlib import Path
 from shlex import quote
-from shutil import rmtree
-from tempfile import mkdtemp
 
 from penwright.application import Application
 from penwright.config import Recipe, Table, merge, validate
@@ -18,7 +16,7 @@ from penwright.formats.huggingface_files import PREFIX, download
 from penwright.formats.pretrained import Pretrained
 from penwright.languages import Languages
 from penwright.run.folder import RECIPE, Run, require_unused
-from penwright.storage import sha256_of
+from penwright.storage import saving, sha256_of
 from penwright.workflows.consistency import made_with
 from penwright.workflows.load import CORPUS, corpus_record, load
 
@@ -39,20 +37,11 @@ def import_model(source: str, folder: Path, languages: Languages | None = None, 
     for note in model.notes:
         say(note)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))
-    except OSError as error:
-        raise PenwrightError(f"{folder} cannot be created: {error.strerror}") from error
-    try:
-        _write(model, source, unfinished)
-        unfinished.chmod(0o755)
-        if folder.exists():  # the folder is empty, or holds a run that was stopped before its first checkpoint
-            rmtree(folder)
-        unfinished.replace(folder)
+        with saving(folder) as unfinished:
+            _write(model, source, unfinished)
+            require_unused(folder)  # another process may have used it in the meantime
     except OSError as error:
         raise PenwrightError(f"{folder} cannot be written: {error}") from error
-    finally:
-        rmtree(unfinished, ignore_errors=True)
     return load(folder)
 
 
