@@ -252,6 +252,14 @@ def test_training_reports_a_model_that_does_not_beat_its_baselines(trained_run: 
     assert Listener.words[-1].endswith(", and needs more minutes, or more text")
 
 
+def test_run_of_a_different_kind_is_refused_before_its_model_is_read(
+    trained_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Run, "read_best", lambda *_: pytest.fail("the weights were read"))
+    with pytest.raises(UsageError, match="run holds a writer; `translate` needs a translator"):
+        load.load_translator(trained_run)
+
+
 def test_overfitting_is_detected_from_the_evaluations(trained_run: Path) -> None:
     run, step = Run(trained_run), Run(trained_run).last_step()
     run.append("metrics.jsonl", {"step": step, "nats per token": 3.0})

@@ -85,7 +85,7 @@ class ModelWorker:
     def alignment(self) -> AlignmentHead | None:
         """Return the attention head that aligns words best, or None if the run has not saved one."""
         with suppress(*DAMAGE):
-            self._head = kept_alignment(self.opened.run.folder)
+            self._head = kept_alignment(self.opened.run)
         return self._head
 
     @classmethod
@@ -94,8 +94,9 @@ class ModelWorker:
     ) -> "ModelWorker":
         """Load a run folder, or one of its checkpoints. The default name of the model is the name of the folder."""
         device, precision = (limits.device, limits.precision) if limits else ("cpu", None)
-        application = load(folder, device, precision, compiles=compiles)
-        worker = cls(name or folder.resolve().name, open_run(folder), application, limits)
+        opened = open_run(folder)
+        application = load(opened, device, precision, compiles=compiles)
+        worker = cls(name or folder.resolve().name, opened, application, limits)
         if worker.kind == "writer":
             _ = worker.completion_worker  # create it now: it takes a second, which would delay the first request
         return worker

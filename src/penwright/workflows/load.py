@@ -1,16 +1,17 @@
 """Load trained runs. Only code that the model needs is imported; code for corpora, training and export is not."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from warnings import warn
 
 import torch
 from pydantic import BaseModel, PositiveInt, ValidationError
 
 from penwright.application import Application, ModelCard, make_application
-from penwright.config import Precision, Recipe
+from penwright.config import Precision, Recipe, Task
 from penwright.decoding.engine import are_steps_compiled
 from penwright.devices import keep_freed_memory, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
@@ -33,6 +34,14 @@ if TYPE_CHECKING:
     import penwright.translation.translator
 
 CORPUS = "corpus.json"  # file in a run folder: a record of the training data
+# The kind of application of each task, and the command that uses it.
+KINDS: Mapping[Task, tuple[str, str]] = {
+    "generate": ("writer", "generate"),
+    "chat": ("writer", "generate"),
+    "translate": ("translator", "translate"),
+    "classify": ("classifier", "classify"),
+    "encode": ("classifier", "classify"),
+}
 OPTIMIZED = "quickened.json"  # file in a run folder: the precision for decoding
 
 
@@ -207,22 +216,22 @@ def open_run(folder: str | Path) -> OpenedRun:
 
 
 def load(
-    folder: str | Path, device: str = "cpu", precision: Precision | None = None, *, compiles: bool = True
+    run: str | Path | OpenedRun, device: str = "cpu", precision: Precision | None = None, *, compiles: bool = True
 ) -> Application:
     """Load the best model of a run, or the model of a checkpoint: a Generator, a Translator or a Classifier.
 
     The weights are in float32, unless `precision` is given, or a different precision was chosen after training. Unless
     `compiles` is False, a background process compiles the decoding steps if they have not been compiled.
     """
-    torch_device, opened_run = usable_device(device), open_run(folder)
-    kept = best_precision(opened_run.run, torch_device)
+    torch_device, opened_run = usable_device(device), run if isinstance(run, OpenedRun) else open_run(run)
+    folder, kept = opened_run.run.folder, best_precision(opened_run.run, torch_device)
     chosen = precision or kept or "float32"
     model = opened_run.model(chosen).to(torch_device)
     if torch_device.type == "cpu" and not isinstance(model, EncoderOnly):
         is_started = compiles and not are_steps_compiled(model) and compile_in_background(opened_run.run, chosen)
         if is_started or is_compiling(model):
             warn(f"{folder} {SOON}", PenwrightWarning, stacklevel=2)
-        elif precision is None and kept is None and (opened_run.run.folder / OPTIMIZED).is_file():
+        elif precision is None and kept is None and (folder / OPTIMIZED).is_file():
             slow = f"{folder} is slower than it could be: it has been trained further since it was optimized"
             warn(f"{slow}. Run: penwright optimize {quote(str(folder))}", PenwrightWarning, stacklevel=2)
         fuse(model)
@@ -231,39 +240,41 @@ def load(
 
 
 def load_generator(
-    folder: Path, device: str = "cpu", precision: Precision | None = None, verb: str = "generate"
+    run: Path | OpenedRun, device: str = "cpu", precision: Precision | None = None, verb: str = "generate"
 ) -> "penwright.generation.generator.Generator":
     """Load a run that generates text. For any other run, raise a UsageError that names the command `verb`."""
-    return _of_kind(load(folder, device, precision), folder, verb, "a language model", "writer")
+    return load(_of_kind(run, verb, "a language model", "writer"), device, precision)  # type: ignore[return-value]
 
 
 def load_translator(
-    folder: Path, device: str = "cpu", precision: Precision | None = None, verb: str = "translate"
+    run: Path | OpenedRun, device: str = "cpu", precision: Precision | None = None, verb: str = "translate"
 ) -> "penwright.translation.translator.Translator":
     """Load a run that translates. For any other run, raise a UsageError that names the command `verb`."""
-    return _of_kind(load(folder, device, precision), folder, verb, "a translator", "translator")
+    return load(_of_kind(run, verb, "a translator", "translator"), device, precision)  # type: ignore[return-value]
 
 
-def load_classifier(folder: Path, device: str = "cpu") -> "penwright.classification.classifier.Classifier":
+def load_classifier(run: Path | OpenedRun, device: str = "cpu") -> "penwright.classification.classifier.Classifier":
     """Load a run that classifies. Raise UsageError for any other run."""
-    return _of_kind(load(folder, device), folder, "classify", "a classifier", "classifier")
+    return load(_of_kind(run, "classify", "a classifier", "classifier"), device)  # type: ignore[return-value]
 
 
 def load_embedder(
-    folder: Path, device: str = "cpu", verb: str = "embed"
+    run: Path | OpenedRun, device: str = "cpu", verb: str = "embed"
 ) -> "penwright.classification.classifier.Classifier | penwright.generation.generator.Generator":
     """Load a run that can embed texts. For a translator, raise a UsageError that names the command `verb`."""
-    need = "an encoder, a classifier or a language model"
-    return _of_kind(load(folder, device), folder, verb, need, "classifier", "writer")
+    opened = _of_kind(run, verb, "an encoder, a classifier or a language model", "classifier", "writer")
+    return load(opened, device)  # type: ignore[return-value]
 
 
-def _of_kind(application: Application, folder: Path, verb: str, need: str, *kinds: str) -> Any:
-    """Return the application if it is of one of these kinds. Otherwise, raise UsageError."""
-    if application.kind in kinds:
-        return application
-    right = {"writer": "generate", "translator": "translate", "classifier": "classify"}[application.kind]
+def _of_kind(run: Path | OpenedRun, verb: str, need: str, *kinds: str) -> OpenedRun:
+    """Open a run; raise UsageError, before its model is loaded, if it is not of one of these kinds."""
+    opened_run = run if isinstance(run, OpenedRun) else open_run(run)
+    kind, right = KINDS[opened_run.recipe.task]
+    if kind in kinds:
+        return opened_run
+    folder = opened_run.run.folder
     raise UsageError(
-        f'{folder} holds a {application.kind}; `{verb}` needs {need}. Try: penwright {right} {quote(str(folder))} "..."'
+        f'{folder} holds a {kind}; `{verb}` needs {need}. Try: penwright {right} {quote(str(folder))} "..."'
     )
 
 

@@ -161,7 +161,8 @@ def tune_decoding(
 
     If the best penalties are significantly better than the current ones, they are saved in the run's recipe.
     """
-    opened_run, translator = open_run(folder), load_translator(folder, device, verb="tune")
+    opened_run = open_run(folder)
+    translator = load_translator(opened_run, device, verb="tune")
     if beam_size is not None:
         translator.defaults = translator.defaults.model_copy(update={"beam_size": beam_size})
     pairs = _pairs(opened_run, paths)
@@ -179,21 +180,18 @@ def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = (), s
     The attention head is chosen once, on the files at `paths` or, without paths, on the run's held-out pairs. It is
     saved in alignment.json.
     """
-    opened_run, translator = open_run(folder), load_translator(folder, device, "float32", "align")
-    if _kept_head(opened_run.run) is None:
+    opened_run = open_run(folder)
+    translator = load_translator(opened_run, device, "float32", "align")
+    if kept_alignment(opened_run.run) is None:
         pairs = [(pair.source, pair.target) for pair in _pairs(opened_run, paths)]
         say(f"choosing the attention head that aligns best on {len(pairs):,} pairs (once for this model)")
         best = choose_head(translator.model, translator.tokenizer, pairs)[0]
         opened_run.run.save_finding(ALIGNMENT, {**best.head._asdict(), "f1": best.f1, "n_pairs": len(pairs)})
-    return Aligner(translator.model, translator.tokenizer, kept_alignment(folder))
+    return Aligner(translator.model, translator.tokenizer, kept_alignment(opened_run.run))
 
 
-def kept_alignment(folder: Path) -> AlignmentHead | None:
+def kept_alignment(run: Run) -> AlignmentHead | None:
     """Return the attention head that load_aligner() chose for the current model, or None."""
-    return _kept_head(Run.open(folder))
-
-
-def _kept_head(run: Run) -> AlignmentHead | None:
     kept, model = run.finding(ALIGNMENT, HeadRecord), run.recipe.model
     if kept is None:
         return None

@@ -32,13 +32,13 @@ class SearchIndex:
 
     def __init__(self, folder: Path, lines: Sequence[str], device: str = "cpu", say: Say = say_nothing):
         """Load the cached vectors of these lines, or compute and cache them. Blank lines are left out."""
-        self.embedder = load_embedder(folder, device, "search")
+        opened = open_run(folder)
+        self.embedder = load_embedder(opened, device, "search")
         self.line_indices = [index for index, line in enumerate(lines) if not is_blank(line)]
         self.lines = [lines[index] for index in self.line_indices]
         if not 0 < len(self.lines) <= MOST_LINES:
             n = f"{len(self.lines):,} lines, but the limit is {MOST_LINES:,}" if self.lines else "no lines to search"
             raise PenwrightError(f"the text has {n}. Give a file with one passage on each line")
-        opened = open_run(folder)
         made_by = [opened.best.weights_sha256, opened.tokenizer.fingerprint]
         key = sha256("\n".join([*made_by, *self.lines]).encode("utf-8", "surrogatepass")).hexdigest()
         kept = cache_folder("vectors") / key[:32]
