@@ -180,6 +180,31 @@ def test_damaged_checkpoint_leaves_the_previous_one_in_use(live_server: LiveServ
     assert eventually(lambda: step_of(live_server) == 30)
 
 
+def test_error_of_the_watcher_is_logged_once_and_does_not_end_it(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = ModelRegistry([ModelWorker.load(runs / "writer", None, ServingSettings(port=0))])
+    models, called = live.LiveModels(registry, ServingSettings(port=0)), 0
+
+    def fail(*_: object) -> None:
+        nonlocal called
+        called += 1
+        raise AttributeError("a bug")
+
+    async def watch() -> None:
+        task = asyncio.create_task(models.watch())
+        while called < 3 and not task.done():
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    monkeypatch.setattr(live, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(live, "state_of", fail)
+    asyncio.run(watch())
+    registry.close()
+    (record,) = caplog.records
+    assert called >= 3 and "a bug" in record.message and record.exc_info is not None
+
+
 def save_checkpoint_after_damage(run: Run) -> None:
     first = run.checkpoints()[0].weights()
     run.save_checkpoint(30, first, first, {"step": 30, "total_steps": 99, "best_step": 6})

@@ -168,6 +168,30 @@ def test_damaged_checkpoint_folder_hides_no_run(call_api: Any, runs: Path, state
         shutil.rmtree(folder)
 
 
+STRANGE_RECIPES = {"deep tables": "a" + ".a" * 2000 + " = 1", "a list as size": "model.size = []"}
+
+
+@pytest.mark.parametrize("content", STRANGE_RECIPES)
+def test_strange_recipe_is_a_problem_of_its_run(call_api: Any, runs: Path, content: str) -> None:
+    folder = make_unfinished_run(runs, "strange")
+    try:
+        (folder / "recipe.toml").write_text(STRANGE_RECIPES[content])
+        found = {run["name"]: run for run in get(call_api, "")["runs"]}
+        assert "recipe.toml" in found["strange"]["problem"] and not found["writer"]["problem"]
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("state", [{"step": "many", "total_steps": 5}, {"step": 1}, {"step": 1, "total_steps": []}])
+def test_state_with_strange_counters_hides_no_run(call_api: Any, runs: Path, state: dict[str, object]) -> None:
+    folder = make_unfinished_run(runs, "odd")
+    try:
+        Run(folder).save_checkpoint(1, {}, {}, state)
+        assert {"writer", "odd"} <= {run["name"] for run in get(call_api, "")["runs"]}
+    finally:
+        shutil.rmtree(folder)
+
+
 def test_run_name_that_is_not_utf8_is_shown(call_api: Any, runs: Path) -> None:
     try:
         folder = make_unfinished_run(runs, os.fsdecode(b"odd\xff"))

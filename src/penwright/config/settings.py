@@ -115,10 +115,15 @@ def flatten(table: Mapping[str, Any], above: str = "") -> Table:
     return found
 
 
-def validate(kind: type[AnySettings], table: Mapping[str, Any], where: str) -> AnySettings:
-    """Create settings from tables. Raise UsageError for a mistake, with its position and the closest key."""
+def validate(kind: type[AnySettings], table: Mapping[str, Any], where: str, *, warns: bool = True) -> AnySettings:
+    """Create settings from tables. Raise UsageError for a mistake, with its position and the closest key.
+
+    Unless `warns` is False, warn about each old name of a setting.
+    """
     try:
-        return kind.model_validate(with_present_names(table))
+        return kind.model_validate(with_present_names(table, warns=warns))
+    except RecursionError:
+        raise UsageError(f"{where}: the tables are nested too deeply") from None
     except ValidationError as error:
         problems = [_explain(kind, problem["loc"], problem) for problem in error.errors()]
         raise UsageError("\n".join(f"{where}: {problem}" for problem in problems)) from None

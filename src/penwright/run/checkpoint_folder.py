@@ -120,9 +120,7 @@ class CheckpointFolder:
         """Whether the training budget is spent, or training stopped early."""
         if not self.checkpoints():
             return False
-        newest, _ = self._read_first(_newest_first, Checkpoint.counters)
-        spent = newest.total_steps is not None and newest.step >= newest.total_steps
-        return spent or newest.stopped_early
+        return self._read_first(_newest_first, Checkpoint.counters)[0].is_finished
 
     def save_checkpoint(self, step: int, weights: Tensors, training: Tensors, state: Record) -> None:
         """Save a checkpoint atomically.

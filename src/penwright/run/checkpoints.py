@@ -78,6 +78,11 @@ class Counters(BaseModel):
     best_step: Step | None = None
     stopped_early: bool = False
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether the training budget is spent, or training stopped early."""
+        return self.stopped_early or (self.total_steps is not None and self.step >= self.total_steps)
+
 
 class TensorHeader(BaseModel):
     """The entry of a tensor in the header of a safetensors file."""

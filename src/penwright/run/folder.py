@@ -27,7 +27,7 @@ except ImportError:  # on Windows
 
 from pydantic import BaseModel, ValidationError
 
-from penwright.config import Recipe, parse_toml, validate, with_present_names, write_toml
+from penwright.config import Recipe, parse_toml, validate, write_toml
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.run.checkpoint_folder import CHECKPOINTS, CheckpointFolder
 from penwright.run.checkpoints import EARLY, FIRST, Record, first_problem
@@ -97,7 +97,7 @@ class Run(CheckpointFolder):
     def recipe(self) -> Recipe:
         """The settings of the run."""
         path = self.folder / RECIPE
-        return validate(Recipe, with_present_names(parse_toml(self._recipe_bytes(), path), warns=False), str(path))
+        return validate(Recipe, parse_toml(self._recipe_bytes(), path), str(path), warns=False)
 
     def warn_of_edits(self) -> None:
         """Warn if recipe.toml has changed since Penwright wrote it. A damaged file may still be valid TOML."""

@@ -7,9 +7,10 @@ finishes with it. A replaced model is closed once it is idle.
 
 import asyncio
 import gc
+import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import TypeVar
@@ -42,13 +43,16 @@ class LiveModels:
         self._registry, self._settings = registry, settings
         self._retired: list[tuple[ModelWorker, float]] = []
         self._failed: dict[Path, int | None] = {}  # steps that could not be loaded, by run folder
+        self._reported: set[str] = set()
         self._resting_until = 0.0  # no weights of a run in training are loaded before this time
 
     async def watch(self) -> None:
         """Check the run folders at regular intervals until cancelled."""
         while True:
-            with suppress(*DAMAGE, RuntimeError):  # a run folder may be damaged, or deleted at any time
+            try:
                 await asyncio.to_thread(self.update)
+            except Exception as error:  # an error with one run must not end the watching of all others
+                self._report(f"the folders of the served runs cannot be followed: {error!r}", error)
             self._close_idle()
             await asyncio.sleep(WATCH_SECONDS)
 
@@ -58,7 +62,7 @@ class LiveModels:
             if worker.opened.checkpoint is not None and not worker.is_live:
                 continue  # the user chose this checkpoint, so it is not replaced
             run = Run(worker.opened.run.folder)
-            with suppress(*DAMAGE):
+            with self._damage_reported(worker.name):
                 state = state_of(run)
                 worker.is_learning, wanted = state in LIVE, self._wanted_step(run, state)
                 if wanted is not None and wanted != worker.step and self._may_load(run, wanted, worker.is_learning):
@@ -76,7 +80,7 @@ class LiveModels:
         names = {worker.name for worker in self._registry}
         for name, folder in chosen.items():
             run = Run(folder)
-            with suppress(*DAMAGE):
+            with self._damage_reported(name):
                 wanted = self._wanted_step(run, state_of(run))
                 if name not in names and wanted is not None and self._may_load(run, wanted, is_learning=False):
                     self._load(run, wanted, name)
@@ -110,6 +114,20 @@ class LiveModels:
         worker.is_live, worker.is_learning = True, is_learning
         self._retire(self._registry.put(worker))
         self._resting_until = monotonic() + (monotonic() - begin) / MAX_SHARE
+
+    @contextmanager
+    def _damage_reported(self, name: str) -> Iterator[None]:
+        """Report an error of the run with this name instead of raising it; the folder may be damaged or deleted."""
+        try:
+            yield
+        except DAMAGE as error:
+            self._report(f"the newest weights of {name} are not served: {error}")
+
+    def _report(self, message: str, error: Exception | None = None) -> None:
+        """Log a message, and the traceback of an unexpected error, unless the same message was logged before."""
+        if message not in self._reported:
+            self._reported.add(message)
+            logging.getLogger("penwright").warning(message, exc_info=error)
 
     def _retire(self, worker: ModelWorker | None) -> None:
         if worker is not None:

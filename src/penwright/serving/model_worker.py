@@ -34,7 +34,7 @@ T = TypeVar("T")
 Check = Callable[[], None]  # function that raises an error if the work should stop
 WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # slow functions alternate between work and pauses of these lengths
 # The errors that reading a damaged run may raise.
-DAMAGE = (PenwrightError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)
+DAMAGE = (PenwrightError, OSError, ValueError)
 
 
 class Busy(PenwrightError):

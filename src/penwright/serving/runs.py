@@ -253,9 +253,8 @@ def _known(run: Run) -> Record:
 def state_of(run: Run) -> State:
     """Return the state of a run. Only its files are checked, since a different process may be training it."""
     with suppress(*DAMAGE):
-        state = run.checkpoints()[-1].state()
-        spent = state["total_steps"] is not None and state["step"] >= state["total_steps"]
-        if spent or state.get("stopped_early", False):
+        checkpoints = run.checkpoints()
+        if checkpoints and checkpoints[-1].counters().is_finished:
             return "finished"
     if run.was_stopped or time.time() - _changed(run) >= QUIET:
         return "stopped"
