@@ -328,10 +328,16 @@ def test_renamed_checkpoint_is_detected(run: Run) -> None:
 
 def test_invalid_record_lines_are_skipped(run: Run) -> None:
     lines = [b'{"step": 1}', b'{"step": "2"}', b"[3]", b"\xff\xfe", b'{"loss": 4}', b"[" * 100_000, b'{"step": 5}']
-    (run.folder / "steps.jsonl").write_bytes(b"\n".join(lines))
-    assert [record["step"] for record in run.records("steps.jsonl")] == [1, 5]
+    (run.folder / "metrics.jsonl").write_bytes(b"\n".join(lines))
+    assert [record["step"] for record in run.records("metrics.jsonl")] == [1, 5]
     run.delete_after(4)
-    assert (run.folder / "steps.jsonl").read_bytes() == b'{"step": 1}\n'
+    assert (run.folder / "metrics.jsonl").read_bytes() == b'{"step": 1}\n'
+
+
+def test_sample_without_its_text_is_skipped(run: Run) -> None:
+    run.append("samples.jsonl", {"step": 1, "prompt": None})
+    run.append("samples.jsonl", {"step": 2, "prompt": "It was", "completion": " dark"})
+    assert [record["step"] for record in run.records("samples.jsonl")] == [2]
 
 
 def test_recipe_of_an_older_version_is_read_without_a_warning(run: Run, recwarn: pytest.WarningsRecorder) -> None:

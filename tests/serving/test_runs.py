@@ -19,11 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penwright.config import merge
+from penwright.run import records
 from penwright.run.folder import Run
-from penwright.serving import run_records
+from penwright.run.records import read_end, read_records
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker
-from penwright.serving.run_records import alerts, read_end, read_records
+from penwright.serving.run_records import alerts
 from penwright.serving.runs import downsample
 from penwright.serving.server import Server
 from penwright.serving.settings import ServingSettings
@@ -147,8 +148,8 @@ def test_list_of_runs_reads_only_the_new_lines_of_a_log(tmp_path: Path, monkeypa
     path, parsed = tmp_path / "steps.jsonl", []
     path.write_bytes(b"".join(map(log_line, range(500))))
     read_end(path)
-    parse = run_records._record
-    monkeypatch.setattr(run_records, "_record", lambda line, keys: parsed.append(line) or parse(line, keys))
+    parse = records.parse_record
+    monkeypatch.setattr(records, "parse_record", lambda line, keys: parsed.append(line) or parse(line, keys))
     assert read_end(path).last["step"] == 499 and parsed == []
     with path.open("ab") as log:
         log.write(log_line(500))
@@ -164,6 +165,19 @@ def test_damaged_checkpoint_folder_hides_no_run(call_api: Any, runs: Path, state
         found = {run["name"]: run for run in get(call_api, "")["runs"]}
         assert {"writer", "odd"} <= set(found)
         get(call_api, "/figures?run=odd")
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_links_to_files_outside_a_run_are_not_read(call_api: Any, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.jsonl").write_text('{"step": 7, "nats per token": 2.0}\n')
+    folder = make_unfinished_run(runs, "linked")
+    try:
+        (folder / "metrics.jsonl").unlink(missing_ok=True)
+        (folder / "metrics.jsonl").symlink_to(tmp_path / "secret.jsonl")
+        found = get(call_api, "/figures?run=linked")
+        assert not found["evaluations"] and "is a symbolic link" in found["problem"]
+        assert "linked" in {run["name"] for run in get(call_api, "")["runs"]}
     finally:
         shutil.rmtree(folder)
 
@@ -345,6 +359,12 @@ def test_loss_spike_gives_one_alert_with_its_step() -> None:
     losses[40:43] = [6.0, 7.0, 5.0]
     (alert,) = alerts(curve(losses), evaluations(3, 2))
     assert (alert.kind, alert.step) == ("spike", 410) and "to 6" in alert.text
+
+
+def test_text_that_was_not_read_once_is_not_overfitted() -> None:
+    rising = evaluations(2, 3)
+    assert [alert.kind for alert in alerts([], rising)] == ["over-fitting"]
+    assert alerts([], [{**each, "epoch": 0.5} for each in rising]) == []
 
 
 def test_skipped_steps_are_counted_in_one_alert() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penwright.run.folder import STEPS, Run
+from penwright.run.folder import Run
+from penwright.run.records import STEPS
 from penwright.training.observers import FIRST_STEPS, LOG_EVERY, StepLog
 from penwright.training.trainer import StepReport, Trainer
 

@@ -31,6 +31,7 @@ from penwright.config import Recipe, parse_toml, validate, write_toml
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.run.checkpoint_folder import CHECKPOINTS, CheckpointFolder
 from penwright.run.checkpoints import EARLY, FIRST, Record, first_problem
+from penwright.run.records import METRICS, SAMPLES, STEPS, parse_record, read_records
 from penwright.storage import (
     MOST_IN_SMALL,
     UnsafeFile,
@@ -45,7 +46,6 @@ from penwright.storage import (
 )
 
 RECIPE, TENSORBOARD = "recipe.toml", "tensorboard"
-STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
 LINEAR_FILE = "ngrams.safetensors"  # file with the linear classifier on n-grams, only in runs of classifiers
 BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK, LINEAR_FILE}  # can exist before training begins
@@ -230,7 +230,7 @@ class Run(CheckpointFolder):
 
     def records(self, name: str) -> list[Record]:
         """Read a .jsonl file, skipping damaged lines: the last line may be incomplete if the process was killed."""
-        return [record for _, record in self._lines(name)]
+        return list(read_records(self.folder / name).lines)
 
     def _lines(self, name: str) -> Iterator[tuple[bytes, Record]]:
         try:
@@ -240,10 +240,9 @@ class Run(CheckpointFolder):
         except OSError as error:
             raise PenwrightError(f"{self.folder / name} cannot be read: {error}") from None
         for line in content.split(b"\n"):
-            with suppress(ValueError, RecursionError):
-                record = json.loads(line)
-                if isinstance(record, dict) and type(record.get("step")) is int:
-                    yield line, record
+            record = parse_record(line, {"step": int})
+            if record is not None:
+                yield line, record
 
     def delete_after(self, step: int) -> None:
         """Delete the records and checkpoints after this step, and unfinished checkpoints, before training resumes."""

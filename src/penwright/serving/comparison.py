@@ -15,13 +15,13 @@ from penwright.inspection import Inspector
 from penwright.inspection.comparison import compare, compare_heads
 from penwright.inspection.views import compared, compared_heads
 from penwright.run.checkpoints import Checkpoint
+from penwright.run.records import finite_or_none
 from penwright.serving.errors import ERROR_RESPONSES
 from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, check_lengths, check_texts
 from penwright.serving.inspect import Format, answer_in
 from penwright.serving.live import run_early
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker
-from penwright.serving.run_records import finite_or_none
 from penwright.translation.translator import Translator
 from penwright.views import View
 

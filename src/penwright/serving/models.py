@@ -10,11 +10,11 @@ from penwright.classification.classifier import Classifier
 from penwright.inspection.attention_maps import all_heads
 from penwright.model import Model
 from penwright.model.size import size_of
-from penwright.run.folder import SAMPLES
+from penwright.run.records import SAMPLES
 from penwright.serving.fields import Registry
 from penwright.serving.libretranslate import languages_of
 from penwright.serving.model_worker import ModelWorker
-from penwright.serving.run_records import read_records
+from penwright.serving.run_records import records_of
 
 router = APIRouter()
 N_EXAMPLES = 4
@@ -81,7 +81,7 @@ def steps(registry: Registry) -> Steps:
 def facts(worker: ModelWorker) -> ModelFacts:
     """Describe a model, from its weights and from the run folder, whose samples may have been deleted."""
     opened, model = worker.opened, worker.application.model
-    settings, samples = opened.recipe.model, read_records(opened.run.folder / SAMPLES).lines
+    settings, samples = opened.recipe.model, records_of(opened.run, SAMPLES).lines
     examples = list(dict.fromkeys(record["prompt"] for record in samples if record["prompt"].strip()))
     written = [record["prompt"] + record["completion"] for record in samples] if worker.kind == "writer" else examples
     return ModelFacts(

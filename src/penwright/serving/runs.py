@@ -17,12 +17,13 @@ from pydantic import BaseModel
 from penwright.config import Task
 from penwright.errors import PenwrightError
 from penwright.run.checkpoints import Record
-from penwright.run.folder import METRICS, SAMPLES, STEPS, Run
+from penwright.run.folder import Run
+from penwright.run.records import METRICS, SAMPLES, STEPS, finite_or_none
 from penwright.serving.errors import ERROR_RESPONSES, NotTraining
 from penwright.serving.fields import ModelRequest, Name, Registry
 from penwright.serving.model_registry import ModelRegistry, UnknownModel
 from penwright.serving.model_worker import DAMAGE
-from penwright.serving.run_records import alerts, finite_or_none, read_end, read_records
+from penwright.serving.run_records import alerts, end_of, records_of
 
 router = APIRouter(prefix="/runs", responses=ERROR_RESPONSES)
 QUIET = 120.0  # a run counts as stopped if its logs get no new line for this many seconds
@@ -131,7 +132,7 @@ def figures(registry: Registry, run: RunName) -> Figures:
 @lru_cache(maxsize=16)
 def _figures(folder: Path, versions: tuple[tuple[int, int], ...]) -> Figures:
     """Return the curves, without a state. The arguments identify the content of the log files."""
-    steps, evaluations = (read_records(folder / name) for name in (STEPS, METRICS))
+    steps, evaluations = (records_of(Run(folder), name) for name in (STEPS, METRICS))
     return Figures(
         steps=_columns(downsample(_with_speed(steps.lines), MAX_POINTS)),
         evaluations=_columns(downsample(evaluations.lines, MAX_POINTS)),
@@ -144,7 +145,7 @@ def _figures(folder: Path, versions: tuple[tuple[int, int], ...]) -> Figures:
 @router.get("/samples")
 def samples(registry: Registry, run: RunName) -> Samples:
     """Return the samples of each evaluation."""
-    lines = read_records(run_of(registry, run).folder / SAMPLES).lines
+    lines = records_of(run_of(registry, run), SAMPLES).lines
     known = ({**each, "reference": str(each.get("reference") or "")} for each in lines)
     return Samples(samples=[SampleFacts.model_validate(each) for each in known])
 
@@ -234,7 +235,7 @@ def _facts(name: str, folder: Path, registry: ModelRegistry) -> RunFacts | None:
 
 
 def _known(run: Run) -> Record:
-    steps, evaluations = (read_end(run.folder / name) for name in (STEPS, METRICS))
+    steps, evaluations = (end_of(run, name) for name in (STEPS, METRICS))
     evaluated, last = evaluations.last, {**evaluations.last, **steps.last}
     total = last.get("total_steps")
     return {

@@ -20,7 +20,8 @@ from typing import BinaryIO, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from penwright.errors import PenwrightError, UsageError
-from penwright.run.folder import STEPS, Run
+from penwright.run.folder import Run
+from penwright.run.records import STEPS
 from penwright.serving.model_worker import DAMAGE
 from penwright.serving.texts import check_name
 from penwright.storage import MOST_IN_SMALL, open_plain, read_bytes, write_atomically

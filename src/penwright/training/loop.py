@@ -12,7 +12,8 @@ from torch import Tensor
 from penwright.errors import Interrupted
 from penwright.evaluation.scores import Sample, Score
 from penwright.run.checkpoints import Record, Tensors, folder_name
-from penwright.run.folder import METRICS, SAMPLES, Run
+from penwright.run.folder import Run
+from penwright.run.records import METRICS, SAMPLES, rises_above
 from penwright.text import count
 from penwright.training.auto.machine import uncompiled
 from penwright.training.distributed.launcher import stop_requests
@@ -22,7 +23,6 @@ from penwright.training.trainer import Trainer
 # Minimum and maximum seconds between two checkpoints, and seconds per weight, since saving a large model takes longer.
 LEAST_INTERVAL, MOST_INTERVAL, INTERVAL_PER_WEIGHT = 10.0, 300.0, 2e-6
 EVALUATIONS = 10  # default number of evaluations per run
-OVER_FITTED = 0.01  # relative rise of the held-out loss above its minimum that counts as overfitting, not noise
 # Number of consecutive evaluations with overfitting after which the cooldown starts, and after which training stops.
 COOL_AFTER, STOP_AFTER = 2, 3
 # Evaluate after FRESH epochs, then each time the number of epochs has grown by the factor GROWTH.
@@ -235,7 +235,7 @@ class Session:
         nats = _nats(scores)
         if nats is not None and state.step:  # ignore step 0: fine-tuning often raises the loss at first
             state.best_nats = nats if state.best_nats is None else min(nats, state.best_nats)
-            over = nats > state.best_nats * (1 + OVER_FITTED)
+            over = rises_above(nats, state.best_nats)
             state.evaluations_over_fitted = state.evaluations_over_fitted + 1 if over else 0
         if state.step == state.total_steps:
             return

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from penwright.evaluation.scores import Sample, Score
-from penwright.run.folder import STEPS, Run
+from penwright.run.folder import Run
+from penwright.run.records import STEPS
 from penwright.training.trainer import StepReport, Trainer
 
 if TYPE_CHECKING:

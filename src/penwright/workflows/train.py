@@ -22,14 +22,16 @@ from penwright.evaluation.scores import Score
 from penwright.model import make_model
 from penwright.model.transformer import DecoderOnly, EncoderOnly
 from penwright.model.weights import freeze_embeddings, start_from_bigrams
-from penwright.run.folder import LINEAR_FILE, METRICS, Run
+from penwright.run import records
+from penwright.run.folder import LINEAR_FILE, Run
+from penwright.run.records import METRICS
 from penwright.storage import remember
 from penwright.tasks import TASKS, AnyCorpus, RunContext, labelled, make_card, scoring_of, token_store
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.training.auto.machine import Machine
 from penwright.training.auto.planner import Plan
-from penwright.training.loop import OVER_FITTED, Session
+from penwright.training.loop import Session
 from penwright.training.observers import Observer, StepLog, notify
 from penwright.training.trainer import StepReport, Trainer
 from penwright.workflows.background import compilation_note, compile_in_background
@@ -292,7 +294,4 @@ def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[tuple
 
 def is_over_fitted(run: Run, best_step: int) -> bool:
     """Return whether the held-out loss of the last checkpoint is clearly higher than that of the best."""
-    records = run.records(METRICS)
-    is_read = not records or records[-1].get("epoch", 1.0) >= 1  # no text is overfitted before it was read once
-    nats = {record["step"]: value for record in records for name, value in record.items() if name.startswith("nats")}
-    return is_read and bool(nats.get(run.last_step(), 0.0) > nats.get(best_step, inf) * (1 + OVER_FITTED))
+    return records.is_over_fitted(run.records(METRICS), run.last_step(), best_step)

@@ -1,0 +1,171 @@
+"""The records of a run (steps.jsonl, metrics.jsonl, samples.jsonl), and whether they show overfitting."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from math import inf, isfinite
+from pathlib import Path
+from typing import NamedTuple
+
+from penwright.errors import PenwrightError
+from penwright.run.checkpoints import Record
+from penwright.storage import open_plain
+
+STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
+MAX_BYTES = 64_000_000  # maximum number of bytes to read from the end of a file
+N_SHOWN = 3  # maximum number of damaged lines that are named
+KEYS: Mapping[str, Mapping[str, type]] = {  # required keys of a line, with the types of their values
+    STEPS: {"step": int, "seconds": float, "targets": int},
+    METRICS: {"step": int},
+    SAMPLES: {"step": int, "prompt": str, "completion": str},
+}
+OVER_FITTED = 0.01  # relative rise of the held-out loss above its minimum that counts as overfitting, not noise
+
+
+class RunRecords(NamedTuple):
+    """The valid records of a file, and a description of the damaged lines."""
+
+    lines: Sequence[Record]
+    problem: str  # description of the damaged lines; "" if there are none
+
+
+def read_records(path: Path) -> RunRecords:
+    """Return the records of steps.jsonl, metrics.jsonl or samples.jsonl. A missing file has no records.
+
+    An incomplete last line is not reported, since a killed process may leave one. Raises PenwrightError if the file
+    cannot be read, and UnsafeFile if it is a link or a pipe.
+    """
+    try:
+        with open(open_plain(path, os.O_RDONLY), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_BYTES))
+            lines = file.read(MAX_BYTES).split(b"\n")
+    except FileNotFoundError:
+        return RunRecords((), "")
+    except OSError as error:
+        raise PenwrightError(f"{path} cannot be read: {error}") from None
+    found, bad = _records(lines, path.name)
+    return RunRecords(found, _problem(path.name, [number for number in bad if number < len(lines)]))
+
+
+class LogEnd(NamedTuple):
+    """The last record of a log file, and what to know to read on from there."""
+
+    last: Record  # {} if there is none
+    problem: str = ""  # description of the damaged lines; "" if there are none
+    state: tuple[int, int] = (0, 0)  # size and time of change of the file when it was read
+    offset: int = 0  # end of the last complete line, in bytes
+    last_line: bytes = b""  # the last complete line; if it is no longer there, the file is read again from the start
+    n_lines: int = 0
+    bad: tuple[int, ...] = ()  # the first damaged lines
+
+
+_ends: dict[Path, LogEnd] = {}  # of the log files read so far; replaced as a whole, since several threads use it
+
+
+def read_end(path: Path) -> LogEnd:
+    """Return the last record of steps.jsonl or metrics.jsonl. Only the lines since the previous call are read.
+
+    Raises PenwrightError like read_records().
+    """
+    try:
+        with open(open_plain(path, os.O_RDONLY), "rb") as file:
+            status = os.fstat(file.fileno())
+            known, state = _ends.get(path, LogEnd({})), (status.st_size, status.st_mtime_ns)
+            if known.state == state:
+                return known
+            file.seek(known.offset - len(known.last_line))
+            if file.read(len(known.last_line)) != known.last_line:
+                known = LogEnd({})
+            begin = max(known.offset, status.st_size - MAX_BYTES)
+            file.seek(begin)
+            content = file.read(MAX_BYTES)
+    except FileNotFoundError:
+        return LogEnd({})
+    except OSError as error:
+        raise PenwrightError(f"{path} cannot be read: {error}") from None
+    *whole, rest = content.split(b"\n")
+    found, bad = _records([*whole, rest], path.name)
+    bad = [*known.bad, *(known.n_lines + number for number in bad if number <= len(whole))][: N_SHOWN + 1]
+    _ends[path] = end = LogEnd(
+        last=found[-1] if found else known.last,
+        problem=_problem(path.name, bad),
+        state=state,
+        offset=begin + len(content) - len(rest),
+        last_line=whole[-1] + b"\n" if whole else known.last_line,
+        n_lines=known.n_lines + len(whole),
+        bad=tuple(bad),
+    )
+    return end
+
+
+def _records(lines: Sequence[bytes], name: str) -> tuple[list[Record], list[int]]:
+    """Return the valid records of a file with this name, and the numbers of the other lines that are not empty."""
+    parsed = [(number, parse_record(line, KEYS[name])) for number, line in enumerate(lines, start=1) if line.strip()]
+    return [record for _, record in parsed if record is not None], [at for at, record in parsed if record is None]
+
+
+def parse_record(line: bytes, keys: Mapping[str, type]) -> Record | None:
+    """Return the record in a line, or None if it is damaged or lacks one of the keys. Infinite numbers become None."""
+    try:
+        record = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or not all(_fits(record.get(key), kind) for key, kind in keys.items()):
+        return None
+    sound = {key: value for key, value in record.items() if _is_text(key)}
+    return {
+        key: value if _is_text(value) or finite_or_none(value) is not None else None for key, value in sound.items()
+    }
+
+
+def _fits(value: object, kind: type) -> bool:
+    if kind is str:
+        return _is_text(value)
+    return finite_or_none(value) is not None and (kind is float or isinstance(value, int))
+
+
+def _is_text(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _problem(name: str, bad: Sequence[int]) -> str:
+    if not bad:
+        return ""
+    lines = "line" if len(bad) == 1 else "lines"
+    shown = ", ".join(map(str, bad[:N_SHOWN])) + (", ..." if len(bad) > N_SHOWN else "")
+    return f"{name}: {lines} {shown} cannot be read and {'is' if len(bad) == 1 else 'are'} skipped"
+
+
+def finite_or_none(value: object) -> float | None:
+    """Return the value as a float if it is a finite number, which JSON can hold; otherwise None."""
+    try:
+        return float(value) if isinstance(value, int | float) and isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def held_out_losses(evaluations: Sequence[Record]) -> dict[int, float]:
+    """Return the held-out loss in nats at each step, from the records of metrics.jsonl."""
+    losses = {
+        record["step"]: finite_or_none(value)
+        for record in evaluations
+        for name, value in record.items()
+        if name.startswith("nats")
+    }
+    return {step: loss for step, loss in losses.items() if loss is not None}
+
+
+def rises_above(loss: float, lowest: float) -> bool:
+    """Return whether a held-out loss is so far above the lowest one that the model overfits; less is noise."""
+    return loss > lowest * (1 + OVER_FITTED)
+
+
+def is_over_fitted(evaluations: Sequence[Record], step: int, best_step: int) -> bool:
+    """Return whether the model at `step` overfits: its held-out loss is clearly higher than at `best_step`.
+
+    No text is overfitted before it was read once.
+    """
+    losses, epoch = held_out_losses(evaluations), finite_or_none(evaluations[-1].get("epoch")) if evaluations else None
+    return (epoch is None or epoch >= 1) and rises_above(losses.get(step, 0.0), losses.get(best_step, inf))
