@@ -120,6 +120,12 @@ def test_quicken_warns_with_the_name_optimize(folder: Path) -> None:
         penwright.quicken(folder / "nowhere", quiet=True)
 
 
+def test_library_does_not_import_the_commands() -> None:
+    package = Path(penwright.__file__).parent
+    others = [path for path in package.rglob("*.py") if path.parent.name != "cli" and path.name != "__main__.py"]
+    assert [path for path in others if "penwright.cli" in path.read_text(encoding="utf-8")] == []
+
+
 LOADED = """
 import sys, warnings, penwright
 warnings.simplefilter("ignore")

@@ -64,9 +64,8 @@ def train(
     `settings` are tables of a recipe, such as `{"model": {"size": "small"}}`. They override the `recipe` file.
     `run` is the run folder to create (default: runs/NAME). Progress goes to standard error unless `quiet`.
     """
-    from penwright.cli.progress import print_message, progress_observer
     from penwright.config import merge
-    from penwright.errors import say_nothing
+    from penwright.training.progress import progress_observer
     from penwright.workflows.import_model import with_imported_base
     from penwright.workflows.plan import new_run_folder, prepare, read_recipe
     from penwright.workflows.train import train
@@ -74,8 +73,8 @@ def train(
     arguments: dict[str, Any] = {"data": {"train": _paths(data)}, "training": {"minutes": minutes} if minutes else {}}
     arguments |= {"finetuning": {"base": str(base)}} if base is not None else {}
     below = read_recipe(Path(recipe), arguments) if recipe is not None else {}
-    place, say = None if run is None else Path(run), say_nothing if quiet else print_message
-    prepared = prepare(with_imported_base(merge(below, arguments, settings or {}), place, say))
+    place = None if run is None else Path(run)
+    prepared = prepare(with_imported_base(merge(below, arguments, settings or {}), place, _say(quiet)))
     folder = place or new_run_folder(prepared.plan.recipe)
     return train(prepared, folder, [] if quiet else [progress_observer()])
 
@@ -94,8 +93,8 @@ def resume(
     `settings` may change the tables `training`, `data` and `decoding`. Progress is printed to standard error unless
     `quiet`.
     """
-    from penwright.cli.progress import progress_observer
     from penwright.config import merge
+    from penwright.training.progress import progress_observer
     from penwright.workflows.resume import resume
 
     budgets = {"minutes": minutes, "steps": steps, "epochs": epochs}
@@ -229,7 +228,7 @@ def _paths(data: Paths) -> list[str]:
 
 
 def _say(quiet: bool) -> "Say":
-    from penwright.cli.progress import print_message
     from penwright.errors import say_nothing
+    from penwright.streams import print_message
 
     return say_nothing if quiet else print_message

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from penwright.cli.progress import SafeConsole
-from penwright.cli.streams import EscapingStream, LossyStream, discard, escaped
+from penwright.streams import EscapingStream, LossyStream, discard, escaped
+from penwright.training.progress import SafeConsole
 
 from .conftest import Command
 
@@ -24,7 +24,7 @@ HOSTILE = "\x1b[31m\x07\x1b]0;title\x07\x9b5n\u202egnp.\r"  # colours, a bell, a
 # folder and a list of cases.
 FORKS = """
 import json, os, pty, sys
-import penwright.cli.main as cli, penwright.workflows.resume, penwright.cli.progress, penwright.cli.questions
+import penwright.cli.main as cli, penwright.workflows.resume, penwright.training.progress, penwright.cli.questions
 
 def run(arguments, closed=(), terminal=False, environment={}):
     there, here = pty.openpty()

@@ -85,7 +85,7 @@ def test_task_is_inferred_from_the_data(penwright: Command, corpora: Path, data:
 # id and then the exit code.
 FORKS = """
 import json, os, sys
-import penwright.cli.main as cli, penwright.cli.progress, penwright.workflows.train, penwright.workflows.resume
+import penwright.cli.main as cli, penwright.training.progress, penwright.workflows.train, penwright.workflows.resume
 for line in sys.stdin:
     arguments, errors = json.loads(line)
     if (child := os.fork()) == 0:

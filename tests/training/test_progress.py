@@ -6,8 +6,8 @@ from math import inf, nan
 import pytest
 from rich.console import Console
 
-from penwright.cli.progress import LineProgress, LiveProgress
 from penwright.evaluation.scores import Sample, Score
+from penwright.training.progress import LineProgress, LiveProgress
 from penwright.training.trainer import StepReport, Trainer
 
 

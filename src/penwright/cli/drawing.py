@@ -11,8 +11,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from penwright.cli.progress import SPARKS
 from penwright.text import count
+from penwright.training.progress import SPARKS
 
 SHADES = " ░▒▓█"
 VIRIDIS = ("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725")

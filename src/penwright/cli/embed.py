@@ -53,7 +53,7 @@ def search(
     Prints the cosine similarity, the line number and the line, separated by tabs. The vectors of the lines are cached,
     so the next search in the same file is fast.
     """
-    from penwright.cli.progress import print_message
+    from penwright.streams import print_message
     from penwright.workflows.search import SearchIndex
 
     for hit in SearchIndex(run, lines_of(read_text(corpus)), device, print_message).search(query, top):

@@ -49,9 +49,9 @@ def evaluate(
 
     Evaluates the best checkpoint on the whole held-out set, or on your own files.
     """
-    from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
     from penwright.evaluation.translation import bleu_in_words
+    from penwright.streams import print_message
     from penwright.workflows.evaluate import evaluate
     from penwright.workflows.load import kept_precision
 

@@ -31,8 +31,8 @@ def import_model(
 
     Pickled weights are never opened. All commands accept the new run.
     """
-    from penwright.cli.progress import print_message
     from penwright.languages import Languages
+    from penwright.streams import print_message
     from penwright.workflows.import_model import import_model
 
     if (source_language is None) != (target_language is None):

@@ -210,8 +210,8 @@ def _write(about: "Questions", chosen: "Sequence[Question]", output: Path, title
 
 def _answer(questions: "list[Question]", json: bool) -> None:
     """Print the answers as drawings or as JSON."""
-    from penwright.cli.progress import SafeConsole
     from penwright.inspection import as_record
+    from penwright.training.progress import SafeConsole
 
     answers = [(question, question.find()) for question in questions]
     if json:

@@ -25,8 +25,8 @@ from penwright.cli import (
     train,
     translate,
 )
-from penwright.cli.streams import discard, standard_streams
 from penwright.errors import PenwrightError, PenwrightWarning
+from penwright.streams import discard, standard_streams
 
 COMMANDS: Mapping[str, Callable[..., None]] = {  # the commands, in the order of the help
     "train": train.command,

@@ -19,7 +19,7 @@ def optimize(
     Chooses the fastest precision that is as accurate as float32, and compiles the decoding steps. Takes a few minutes,
     once per run. Without this command, the steps are compiled in the background.
     """
-    from penwright.cli.progress import print_message
+    from penwright.streams import print_message
     from penwright.workflows.optimize import optimize
 
     nats = optimize(run, precision, print_message)
@@ -49,7 +49,7 @@ def tune(
     Tries values on held-out pairs. Saves the best ones in the run if they raise BLEU significantly, unless chrF falls
     by more.
     """
-    from penwright.cli.progress import print_message
+    from penwright.streams import print_message
     from penwright.workflows.optimize import tune_decoding
 
     tuning = tune_decoding(run, data or [], device, beam_size=beam, say=print_message)

@@ -174,8 +174,8 @@ def settings_of(recipe: Path | None, flags: "Table", overrides: "Sequence[str]")
 
 def prepare_by_asking(settings: "Table") -> "tuple[Table, Prepared]":
     """Prepare a run. On a terminal, ask about ambiguous choices. Return the completed settings and the prepared run."""
-    from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
+    from penwright.streams import print_message
     from penwright.workflows.plan import prepare
 
     while True:

@@ -7,7 +7,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from penwright.cli.options import prepare_by_asking, print_json, warn
-from penwright.cli.streams import escaped
+from penwright.streams import escaped
 from penwright.text import amount, count, in_words
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def show_dry_run(settings: "Table", run: Path | None, n_members: int | None, for
 
 def show_plan(prepared: "Prepared", folder: Path, json: bool, why: bool) -> None:
     """Print the plan on standard error, in brief or with all reasons, or as JSON on standard output."""
-    from penwright.cli.progress import print_message
+    from penwright.streams import print_message
 
     if json:
         return print_json({"run": folder, **plan_as_record(prepared)})

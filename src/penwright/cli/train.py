@@ -219,8 +219,9 @@ def _run_before_restart(run: Path | None) -> Path | None:
 
 def _train(settings: "Table", run: Path | None, n_members: int | None, json: bool, why: bool) -> None:
     """Train a new run or an ensemble, and print how to use it."""
-    from penwright.cli.progress import observers_of, print_message
     from penwright.run.folder import require_unused
+    from penwright.streams import print_message
+    from penwright.training.progress import observers_of
     from penwright.workflows.import_model import with_imported_base
     from penwright.workflows.plan import new_run_folder
     from penwright.workflows.train import train
@@ -239,7 +240,7 @@ def _train(settings: "Table", run: Path | None, n_members: int | None, json: boo
 
 def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool, why: bool) -> None:
     """Train an ensemble, and show the plan of each member."""
-    from penwright.cli.progress import observers_of
+    from penwright.training.progress import observers_of
     from penwright.workflows.ensemble import train_ensemble
 
     has_warned = False
@@ -258,8 +259,8 @@ def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool,
 
 def _resume(folder: Path, changes: "Table", json: bool) -> None:
     """Resume a run, and print how to use it once it is finished."""
-    from penwright.cli.progress import observers_of
     from penwright.run.folder import Run
+    from penwright.training.progress import observers_of
     from penwright.workflows.resume import resume
 
     resume(folder, changes, observers_of(folder))
@@ -268,7 +269,7 @@ def _resume(folder: Path, changes: "Table", json: bool) -> None:
 
 def _finish(folder: Path, task: str, json: bool) -> None:
     """Print that training is done, and suggest the next commands to try."""
-    from penwright.cli.progress import print_message
+    from penwright.streams import print_message
 
     if json:
         print_json({"run": folder, "task": task, "finished": True})

@@ -238,7 +238,7 @@ def align(
     Prints the links of each pair of lines as i-j: the positions of source and target word, from 0 (Pharaoh format).
     In text without spaces, such as Chinese, each character counts as a word.
     """
-    from penwright.cli.progress import print_message
+    from penwright.streams import print_message
     from penwright.translation.alignment import pharaoh
     from penwright.workflows.optimize import load_aligner
 

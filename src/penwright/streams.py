@@ -27,6 +27,15 @@ def escaped(text: str) -> str:
     return text.translate(ESCAPES)
 
 
+def print_message(text: str) -> None:
+    """Print a line on standard error with control characters escaped.
+
+    This is for Python callers. The command line escapes all of standard error anyway.
+    """
+    sys.stderr.write(f"{escaped(text)}\n")
+    sys.stderr.flush()
+
+
 class _Layer:
     """A text stream that wraps another text stream."""
 

@@ -13,8 +13,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from penwright.cli.streams import Stream, escaped, without_escaping
 from penwright.evaluation.scores import Sample, Score
+from penwright.streams import Stream, escaped, print_message, without_escaping
 from penwright.text import count
 from penwright.training.observers import Observer, tensorboard_observer
 from penwright.training.trainer import StepReport, Trainer
@@ -41,14 +41,6 @@ class SafeConsole(Console):
             else:
                 text = escaped(segment.text)
                 yield Segment(text if has_drawings else text.translate(ASCII_STAND_INS), segment.style)
-
-
-def print_message(text: str) -> None:
-    """Print a line on standard error with control characters escaped.
-
-    This is for Python callers. The command line escapes all of standard error anyway.
-    """
-    print(escaped(text), file=sys.stderr, flush=True)
 
 
 def progress_observer() -> Observer:
