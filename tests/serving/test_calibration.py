@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from penwright.workflows.optimize import CALIBRATION, calibrate
+from penwright.run.folder import CALIBRATION
+from penwright.workflows.optimize import calibrate
 
 
 def test_calibration_is_measured_on_held_out_texts_and_cached(call_api: Any, runs: Path) -> None:

@@ -208,9 +208,8 @@ def _run_in_processes(processes: int | None, max_restarts: int, work: Callable[[
 
 def _run_before_restart(run: Path | None) -> Path | None:
     """Return the run to resume if torchrun restarted this process after it had begun a run, otherwise None."""
-    from penwright.run.folder import Run
+    from penwright.run.folder import CORPUS, Run
     from penwright.training.distributed.launcher import run_to_restart
-    from penwright.workflows.load import CORPUS
     from penwright.workflows.make_trainer import is_restarted
 
     folder = run_to_restart(run) or (run if run and is_restarted(Run(run)) else None)

@@ -7,7 +7,7 @@ ngrams.safetensors (linear classifier on n-grams, only in runs of classifiers)  
 checkpoints/first/ (the weights of the first checkpoint, kept for comparison)
 checkpoints/early-00000012/ (the weights after 1, 10, 100 ... seconds, if `training.early` asks for them)
 job.json (the last torchrun job that trained the run)
-quickened.json  alignment.json  calibration.json (results measured on the best model)  tensorboard/
+quickened.json (precision for decoding)  alignment.json (head that aligns best)  calibration.json  tensorboard/
 """
 
 import hashlib
@@ -46,6 +46,8 @@ from penwright.storage import (
 )
 
 RECIPE, TENSORBOARD = "recipe.toml", "tensorboard"
+CORPUS, BASELINES, JOB = "corpus.json", "baselines.json", "job.json"
+OPTIMIZED, ALIGNMENT, CALIBRATION = "quickened.json", "alignment.json", "calibration.json"
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
 LINEAR_FILE = "ngrams.safetensors"  # file with the linear classifier on n-grams, only in runs of classifiers
 BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK, LINEAR_FILE}  # can exist before training begins
@@ -240,8 +242,7 @@ class Run(CheckpointFolder):
         except OSError as error:
             raise PenwrightError(f"{self.folder / name} cannot be read: {error}") from None
         for line in content.split(b"\n"):
-            record = parse_record(line, {"step": int})
-            if record is not None:
+            if record := parse_record(line, {"step": int}):
                 yield line, record
 
     def delete_after(self, step: int) -> None:

@@ -21,6 +21,7 @@ from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import PenwrightError, UsageError
 from penwright.generation.generator import Generator
 from penwright.inspection import Inspector
+from penwright.run.folder import RECIPE
 from penwright.serving.batching import ClientsDisconnected, CompletionWorker, DynamicBatcher, PendingAnswers
 from penwright.serving.settings import ServingSettings
 from penwright.translation.alignment import AlignmentHead
@@ -78,7 +79,7 @@ class ModelWorker:
         self.step: int | None = None  # training step of the weights
         self._head: AlignmentHead | None = None
         with suppress(*DAMAGE):
-            self.created = int((run.folder / "recipe.toml").stat().st_mtime)
+            self.created = int((run.folder / RECIPE).stat().st_mtime)
             self.step = self.opened.checkpoint.step if self.opened.checkpoint else run.best_step()
         self.alignment()
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from penwright.config import Task
 from penwright.errors import PenwrightError
 from penwright.run.checkpoints import Record
-from penwright.run.folder import Run
+from penwright.run.folder import RECIPE, Run
 from penwright.run.records import METRICS, SAMPLES, STEPS, finite_or_none
 from penwright.serving.errors import ERROR_RESPONSES, NotTraining
 from penwright.serving.fields import ModelRequest, Name, Registry
@@ -264,7 +264,7 @@ def state_of(run: Run) -> State:
 
 def _changed(run: Run) -> float:
     """Return the time of the last change to the logs or the recipe, in seconds since 1970."""
-    paths = [run.folder / name for name in (STEPS, METRICS, "recipe.toml")]
+    paths = [run.folder / name for name in (STEPS, METRICS, RECIPE)]
     return max((path.stat().st_mtime for path in paths if path.is_file()), default=0.0)
 
 

@@ -10,10 +10,10 @@ from penwright.errors import PenwrightError
 from penwright.model import make_model
 from penwright.model.weights import shapes_only, weights_of
 from penwright.run.checkpoints import Checkpoint, Record, Shapes
-from penwright.run.folder import LINEAR_FILE, RECIPE, Run
+from penwright.run.folder import CORPUS, LINEAR_FILE, RECIPE, Run
 from penwright.storage import sha256_of
 
-FILES = ("tokenizer.json", "corpus.json", LINEAR_FILE)
+FILES = ("tokenizer.json", CORPUS, LINEAR_FILE)
 MAY_CHANGE = {  # [model] settings that may change when a run is resumed
     "size",
     "context_length",

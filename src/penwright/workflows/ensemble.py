@@ -7,10 +7,10 @@ from shlex import quote
 from penwright.application import Application
 from penwright.config import BUDGETS, Table, merge
 from penwright.errors import Interrupted, PenwrightError
-from penwright.run.folder import Run, require_unused
+from penwright.run.folder import CORPUS, Run, require_unused
 from penwright.training.auto.capacity import DEFAULT_MINUTES
 from penwright.training.observers import Observer
-from penwright.workflows.load import CORPUS, load
+from penwright.workflows.load import load
 from penwright.workflows.plan import Prepared, prepare, require_settings
 from penwright.workflows.resume import resume
 from penwright.workflows.train import train

@@ -17,10 +17,10 @@ from penwright.model import Model
 from penwright.model.lora import merged
 from penwright.model.weights import load_weights
 from penwright.run.checkpoints import Tensors
-from penwright.run.folder import Run
+from penwright.run.folder import CORPUS, Run
 from penwright.tokenizers import Tokenizer
 from penwright.workflows.consistency import made_with
-from penwright.workflows.load import CORPUS, OpenedRun, corpus_record, open_base, open_run
+from penwright.workflows.load import OpenedRun, corpus_record, open_base, open_run
 
 Format = Literal["ctranslate2", "gguf", "huggingface", "onnx"]
 SAVERS: dict[Format, Callable[[Model, Tokenizer, Path, Precision, ModelMetadata], None]] = {

@@ -15,10 +15,10 @@ from penwright.formats.huggingface import read_huggingface
 from penwright.formats.huggingface_files import PREFIX, download
 from penwright.formats.pretrained import Pretrained
 from penwright.languages import Languages
-from penwright.run.folder import RECIPE, Run, require_unused
+from penwright.run.folder import CORPUS, RECIPE, Run, require_unused
 from penwright.storage import saving, sha256_of
 from penwright.workflows.consistency import made_with
-from penwright.workflows.load import CORPUS, corpus_record, load
+from penwright.workflows.load import corpus_record, load
 
 GGUF = ".gguf"
 

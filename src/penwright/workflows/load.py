@@ -21,8 +21,9 @@ from penwright.model.fused import fuse
 from penwright.model.lora import merged
 from penwright.model.quantized import to_precision
 from penwright.model.weights import load_weights, no_init_weights, weights_for, with_vocabulary
+from penwright.run.checkpoint_folder import CHECKPOINTS
 from penwright.run.checkpoints import STATE, WEIGHTS, Checkpoint, Tensors, first_problem
-from penwright.run.folder import LINEAR_FILE, Run
+from penwright.run.folder import CORPUS, LINEAR_FILE, OPTIMIZED, RECIPE, Run
 from penwright.tokenizers import Tokenizer
 from penwright.workflows.background import SOON, compile_in_background, is_compiling
 from penwright.workflows.consistency import require_made_with, require_shapes
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     import penwright.generation.generator
     import penwright.translation.translator
 
-CORPUS = "corpus.json"  # file in a run folder: a record of the training data
 # The kind of application of each task, and the command that uses it.
 KINDS: Mapping[Task, tuple[str, str]] = {
     "generate": ("writer", "generate"),
@@ -42,7 +42,6 @@ KINDS: Mapping[Task, tuple[str, str]] = {
     "classify": ("classifier", "classify"),
     "encode": ("classifier", "classify"),
 }
-OPTIMIZED = "quickened.json"  # file in a run folder: the precision for decoding
 
 
 class OptimizeRecord(BaseModel):
@@ -203,7 +202,7 @@ def open_run(folder: str | Path) -> OpenedRun:
     """Open a run, or one checkpoint (a folder in its checkpoints/). Raise PenwrightError if the run does not exist."""
     folder = Path(folder)
     home = folder.parent.parent
-    is_inside = folder.parent.name == "checkpoints" and (home / "recipe.toml").is_file()
+    is_inside = folder.parent.name == CHECKPOINTS and (home / RECIPE).is_file()
     run = Run(home)
     kept = [each for each in (run.first(), *run.early(), *run.checkpoints()) if each] if is_inside else []
     checkpoint = next((each for each in kept if each.folder == folder), None)

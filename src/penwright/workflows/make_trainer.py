@@ -11,7 +11,7 @@ from penwright.model import Model
 from penwright.model.size import size_of
 from penwright.run.checkpoint_folder import CHECKPOINTS
 from penwright.run.checkpoints import folder_name
-from penwright.run.folder import Run
+from penwright.run.folder import CORPUS, JOB, Run
 from penwright.tasks import TASKS, RunContext
 from penwright.text import count
 from penwright.training.auto.machine import Machine, memory_of_rank
@@ -21,9 +21,8 @@ from penwright.training.distributed.ranks import Ranks
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.finetune import with_old_text
-from penwright.workflows.load import CORPUS, corpus_record, load
+from penwright.workflows.load import corpus_record, load
 
-JOB = "job.json"  # file in a run folder: the last torchrun job, and the step at which it began
 FILES_OF_RANKS = ("tokenizer.json", CORPUS)  # files of the run folder that rank 0 sends to the other ranks
 
 

@@ -22,13 +22,13 @@ from penwright.evaluation.tuning import Tuning, apply_trial, tune
 from penwright.model import EncoderOnly, Model
 from penwright.model.transformer import DecoderOnly
 from penwright.native import toolchain
-from penwright.run.folder import Run
+from penwright.run.folder import ALIGNMENT, CALIBRATION, OPTIMIZED, Run
 from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, AnyCorpus, RunContext, classification
 from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
 from penwright.workflows.background import can_be_compiled
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
-from penwright.workflows.load import OPTIMIZED, OpenedRun, corpus_record, load_translator, open_run
+from penwright.workflows.load import OpenedRun, corpus_record, load_translator, open_run
 
 MAX_LOSS_INCREASE = 0.005  # maximum increase in loss compared with float32, in nats per token
 MEASURED_BATCHES = 100
@@ -36,8 +36,6 @@ MEASURED_BATCHES = 100
 # parameters, and for larger models, which would take more than half a minute for 4,096 tokens.
 MEASURED_TARGETS, FEW_TARGETS, MEDIUM = 4096, 1024, 30_000_000
 INT8_FROM = 2_000_000  # minimum number of decoder parameters for int8 without compiled steps
-ALIGNMENT = "alignment.json"  # file in a run folder: the attention head that aligns best
-CALIBRATION = "calibration.json"  # file in a run folder: the calibration of a classifier
 
 
 class HeadRecord(BaseModel):

@@ -23,7 +23,7 @@ from penwright.model import make_model
 from penwright.model.transformer import DecoderOnly, EncoderOnly
 from penwright.model.weights import freeze_embeddings, start_from_bigrams
 from penwright.run import records
-from penwright.run.folder import LINEAR_FILE, Run
+from penwright.run.folder import BASELINES, CORPUS, LINEAR_FILE, Run
 from penwright.run.records import METRICS
 from penwright.storage import remember
 from penwright.tasks import TASKS, AnyCorpus, RunContext, labelled, make_card, scoring_of, token_store
@@ -37,7 +37,7 @@ from penwright.training.trainer import StepReport, Trainer
 from penwright.workflows.background import compilation_note, compile_in_background
 from penwright.workflows.consistency import made_with
 from penwright.workflows.finetune import origin_of_base, start_from_base
-from penwright.workflows.load import CORPUS, load, open_base
+from penwright.workflows.load import load, open_base
 from penwright.workflows.make_trainer import evaluates_first, make_trainer, skipped_text
 from penwright.workflows.new_head import fit_head
 from penwright.workflows.optimize import choose_precision, expected_precision
@@ -50,7 +50,6 @@ FASTER = 2.0  # minimum ratio of real to planned throughput for which a new plan
 LINEAR_SHARE = 0.25  # maximum share of a budget in minutes for fitting linear classifiers on n-grams
 FIRST_SHARE = 0.6  # fraction of LINEAR_SHARE for the first classifier, which is not fitted on held-out texts
 LARGE = 50_000_000  # minimum size of the training text, in bytes, for caching a trained tokenizer
-BASELINES = "baselines.json"  # file in a run folder: the scores of the baselines
 
 
 class _LargerModelFits(Exception):
