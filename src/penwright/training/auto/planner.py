@@ -49,8 +49,7 @@ class Plan(NamedTuple):
 def make_plan(facts: Facts, settings: Table, measure_throughput: MeasureThroughput, device: torch.device = CPU) -> Plan:
     """Choose a recipe for these facts. The `settings` are kept, and all others are chosen to suit them.
 
-    `measure_throughput` times training steps on this machine (see `throughput_meter`). It is called as rarely as
-    possible.
+    `measure_throughput` times training steps on this machine (see `throughput_meter`). It is called rarely.
     """
     choices = Choices(merge({"task": facts.task}, settings))
     capacity = CapacityPlanner(facts, choices, measure_throughput, device)
