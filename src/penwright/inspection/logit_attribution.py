@@ -57,30 +57,30 @@ def walk(stack: StackRecord, at: Sequence[int] | None = None) -> Iterator[tuple[
 
     The vectors are overwritten when the iteration continues. `at` selects positions; the default is all.
     """
-    places = torch.arange(len(stack.embedded)) if at is None else torch.tensor(at)
+    positions = torch.arange(len(stack.embedded)) if at is None else torch.tensor(at)
     n_heads = sum(len(each.heads.outputs) if each.kind == "attention" else 1 for each in stack.sublayers)
-    size = (3 + n_heads, len(places), stack.embedded.shape[1])
+    size = (3 + n_heads, len(positions), stack.embedded.shape[1])
     if size[0] * size[1] * size[2] > MOST_NUMBERS:
         longest = MOST_NUMBERS // (size[0] * size[2])
         raise UsageError(f"the text has {size[1]} tokens, too many for this model. Use at most {longest} tokens")
     names = [f"{stack.name}.{each}" for each in ("biases", "tokens", "positions")]
     vectors = stack.embedded.new_zeros(size)
     whole = stack.token_vectors if stack.embedding.positions is None else _before_norm(stack)
-    vectors[TOKENS] = stack.token_vectors[places]
-    vectors[POSITIONS] = (whole - stack.token_vectors)[places]
-    _normalize(stack.embedding.norm, whole[places], vectors)
+    vectors[TOKENS] = stack.token_vectors[positions]
+    vectors[POSITIONS] = (whole - stack.token_vectors)[positions]
+    _normalize(stack.embedding.norm, whole[positions], vectors)
     for each in stack.sublayers:
         yield each, Contributions(names, vectors[: len(names)])
         n = len(names)
         if each.kind == "attention":
             names = [*names, *(f"{each.part}.{each.layer}.{head}" for head in range(len(each.heads.outputs)))]
-            vectors[n : len(names)] = each.head_outputs()[:, places]
+            vectors[n : len(names)] = each.head_outputs()[:, positions]
         else:
             names = [*names, f"{each.part}.{each.layer}.feed_forward"]
-            vectors[n] = each.output[places]
-        vectors[BIASES] += each.output[places] - vectors[n : len(names)].sum(0)
+            vectors[n] = each.output[positions]
+        vectors[BIASES] += each.output[positions] - vectors[n : len(names)].sum(0)
         if not each.residual.norm_first:
-            _normalize(each.residual.norm, (each.before + each.output)[places], vectors[: len(names)])
+            _normalize(each.residual.norm, (each.before + each.output)[positions], vectors[: len(names)])
     yield None, Contributions(names, vectors)
 
 
@@ -222,10 +222,10 @@ class Lens:
     """
 
     tokens: tuple[Token, ...]  # the input token at each position; empty for a classifier
-    top_tokens: list[object]  # [n_layers + 1][places][k], most likely first: readable tokens, or labels
-    top_probabilities: Float64[np.ndarray, "n_layers_and_one places k"]
-    true_probabilities: Float64[np.ndarray, "n_layers_and_one places"]
-    true_ranks: Int[np.ndarray, "n_layers_and_one places"]
+    top_tokens: list[object]  # [n_layers + 1][positions][k], most likely first: readable tokens, or labels
+    top_probabilities: Float64[np.ndarray, "n_layers_and_one positions k"]
+    true_probabilities: Float64[np.ndarray, "n_layers_and_one positions"]
+    true_ranks: Int[np.ndarray, "n_layers_and_one positions"]
 
 
 @torch.inference_mode()
@@ -246,15 +246,15 @@ def logit_lens(model: Model, reading: ForwardPass, names: Sequence[str], k: int 
     known = log_probs[:, : len(answers)]
     index = answers.expand(known.shape[:2])
     shape = log_probs.shape[:2]
-    probabilities, places = np.full(shape, np.nan), np.zeros(shape, dtype=np.int64)
+    probabilities, true_ranks = np.full(shape, np.nan), np.zeros(shape, dtype=np.int64)
     if len(answers):
         probabilities[:, : len(answers)] = known.gather(-1, index[..., None])[..., 0].exp().cpu().numpy()
-        places[:, : len(answers)] = ranks(known, index)
+        true_ranks[:, : len(answers)] = ranks(known, index)
     top = top_predictions(log_probs.exp(), names, k)
-    return Lens(reading.target, top.texts, top.probabilities, probabilities, places)
+    return Lens(reading.target, top.texts, top.probabilities, probabilities, true_ranks)
 
 
-def read_out(model: Model, hidden: Float[Tensor, "rows length d_model"]) -> Float[Tensor, "rows places outcomes"]:
+def read_out(model: Model, hidden: Float[Tensor, "rows length d_model"]) -> Float[Tensor, "rows positions outcomes"]:
     """Return the logits that the model would compute from this residual stream."""
     normed = last_stack(model).norm(hidden)
     if isinstance(model, EncoderOnly):

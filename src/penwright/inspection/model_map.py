@@ -171,35 +171,41 @@ def _stack_map(recording: Recording, stack: StackRecord, position: int) -> Stack
     return StackMap(stack.name, tokens, position, _lengths(stack.embedded), sublayers)
 
 
-def _sublayer_map(place: SublayerRecord, position: int) -> SublayerMap:
+def _sublayer_map(sublayer: SublayerRecord, position: int) -> SublayerMap:
     weights, added = np.zeros((0, 0), np.float32), np.zeros(0, np.float32)
-    if place.kind == "attention":
-        weights = _numbers(_weights(place, position))
-        added = _lengths(place.head_outputs(position)[:, 0])
+    if sublayer.kind == "attention":
+        weights = _numbers(_weights(sublayer, position))
+        added = _lengths(sublayer.head_outputs(position)[:, 0])
     return SublayerMap(
-        place.part, place.layer, place.kind, _lengths(place.output), _lengths(place.after), weights, added
+        sublayer.part,
+        sublayer.layer,
+        sublayer.kind,
+        _lengths(sublayer.output),
+        _lengths(sublayer.after),
+        weights,
+        added,
     )
 
 
-def _sublayer(place: SublayerRecord, position: int, sources: tuple[Token, ...]) -> SublayerDetail:
-    vectors = (place.before, place.read, place.output, place.after)
+def _sublayer(sublayer: SublayerRecord, position: int, sources: tuple[Token, ...]) -> SublayerDetail:
+    vectors = (sublayer.before, sublayer.read, sublayer.output, sublayer.after)
     before, read, output, after = (_numbers(each[position]) for each in vectors)
-    if place.kind == "feed_forward":
-        hidden, empty = _numbers(place.hidden[position]), np.zeros(0, np.float32)
+    if sublayer.kind == "feed_forward":
+        hidden, empty = _numbers(sublayer.hidden[position]), np.zeros(0, np.float32)
         return SublayerDetail(
-            place.part, place.layer, place.kind, before, read, hidden, output, after, empty, (), empty, ()
+            sublayer.part, sublayer.layer, sublayer.kind, before, read, hidden, output, after, empty, (), empty, ()
         )
-    weights = _weights(place, position)
+    weights = _weights(sublayer, position)
     return SublayerDetail(
-        place.part,
-        place.layer,
-        place.kind,
+        sublayer.part,
+        sublayer.layer,
+        sublayer.kind,
         before,
         read,
         np.zeros(0, np.float32),
         output,
         after,
-        _lengths(place.head_outputs(position)[:, 0]),
+        _lengths(sublayer.head_outputs(position)[:, 0]),
         tuple(weights.argmax(-1).tolist()),
         _numbers(weights.amax(-1)),
         sources,
@@ -239,14 +245,14 @@ def _most_attended(recording: Recording, position: int) -> int:
     return int(total.argmax())
 
 
-def _weights(place: SublayerRecord, position: int) -> Tensor:
+def _weights(sublayer: SublayerRecord, position: int) -> Tensor:
     """Return the attention weights of one position, by head."""
-    queries, keys = place.heads.queries[:, position], place.heads.keys
+    queries, keys = sublayer.heads.queries[:, position], sublayer.heads.keys
     scores = torch.einsum("hd,hsd->hs", queries * queries.shape[-1] ** -0.5, keys)
-    mask, sources = place.heads.mask, torch.arange(keys.shape[1], device=keys.device)
+    mask, sources = sublayer.heads.mask, torch.arange(keys.shape[1], device=keys.device)
     allowed = sources <= position if mask.is_causal else None
     if mask.allowed is not None:
-        allowed = mask.allowed[0, 0].expand(place.heads.queries.shape[1], -1)[position]
+        allowed = mask.allowed[0, 0].expand(sublayer.heads.queries.shape[1], -1)[position]
     return (scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)).softmax(-1)
 
 

@@ -90,17 +90,17 @@ def patching(
     whole, before = _difference(recording.logits[None], objective)[0], _difference(_scores(model, other), objective)[0]
     if abs(whole - before) < SMALLEST:
         raise UsageError("both texts lead to the same prediction, so no patch can change it. Choose different texts")
-    for part, places in _places(recording, kind):
+    for part, sublayers in _sublayers(recording, kind):
         tokens, others = (each.sides(part)[0] for each in texts)
         chosen = _positions(positions, len(tokens))
-        patches = [patch for place in places for patch in _patches(place, kind, chosen)]
+        patches = [patch for sublayer in sublayers for patch in _patches(sublayer, kind, chosen)]
         patched = edited_logits(model, other, patches, len(tokens))
         values = np.concatenate([_difference(each, objective) for each in patched])
         found.append(
             Patching(
                 kind,
                 part,
-                tuple(place.layer for place in places),
+                tuple(sublayer.layer for sublayer in sublayers),
                 tuple(chosen),
                 tuple(tokens[at] for at in chosen),
                 tuple(others[at] for at in chosen),
@@ -108,20 +108,20 @@ def patching(
                 names[objective.against],
                 float(whole),
                 float(before),
-                ((values - before) / (whole - before)).reshape(len(places), -1),
+                ((values - before) / (whole - before)).reshape(len(sublayers), -1),
             )
         )
     return tuple(found)
 
 
-def _patches(place: SublayerRecord, kind: PatchKind, positions: list[int]) -> list[Edit]:
+def _patches(sublayer: SublayerRecord, kind: PatchKind, positions: list[int]) -> list[Edit]:
     """Return the patches to try at a place in the model: one for each head, or one for each position."""
     if kind == "heads":
-        outputs = place.heads.outputs
-        return [Edit(place, "heads", (head, positions), outputs[head, positions]) for head in range(len(outputs))]
+        outputs = sublayer.heads.outputs
+        return [Edit(sublayer, "heads", (head, positions), outputs[head, positions]) for head in range(len(outputs))]
     if kind == "residual":
-        return [Edit(place, "residual", at, place.before[at]) for at in positions]
-    return [Edit(place, "output", at, place.output[at]) for at in positions]
+        return [Edit(sublayer, "residual", at, sublayer.before[at]) for at in positions]
+    return [Edit(sublayer, "output", at, sublayer.output[at]) for at in positions]
 
 
 def parse_kind(text: str) -> PatchKind:
@@ -193,11 +193,11 @@ def _positions(positions: Sequence[int] | None, length: int) -> list[int]:
     return chosen
 
 
-def _places(recording: Recording, kind: PatchKind) -> Iterator[tuple[PartName, list[SublayerRecord]]]:
+def _sublayers(recording: Recording, kind: PatchKind) -> Iterator[tuple[PartName, list[SublayerRecord]]]:
     """Yield the sublayers to patch, by part. The residual stream is patched before the self-attention."""
     of: Kind = "feed_forward" if kind == "feed_forward" else "attention"
     parts: tuple[PartName, ...] = ("encoder", "decoder", "cross")
     for part in parts:
-        places = recording.sublayers(part, of)
-        if places and (part != "cross" or kind in ("attention", "heads")):
-            yield part, places
+        sublayers = recording.sublayers(part, of)
+        if sublayers and (part != "cross" or kind in ("attention", "heads")):
+            yield part, sublayers

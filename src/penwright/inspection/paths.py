@@ -89,16 +89,16 @@ def _percent(probability: float) -> str:
 class _Site(NamedTuple):
     """An input of a part, such as the keys of a head, that is computed from the residual stream of a stack."""
 
-    place: SublayerRecord | None  # the sublayer of the part; None for the output layer
+    sublayer: SublayerRecord | None  # the sublayer of the part; None for the output layer
     via: str
     head: int = 0
 
     @property
     def destination(self) -> str:
-        if self.place is None:
+        if self.sublayer is None:
             return "output"
-        last = self.head if self.place.kind == "attention" else "feed_forward"
-        return f"{self.place.part}.{self.place.layer}.{last}"
+        last = self.head if self.sublayer.kind == "attention" else "feed_forward"
+        return f"{self.sublayer.part}.{self.sublayer.layer}.{last}"
 
 
 def paths(
@@ -131,39 +131,39 @@ def _sites(
     recording: Recording, stack: StackRecord
 ) -> Iterator[tuple[list[_Site], list[str], Float[Tensor, "contributions positions d_model"]]]:
     """Yield groups of inputs that are computed from the same residual stream, with the contributions to that stream."""
-    for place, (names, vectors) in walk(stack):
-        if place is None:
+    for sublayer, (names, vectors) in walk(stack):
+        if sublayer is None:
             cross = recording.sublayers("cross") if stack is not recording.stacks[-1] else []
             heads = [(each, head) for each in cross for head in range(len(each.heads.outputs))]
             sites = [_Site(each, via, head) for each, head in heads for via in ("key", "value")]
             yield sites or [_Site(None, "input")], names, vectors
-        elif place.kind == "feed_forward":
-            yield [_Site(place, "input")], names, vectors
+        elif sublayer.kind == "feed_forward":
+            yield [_Site(sublayer, "input")], names, vectors
         else:
-            wanted = ("query",) if place.part == "cross" else INPUTS
-            n_heads = len(place.heads.outputs)
-            yield [_Site(place, via, head) for head in range(n_heads) for via in wanted], names, vectors
+            wanted = ("query",) if sublayer.part == "cross" else INPUTS
+            n_heads = len(sublayer.heads.outputs)
+            yield [_Site(sublayer, via, head) for head in range(n_heads) for via in wanted], names, vectors
 
 
 def _inputs(site: _Site, stack: StackRecord, x: Float[Tensor, "rows positions d_model"], model: Model) -> Tensor:
     """Return a part's queries, keys, values, output or logits, computed from this input."""
-    place = site.place
-    if place is None:
+    sublayer = site.sublayer
+    if sublayer is None:
         return read_out(model, x)
-    if place.part == "cross" and site.via != "query":
+    if sublayer.part == "cross" and site.via != "query":
         x = stack.stack.norm(x)  # cross-attention reads the encoder's output after its final norm
-    elif place.residual.norm_first:
-        x = place.residual.norm(x)
-    if not isinstance(place.module, Attention):
-        return place.module(x)
+    elif sublayer.residual.norm_first:
+        x = sublayer.residual.norm(x)
+    if not isinstance(sublayer.module, Attention):
+        return sublayer.module(x)
     kept: list[tuple[Tensor, ...]] = []
 
     def kernel(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
         kept.append((queries, repeat_kv(keys, queries), repeat_kv(values, queries)))
         return queries
 
-    with swap_kernels(place.module, lambda name, old: kernel):
-        place.module(x, place.module.keys_values(x, place.rotation), KernelMask(), place.rotation)
+    with swap_kernels(sublayer.module, lambda name, old: kernel):
+        sublayer.module(x, sublayer.module.keys_values(x, sublayer.rotation), KernelMask(), sublayer.rotation)
     return kept[0][INPUTS.index(site.via)][:, site.head]
 
 
@@ -171,16 +171,16 @@ def _gradients(model: Model, recording: Recording, objective: AttributionTarget)
     """Return the gradients of log p(outcome) with respect to each feed-forward output, and each head's inputs."""
     kept: dict[tuple[int, str], Tensor] = {}
 
-    def keep_inputs(place: SublayerRecord, name: str, kernel: Kernel) -> Kernel:
+    def keep_inputs(sublayer: SublayerRecord, name: str, kernel: Kernel) -> Kernel:
         def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
             found = queries, repeat_kv(keys, queries), repeat_kv(values, queries)
-            kept.update({(id(place), via): each for via, each in zip(INPUTS, found, strict=True)})
+            kept.update({(id(sublayer), via): each for via, each in zip(INPUTS, found, strict=True)})
             return kernel(*found, mask, dropout)
 
         return attend
 
-    def keep_output(place: SublayerRecord, module: nn.Module, given: Any, out: Tensor) -> None:
-        kept[id(place), "input"] = out
+    def keep_output(sublayer: SublayerRecord, module: nn.Module, given: Any, out: Tensor) -> None:
+        kept[id(sublayer), "input"] = out
 
     def begin(module: nn.Module, given: Any, out: Tensor) -> Tensor:
         return out.detach().requires_grad_()
@@ -188,11 +188,11 @@ def _gradients(model: Model, recording: Recording, objective: AttributionTarget)
     with ExitStack() as stack, evaluating(model), torch.enable_grad():
         for table in embeddings(model).values():
             stack.callback(table.register_forward_hook(begin).remove)
-        for place in (each for part in recording.stacks for each in part.sublayers):
-            if place.kind == "attention":
-                stack.enter_context(swap_kernels(place.module, partial(keep_inputs, place)))
+        for sublayer in (each for part in recording.stacks for each in part.sublayers):
+            if sublayer.kind == "attention":
+                stack.enter_context(swap_kernels(sublayer.module, partial(keep_inputs, sublayer)))
             else:
-                stack.callback(place.module.register_forward_hook(partial(keep_output, place)).remove)
+                stack.callback(sublayer.module.register_forward_hook(partial(keep_output, sublayer)).remove)
         log_prob = scores(model, recording.reading)[0, objective.position].log_softmax(-1)[objective.outcome]
         gradients = torch.autograd.grad(log_prob, list(kept.values()))
     return {key: gradient[0] for key, gradient in zip(kept, gradients, strict=True)}
@@ -213,11 +213,11 @@ def _pulled(
         with torch.enable_grad():
             x = stream.detach()[None].requires_grad_()
             made = _inputs(site, stack, x, model)
-            if site.place is None:
+            if site.sublayer is None:
                 total = made[0, objective.position].double().log_softmax(-1)[objective.outcome]
             else:
-                gradient = gradients[id(site.place), site.via]
-                total = (made[0] * (gradient[site.head] if site.place.kind == "attention" else gradient)).sum()
+                gradient = gradients[id(site.sublayer), site.via]
+                total = (made[0] * (gradient[site.head] if site.sublayer.kind == "attention" else gradient)).sum()
             found.append(torch.autograd.grad(total, x)[0][0])
     return torch.stack(found)
 
@@ -245,7 +245,7 @@ def _measured(
     batches = edited_logits(model, recording.reading, known, length)
     logits = torch.cat([batch[:, objective.position] for batch in batches])
     for row, edit in enumerate(known):
-        if edit.place is None:
+        if edit.sublayer is None:
             logits[row] = edit.value[objective.position]
     effects: list[float] = (log_prob - logits.double().log_softmax(-1)[:, objective.outcome]).tolist()
     return effects
@@ -253,6 +253,6 @@ def _measured(
 
 def _cut(site: _Site, instead: Tensor) -> Edit:
     """Return the edit that replaces the queries, keys, values, output or logits of an edge's destination."""
-    if site.place is None or site.place.kind == "feed_forward":
-        return Edit(site.place, "output", slice(None), instead)
-    return Edit(site.place, site.via, site.head, instead)
+    if site.sublayer is None or site.sublayer.kind == "feed_forward":
+        return Edit(site.sublayer, "output", slice(None), instead)
+    return Edit(site.sublayer, site.via, site.head, instead)

@@ -184,7 +184,7 @@ def _recording_kernel(to: SublayerRecord, name: str, kernel: Kernel) -> Kernel:
 class Edit(NamedTuple):
     """An activation of a sublayer that is replaced: its elements at `index` become `value`."""
 
-    place: SublayerRecord | None  # None: the output layer, whose logits the caller replaces
+    sublayer: SublayerRecord | None  # None: the output layer, whose logits the caller replaces
     activation: str  # residual (the stream before the sublayer), output, heads (their outputs), query, key or value
     index: Any
     value: Tensor
@@ -202,20 +202,20 @@ def edited_logits(model: Model, reading: ForwardPass, edits: Sequence[Edit], len
 @contextmanager
 def _edited(edits: Sequence[Edit]) -> Iterator[None]:
     """Make each edit in its own row of a batch inside the `with` block."""
-    by_place: dict[int, list[tuple[int, Edit]]] = {}
+    by_sublayer: dict[int, list[tuple[int, Edit]]] = {}
     for row, edit in enumerate(edits):
-        by_place.setdefault(id(edit.place), []).append((row, edit))
+        by_sublayer.setdefault(id(edit.sublayer), []).append((row, edit))
     with ExitStack() as stack:
-        for rows in by_place.values():
-            place, activation, *_ = rows[0][1]
-            if place is None:
+        for rows in by_sublayer.values():
+            sublayer, activation, *_ = rows[0][1]
+            if sublayer is None:
                 continue
             if activation == "residual":
-                stack.callback(place.residual.register_forward_pre_hook(partial(_edit_stream, rows)).remove)
+                stack.callback(sublayer.residual.register_forward_pre_hook(partial(_edit_stream, rows)).remove)
             elif activation == "output":
-                stack.callback(place.module.register_forward_hook(partial(_edit_output, rows)).remove)
+                stack.callback(sublayer.module.register_forward_hook(partial(_edit_output, rows)).remove)
             else:
-                stack.enter_context(swap_kernels(place.module, partial(_editing_kernel, rows)))
+                stack.enter_context(swap_kernels(sublayer.module, partial(_editing_kernel, rows)))
         yield
 
 
