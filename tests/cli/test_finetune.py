@@ -64,6 +64,7 @@ def test_fine_tuning_starts_from_the_base_weights(
         *settings(),
     )
     assert made.returncode == 0, made.stderr
+    assert "too little text" not in made.stdout + made.stderr
     base, run = open_run(runs / "translator"), open_run(tmp_path / "run")
     assert f"({runs / 'translator'}, before fine-tuning)" in made.stderr
     assert run.recipe.finetuning.base_sha256 == base.run.best()[0].weights_sha256

@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 
+from penwright.classification.classifier import Classifier
 from penwright.config import Table
 from penwright.errors import PenwrightError
 from penwright.formats.export import ModelMetadata
@@ -142,6 +143,30 @@ def test_exported_encoder_has_the_same_outputs(activation, labels, random_model,
         if labels or activation == "tanh":
             assert torch.equal(again(tokens, padding), model(tokens, padding))
     assert not labels or list(theirs.config.id2label.values()) == list(labels)
+
+
+def test_exported_classifier_keeps_the_balance_of_its_labels(random_model, bpe, tmp_path):
+    labels = ("yes", "no")
+    ours = Classifier(random_model("classify", bpe, **ENCODER, balanced=True), bpe, labels)
+    ours.model.log_prior.data = torch.tensor([0.95, 0.05]).log()
+    save_huggingface(ours.model, bpe, tmp_path, metadata=ModelMetadata(labels))
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    tokens = torch.randint(3, 60, (3, 9))
+    with torch.no_grad():
+        found = theirs(tokens, attention_mask=torch.ones_like(tokens)).logits.softmax(-1)
+        expected = ours.balance(ours.model(tokens, tokens >= 0).log_softmax(-1)).exp()
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_exported_regression_model_predicts_on_the_scale_of_its_training(random_model, bpe, tmp_path):
+    model = random_model("classify", bpe, 1, **ENCODER, problem_type="regression")
+    model.scale.data = torch.tensor([3.0, 2.0])
+    save_huggingface(model, bpe, tmp_path, metadata=ModelMetadata(("stars",)))
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    tokens = torch.randint(3, 60, (3, 9))
+    with torch.no_grad():
+        found = theirs(tokens, attention_mask=torch.ones_like(tokens)).logits
+        torch.testing.assert_close(found, 3 + 2 * model(tokens, tokens >= 0), atol=1e-4, rtol=1e-4)
 
 
 def test_translator_without_a_class_in_transformers_is_refused(random_model, bpe, tmp_path):

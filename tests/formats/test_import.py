@@ -161,7 +161,8 @@ def assert_import_is_refused(source: Path, tmp_path: Path, message: str) -> None
 def test_pickled_weights_are_refused_unopened(llama: Path, tmp_path: Path) -> None:
     (llama / "model.safetensors").unlink()
     (llama / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch executed'\ntR.")
-    assert_import_is_refused(llama, tmp_path, r"no model\.safetensors\. The folder has only pytorch_model\.bin")
+    message = r"no model\.safetensors\. The folder has only pytorch_model\.bin.*safe_serialization=True"
+    assert_import_is_refused(llama, tmp_path, message)
     assert not Path("executed").exists()
 
 
@@ -229,6 +230,7 @@ def test_model_larger_than_the_memory_of_the_container_is_not_read(llama: Path, 
         ({"hidden_size": 2**40}, "config.json|cannot be built|memory"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "rope_parameters": None}, "rope_type = 'yarn'"),
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "quantization_config .*'awq'"),
     ],
 )
 def test_invalid_model_settings_are_refused(changes, message, llama: Path, tmp_path: Path) -> None:
@@ -253,6 +255,15 @@ def test_hub_download_without_a_network_is_refused(tmp_path: Path, monkeypatch) 
     monkeypatch.setattr(hub, "snapshot_download", offline)
     with pytest.raises(PenwrightError, match="hub:some/model cannot be downloaded: there is no network"):
         penwright.import_model("hub:some/model", tmp_path / "run")
+
+
+def test_adapter_is_not_imported_as_a_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter").mkdir()
+    write(tmp_path / "adapter/adapter_config.json", {"peft_type": "LORA"})
+    message = "is a LoRA adapter, not a whole model.*export BASE --adapter .*adapter --to penwright"
+    assert_import_is_refused(tmp_path / "adapter", tmp_path, message)
+    with pytest.raises(PenwrightError, match=message):
+        with_imported_base({"finetuning": {"base": str(tmp_path / "adapter")}}, None)
 
 
 def test_missing_source_is_refused(tmp_path: Path) -> None:
@@ -320,6 +331,28 @@ def test_pretrained_bert_with_old_names_and_without_architectures_is_an_encoder(
     torch.testing.assert_close(ours.model.hidden(ids, ids > 0).detach(), expected, atol=1e-4, rtol=1e-4)
     edit(folder / "config.json", architectures=None)
     assert penwright.import_model(folder, tmp_path / "same").labels == ()
+
+
+def test_classifiers_of_several_labels_and_of_scores_are_imported(tmp_path: Path) -> None:
+    several = transformers.BertConfig(**SMALL, vocab_size=40, num_labels=3, problem_type="multi_label_classification")
+    theirs = transformers.BertForSequenceClassification(several)
+    ours = penwright.import_model(save_bert(theirs, tmp_path / "several"), tmp_path / "labels")
+    ids = torch.tensor([[2, 7, 8, 3]])
+    with torch.no_grad():
+        expected = theirs(ids).logits[0].sigmoid().tolist()
+    (found,) = ours.classify("c d")
+    assert found.scores == pytest.approx({f"LABEL_{n}": p for n, p in enumerate(expected)}, abs=1e-4)
+    assert set(found.labels) == {f"LABEL_{n}" for n, p in enumerate(expected) if p >= 0.5}
+
+    cross_encoder = transformers.BertForSequenceClassification(
+        transformers.BertConfig(**SMALL, vocab_size=40, num_labels=1, sentence_transformers={"version": "5.0"})
+    )
+    ours = penwright.import_model(save_bert(cross_encoder, tmp_path / "cross"), tmp_path / "score")
+    ids, types = torch.tensor([[2, 7, 8, 3, 9, 3]]), torch.tensor([[0, 0, 0, 0, 1, 1]])
+    with torch.no_grad():
+        expected = float(cross_encoder(ids, token_type_ids=types).logits)
+    (found,) = ours.classify([("c d", "e")])
+    assert found.score == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(

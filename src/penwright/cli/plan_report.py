@@ -149,7 +149,7 @@ def _problems(prepared: "Prepared") -> "Iterator[str]":
                 f"better start: {encoder} holds a pretrained encoder. If it knows the language of these texts, "
                 f"--from {quote(str(encoder))} usually classifies better after the same time"
             )
-    elif corpus.training_bytes < FEW_BYTES:
+    elif corpus.training_bytes < FEW_BYTES and plan.recipe.finetuning is None:  # few texts suffice for fine-tuning
         yield (
             f"too little text: a model can only memorise {count(corpus.training_bytes, 'byte')}. "
             "To do well on new text, it needs a few hundred thousand bytes"

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
-from penwright.config import ModelSettings, Table, merge, validate
+from penwright.config import ModelSettings, ProblemType, Table, merge, validate
 from penwright.errors import PenwrightError
 from penwright.formats.architectures import VALUE_NAMES, Architecture, Config
 from penwright.formats.architectures.encoders import ENCODERS, SAME_ENCODERS
@@ -34,7 +35,7 @@ from penwright.formats.pretrained import (
 from penwright.formats.sentence_transformers import with_pooling
 from penwright.languages import Languages
 from penwright.model import Model, make_model
-from penwright.model.weights import load_weights
+from penwright.model.weights import FITTED, load_weights
 
 # Suffixes of redundant tensors that some versions of transformers save: computed values, or copies of a parameter.
 REDUNDANT = (
@@ -58,6 +59,7 @@ ROPE_KEYS = {  # for each type of RoPE scaling: {transformers key: our key}
         "original_max_position_embeddings": "original_context",
     },
 }
+CROSS_ENCODER = ("sentence_transformers", "sbert_ce_default_activation_function")  # keys of models that score pairs
 ARCHITECTURES = WRITERS | TRANSLATORS | ENCODERS  # keyed by the class name in transformers
 
 
@@ -72,6 +74,12 @@ class TensorSource(NamedTuple):
 def settings_from_huggingface(config: Config) -> Outline:
     """Convert a config.json to our settings. Raises PenwrightError, naming the key, if a value is unsupported."""
     architecture = architecture_of(config)
+    if quantization := config.get("quantization_config"):
+        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization
+        raise PenwrightError(
+            f"config.json: quantization_config (quant_method = {method!r}) is not supported. Import the model that was "
+            "quantized, or a GGUF file of it"
+        )
     config = {**architecture.defaults, **_flat(config)}
     for key, values in architecture.supported.items():
         if config.get(key, values[0]) not in values:
@@ -80,8 +88,12 @@ def settings_from_huggingface(config: Config) -> Outline:
     vocab_size = _required(config, "vocab_size")
     if not isinstance(vocab_size, int):
         raise PenwrightError(f"config.json: vocab_size = {vocab_size!r} is not a number")
-    n_labels = len(labels_in(config)) if architecture.task == "classify" and architecture.has_head else 0
-    return Outline(architecture.task, vocab_size, settings, n_labels)
+    if architecture.task != "classify" or not architecture.has_head:
+        return Outline(architecture.task, vocab_size, settings)
+    labels = labels_in(config)
+    reads_pairs = settings.token_types == 2 and not config.keys().isdisjoint(CROSS_ENCODER)
+    changes = {"problem_type": _problem_type(config, len(labels)), "text_pairs": reads_pairs}
+    return Outline(architecture.task, vocab_size, settings.model_copy(update=changes), len(labels))
 
 
 def labels_in(config: Config) -> tuple[str, ...]:
@@ -89,13 +101,23 @@ def labels_in(config: Config) -> tuple[str, ...]:
     labels = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
     if not isinstance(labels, Mapping) or not all(str(key).isdecimal() for key in labels):
         raise PenwrightError(f"config.json: id2label = {labels!r} must number the labels from 0")
-    kind = config.get("problem_type")
-    if kind not in (None, "single_label_classification") or len(labels) < 2:
-        raise PenwrightError(
-            f"config.json: problem_type = {kind!r} and number of labels = {len(labels)} are not supported, "
-            "only single_label_classification with two or more labels"
-        )
     return tuple(str(labels[key]) for key in sorted(labels, key=int))
+
+
+def _problem_type(config: Config, n_labels: int) -> ProblemType:
+    """Return what a classifier predicts. A single output without `problem_type` is a score, as in transformers."""
+    match config.get("problem_type"):
+        case None | "regression" if n_labels == 1:
+            return "regression"
+        case "multi_label_classification":
+            return "multi_label_classification"
+        case None | "single_label_classification" if n_labels > 1:
+            return "single_label_classification"
+        case kind:
+            raise PenwrightError(
+                f"config.json: problem_type = {kind!r} with {n_labels} labels is not supported, only "
+                "single_label_classification, multi_label_classification, and regression with one label"
+            )
 
 
 def weights_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> tuple[Outline, Tensors]:
@@ -108,7 +130,12 @@ def weights_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> t
     sources = list(tensor_sources(architecture, model))
     known = [name for name in theirs if name.endswith(REDUNDANT) or name.startswith(architecture.ignored)]
     require_all(theirs, [source.name for source in sources], known, "")
-    return outline, {name: part for source in sources for name, part in _parts(source, theirs[source.name])}
+    weights = {name: part for source in sources for name, part in _parts(source, theirs[source.name])}
+    if outline.settings.problem_type == "multi_label_classification":
+        weights["thresholds"] = torch.full((outline.n_labels,), 0.5)
+    if outline.settings.problem_type == "regression":
+        weights["scale"] = torch.tensor([0.0, 1.0])  # scores are not standardized
+    return outline, weights
 
 
 def model_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> Model:
@@ -194,7 +221,7 @@ def _required(config: Config, key: str) -> object:
 
 def tensor_sources(architecture: Architecture, model: Model) -> Iterator[TensorSource]:
     """Yield the tensors that hold the parameters; a shared parameter is listed under its first name only."""
-    parameters = dict(model.named_parameters())
+    parameters = {name: parameter for name, parameter in model.named_parameters() if name not in FITTED}
     n_layers = max(model.settings.n_layers, model.settings.n_decoder_layers or 0)
     for rename in architecture.modules:
         for layer in range(n_layers) if "{i}" in rename.theirs else (0,):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,7 +80,8 @@ def save_huggingface(
             f"transformers has no class for this model, because none supports {', '.join(best.lost)}{hint}"
         )
     dtype = getattr(torch, precision)
-    tensors = {source.name: _concatenated(source) for source in tensor_sources(best.architecture, model)}
+    sources, weights = tensor_sources(best.architecture, model), folded(dict(model.named_parameters()))
+    tensors = {source.name: _concatenated(source, weights) for source in sources}
     tensors = {name: tensor.to(dtype) for name, tensor in best.architecture.restore(tensors).items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     let_others_read(folder / "model.safetensors")
@@ -96,11 +98,9 @@ def _task_of(model: Model) -> Task:
     )
 
 
-def architecture_for(model: Model, tokenizer: Tokenizer) -> Architecture | None:
-    """Return the class of the transformers library that can represent a language model, or None."""
-    if not isinstance(model, DecoderOnly):
-        return None
-    candidates = [_candidate(name, model, tokenizer, ()) for name in _classes_for(model, ())]
+def architecture_for(model: Model, tokenizer: Tokenizer, labels: tuple[str, ...] = ()) -> Architecture | None:
+    """Return the class of the transformers library that can represent a model, or None."""
+    candidates = [_candidate(name, model, tokenizer, labels) for name in _classes_for(model, labels)]
     return next((each.architecture for each in candidates if not each.lost), None)
 
 
@@ -176,8 +176,23 @@ def _their_value(key: str, wanted: dict[str, object]) -> object:
     return words.get(value, value) if words else value
 
 
-def _concatenated(source: TensorSource) -> Tensor:
-    tensor = torch.cat([cpu_copy(parameter) for parameter in source.parameters.values()])
+def folded(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights with the prior of a balanced classifier, or the scale of scores, in the output layer.
+
+    Without its prior, a classifier's probabilities are those of the balanced one. Its logits differ by a constant.
+    """
+    kept = dict(weights)
+    if (prior := kept.pop("log_prior", None)) is not None:
+        kept["output.bias"] = kept["output.bias"] - prior
+    if (scale := kept.pop("scale", None)) is not None:
+        mean, deviation = scale
+        kept["output.weight"] = kept["output.weight"] * deviation
+        kept["output.bias"] = kept["output.bias"] * deviation + mean
+    return kept
+
+
+def _concatenated(source: TensorSource, weights: Mapping[str, Tensor]) -> Tensor:
+    tensor = torch.cat([cpu_copy(weights[name]) for name in source.parameters])
     return tensor.T.contiguous() if source.transposed else tensor
 
 

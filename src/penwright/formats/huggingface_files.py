@@ -21,8 +21,10 @@ TOKENIZER_FILES = (
 )
 DTYPES = (float32, float16, bfloat16)
 PREFIX = "hub:"
+ADAPTER_CONFIG = "adapter_config.json"  # file of PEFT
 WANTED = (
     "config.json",
+    ADAPTER_CONFIG,
     INDEX,
     "*.safetensors",
     *TOKENIZER_FILES,
@@ -89,8 +91,10 @@ def shards_of(folder: Path) -> list[Path]:
         if not path.is_file():
             pickles = sorted(each.name for pattern in PICKLES for each in folder.glob(pattern))
             only = f" The folder has only {', '.join(pickles[:3])}." if pickles and names == [WEIGHTS] else ""
+            convert = " Convert them with transformers: model.save_pretrained(FOLDER, safe_serialization=True)"
             raise PenwrightError(
-                f"there is no {name}.{only} Only safetensors files are read, because opening other formats can run code"
+                f"there is no {name}.{only} Only safetensors files are read, because opening other formats can run "
+                f"code.{convert if only else ''}"
             )
     return paths
 

@@ -4,25 +4,31 @@ import json
 from collections.abc import Mapping
 from math import sqrt
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+from warnings import warn
 
 import torch
-from pydantic import BaseModel, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, PositiveFloat, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from penwright.config import LoraSettings, Task, validate
-from penwright.errors import PenwrightError
-from penwright.formats.huggingface_export import architecture_for
-from penwright.model import Model
+from penwright.errors import PenwrightError, PenwrightWarning
+from penwright.formats.architectures import Architecture
+from penwright.formats.huggingface import tensor_sources
+from penwright.formats.huggingface_export import architecture_for, folded
+from penwright.formats.huggingface_files import ADAPTER_CONFIG
+from penwright.model import HEAD, Model
 from penwright.model.lora import A, B, adapted_layers
+from penwright.model.weights import VOCABULARY
 from penwright.run.checkpoints import first_problem
 from penwright.storage import MOST_IN_SMALL, let_others_read, read_json, require_plain
 from penwright.tokenizers import Tokenizer
 
-CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, ADAPTER = ADAPTER_CONFIG, "adapter_model.safetensors"
 PREFIX = "base_model.model."
+KEEP_BASE = (True, False, "gaussian", "orthogonal", "eva")  # values of init_lora_weights that do not change the base
 BASE = "base_sha256"  # metadata key under which the checksum of the base weights is stored
 TASK_TYPES: Mapping[Task, str] = {
     "generate": "CAUSAL_LM",
@@ -31,6 +37,7 @@ TASK_TYPES: Mapping[Task, str] = {
     "classify": "SEQ_CLS",
     "encode": "FEATURE_EXTRACTION",
 }
+Labels = tuple[str, ...]
 
 
 class Adapter(NamedTuple):
@@ -45,11 +52,13 @@ class AdapterConfig(BaseModel):
     """The keys of adapter_config.json that Penwright reads."""
 
     peft_type: str
-    r: PositiveInt
+    r: Annotated[int, Field(gt=0, le=4096)]
     lora_alpha: PositiveFloat
     bias: str = "none"
     use_dora: bool = False
     use_rslora: bool = False
+    lora_bias: bool = False
+    init_lora_weights: bool | str = True
     rank_pattern: dict[str, int] | None = None
     alpha_pattern: dict[str, float] | None = None
 
@@ -57,42 +66,58 @@ class AdapterConfig(BaseModel):
     def unsupported(self) -> list[str]:
         """The keys whose values Penwright does not support."""
         wanted = {"peft_type": self.peft_type == "LORA", "bias": self.bias == "none", "use_dora": not self.use_dora}
+        wanted |= {"lora_bias": not self.lora_bias, "init_lora_weights": self.init_lora_weights in KEEP_BASE}
         patterns = {"rank_pattern": not self.rank_pattern, "alpha_pattern": not self.alpha_pattern}
         return [name for name, is_fine in {**wanted, **patterns}.items() if not is_fine]
 
 
-def save_adapter(adapter: Adapter, base: str, task: Task, model: Model, tokenizer: Tokenizer, folder: Path) -> None:
+def save_adapter(
+    adapter: Adapter, base: str, task: Task, model: Model, tokenizer: Tokenizer, folder: Path, labels: Labels = ()
+) -> None:
     """Write an adapter of this model into an empty folder.
 
-    If a class of transformers can represent the model, layers get its names. Otherwise, they keep our names.
+    If a class of transformers can represent the model, modules get its names. Otherwise, they keep our names, so only
+    Penwright can read the adapter. Raises PenwrightError if the class combines modules that have separate adapters.
     """
-    theirs = _their_names(model, tokenizer)
-    layers = {name.rpartition(".")[0] for name in adapter.tensors if name.endswith((A, B))}
-    names = theirs if layers <= theirs.keys() else {}
+    architecture = architecture_for(model, tokenizer, labels)
+    if architecture is None:
+        warn(f"transformers has no class for this model, so only Penwright can read {ADAPTER}", PenwrightWarning, 2)
+    prefix = f"{architecture.model_type}." if architecture else ""
+    names = _their_names(architecture, model, adapter)
+    if task == "encode":  # the class has no head, so its names have no prefix
+        names = {ours: theirs.removeprefix(prefix) for ours, theirs in names.items()}
     tensors = {}
-    for name, tensor in adapter.tensors.items():
-        layer, _, last = name.rpartition(".")
-        suffix = f"{last}.weight" if last in (A, B) else last
-        tensors[f"{PREFIX}{names.get(layer, layer)}.{suffix}"] = tensor.contiguous()
-    settings = adapter.settings
-    config = {
-        "peft_type": "LORA",
+    for name, tensor in folded(adapter.tensors).items():
+        module, _, last = name.rpartition(".")
+        tensors[f"{names.get(module, module)}.{last}" if module else last] = tensor.contiguous()
+    adapted = {name.rpartition(".")[0] for name in tensors if name.endswith((A, B))}
+    saved = {name.removeprefix(prefix).split(".")[0] for name in tensors if not name.endswith((A, B))}
+    config = _config(adapter.settings) | {
         "task_type": TASK_TYPES[task],
         "base_model_name_or_path": base,
-        "r": settings.rank,
-        "lora_alpha": settings.scale * settings.rank,
-        "lora_dropout": 0.0,
-        "target_modules": sorted({names.get(layer, layer).rpartition(".")[2] for layer in layers}),
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "inference_mode": True,
+        "target_modules": _endings(adapted, {*names.values()} - adapted),
+        "modules_to_save": sorted(saved) or None,
+        "fan_in_fan_out": architecture is not None and any(each.transposed for each in architecture.modules),
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_file(tensors, folder / ADAPTER, metadata={"format": "pt", BASE: adapter.base_sha256 or ""})
+    named = {f"{PREFIX}{name}{'.weight' if name.endswith((A, B)) else ''}": each for name, each in tensors.items()}
+    save_file(named, folder / ADAPTER, metadata={"format": "pt", BASE: adapter.base_sha256 or ""})
     let_others_read(folder / ADAPTER)
 
 
-def load_adapter(folder: Path, model: Model, tokenizer: Tokenizer, base_sha256: str) -> Adapter:
+def _config(settings: LoraSettings) -> dict[str, object]:
+    """Return the settings of an adapter under the keys of PEFT."""
+    scaled = {"r": settings.rank, "lora_alpha": settings.scale * settings.rank, "lora_dropout": 0.0}
+    return {"peft_type": "LORA", **scaled, "bias": "none", "inference_mode": True}
+
+
+def _endings(layers: set[str], others: set[str]) -> list[str]:
+    """Return the last parts of the names of layers, or the whole names if other modules have the same last parts."""
+    endings = {layer.rpartition(".")[2] for layer in layers}
+    return sorted(layers if any(other.rpartition(".")[2] in endings for other in others) else endings)
+
+
+def load_adapter(folder: Path, model: Model, tokenizer: Tokenizer, base_sha256: str, labels: Labels = ()) -> Adapter:
     """Read an adapter of this model; `base_sha256` is the checksum of the model's weights.
 
     Raises PenwrightError if the adapter is damaged, of an unsupported type, or made for different weights.
@@ -105,44 +130,82 @@ def load_adapter(folder: Path, model: Model, tokenizer: Tokenizer, base_sha256: 
             f"{folder} was trained on a different base model, whose weights have a checksum that begins with "
             f"{recorded[:12]}. Choose that model"
         )
-    ours = {name: layer for layer, name in _their_names(model, tokenizer).items()}
-    found = {}
+    modules = _modules(architecture_for(model, tokenizer, labels), model)
+    # classes without a head lack the prefix of the names
+    modules |= {theirs.partition(".")[2]: ours for theirs, ours in modules.items() if "." in theirs}
+    shapes = _shapes(model, config.r)
+    renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        layer, _, last = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".")
-        is_factor = last in (A, B)
-        whole = name.removeprefix(PREFIX)
-        found[f"{ours.get(layer, layer)}.{last}" if is_factor else whole] = tensor.float()
-    targets = sorted({name.split(".")[-2] for name in found if name.endswith((A, B))})
+        renamed |= _renamed(name.removeprefix(PREFIX), tensor, modules, shapes, folder)
+    targets = sorted({name.split(".")[-2] for name in renamed if name.endswith((A, B))})
+    if not targets:
+        raise PenwrightError(
+            f"{folder / ADAPTER} adapts no layer of the model. Train it with target_modules of a block"
+        )
     alpha = config.lora_alpha * (sqrt(config.r) if config.use_rslora else 1.0)
     settings = validate(LoraSettings, {"rank": config.r, "alpha": alpha, "targets": targets}, str(folder / CONFIG))
-    return Adapter(settings, _completed(found, model, settings, folder), recorded)
+    adapted = [f"{name}.{factor}" for name in adapted_layers(model, settings) for factor in (A, B)]
+    return Adapter(settings, {**{name: torch.zeros(shapes[name]) for name in adapted}, **renamed}, recorded)
 
 
-def _their_names(model: Model, tokenizer: Tokenizer) -> dict[str, str]:
-    """Return a map from our names to transformers' names, for layers whose weights have the same layout in both."""
-    architecture = architecture_for(model, tokenizer)
-    names = {}
-    for rename in architecture.modules if architecture else ():
-        if len(rename.ours) == 1 and not rename.transposed:
-            for layer in range(model.settings.n_layers):
-                names[rename.ours[0].format(i=layer)] = rename.theirs.format(i=layer)
-    return names
-
-
-def _completed(tensors: dict[str, Tensor], model: Model, settings: LoraSettings, folder: Path) -> dict[str, Tensor]:
-    """Return the tensors, with zeros for layers without an adapter; raise PenwrightError if a tensor does not fit."""
-    rank, layers = settings.rank, adapted_layers(model, settings)
-    shapes: dict[str, tuple[int, ...]] = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
-    zeros = {f"{name}.{A}": torch.zeros(rank, layer.in_features) for name, layer in layers.items()}
-    zeros |= {f"{name}.{B}": torch.zeros(layer.out_features, rank) for name, layer in layers.items()}
-    shapes |= {name: tuple(tensor.shape) for name, tensor in zeros.items()}
-    for name, tensor in tensors.items():
-        if shapes.get(name) != tensor.shape:
+def _their_names(architecture: Architecture | None, model: Model, adapter: Adapter) -> dict[str, str]:
+    """Return the name in transformers for each of our modules; raise PenwrightError if a name cannot be used."""
+    modules = _modules(architecture, model)
+    combined = {each: theirs for theirs, ours in modules.items() if len(ours) > 1 for each in ours}
+    for name in adapter.tensors:
+        if theirs := combined.get(name.rpartition(".")[0]):
             raise PenwrightError(
-                f"{folder / ADAPTER} does not fit the model, which has no {name} of shape {tuple(tensor.shape)}. "
-                "Choose the base model that the adapter was trained on"
+                f"PEFT has one adapter for {theirs}, and this run has one each for query, key and value. "
+                "Export the merged model: --to huggingface"
             )
-    return zeros | tensors
+    return {ours[0]: theirs for theirs, ours in modules.items() if len(ours) == 1}
+
+
+def _modules(architecture: Architecture | None, model: Model) -> dict[str, list[str]]:
+    """Return our names for each module of a class of transformers. Without a class, return nothing."""
+    sources = tensor_sources(architecture, model) if architecture else ()
+    return {
+        source.name.removesuffix(".weight"): [name.removesuffix(".weight") for name in source.parameters]
+        for source in sources
+        if source.name.endswith(".weight")
+    }
+
+
+def _shapes(model: Model, rank: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors that an adapter may have: adapters of layers, and parameters in full.
+
+    These are the head, the token embeddings, and fitted parameters, whose names have no dot.
+    """
+    in_full, shapes = (*HEAD, *VOCABULARY, ""), dict[str, tuple[int, ...]]()
+    for name, tensor in model.named_parameters():
+        if name.rpartition(".")[0] in in_full:
+            shapes[name] = tuple(tensor.shape)
+    for name, layer in adapted_layers(model, LoraSettings(rank=rank)).items():
+        shapes |= {f"{name}.{A}": (rank, layer.in_features), f"{name}.{B}": (layer.out_features, rank)}
+    return shapes
+
+
+def _renamed(
+    name: str, tensor: Tensor, modules: dict[str, list[str]], shapes: dict[str, tuple[int, ...]], folder: Path
+) -> dict[str, Tensor]:
+    """Return a tensor of an adapter under our names. It is split if several of our modules are one in transformers."""
+    module, _, last = name.rpartition(".")
+    if module.endswith((f".{A}", f".{B}")) and last == "weight":
+        module, _, last = module.rpartition(".")
+    ours = [f"{each}.{last}" if each else last for each in modules.get(module, [module])]
+    if not shapes.keys() >= set(ours):
+        raise PenwrightError(
+            f"{folder / ADAPTER} has {name}. The model has no such part, or Penwright does not adapt it: it adapts the "
+            "linear layers of the blocks. Check the base model, and target_modules in the adapter's settings"
+        )
+    rows = [shapes[each][0] for each in ours]
+    parts = [tensor] * len(ours) if last == A else tensor.split(rows) if sum(rows) == len(tensor) else []
+    if [tuple(part.shape) for part in parts] != [shapes[each] for each in ours]:
+        raise PenwrightError(
+            f"{folder / ADAPTER} does not fit the model: {name} has the shape {tuple(tensor.shape)}. "
+            "Choose the base model that the adapter was trained on"
+        )
+    return {each: part.float() for each, part in zip(ours, parts, strict=True)}
 
 
 def _read_config(folder: Path) -> AdapterConfig:

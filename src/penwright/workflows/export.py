@@ -5,12 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from penwright.config import Precision
+from penwright.config import ModelSettings, Precision
 from penwright.errors import PenwrightError, UsageError
 from penwright.formats.ctranslate2 import save_ctranslate2
 from penwright.formats.export import NO_METADATA, ModelMetadata, new_folder, write_card
 from penwright.formats.gguf import save_gguf
 from penwright.formats.huggingface_export import save_huggingface
+from penwright.formats.huggingface_files import PREFIX
 from penwright.formats.onnx import save_onnx
 from penwright.formats.peft import Adapter, load_adapter, save_adapter
 from penwright.model import Model
@@ -47,7 +48,7 @@ def export(
         return
     model = run.model()
     if adapter is not None:
-        adapter_weights = load_adapter(adapter, model, run.tokenizer, run.best.weights_sha256)
+        adapter_weights = load_adapter(adapter, model, run.tokenizer, run.best.weights_sha256, run.card.labels)
         load_weights(model, merged(run.weights(), adapter_weights.tensors, adapter_weights.settings), str(adapter))
     if to == "penwright":
         with new_folder(output) as unfinished:
@@ -68,14 +69,19 @@ def save_as(
 
     Raises PenwrightError for a classifier that is mixed with an n-gram classifier, which other engines cannot run.
     """
-    if to in ("huggingface", "onnx") and metadata.labels and model.settings.ngrams:
+    if to in ("huggingface", "onnx") and metadata.labels:
+        _require_no_ngrams(to, model.settings)
+    with new_folder(folder) as unfinished:
+        SAVERS[to](model, tokenizer, unfinished, precision, metadata)
+        write_card(metadata, unfinished)
+
+
+def _require_no_ngrams(to: AnyFormat, settings: ModelSettings) -> None:
+    if settings.ngrams:
         raise PenwrightError(
             f"this classifier cannot be exported to {to}: it is mixed with an n-gram classifier, which other engines "
             "cannot run. Train a classifier without n-grams: --set model.ngrams=false"
         )
-    with new_folder(folder) as unfinished:
-        SAVERS[to](model, tokenizer, unfinished, precision, metadata)
-        write_card(metadata, unfinished)
 
 
 def _metadata(run: OpenedRun) -> ModelMetadata:
@@ -94,10 +100,14 @@ def _save_adapter(run: OpenedRun, output: Path) -> None:
     recipe = run.recipe
     if recipe.lora is None or recipe.finetuning is None:
         raise UsageError(f"{run.run.folder} has no adapter: it was not trained with --lora")
-    base = open_base(recipe, run.run)
+    if recipe.task == "classify":
+        _require_no_ngrams("peft", recipe.model)
+    origin = corpus_record(open_base(recipe, run.run).run)
+    base = origin.imported.source.removeprefix(PREFIX) if origin.imported and origin.is_untrained else None
     adapter = Adapter(recipe.lora, run.best.weights(), recipe.finetuning.base_sha256)
     with new_folder(output) as unfinished:
-        save_adapter(adapter, recipe.finetuning.base, recipe.task, base.model(), base.tokenizer, unfinished)
+        name = base or recipe.finetuning.base
+        save_adapter(adapter, name, recipe.task, run.model(), run.tokenizer, unfinished, run.card.labels)
         write_card(_metadata(run), unfinished)
 
 

@@ -12,7 +12,7 @@ from penwright.config import Recipe, Table, merge, validate
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
 from penwright.formats.gguf_import import read_gguf
 from penwright.formats.huggingface import read_huggingface
-from penwright.formats.huggingface_files import PREFIX, download
+from penwright.formats.huggingface_files import ADAPTER_CONFIG, PREFIX, download
 from penwright.formats.pretrained import Pretrained
 from penwright.languages import Languages
 from penwright.run.folder import CORPUS, RECIPE, Run, require_unused
@@ -33,6 +33,7 @@ def import_model(source: str, folder: Path, languages: Languages | None = None, 
     path = download(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else Path(source)
     if not path.exists():
         raise PenwrightError(f"there is no {path}. Name a folder with config.json, a GGUF file, or {PREFIX}NAME")
+    require_no_adapter(path)
     model = read_huggingface(path, languages) if path.is_dir() else read_gguf(path)
     for note in model.notes:
         say(note)
@@ -42,7 +43,17 @@ def import_model(source: str, folder: Path, languages: Languages | None = None, 
             require_unused(folder)  # another process may have used it in the meantime
     except OSError as error:
         raise PenwrightError(f"{folder} cannot be written: {error}") from error
+    model.weights.clear()  # free their memory before the run is loaded
     return load(folder)
+
+
+def require_no_adapter(folder: Path) -> None:
+    """Raise PenwrightError if a folder holds an adapter in PEFT's format, which is not a whole model."""
+    if (folder / ADAPTER_CONFIG).is_file() and not (folder / "config.json").is_file():
+        raise PenwrightError(
+            f"{folder} is a LoRA adapter, not a whole model. Import its base model, and merge the adapter into it: "
+            f"penwright export BASE --adapter {quote(str(folder))} --to penwright --output NEW_RUN"
+        )
 
 
 def with_imported_base(settings: Table, run: Path | None, say: Say = say_nothing, *, is_dry: bool = False) -> Table:
@@ -61,6 +72,9 @@ def with_imported_base(settings: Table, run: Path | None, say: Say = say_nothing
         case {"base": str(source)} if _is_importable(source):
             name = Path(source.removeprefix(PREFIX)).absolute()
             first = (run.parent if run else Path("runs")) / (name.stem if name.suffix == GGUF else name.name)
+        case {"base": str(source)}:
+            require_no_adapter(Path(source))
+            return settings
         case _:
             return settings
     numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
