@@ -1,44 +1,277 @@
-"""The reference covers every command, setting and public Python name, and broken links are found."""
+"""The documentation builds without a warning.
+
+Its guide checks its statements and needs no network. Its reference covers every command, setting and public Python
+name. Broken links are found.
+"""
 
 import importlib
 import inspect
+import os
 import re
+import shlex
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from html import unescape
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 import penwright
 from penwright.classification.classifier import Classifier
 from penwright.cli.main import app
 from penwright.config import Recipe
 from penwright.config.descriptions import describe
+from penwright.errors import PenwrightError
 from penwright.generation.generator import Generator
 from penwright.inspection import Inspector
 from penwright.serving.settings import ServingSettings
 from penwright.translation.translator import Translator
+from penwright.workflows import plan
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ("commands", "settings", "python", "server", "run-folder")
+GUIDE = DOCS / "guide"
+PAGES = sorted(page.stem for page in GUIDE.glob("*.md"))
+REFERENCE = ("commands", "settings", "python", "server", "run-folder")
 TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
+REMOTE_RESOURCE = re.compile(
+    r"""<(?:script|img|iframe|source|video|audio|embed|object)\b[^>]*\b(?:src|data)="(?:https?:)?//"""
+    r"""|<link\b[^>]*\bhref="(?:https?:)?//|url\(["']?(?:https?:)?//|@import""",
+    re.IGNORECASE,
+)
+# Terms that the guide must explain.
+TERMS = """
+token | tokenizer | vocabulary | byte pair encoding | WordPiece | characters | start token
+end token | padding token | embedding | d_model | cosine similarity | sinusoidal | unit circle
+learned positions | rotary | sqrt{d_{model}} | query | key | value | score
+softmax | masked attention | causal mask | look-ahead mask | padding mask | self-attention | linear layer
+multi-head attention | grouped-query attention | cross-attention | encoder-decoder attention
+feed-forward | position-wise | ReLU
+GELU | SwiGLU | dropout | residual connection | LayerNorm | RMSNorm | add & norm
+pre-norm | post-norm | block | encoder layer | decoder layer | encoder | decoder
+decoder-only | encoder-only | GPT | BERT | Llama | logit | un-embedding
+cross-entropy | perplexity | bits per byte | label smoothing | teacher forcing | padding | batch
+target vocabulary | gradient | back-propagation | learning rate | warm-up | gradient clipping | Adam
+AdamW | weight decay | epoch | step | validation | held-out | overfitting
+GPU | greedy search | sampling | temperature | top-k | top-p | KV cache
+beam search | BLEU | glossary | pooling | parameters | logit lens
+"""
 
-for package in ("sphinx", "myst_parser", "furo"):
-    pytest.importorskip(package, reason=f"{package} is not installed: pip install --group docs")
+
+def run_python(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env={**os.environ, "PYTHONWARNINGS": "default", **environment},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The HTML of the reference pages, built alone, so that links to other pages are broken."""
-    folder = tmp_path_factory.mktemp("reference")
-    command = [sys.executable, "-m", "sphinx", "-Q", "-E", "-c", DOCS, DOCS / "reference", folder]
-    done = subprocess.run(list(map(str, command)), capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return {page: (folder / f"{page}.html").read_text("utf-8") for page in PAGES}
+def import_from_guide() -> Callable[[str], ModuleType]:
+    """A function that imports a module of the guide by name."""
+
+    def load(name: str) -> ModuleType:
+        sys.path.insert(0, str(GUIDE))
+        try:
+            return importlib.import_module(name)
+        finally:
+            sys.path.remove(str(GUIDE))
+
+    return load
+
+
+@pytest.fixture(scope="module")
+def built_guide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The guide of the built site, with models of a few training steps."""
+    pytest.importorskip("sphinx", reason="Sphinx is not installed: pip install --group docs")
+    pytest.importorskip("myst_parser", reason="myst-parser is not installed: pip install --group docs")
+    pytest.importorskip("furo", reason="furo is not installed: pip install --group docs")
+    folder = tmp_path_factory.mktemp("guide")
+    options = [f"runs={folder / 'runs'}", "trained=0"]  # after two steps, models do not behave as the text says
+    for command in (
+        [GUIDE / "make_run.py", folder / "runs", "--steps", 2],
+        ["-m", "sphinx", "-q", "-W", "-E", *(f"-D{option}" for option in options), DOCS, folder / "html"],
+    ):
+        done = run_python(*command, PENWRIGHT_CACHE=str(folder / "cache"))
+        assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "html" / "guide"
+
+
+def test_pages_load_no_remote_resources(built_guide: Path) -> None:
+    pages = [path for path in built_guide.parent.rglob("*") if path.suffix in (".html", ".css")]
+    assert len(pages) > len(PAGES)
+    assert [str(page) for page in pages if REMOTE_RESOURCE.search(page.read_text("utf-8"))] == []
+
+
+@pytest.mark.parametrize("name", ["index", "attention", "training", "translation"])
+def test_views_are_drawn_without_a_network(built_guide: Path, browse: Callable[..., Any], name: str) -> None:
+    page = browse(built_guide / f"{name}.html", height=6000)
+    frames = page.query_selector_all("iframe[title=Penwright]")
+    assert len(frames) == len(page.query_selector_all(".asked")) >= 1
+    for frame in frames:
+        frame.content_frame().wait_for_selector("main[data-ready] :is(canvas, svg, table, .pw-token)")
+    assert page.query_selector("h1") is not None
+
+
+def test_formulas_are_mathml_without_scripts(built_guide: Path) -> None:
+    page = (built_guide / "attention.html").read_text("utf-8")
+    assert "<msqrt>" in page and not re.search(r'src="[^"]*mathjax', page, re.IGNORECASE) and r"\frac" not in page
+
+
+def test_exercises_name_the_run_of_their_page(built_guide: Path) -> None:
+    page = (built_guide / "translation.html").read_text("utf-8")
+    assert f"{built_guide.parents[1] / 'runs' / 'translator'}" in page and "TRANSLATOR" not in page
+
+
+def build_page_with(check: str, folder: Path, runs: Path, trained: int) -> subprocess.CompletedProcess[str]:
+    """Build a site of one page with a checked statement."""
+    folder.mkdir()
+    conf = f"import sys; sys.path.insert(0, {str(GUIDE)!r}); extensions = ['myst_parser', 'guide_directives']"
+    (folder / "conf.py").write_text(conf, "utf-8")
+    (folder / "index.md").write_text(f"# A page\n\n{check}\n", "utf-8")
+    options = (f"-Druns={runs}", f"-Dtrained={trained}")
+    return run_python("-m", "sphinx", "-q", "-b", "text", *options, folder, folder / "out")
+
+
+def test_false_statement_fails_the_build_unless_it_is_about_other_models(built_guide: Path, tmp_path: Path) -> None:
+    runs = built_guide.parents[1] / "runs"
+    check = "```{{check}}{}\nyear = {}\nassert '1991' in str(year), f'the year is {{year}}, not 1991'\n```"
+    page = f"{check.format(' trained', 1918)}\n\n{check.format('', 1945)}"
+    done = build_page_with(page, tmp_path / "page", runs, trained=0)
+    assert done.returncode != 0
+    assert re.search(r"index\.md:\d+: the page states what does not hold: the year is 1945, not 1991", done.stderr)
+    page = check.format(" ours", 1945)
+    assert build_page_with(page, tmp_path / "ours", runs, trained=0).returncode != 0, (
+        "it is about untrained models, too"
+    )
+
+
+def test_first_right_example_is_shown_or_the_build_fails(import_from_guide: Callable[[str], ModuleType]) -> None:
+    first_right = import_from_guide("on_your_run").first_right
+
+    class Translator:
+        def translate(self, texts: list[str]) -> list[SimpleNamespace]:
+            return [SimpleNamespace(text={"eins": "two", "zwei": "two"}[text]) for text in texts]
+
+    inspector = SimpleNamespace(application=Translator())
+    assert first_right(inspector, [("eins", "one"), ("zwei", "two")]) == "zwei"
+    with pytest.raises(PenwrightError, match="no example right: eins -> two"):
+        first_right(inspector, [("eins", "one")])
+
+
+def test_settings_do_not_depend_on_the_machines_speed(
+    built_guide: Path, import_from_guide: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run = import_from_guide("make_run")
+
+    def fail(*arguments: object) -> float:
+        raise AssertionError("a setting depends on the speed of the machine")
+
+    monkeypatch.setattr(plan, "throughput_meter", lambda *arguments: fail)
+    for name, (text, steps, settings) in make_run.RUNS.items():
+        table = make_run.settings_of(steps, settings)
+        given = {
+            **table,
+            "data": {**table.get("data", {}), "train": [str(built_guide.parents[1] / "runs" / "texts" / text)]},
+        }
+        training = plan.prepare(given).plan.recipe.training
+        fixed = (training.device, training.precision, training.compile, training.threads, training.minutes)
+        assert fixed == ("cpu", "float32", "off", 1, None), name
+        assert training.steps == steps
+
+
+@pytest.fixture
+def make_runs(
+    import_from_guide: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Path], str]:
+    """A function that calls make_run.py, with its workers in this process, and returns what it printed."""
+    make_run = import_from_guide("make_run")
+    pool = SimpleNamespace(submit=lambda work, *given: SimpleNamespace(result=partial(work, *given)))
+    monkeypatch.setattr(make_run, "ProcessPoolExecutor", lambda n, mp_context: nullcontext(pool))
+
+    def make(folder: Path) -> str:
+        monkeypatch.setattr(sys, "argv", ["make_run.py", str(folder), "--steps", "2"])
+        make_run.main()
+        return capsys.readouterr().out
+
+    return make
+
+
+def test_finished_run_is_reused_until_its_settings_change(built_guide: Path, make_runs: Callable[[Path], str]) -> None:
+    runs = built_guide.parents[1] / "runs"
+    assert make_runs(runs) == ""
+    (runs / "classifier.json").write_text("{}", "utf-8")  # other settings, as of an earlier version
+    assert make_runs(runs).splitlines() == [f"{runs / 'classifier'}: training for 2 steps"]
+
+
+def test_diagrams_stay_inside_their_frames(import_from_guide: Callable[[str], ModuleType]) -> None:
+    diagrams = import_from_guide("diagrams")
+    words = ["The", "sky", "is", "blue"]
+    drawn = [
+        *(draw() for draw in (diagrams.transformer, diagrams.block, diagrams.head, diagrams.masks)),
+        *(diagrams.writer(3), diagrams.heads(4), diagrams.teacher_forcing(words), diagrams.padding([9, 3, 8, 4])),
+        diagrams.bars(words, [0.7, 0.1, 0.1, 0.1], 1),
+    ]
+    for svg in drawn:
+        root = ET.fromstring(svg)
+        *_, width, height = map(float, root.attrib["viewBox"].split())
+        assert root.find("title") is not None
+        for each in root.iter():
+            points = [pair.split(",") for pair in each.get("points", "").split()]
+            points += [[each.attrib["x"], each.attrib["y"]]] if "x" in each.attrib else []
+            if each.tag == "rect":
+                points.append(
+                    [float(each.attrib[a]) + float(each.attrib[b]) for a, b in (("x", "width"), ("y", "height"))]
+                )
+            for x, y in points:
+                assert 0 <= float(x) <= width and 0 <= float(y) <= height, (root.find("title").text, each.attrib)  # type: ignore[union-attr]
+
+
+def commands() -> list[str]:
+    lines = [line for page in PAGES for line in (GUIDE / f"{page}.md").read_text("utf-8").splitlines()]
+    return sorted({line for line in lines if line.startswith("penwright ")})
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_of_the_guide_parses(command: str) -> None:
+    done = CliRunner().invoke(app, [*shlex.split(command)[1:], "--help"])
+    assert done.exit_code == 0, done.output
+
+
+def test_chapters_have_code_a_worksheet_and_a_final_exercise() -> None:
+    for name in set(PAGES) - {"index", "elsewhere"}:
+        source = (GUIDE / f"{name}.md").read_text("utf-8")
+        assert "```{execute}" in source, name
+        questions = re.findall(r"^\*\*\d\.\*\*", source.partition("## Worksheet")[2], re.MULTILINE)
+        assert len(questions) >= 2 and len(questions) == source.count(":::{answer}"), name
+        assert source.rstrip().endswith(":::") and ":::{try}" in source, name
+
+
+def test_answers_are_collapsed(built_guide: Path) -> None:
+    page = (built_guide / "attention.html").read_text("utf-8")
+    assert page.count("<details><summary>Answer</summary>") == page.count("</details>") == 4
+
+
+def test_guide_explains_the_terms_of_the_field() -> None:
+    text = " ".join((GUIDE / f"{page}.md").read_text("utf-8") for page in PAGES).replace("*", "").casefold()
+    terms = [term.strip() for line in TERMS.strip().splitlines() for term in line.split("|")]
+    assert [term for term in terms if term.casefold() not in " ".join(text.split())] == []
+
+
+@pytest.fixture(scope="module")
+def reference(built_guide: Path) -> dict[str, str]:
+    """The HTML of the reference pages."""
+    folder = built_guide.parent / "reference"
+    return {page: (folder / f"{page}.html").read_text("utf-8") for page in REFERENCE}
 
 
 @pytest.fixture
@@ -101,7 +334,7 @@ def test_main_routes_are_described(reference: dict[str, str], route: str) -> Non
 
 
 def test_no_generated_table_is_empty(reference: dict[str, str], import_from_docs: Callable[[str], ModuleType]) -> None:
-    tables = [table for page in PAGES for table in TABLE.findall(reference[page])]
+    tables = [table for page in REFERENCE for table in TABLE.findall(reference[page])]
     assert len(tables) > 100
     assert [table[:200] for table in tables if not rows(table)] == []
     with pytest.raises(ValueError, match="empty"):

@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -100,30 +99,53 @@ for line in sys.stdin:
 TrainAndStop = Callable[[Path, signal.Signals, Sequence[object]], tuple[int, str]]
 
 
+class Forks:
+    """A process that has imported torch, and runs command lines one after the other in forks of itself."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: Path):
+        assert process.stdin is not None and process.stdout is not None
+        self._input, self._output, self.errors = process.stdin, process.stdout, errors
+
+    def start(self, *arguments: object) -> int:
+        """Start a command, and return its process id."""
+        self.errors.unlink(missing_ok=True)
+        self._input.write(f"{json.dumps([[str(each) for each in arguments], str(self.errors)])}\n")
+        self._input.flush()
+        return int(self._output.readline())
+
+    def wait(self) -> tuple[int, str]:
+        """Return the exit code and the standard error of the command."""
+        return int(self._output.readline()), self.errors.read_text("utf-8")
+
+
 @pytest.fixture(scope="module")
-def train_and_stop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainAndStop]:
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    compiled = str(Path(tempfile.gettempdir()) / "penwright-tests-compiled")  # later runs of the tests use it again
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": compiled}
+    command = [sys.executable, "-c", FORKS]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        yield Forks(process, tmp_path_factory.mktemp("forked") / "stderr")
+
+
+@pytest.fixture(scope="module")
+def train_and_stop(forks: Forks) -> TrainAndStop:
     """A function that trains in another process until step 20 is saved, and sends it a signal.
 
     It returns the exit code and the standard error.
     """
-    command = [sys.executable, "-c", FORKS]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as forking:
-        assert forking.stdin is not None and forking.stdout is not None
 
-        def train(run: Path, number: signal.Signals, arguments: Sequence[object]) -> tuple[int, str]:
-            errors = tmp_path_factory.mktemp("forked") / "stderr"
-            line = ["train", "--run", run, *arguments]
-            forking.stdin.write(f"{json.dumps([[str(each) for each in line], str(errors)])}\n")
-            forking.stdin.flush()
-            process = int(forking.stdout.readline())
-            deadline = time.monotonic() + 120
-            while not run.is_dir() or not any(checkpoint.step >= 20 for checkpoint in Run(run).checkpoints()):
-                assert time.monotonic() < deadline, f"no checkpoint: {errors.read_text('utf-8')}"
-                time.sleep(0.02)
-            os.kill(process, number)
-            return int(forking.stdout.readline()), errors.read_text("utf-8")
+    def train(run: Path, number: signal.Signals, arguments: Sequence[object]) -> tuple[int, str]:
+        process = forks.start("train", "--run", run, *arguments)
+        deadline = time.monotonic() + 120
+        while not run.is_dir() or not any(checkpoint.step >= 20 for checkpoint in Run(run).checkpoints()):
+            assert time.monotonic() < deadline, f"no checkpoint: {forks.errors.read_text('utf-8')}"
+            time.sleep(0.02)
+        os.kill(process, number)
+        return forks.wait()
 
-        yield train
+    return train
 
 
 def weights_of(folder: Path) -> bytes:
@@ -183,19 +205,22 @@ def test_killed_lora_run_resumes_to_identical_weights(
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 @pytest.mark.timeout(600)  # compiling with a cold cache takes a minute on two idle cores
-def test_compiled_run_resumes_to_identical_weights(penwright: Command, corpora: Path, tmp_path: Path) -> None:
-    """Train in other processes, since the compiler cannot trace the shape checks of this one."""
+def test_compiled_run_resumes_to_identical_weights(
+    penwright: Command, forks: Forks, corpora: Path, tmp_path: Path
+) -> None:
+    """Train in forks of another process, since the compiler cannot trace the shape checks of this one."""
     options = [*QUICK, "--steps", "8", "--set", "training.evaluate_every=4", "--set", "model.dropout=0.2"]
     plain, uninterrupted, interrupted = (tmp_path / name for name in ("plain", "unbroken", "broken"))
     penwright("train", corpora / "novel.txt", "--run", plain, *options)
-    command = [sys.executable, "-m", "penwright", "train"]
     compiled = [*options, "--set", "training.compile=on"]
-    kept = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "penwright-tests-compiled")}
-    run = partial(subprocess.run, env=kept, check=True)
-    run([*command, str(corpora / "novel.txt"), "--run", str(uninterrupted), *compiled])
+    forks.start("train", corpora / "novel.txt", "--run", uninterrupted, *compiled)
+    code, stderr = forks.wait()
+    assert code == 0, stderr
     shutil.copytree(uninterrupted, interrupted)
     shutil.rmtree(Run(interrupted).checkpoints()[-1].folder)
-    run([*command, "--resume", str(interrupted)])
+    forks.start("train", "--resume", interrupted)
+    code, stderr = forks.wait()
+    assert code == 0, stderr
     assert weights_of(interrupted) == weights_of(uninterrupted)
     ends = [Run(run).records("metrics.jsonl")[-1]["nats per token"] for run in (plain, uninterrupted)]
     assert ends[0] == pytest.approx(ends[1], rel=0.05)
