@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from penwright.devices import advise_on_out_of_memory, usable_device
+from penwright import devices
+from penwright.devices import advise_on_out_of_memory, limit_threads, usable_device, with_threads
 from penwright.errors import PenwrightError, UsageError
 
 
@@ -25,6 +26,16 @@ def test_unavailable_device_is_explained_in_plain_words(wanted: str, message: st
     with pytest.raises(UsageError, match=message) as refused:
         usable_device(wanted)
     assert len(str(refused.value)) < 120 and "aten" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("n_processors", "n_threads"), [(1, 1), (2, 2), (64, 2)])
+def test_torch_gets_no_more_threads_than_processors(
+    n_processors: int, n_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "n_processors", lambda: n_processors)
+    with with_threads(2):
+        limit_threads()
+        assert torch.get_num_threads() == n_threads
 
 
 def test_out_of_memory_error_gives_advice() -> None:

@@ -297,8 +297,9 @@ def test_evaluations_translate_a_sample_of_many_held_out_pairs(
     assert any(f"{n_evaluated} of the 10 held-out pairs" in word for word in Listener.words)
 
 
+@pytest.mark.parametrize("budget", [{"steps": 1}, {"minutes": 1 / 60}])
 def test_evaluations_sample_windows_of_a_large_held_out_text(
-    trained_run: Path, monkeypatch: pytest.MonkeyPatch
+    trained_run: Path, monkeypatch: pytest.MonkeyPatch, budget: dict[str, float]
 ) -> None:
     class Listener(Observer):
         words: ClassVar[list[str]] = []
@@ -306,12 +307,13 @@ def test_evaluations_sample_windows_of_a_large_held_out_text(
         def message(self, text: str) -> None:
             self.words.append(text)
 
-    monkeypatch.setattr(generation, "MOST_EVALUATED", 1000)
+    monkeypatch.setattr(generation, "MOST_EVALUATED", 1000 if "steps" in budget else 2000)
+    monkeypatch.setattr(generation, "EVALUATED_PER_MINUTE", 60_000)  # 1,000 tokens in a second
     lines = "".join(f"It was a bright day, the {n * 7 % 90}th.\n" for n in range(300))
     Path("valid.txt").write_text(lines, encoding="utf-8")
     sizes = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
     data = {"train": ["novel.txt"], "validation": ["valid.txt"]}
-    requested = {"task": "generate", "data": data, "model": sizes, "training": {"steps": 1, "batch_tokens": 64}}
+    requested = {"task": "generate", "data": data, "model": sizes, "training": {**budget, "batch_tokens": 64}}
     train(prepare(requested), Path("brief"), [Listener()])
     assert any("one in 10 windows" in word for word in Listener.words)
     during_training, whole = Run(Path("brief")).records("metrics.jsonl")[-1], evaluate(Path("brief"))

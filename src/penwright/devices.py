@@ -58,6 +58,11 @@ def n_processors() -> int:
     return ceil(min(limits))
 
 
+def limit_threads() -> None:
+    """Give torch at most as many threads as this process may use processors, for example in a container."""
+    torch.set_num_threads(min(torch.get_num_threads(), n_processors()))
+
+
 def n_allowed() -> int:
     """Return the number of processors on which this process may run; its share of their time may be limited."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

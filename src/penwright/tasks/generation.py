@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from math import ceil
 
 from penwright.data.batches import TextBatches
 from penwright.data.corpus import Document
@@ -18,6 +19,7 @@ from penwright.text import first_words
 N_PROMPTS, WORDS = 2, 3  # number of default prompts for samples, and number of words per prompt
 SAMPLE_TOKENS, FEW_TOKENS = 150, 50  # tokens per sample: by default, and for slow imported models on a CPU
 MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
+EVALUATED_PER_MINUTE = 60_000  # maximum number of tokens per minute of budget, so that evaluations take little of it
 # On a CPU, maximum product of parameters and tokens in a quick evaluation of an imported model (about 15 seconds).
 MOST_COMPUTED = 5 * 10**11
 LONGEST_WINDOW = 1024  # maximum window for imported models, in tokens, as in transformers' examples
@@ -54,7 +56,8 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
 
 def _window_stride(context: RunContext) -> int:
     """Return the stride n of a quick evaluation, which scores every nth window."""
-    most = MOST_EVALUATED
+    minutes = context.recipe.training.minutes
+    most = MOST_EVALUATED if minutes is None else min(MOST_EVALUATED, ceil(EVALUATED_PER_MINUTE * minutes))
     if context.is_slow:
         n_parameters = sum(parameter.numel() for parameter in context.model.parameters())
         most = min(most, max(1, MOST_COMPUTED // n_parameters))

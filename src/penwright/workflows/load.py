@@ -13,7 +13,7 @@ from pydantic import BaseModel, PositiveInt, ValidationError
 from penwright.application import Application, ModelCard, make_application
 from penwright.config import Precision, Recipe, Task
 from penwright.decoding.engine import are_steps_compiled
-from penwright.devices import keep_freed_memory, usable_device
+from penwright.devices import keep_freed_memory, limit_threads, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 from penwright.model import EncoderOnly, Model, make_model
 from penwright.model.attention import disable_cudnn_attention
@@ -223,6 +223,7 @@ def load(
     `compiles` is False, a background process compiles the decoding steps if they have not been compiled.
     """
     torch_device, opened_run = usable_device(device), run if isinstance(run, OpenedRun) else open_run(run)
+    limit_threads()
     folder, kept = opened_run.run.folder, best_precision(opened_run.run, torch_device)
     chosen = precision or kept or "float32"
     model = opened_run.model(chosen).to(torch_device)

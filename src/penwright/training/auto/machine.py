@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx.experimental import _config as shapes
 
 from penwright.config import TrainingSettings
-from penwright.devices import available_memory, keep_freed_memory, n_allowed, n_processors, usable_device
+from penwright.devices import available_memory, keep_freed_memory, limit_threads, n_allowed, n_processors, usable_device
 from penwright.errors import PenwrightError, UsageError
 from penwright.model.attention import disable_cudnn_attention
 from penwright.native import toolchain
@@ -44,6 +44,7 @@ class Machine(NamedTuple):
 
 def choose_machine(settings: TrainingSettings) -> Machine:
     """Choose the fastest safe device and precision, unless the settings name others, and set the number of threads."""
+    limit_threads()
     ranks, decoding_threads = joined(), torch.get_num_threads()
     torch.set_num_threads(settings.threads or max(1, n_processors() // (n_here() if ranks.size > 1 else 1)))
     device, device_reason = _device(settings.device)
