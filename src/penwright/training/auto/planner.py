@@ -56,9 +56,8 @@ def make_plan(facts: Facts, settings: Table, measure_throughput: MeasureThroughp
     recipe = _Planner(facts, choices, capacity).recipe()
     n_labels, batch_tokens = max(1, facts.n_labels), recipe.training.batch_tokens
     size = size_of(facts.task, capacity.vocab_size, recipe.model, batch_tokens, n_labels, recipe.lora)
-    tokens = capacity.epochs * capacity.corpus_tokens
-    wanted, made = capacity.minutes_wanted(), tuple(choices.made)
-    return Plan(recipe, made, size, capacity.epochs, wanted, tokens, capacity.vocab_size)
+    tokens, minutes = capacity.epochs * capacity.corpus_tokens, capacity.minutes_wanted()
+    return Plan(recipe, tuple(choices.made), size, capacity.epochs, minutes, tokens, capacity.vocab_size)
 
 
 class _Planner:
