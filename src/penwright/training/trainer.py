@@ -23,13 +23,16 @@ from penwright.model.block import Stack
 from penwright.model.lora import narrow, widened
 from penwright.model.weights import load_weights, weights_of
 from penwright.run.checkpoints import Checkpoint, DamagedCheckpoint, Record, Tensors, first_problem
-from penwright.training.auto.machine import Machine, compile_blocks
+from penwright.training.auto.machine import Machine, compile_blocks, memory_of_rank
 from penwright.training.budget import Budget, TrainState
 from penwright.training.distributed.parallel import Parallelism, ShardedSaver, full, gathered, like, parallelize
 from penwright.training.distributed.ranks import is_lost_connection, synchronized
 from penwright.training.optimizers import Optimizers, WeightAverage
 
 TOO_MANY_SKIPPED = 25  # number of consecutive skipped steps that ends the training
+GRADIENTS = (
+    0.1  # maximum share of a rank's memory for a whole gradient that FSDP2 accumulates; larger ones stay sharded
+)
 
 
 class StepReport(NamedTuple):
@@ -92,6 +95,9 @@ class Trainer:
         self.is_sharded = self.ranks.size > 1 and self.settings.parallelism == "fsdp"
         self.unsharded: Model | None = None  # under FSDP2, the unsharded model with which rank 0 evaluates, on the CPU
         kind: Parallelism = "fsdp" if self.is_sharded else "ddp"
+        # until FSDP2 reduces a gradient, each rank holds all of it in float32
+        n_bytes = 4 * sum(parameter.numel() for parameter in model.parameters())
+        self.keeps_gradients = not self.is_sharded or n_bytes <= GRADIENTS * memory_of_rank(machine.device)
         if not self.is_sharded:
             self.model.to(machine.device)
         elif self.ranks.is_main:  # FSDP2 moves one block after another to the GPU, which need not hold them all
@@ -155,7 +161,7 @@ class Trainer:
         losses = []
         for number, batch in enumerate(batches, 1):
             is_last = number == len(batches)
-            with synchronized(self.loss, is_last):
+            with synchronized(self.loss, is_last or not self.keeps_gradients):
                 loss = self._forward(batch, n_targets)
                 losses.append(loss.detach())
                 if is_last:

@@ -18,7 +18,7 @@ from datetime import timedelta
 from functools import cache
 from threading import Event, Thread
 from time import sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 from uuid import uuid4
 
 import torch
@@ -32,6 +32,7 @@ from penwright.training.distributed.launcher import OVER, Heartbeat, env_int, is
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
+    from torch.distributed.fsdp import FSDPModule
 
 # Time limit of a collective. While rank 0 does longer work alone, the other ranks poll the store.
 TIMEOUT = timedelta(minutes=30)
@@ -282,9 +283,12 @@ def joined() -> Ranks:
 
 @contextmanager
 def synchronized(module: nn.Module, is_last: bool) -> Iterator[None]:
-    """Inside the `with` block, reduce DDP's gradients over the ranks only if this is the last batch of the step.
-
-    FSDP2 reduces them after every batch, since each rank would otherwise keep the whole gradient in float32.
-    """
+    """Inside the `with` block, reduce gradients over the ranks only if this is the last batch of the step."""
+    if _is_fsdp(module):
+        module.set_requires_gradient_sync(is_last)
     with nullcontext() if is_last or not isinstance(module, DistributedDataParallel) else module.no_sync():
         yield
+
+
+def _is_fsdp(module: nn.Module) -> "TypeGuard[FSDPModule]":
+    return hasattr(module, "set_requires_gradient_sync")
