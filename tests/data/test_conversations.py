@@ -8,9 +8,11 @@ import pytest
 
 from penwright.data.batches import IGNORED, Markers
 from penwright.data.conversations import AnswerBatches, open_conversations
+from penwright.data.corpus import ReadingOptions
 from penwright.data.detection import detect_task
 from penwright.data.store import Column
 from penwright.errors import PenwrightError
+from penwright.tokenizers.chat_template import ChatTemplate
 
 N = 30
 FORMATS = {
@@ -62,6 +64,21 @@ def test_malformed_conversations_are_dropped_and_counted(tmp_path: Path) -> None
         "not a list of messages with role and content": 2,
         "no answer from the assistant": 1,
     }
+
+
+def test_conversations_that_the_template_rejects_are_dropped_and_counted(tmp_path: Path) -> None:
+    path, system = tmp_path / "chat.jsonl", {"role": "system", "content": "Be kind."}
+    talks = [FORMATS["messages"](n) for n in range(N)]
+    talks[3] = {"messages": [system, *talks[3]["messages"]]}
+    path.write_text("".join(json.dumps(each) + "\n" for each in talks), encoding="utf-8")
+    rejecting = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}{{ m.content }}"
+    )
+    corpus = open_conversations([path], ReadingOptions(template=ChatTemplate(rejecting + "{% endfor %}")))
+    assert len(corpus.training) + len(corpus.held_out) == N - 1
+    (dropped,) = corpus.report.dropped
+    assert (dropped.reason, dropped.count) == ("rejected by the chat template", 1)
+    assert "line 4" in dropped.first
 
 
 def test_table_without_prompts_lists_its_columns(tmp_path: Path) -> None:

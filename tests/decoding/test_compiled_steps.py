@@ -231,7 +231,7 @@ def test_cpp_operators_match_torch_for_any_number_of_rows(generating_model: Call
     width, columns, d_head = 100, 70, 72
     part = Operators(generating_model(VOCABULARY), Int8Linear(torch.nn.Linear(width, columns, bias=False)))
     pieces = [b"", b"\xf0", *(bytes([byte]) for byte in range(0x80, 0x80 + columns - 2))]
-    allowed = Utf8Rules(pieces, banned=(9, 69), end_id=0).bits
+    allowed = Utf8Rules(pieces, banned=(9, 69), end_ids=[0]).bits
 
     def inputs(n_rows: int, n_sources: int, n_targets: int) -> tuple[object, ...]:
         rng = torch.Generator().manual_seed(n_rows)

@@ -15,10 +15,12 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 import penwright
 from penwright import devices
+from penwright.cli.generate import chat
 from penwright.config import Table, merge
 from penwright.errors import PenwrightError, UsageError
 from penwright.formats import pretrained
 from penwright.formats.gguf_import import GGUFFile
+from penwright.formats.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
 from penwright.formats.huggingface_tokenizer import read_tokenizer
 from penwright.generation.generator import Generator
 from penwright.languages import Languages
@@ -26,8 +28,10 @@ from penwright.losses import summed_loss
 from penwright.tasks import TASKS, RunContext, generation
 from penwright.tasks.generation import FEW_TOKENS, SAMPLE_TOKENS  # before tests make them smaller
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.chat_template import Message
+from penwright.tokenizers.chat_template import Message, encode_pieces
 from penwright.tokenizers.foreign import ForeignTokenizer
+from penwright.tokenizers.markup import Markup
+from penwright.tokenizers.vocabulary import trimmed
 from penwright.workflows.import_model import import_model, with_imported_base
 from penwright.workflows.load import corpus_record, open_run
 from penwright.workflows.plan import prepare
@@ -303,6 +307,56 @@ def save_bert(model: transformers.PreTrainedModel, folder: Path) -> Path:
 
 
 BERT = transformers.BertConfig(**SMALL, vocab_size=40)
+
+
+ADDED = {"[E]": 7, "flurbo": 8}
+
+
+@pytest.mark.parametrize("where", ["added_tokens.json", "tokenizer_config.json"])
+def test_added_tokens_of_a_vocab_txt_are_read(where: str, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat"]), "utf-8"
+    )
+    write(tmp_path / "special_tokens_map.json", {"additional_special_tokens": ["[E]"]})
+    write_added(tmp_path, where, ADDED)
+    ours = read_tokenizer(tmp_path, {}, "classify", None)
+    assert (ours.vocab_size, ours.special_ids["[E]"]) == (9, 7)
+    assert ours.encode("The flurbo cat") == [5, 8, 6]
+    assert ours.encode("[E]") != [7]  # a text has no special tokens
+
+
+def write_added(folder: Path, where: str, added: dict[str, int]) -> None:
+    decoder = {str(number): {"content": name, "special": not name.isalpha()} for name, number in added.items()}
+    content = {"added_tokens_decoder": decoder} if where == "tokenizer_config.json" else added
+    write(folder / where, content)
+
+
+@pytest.mark.parametrize("where", ["added_tokens.json", "tokenizer_config.json"])
+def test_added_tokens_of_a_sentencepiece_model_are_read(where: str, spm, tmp_path: Path) -> None:
+    path = spm("bpe", byte_fallback=True, normalization_rule_name="identity", vocab_size=400)
+    (tmp_path / "tokenizer.model").write_bytes(path.read_bytes())
+    write(
+        tmp_path / "special_tokens_map.json", {"eos_token": "<|im_end|>", "additional_special_tokens": ["<|im_start|>"]}
+    )
+    write_added(tmp_path, where, {"<|im_start|>": 400, "<|im_end|>": 401})
+    ours = read_tokenizer(tmp_path, {"bos_token_id": 1}, "generate", None)
+    assert (ours.vocab_size, ours.end_id, ours.pad_id) == (402, 401, 401)
+    assert encode_pieces(ours, [Markup("<|im_start|>"), "<|im_end|>"])[0] == 400
+    assert 401 not in ours.encode("<|im_end|>")
+    write_added(tmp_path, where, {"<|im_start|>": 400, "<|im_end|>": 402})
+    with pytest.raises(PenwrightError, match=r"'<\|im_end\|>' has the id 402 in .* but should have 401"):
+        read_tokenizer(tmp_path, {"bos_token_id": 1}, "generate", None)
+
+
+@pytest.mark.parametrize(("role", "number"), [("bos", 400), ("eos", 450)])
+def test_special_token_without_a_name_is_refused(role: str, number: int, spm, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(spm("bpe", byte_fallback=True, vocab_size=400).read_bytes())
+    config = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 400}
+    assert read_tokenizer(tmp_path, config, "generate", None).pad_id == 2
+    with pytest.raises(
+        PenwrightError, match=f"{role}_token_id is {number}, but the tokenizer has no token with this id"
+    ):
+        read_tokenizer(tmp_path, config | {f"{role}_token_id": number}, "generate", None)
 
 
 @pytest.mark.parametrize(("epochs", "rate"), [(0.5, 0.0), (4, 0.1)])
@@ -595,6 +649,25 @@ def test_gguf_file_is_read_in_its_precision(llama: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("pre", "words", "begins"),
+    [("llama-bpe", 3, True), ("tekken", 4, True), ("deepseek-r1-qwen", 4, False), ("phi-2", 3, False)],
+)
+def test_gguf_tokenizer_splits_and_begins_texts_as_llama_cpp(pre: str, words: int, begins: bool, llama: Path) -> None:
+    model = json.loads((llama / "tokenizer.json").read_text(encoding="utf-8"))["model"]
+    tokens = [*sorted(model["vocab"], key=model["vocab"].__getitem__), "12", "ĠX", "Ġx", "Xx"]
+    merges = [*(" ".join(pair) for pair in model["merges"]), "1 2", "Ġ X", "Ġ x", "X x"]
+    held = {"model": "gpt2", "pre": pre, "tokens": tokens, "merges": merges, "token_type": [3] * 2 + [1] * len(tokens)}
+    held = {f"tokenizer.ggml.{key}": value for key, value in held.items()}
+    held |= {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1}
+    tokenizer = read_gguf_tokenizer(held)
+    assert len(tokenizer.encode("12 X x")) == words
+    assert tokenizer.begins == begins
+    assert not read_gguf_tokenizer(held | {"tokenizer.ggml.add_bos_token": False}).begins
+    with pytest.raises(PenwrightError, match=r"pre = 'gpt-9' is not supported.* deepseek-r1-qwen, .*tekken"):
+        read_gguf_tokenizer(held | {"tokenizer.ggml.pre": "gpt-9"})
+
+
+@pytest.mark.parametrize(
     ("damage", "message"),
     [
         (lambda content: content[:-2000], "is incomplete or damaged"),
@@ -623,6 +696,45 @@ def with_embedding_type(content: bytes, kind: int) -> bytes:
     """Return the file with another type of its embeddings, stored after name, dimensions and shape."""
     at = content.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 16
     return content[:at] + struct.pack("<I", kind) + content[at + 4 :]
+
+
+def test_gguf_file_of_gpt_2_equals_transformers(llama: Path, tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf", reason="the extra penwright[gguf] is not installed")
+    names = {
+        "wte": "token_embd",
+        "wpe": "position_embd",
+        "ln_f": "output_norm",
+        "ln_1": "attn_norm",
+        "ln_2": "ffn_norm",
+    }
+    names |= {"attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+    sizes = {"vocab_size": 300, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, layer_norm_epsilon=0.01))
+    save_model(theirs, tmp_path / "gpt2")
+    writer = gguf.GGUFWriter(tmp_path / "gpt2.gguf", "gpt2")
+    lengths = {"context_length": 64, "embedding_length": 32, "block_count": 2, "feed_forward_length": 128}
+    for key, size in (lengths | {"attention.head_count": 4}).items():
+        writer.add_uint32(f"gpt2.{key}", size)
+    writer.add_layer_norm_eps(0.01)
+    model = json.loads((llama / "tokenizer.json").read_text(encoding="utf-8"))["model"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(sorted(model["vocab"], key=model["vocab"].__getitem__))
+    writer.add_token_types([1] * 300)
+    writer.add_token_merges([" ".join(pair) for pair in model["merges"]])
+    writer.add_eos_token_id(1)
+    for name, tensor in theirs.transformer.state_dict().items():
+        module, _, kind = name.removeprefix("h.").rpartition(".")
+        block, _, part = module.partition(".") if name.startswith("h.") else ("", "", module)
+        stored = f"blk.{block}.{names[part]}.{kind}" if block else f"{names[part]}.{kind}"
+        writer.add_tensor(stored, (tensor.T if ".c_" in name and kind == "weight" else tensor).contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    ours, tokens = penwright.import_model(tmp_path / "gpt2.gguf", tmp_path / "run"), torch.arange(20)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(ours.model(tokens), theirs(tokens).logits, atol=1e-4, rtol=1e-4)
 
 
 def test_llama_3_rope_scaling_is_read_from_a_gguf_file(llama: Path, tmp_path: Path) -> None:
@@ -682,6 +794,15 @@ def test_imported_writer_answers_with_its_chat_template(llama: Path, tmp_path: P
     assert ours.answer(CONVERSATION, max_new_tokens=4).tokens
 
 
+def test_template_that_reads_the_first_message_answers_in_a_chat(llama: Path, tmp_path: Path, capsys) -> None:
+    first = "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"  # as in Qwen2.5 and Llama 3.1
+    edit(llama / "tokenizer_config.json", chat_template=first + CHATML)
+    penwright.import_model(llama, tmp_path / "run")
+    chat(tmp_path / "run", "Hello", max_new_tokens=4, seed=1)
+    expected = penwright.load(tmp_path / "run").answer([Message("user", "Hello")], max_new_tokens=4, seed=1)
+    assert capsys.readouterr().out == f"{expected.text}\n"
+
+
 TURNS = CHATML.replace("'<s>' + ", "").replace("eos_token", "'<|im_end|>'")
 
 
@@ -716,6 +837,37 @@ def test_answer_ends_with_the_templates_end_of_turn_token(base_model: Path, tmp_
         assert request.draft is not None
         assert (request.draft.tokens, request.draft.finish) == ([end], "end")
     assert "<|im_end|>" not in free.text
+
+
+def test_writing_stops_at_every_end_token_and_exports_name_all(base_model: Path, tmp_path: Path) -> None:
+    edit(base_model / "config.json", eos_token_id=[1, 280])
+    edit(base_model / "generation_config.json", eos_token_id=[1, 290])
+    ours = penwright.import_model(base_model, tmp_path / "run")
+    assert ours.tokenizer.end_ids == (1, 280, 290)
+    for end in (280, 290):
+        (request,) = ours.requests("The", {"max_new_tokens": 8}, biases={end: 1e9})
+        pool = ours.pool()
+        pool.join(request)
+        while not request.is_finished:
+            pool.step()
+        assert request.draft is not None
+        assert (request.draft.tokens, request.draft.finish, request.draft.pieces) == ([end], "end", [])
+    penwright.export(tmp_path / "run", "huggingface", tmp_path / "out")
+    turn_end = ours.tokenizer.special_ids["<|im_end|>"]
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert (theirs.config.eos_token_id, theirs.generation_config.eos_token_id) == (
+        [1, 280, 290],
+        [1, 280, 290, turn_end],
+    )
+    assert penwright.import_model(tmp_path / "out", tmp_path / "again").tokenizer.end_ids == (1, 280, 290, turn_end)
+    small = trimmed(ours.tokenizer, ours.tokenizer.encode("The cat"))
+    assert [small.pieces[end] for end in small.end_ids] == [ours.tokenizer.pieces[end] for end in (1, 280, 290)]
+    assert small.vocab_size < 290
+
+
+def test_ends_of_turns_round_trip_through_a_gguf_file(base_model: Path, tmp_path: Path) -> None:
+    ours = penwright.import_model(export_gguf(base_model, tmp_path), tmp_path / "run")
+    assert ours.tokenizer.end_ids == (1, ours.tokenizer.special_ids["<|im_end|>"])
 
 
 def test_training_answers_end_with_the_end_of_turn_token(base_model: Path, tmp_path: Path) -> None:

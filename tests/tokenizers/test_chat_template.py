@@ -42,6 +42,13 @@ ZEPHYR = (
     "{% for m in messages %}\n{{ '<|' + m.role + '|>\n' + m.content + eos_token }}\n"
     "{% if loop.last and add_generation_prompt %}\n{{ '<|assistant|>' }}\n{% endif %}\n{% endfor %}"
 )
+QWEN_3 = (
+    "{% for m in messages %}<|im_start|>{{ m.role + '\n' }}{% if m.role == 'assistant' and loop.last %}"
+    "{{ '<think>\n\n</think>\n\n' }}{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking %}"
+    "{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"
+)
+DATED = "{{ strftime_now('%Y') }}{{ messages[0].content }}"
 ENDS = {  # the text that each template calls eos_token
     PLAIN: "",
     CHATML: "<|im_end|>",
@@ -68,6 +75,32 @@ def test_rendered_template_equals_that_of_transformers(source: str, n: int) -> N
     text = reference.apply_chat_template(messages, chat_template=source, tokenize=False, add_generation_prompt=True)
     turns, rest = ChatTemplate(source, "<s>", end).turns(MESSAGES[:n])
     assert "".join([piece for turn in turns for piece in (*turn.prompt, turn.answer, end)] + [*rest]) == text
+
+
+@pytest.mark.parametrize("source", [LLAMA_2, LLAMA_3, GEMMA, MISTRAL, DATED])
+def test_contents_are_trimmed_where_the_template_trims_them(source: str) -> None:
+    library = LibraryTokenizer(models.BPE())
+    reference = transformers.PreTrainedTokenizerFast(tokenizer_object=library, bos_token="<s>", eos_token="</s>")
+    message = Message("user", " \n Hello </s> \n")
+    wanted = reference.apply_chat_template(
+        [message._asdict()], chat_template=source, tokenize=False, add_generation_prompt=True
+    )
+    template = ChatTemplate(source, "<s>", "</s>")
+    template.check()
+    assert "".join(template.turns([message])[1]) == wanted
+
+
+def test_prompt_for_an_answer_is_the_prompt_of_training() -> None:
+    template = ChatTemplate(QWEN_3, end_token="<|im_end|>")
+    ((turn,), _), (_, asked) = template.turns(MESSAGES[:2]), template.turns(MESSAGES[:1])
+    assert turn.prompt == asked
+    assert asked[-1].endswith("</think>\n\n")
+
+
+@pytest.mark.parametrize("written", ["m.content | tojson", "m.content | upper", "m.content | e", "m.role"])
+def test_template_that_changes_messages_is_refused(written: str) -> None:
+    with pytest.raises(PenwrightError, match="leaves out messages or changes their characters"):
+        ChatTemplate(f"{{% for m in messages %}}{{{{ {written} }}}}{{% endfor %}}").check()
 
 
 @pytest.mark.parametrize("source", [LLAMA_2, MISTRAL, ZEPHYR])

@@ -159,7 +159,7 @@ def chat(
     flags: Table = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
     settings = _settings(generator.defaults, without_none(flags), set_ or [])
     messages = [Message("system", system)] if system else []
-    generator.chat_tokens(messages)  # if the model cannot answer, fail before the user types a message
+    generator.chat_tokens([*messages, Message("user", "")])  # if the model cannot answer, fail before the user types
     for text in [message] if message is not None else _typed():
         messages.append(Message("user", text))
         messages.append(Message(ASSISTANT, _answer(generator, messages, settings)))

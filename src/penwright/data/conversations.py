@@ -42,6 +42,7 @@ ROLES = {"human": "user", "gpt": ASSISTANT, "chatgpt": ASSISTANT, "bot": ASSISTA
 LIST = '[{"'  # the beginning of a list of messages in JSON
 BAD_MESSAGES = Broken("not a list of messages with role and content")
 NO_ANSWER = Broken("no answer from the assistant")
+REJECTED = Broken("rejected by the chat template")
 
 
 class Conversation(NamedTuple):
@@ -103,11 +104,11 @@ def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
                 f"{path} does not contain prompts and answers. Pass JSON lines such as "
                 '{"prompt": "...", "completion": "..."} or {"messages": [{"role": "user", "content": "..."}, ...]}'
             )
-        sources.append(_source(table, reading.columns))
+        sources.append(_source(table, reading.columns, reading.template))
     return sources
 
 
-def _source(table: Table, columns: Columns) -> RowSource:
+def _source(table: Table, columns: Columns, template: ChatTemplate) -> RowSource:
     """Return the conversations of a table."""
     named = [columns.source, columns.target] if columns.source is not None and columns.target is not None else None
     trained = [name for roles in columns.as_trained.values() for name, _ in roles]
@@ -122,10 +123,10 @@ def _source(table: Table, columns: Columns) -> RowSource:
     choice = f"messages = column {names[0]}" if len(names) == 1 else f"prompt = column {' + '.join(names[:-1])}, "
     choice += "" if len(names) == 1 else f"answer = column {names[-1]}"
     roles = {"text": tuple((name, index + 1) for name, index in zip(names, indices, strict=True))}
-    return RowSource(table.files, partial(_rows, table, indices), table.location, choice, roles=roles)
+    return RowSource(table.files, partial(_rows, table, indices, template), table.location, choice, roles=roles)
 
 
-def _rows(table: Table, indices: Sequence[int]) -> Iterator[TwoSides | Broken]:
+def _rows(table: Table, indices: Sequence[int], template: ChatTemplate) -> Iterator[TwoSides | Broken]:
     """Yield the two sides of each conversation: the messages before the last answer, as JSON, and the last answer."""
     for row in table.rows(indices):
         messages = row if isinstance(row, Broken) else _messages(row)
@@ -134,7 +135,12 @@ def _rows(table: Table, indices: Sequence[int]) -> Iterator[TwoSides | Broken]:
             continue
         while messages and messages[-1].role != ASSISTANT:
             messages = messages[:-1]
-        yield (json.dumps(messages[:-1], ensure_ascii=False), messages[-1].content.strip()) if messages else NO_ANSWER
+        if not messages:
+            yield NO_ANSWER
+        elif template.rejects(messages):
+            yield REJECTED
+        else:
+            yield json.dumps(messages[:-1], ensure_ascii=False), messages[-1].content.strip()
 
 
 def _messages(row: Sequence[str]) -> list[Message] | Broken:

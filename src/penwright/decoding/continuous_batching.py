@@ -88,10 +88,10 @@ class ContinuousBatch:
         max_rows: int = 64,
         end_ids: Collection[int] = (),
     ):
-        """Start an empty batch. `end_ids` are the tokens that end a completion; by default the end token alone."""
+        """Start an empty batch. `end_ids` are the tokens that end a completion; by default those of the tokenizer."""
         self._model, self._tokenizer, self._engine = model, tokenizer, engine
         self._max_rows, self._context = max_rows, model.settings.context_length
-        self._end_ids = end_ids or (tokenizer.end_id,)
+        self._end_ids = end_ids or tokenizer.end_ids
         self._batch = LiveBatch(model, engine)
         self._rows: list[RunningCompletion] = []
         self._waiting: deque[Request] = deque()

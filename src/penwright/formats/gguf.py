@@ -16,10 +16,12 @@ from penwright.model.embedding import rotary_frequencies, scaled
 from penwright.model.transformer import DecoderOnly
 from penwright.model.weights import weights_of
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.chat_template import template_of
 
 FILE_NAME = "model.gguf"
 GGUF_NAMES = {  # our names, mapped to those of llama.cpp; names inside a block are relative to the block
     "embedding.tokens": "token_embd",
+    "embedding.positions": "position_embd",
     "decoder.norm": "output_norm",
     "output": "output",
     "attention_residual.norm": "attn_norm",
@@ -82,7 +84,7 @@ def save_gguf(
     gguf = import_extra("gguf", "gguf", "GGUF files")
     writer = gguf.GGUFWriter(folder / FILE_NAME, variant_of(settings))
     _describe_model(writer, model.settings, tokenizer.vocab_size)
-    describe_tokenizer(writer, tokenizer)
+    describe_tokenizer(writer, tokenizer, template_of(metadata.chat).end_of_answer(tokenizer))
     if metadata.licence is not None:
         writer.add_license(metadata.licence)
     if metadata.chat is not None:

@@ -1,5 +1,6 @@
 """Import of language models from llama.cpp's GGUF files, and the reader of these files."""
 
+import re
 import struct
 from collections.abc import Mapping
 from math import prod
@@ -23,6 +24,13 @@ MAGIC, VERSIONS = b"GGUF", (2, 3)
 MOST_KEYS, MOST_TENSORS, MOST_DIMENSIONS, LONGEST = 1 << 16, 1 << 20, 4, 1 << 24
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
+GPT2: Table = {"positions": {"type": "learned"}, "norm": {"type": "layer"}, "bias": True, "feed_forward": "gelu_tanh"}
+READ: dict[str, Table] = {
+    **{name: {"feed_forward": "swiglu", "positions": {"type": "rotary"}, **own} for name, own in VARIANTS.items()},
+    "gpt2": GPT2,
+}
+ALSO = {"attention.layer_norm_epsilon": "norm.eps"}  # keys that only GPT-2 has
+SPLIT = re.compile(r"attn_[qkv]\.")  # tensors that GPT-2 has as one, attn_qkv
 
 
 class StoredTensor(NamedTuple):
@@ -166,13 +174,14 @@ def _vocab_size(file: GGUFFile) -> int:
 
 def _settings(file: GGUFFile, name: str) -> ModelSettings:
     """Convert the metadata of the file to our settings."""
-    if name not in VARIANTS:
+    if name not in READ:
         raise PenwrightError(
-            f"general.architecture = {name!r} is not supported. Supported architectures: {', '.join(VARIANTS)}"
+            f"general.architecture = {name!r} is not supported. Supported architectures: {', '.join(READ)}"
         )
     own = {key.removeprefix(f"{name}."): value for key, value in file.metadata.items()}
-    table: Table = {"feed_forward": "swiglu", "positions": {"type": "rotary"}, **VARIANTS[name]}
-    table["tie_embeddings"] = "none" if f"{GGUF_NAMES['output']}.weight" in file.stored else "output"
+    own |= {KEYS[ours]: own[theirs] for theirs, ours in ALSO.items() if theirs in own}
+    tied = "none" if f"{GGUF_NAMES['output']}.weight" in file.stored else "output"
+    table: Table = {**READ[name], "tie_embeddings": tied}
     for ours, theirs in KEYS.items():
         if theirs in own:
             value = float(str(np.float32(own[theirs]))) if isinstance(own[theirs], float) else own[theirs]
@@ -181,6 +190,8 @@ def _settings(file: GGUFFile, name: str) -> ModelSettings:
         elif ours in ("d_model", "n_layers", "n_heads", "d_ff", "context_length"):
             raise PenwrightError(f"the key {name}.{theirs} is missing")
     settings = validate(ModelSettings, table, "its metadata")
+    if settings.positions.type != "rotary":
+        return settings
     if own.get("rope.dimension_count", settings.d_head) != settings.d_head:
         raise PenwrightError(
             f"{name}.rope.dimension_count = {own['rope.dimension_count']} differs from the size of a head"
@@ -214,18 +225,22 @@ def _scaling(file: GGUFFile, own: Mapping[str, Any], settings: ModelSettings) ->
 
 def _weights(file: GGUFFile, model: Model) -> Tensors:
     """Return the weights under our names."""
-    theirs = {their_name(name): (name, parameter) for name, parameter in model.named_parameters()}
+    theirs = dict[str, dict[str, Tensor]]()  # our parameters, by the name of the tensor that holds one or several
+    for name, parameter in model.named_parameters():
+        whole = SPLIT.sub("attn_qkv.", their_name(name))
+        theirs.setdefault(whole if whole in file.stored else their_name(name), {})[name] = parameter
     require_all(file.stored, theirs, [ROPE_FACTORS], "")
     is_llama = file.metadata["general.architecture"] == "llama"
     weights = {}
-    for stored, (name, parameter) in theirs.items():
-        if file.stored[stored].shape != parameter.shape:
-            shapes = f"{file.stored[stored].shape}, but the metadata implies {tuple(parameter.shape)}"
+    for stored, parameters in theirs.items():
+        rows = [len(parameter) for parameter in parameters.values()]
+        expected = (sum(rows), *next(iter(parameters.values())).shape[1:])
+        if file.stored[stored].shape != expected:
+            shapes = f"{file.stored[stored].shape}, but the metadata implies {expected}"
             raise PenwrightError(f"the tensor {stored} has shape {shapes}")
-        tensor = file.tensor(stored)
-        if is_llama and name.rpartition(".")[0].endswith(("attention.query", "attention.key")):
-            tensor = _halves(tensor, model.settings.d_head)
-        weights[name] = tensor
+        for name, part in zip(parameters, file.tensor(stored).split(rows), strict=True):
+            is_rotated = is_llama and name.rpartition(".")[0].endswith(("attention.query", "attention.key"))
+            weights[name] = _halves(part, model.settings.d_head) if is_rotated else part.contiguous()
     return weights
 
 

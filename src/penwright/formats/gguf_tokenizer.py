@@ -26,6 +26,11 @@ LLAMA3 = (
     r"|\s+(?!\S)|\s+"
 )
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def _sequence(*parts: Table) -> Table:
@@ -42,8 +47,16 @@ WORDS: dict[str, Table] = {  # llama.cpp's rules for splitting text into words, 
     "smollm": _sequence({"type": "Digits", "individual_digits": True}, GPT2_WORDS),
     "llama-bpe": _sequence(_split(LLAMA3), BYTES),
     "qwen2": _sequence(_split(QWEN2), BYTES),
+    "tekken": _sequence(_split(TEKKEN), BYTES),
 }
-ALIASES = {"default": "gpt-2", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}
+TWINS = {  # other names of these rules in llama.cpp
+    "gpt-2": "default phi-2 mpt olmo jais exaone4 gigachat a.x-4.0 mellum trillion granite-docling modern-bert",
+    "smollm": "starcoder refact command-r codeshell exaone minerva-7b",
+    "llama-bpe": "llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
+    "qwen2": "deepseek-r1-qwen kormo megrez stablelm2 hunyuan grok-2",
+}
+ALIASES = {name: words for words, names in TWINS.items() for name in names.split()}
+BEGINNING = ("llama-bpe", "tekken")  # rules of models whose texts begin with the start token, unless the file says so
 
 
 def read_tokenizer(metadata: Mapping[str, Any]) -> ForeignTokenizer:
@@ -54,7 +67,7 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> ForeignTokenizer:
     try:
         model = metadata.get(f"{KEY}model")
         if model == "gpt2":
-            file, begins = _byte_level(metadata), False
+            file, begins = _byte_level(metadata), words_in(metadata) in BEGINNING
         elif model == "llama":
             file, begins = _sentencepiece(metadata), True
         else:
@@ -67,10 +80,11 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> ForeignTokenizer:
 
 
 def _byte_level(metadata: Mapping[str, Any]) -> Table:
-    pre = metadata.get(f"{KEY}pre", "default")
-    pre = ALIASES.get(pre, pre)
-    if pre not in WORDS:
-        raise PenwrightError(f"{KEY}pre = {pre!r} is not supported. Supported values: {', '.join(WORDS)}")
+    words = words_in(metadata)
+    if words not in WORDS:
+        raise PenwrightError(
+            f"{KEY}pre = {words!r} is not supported. Supported values: {', '.join(sorted({*WORDS, *ALIASES}))}"
+        )
     tokens, types = metadata[f"{KEY}tokens"], metadata[f"{KEY}token_type"]
     added = [
         added_token(i, tokens[i], kind == CONTROL) for i, kind in enumerate(types) if kind in (CONTROL, USER_DEFINED)
@@ -78,16 +92,22 @@ def _byte_level(metadata: Mapping[str, Any]) -> Table:
     return {
         "version": "1.0",
         "added_tokens": added,
-        "normalizer": {"type": "NFC"} if pre == "qwen2" else None,
-        "pre_tokenizer": WORDS[pre],
+        "normalizer": {"type": "NFC"} if metadata.get(f"{KEY}pre") == "qwen2" else None,
+        "pre_tokenizer": WORDS[words],
         "decoder": BYTES,
         "model": {
             "type": "BPE",
             "vocab": {token: number for number, token in enumerate(tokens)},
             "merges": metadata[f"{KEY}merges"],
-            "ignore_merges": pre == "llama-bpe",
+            "ignore_merges": words in BEGINNING,
         },
     }
+
+
+def words_in(metadata: Mapping[str, Any]) -> str:
+    """Return the name in WORDS of the rule by which the tokenizer of a GGUF file splits text into words."""
+    pre = str(metadata.get(f"{KEY}pre", "default"))
+    return ALIASES.get(pre, pre)
 
 
 def _sentencepiece(metadata: Mapping[str, Any]) -> Table:
@@ -111,7 +131,9 @@ def _with_conventions(metadata: Mapping[str, Any], file: Table, begins: bool) ->
             "pair": single,
             "special_tokens": known,
         }
-    conventions = Conventions(pad=_token(metadata, "padding", end), start=start, end=end, begins=begins)
+    ends = {_token(metadata, role, end) for role in ("eot", "eom")} - {end}  # the ends of turns
+    pad = _token(metadata, "padding", end)
+    conventions = Conventions(pad=pad, start=start, end=end, ends=tuple(sorted(ends)), begins=begins)
     return ForeignTokenizer({**file, FOREIGN: conventions.model_dump(exclude_none=True)})
 
 
@@ -141,7 +163,7 @@ def _without_offsets(rule: Any) -> Any:
     return [_without_offsets(each) for each in rule] if isinstance(rule, list) else rule
 
 
-def describe_tokenizer(writer: Any, tokenizer: Tokenizer) -> None:
+def describe_tokenizer(writer: Any, tokenizer: Tokenizer, end_of_answer: int) -> None:
     """Write a tokenizer to a GGUF file. Raises PenwrightError if llama.cpp does not support it."""
     pieces, types = tokenizer.pieces, [_type(tokenizer, token) for token in range(tokenizer.vocab_size)]
     if tokenizer.kind == "sentencepiece" and tokenizer.merges:
@@ -161,6 +183,10 @@ def describe_tokenizer(writer: Any, tokenizer: Tokenizer) -> None:
     writer.add_pad_token_id(tokenizer.pad_id)
     writer.add_bos_token_id(tokenizer.start_id)
     writer.add_eos_token_id(tokenizer.end_id)
+    ends = dict.fromkeys([end_of_answer, *tokenizer.end_ids])
+    others = [token for token in ends if token != tokenizer.end_id]
+    for add, token in zip((writer.add_eot_token_id, writer.add_eom_token_id), others, strict=False):
+        add(token)
     writer.add_add_bos_token(tokenizer.begins)
 
 

@@ -21,7 +21,7 @@ from penwright.formats.huggingface_files import (
     read_tensors,
     shards_of,
 )
-from penwright.formats.huggingface_tokenizer import read_template, read_tokenizer, special_names
+from penwright.formats.huggingface_tokenizer import listed_ids, read_template, read_tokenizer, special_names
 from penwright.formats.pretrained import (
     Outline,
     Pretrained,
@@ -258,7 +258,9 @@ def _read(folder: Path, languages: Languages | None) -> Pretrained:
     architecture = architecture_of(config)
     settings_from_huggingface(config)  # check the settings before reading large files
     generation = read_optional(folder, "generation_config.json")
-    tokenizer = read_tokenizer(folder, {**generation, **config}, architecture.task, languages)
+    ends = [end for file in (config, generation) for end in listed_ids(file.get("eos_token_id"))]
+    with_ends = {**generation, **config, "eos_token_id": ends}
+    tokenizer = read_tokenizer(folder, with_ends, architecture.task, languages)
     outline, weights = weights_from_huggingface(config, read_tensors(folder))
     if architecture.task == "classify" and not architecture.has_head:
         outline = with_pooling(outline, weights, folder)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from penwright.model import Model
 from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from penwright.storage import let_others_read
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.chat_template import template_of
 from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.tokenizers.sentencepiece import as_protobuf, from_tokenizer_json
 
@@ -89,6 +90,12 @@ def save_huggingface(
     if isinstance(model, EncoderOnly) and not metadata.labels and model.settings.pooling == "mean":
         (folder / POOLING).parent.mkdir()
         _write(folder / POOLING, {"pooling_mode_mean_tokens": True})
+    if isinstance(model, DecoderOnly):
+        ends = (*tokenizer.end_ids, template_of(metadata.chat).end_of_answer(tokenizer))
+        _write(
+            folder / "generation_config.json",
+            _special_tokens(tokenizer, "generate") | {"eos_token_id": _one_or_all(ends)},
+        )
     _save_tokenizer(tokenizer, folder, model, metadata.chat, best.architecture.model_type)
 
 
@@ -148,10 +155,15 @@ def _rope_parameters(config: dict[str, object]) -> dict[str, object]:
 
 
 def _special_tokens(tokenizer: Tokenizer, task: Task) -> dict[str, object]:
-    ids: dict[str, object] = {"eos_token_id": tokenizer.end_id, "pad_token_id": tokenizer.pad_id}
+    ids: dict[str, object] = {"eos_token_id": _one_or_all(tokenizer.end_ids), "pad_token_id": tokenizer.pad_id}
     if task != "translate":
         return {"bos_token_id": tokenizer.start_id, **ids}
     return {**ids, "decoder_start_token_id": tokenizer.start_id, "forced_eos_token_id": tokenizer.end_id}
+
+
+def _one_or_all(ends: Iterable[int]) -> int | list[int]:
+    distinct = list(dict.fromkeys(ends))
+    return distinct if len(distinct) > 1 else distinct[0]
 
 
 def _lost_settings(wanted: dict[str, object], config: dict[str, object], unused: set[str]) -> list[str]:

@@ -17,7 +17,8 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 TOKENIZER_FILES = (
     *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"),
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"),
-    *("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja"),
+    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("generation_config.json", "chat_template.jinja"),
 )
 DTYPES = (float32, float16, bfloat16)
 PREFIX = "hub:"

@@ -1,7 +1,7 @@
 """A reader of tokenizers in the layout of the Hugging Face Hub: tokenizer.json, vocab.txt, SentencePiece models."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,12 @@ def tokenizer_json(folder: Path, config: Table) -> Table:
     content = read_content(folder, "tokenizer.json")
     if content is not None:
         return parse_json(content) | {"truncation": None, "padding": None}
+    file = _built(folder, config)
+    return file if _numbers_pieces(folder, file) else _with_added_tokens(folder, file)
+
+
+def _built(folder: Path, config: Table) -> Table:
+    """Return a tokenizer.json that is built from other files."""
     settings = read_optional(folder, "tokenizer_config.json")
     if (content := read_content(folder, "vocab.txt")) is not None:
         return wordpiece(content.decode(), settings)
@@ -61,6 +67,36 @@ def tokenizer_json(folder: Path, config: Table) -> Table:
     raise PenwrightError(
         f"there is no tokenizer. Penwright reads {', '.join(TOKENIZER_FILES[:2])} and SentencePiece models"
     )
+
+
+def _with_added_tokens(folder: Path, file: Table) -> Table:
+    """Return the tokenizer.json with the tokens that added_tokens.json and tokenizer_config.json add to it.
+
+    Raises PenwrightError for a token whose id is not the next one.
+    """
+    decoder = read_optional(folder, "tokenizer_config.json").get("added_tokens_decoder") or {}
+    others = read_optional(folder, "special_tokens_map.json").get("additional_special_tokens") or ()
+    special = {*special_names(folder).values(), *map(_name, others)}
+    numbers = read_optional(folder, "added_tokens.json")
+    entries = {name: {"special": name in special, "normalized": name not in special} for name in numbers}
+    entries |= {entry["content"]: entry for entry in decoder.values()}
+    numbers |= {entry["content"]: int(number) for number, entry in decoder.items()}
+    known, added = _ids_of(file), {token["content"]: token for token in file["added_tokens"]}
+    for name in sorted(numbers, key=numbers.__getitem__):
+        if numbers[name] != known.setdefault(name, 1 + max(known.values())):
+            raise PenwrightError(
+                f"the token {name!r} has the id {numbers[name]} in added_tokens.json or tokenizer_config.json, but "
+                f"should have {known[name]}. Save the tokenizer with transformers, which writes a tokenizer.json"
+            )
+        token = added_token(numbers[name], name)
+        added.setdefault(name, token | {key: entries[name].get(key, False) for key in token.keys() - {"id", "content"}})
+    return {**file, "added_tokens": list(added.values())}
+
+
+def _ids_of(file: Table) -> dict[str, int]:
+    """Return the ids of the pieces of a tokenizer.json."""
+    vocabulary = file["model"]["vocab"]
+    return {piece: n for n, (piece, _) in enumerate(vocabulary)} if isinstance(vocabulary, list) else {**vocabulary}
 
 
 def wordpiece(vocabulary: str, settings: Table) -> Table:
@@ -118,19 +154,17 @@ def _with_conventions(
     """Return the tokenizer with the special tokens that its model needs."""
     ids, extra = _model_ids(folder, file)
     added = {token["content"]: token["id"] for token in file["added_tokens"]}
-    vocabulary = file["model"]["vocab"]
-    pieces = (
-        {piece: number for number, (piece, _) in enumerate(vocabulary)} if isinstance(vocabulary, list) else vocabulary
-    )
-    known = {**pieces, **added}
+    known = {**_ids_of(file), **added}
     if ids is not None:
         known = {piece: ids[number] for piece, number in known.items()} | extra["extra"]
     names = USUAL | special_names(folder)
     special = {role: known[name] for role, name in names.items() if name in known}
-    special_ids = {role: _special_id(task, role, special, config) for role in ROLES[task]}
+    special_ids = {role: _special_id(task, role, special, config, {*known.values()}) for role in ROLES[task]}
     settings = read_optional(folder, "tokenizer_config.json")
+    ends = {*listed_ids(config.get("eos_token_id"))} & {*known.values()} if task == "generate" else set()
     conventions = Conventions(
         **special_ids,
+        ends=tuple(sorted(ends - {special_ids["end"]})),
         begins=_begins(file, settings, special_ids["start"]) if task == "generate" else True,
         **_prefixes(config, languages, known) if task == "translate" else {},
         ids=ids,
@@ -144,8 +178,7 @@ def _model_ids(folder: Path, file: Table) -> tuple[tuple[int, ...] | None, Table
 
     Also return the tokens that only the model has.
     """
-    names = {path.name for path in folder.iterdir()}
-    if "tokenizer.json" in names or "vocab.json" not in names or file["decoder"]["type"] != "Metaspace":
+    if (folder / "tokenizer.json").exists() or not _numbers_pieces(folder, file):
         return None, {}
     numbers = read_optional(folder, "vocab.json", MAX_BYTES)
     languages = read_optional(folder, "special_tokens_map.json").get("additional_special_tokens") or ()
@@ -160,12 +193,15 @@ def _model_ids(folder: Path, file: Table) -> tuple[tuple[int, ...] | None, Table
     return ids, conventions
 
 
+def _numbers_pieces(folder: Path, file: Table) -> bool:
+    """Return whether vocab.json has the model's id for each piece of a SentencePiece model."""
+    return (folder / "vocab.json").exists() and file["decoder"]["type"] == "Metaspace"
+
+
 def _numbered(file: Table, numbers: Mapping[str, int]) -> tuple[tuple[int, ...], dict[str, int]]:
     """Return the model's id for each piece of a tokenizer.json, and the ids of the model's other tokens by name."""
-    vocabulary, unknown = file["model"]["vocab"], numbers.get("<unk>", 0)
-    is_list = isinstance(vocabulary, list)
-    pieces = [piece for piece, _ in vocabulary] if is_list else sorted(vocabulary, key=vocabulary.__getitem__)
-    known = set(pieces)
+    known, unknown = _ids_of(file), numbers.get("<unk>", 0)
+    pieces = sorted(known, key=known.__getitem__)
     others = {piece: number for piece, number in numbers.items() if piece not in known}
     return tuple(numbers.get(piece, unknown) for piece in pieces), others
 
@@ -192,14 +228,26 @@ def _name(token: Any) -> str:
     return str(token.get("content")) if isinstance(token, dict) else str(token)
 
 
-def _special_id(task: Task, role: str, special: Mapping[str, int], config: Table) -> int:
-    """Return the id of the token with this role (such as eos), from the settings of the tokenizer or of the model."""
+def _special_id(task: Task, role: str, special: Mapping[str, int], config: Table, known: Collection[int]) -> int:
+    """Return the id of the token with this role (such as eos), from the settings of the tokenizer or of the model.
+
+    Raises PenwrightError if the tokenizer has no such token. For padding, which no model reads, another is used.
+    """
     for name in ROLES[task][role]:
-        given = special.get(name, config.get(f"{name}_token_id"))
-        given = given[0] if isinstance(given, list) and given else given
-        if type(given) is int:
-            return given
+        for token in listed_ids(special.get(name, config.get(f"{name}_token_id")))[:1]:
+            if token in known:
+                return token
+            if role != "pad":
+                raise PenwrightError(
+                    f"{name}_token_id is {token}, but the tokenizer has no token with this id. "
+                    "Add the file that defines it, such as added_tokens.json"
+                )
     raise PenwrightError(f"the tokenizer has no {' or '.join(ROLES[task][role])} token, which the model needs")
+
+
+def listed_ids(given: Any) -> list[int]:
+    """Return the token ids in a setting, which is an id, a list of ids, or missing."""
+    return [each for each in (given if isinstance(given, list) else [given]) if type(each) is int]
 
 
 def _begins(file: Table, settings: Table, start: int) -> bool:

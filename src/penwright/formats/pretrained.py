@@ -14,7 +14,7 @@ from penwright.languages import Languages
 from penwright.model import Model, make_model
 from penwright.model.weights import VOCABULARY, shapes_only
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.chat_template import ChatTemplate, Message, template_of
+from penwright.tokenizers.chat_template import ChatTemplate, template_of
 
 Tensors = dict[str, Tensor]
 LEAST_NAMED = 0.9  # minimum size of the tokenizer's vocabulary, as a fraction of the number of embeddings
@@ -113,15 +113,15 @@ def read_chat(
 ) -> ChatSettings | None:
     """Return the settings of a model's chat template, or None.
 
-    The template is tried on one message, in a sandbox. If it is too long or fails, append the reason to `notes` and
-    return None.
+    The template is tried on one message, in a sandbox. If it is too long, fails, or changes the message, append the
+    reason to `notes` and return None.
     """
     if template is None:
         return None
     given = {"template": template, "bos_token": bos_token, "eos_token": eos_token}
     try:
         settings = validate(ChatSettings, given, "the chat template")
-        template_of(settings).turns([Message("user", "Hello")])
+        template_of(settings).check()
         end = _end_of_turn(template_of(settings), tokenizer)
     except PenwrightError as error:
         notes.append(f"the chat template is left out, so the model cannot chat: {error}")

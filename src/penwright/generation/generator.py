@@ -187,8 +187,11 @@ class Generator:
 
     def pool(self, max_rows: int = 64) -> ContinuousBatch:
         """Return a pool for continuous batching of completions with any prompts and settings."""
-        ends = {self.tokenizer.end_id, (self.template or PLAIN_TEMPLATE).end_of_answer(self.tokenizer)}
-        return ContinuousBatch(self.model, self.tokenizer, self._engine, max_rows, ends)
+        return ContinuousBatch(self.model, self.tokenizer, self._engine, max_rows, self._end_ids)
+
+    @property
+    def _end_ids(self) -> set[int]:
+        return {*self.tokenizer.end_ids, (self.template or PLAIN_TEMPLATE).end_of_answer(self.tokenizer)}
 
     @torch.inference_mode()
     def next_logits(self, tokens: Sequence[int]) -> Float[Tensor, " vocab_size"]:
@@ -215,7 +218,7 @@ class Generator:
         The probabilities are those of the model, before sampling settings are applied.
         """
         pairs = zip(completion.tokens, completion.log_probs, strict=True)
-        nats = -sum(log_prob for token, log_prob in pairs if token != self.tokenizer.end_id)
+        nats = -sum(log_prob for token, log_prob in pairs if token not in self._end_ids)
         n_bytes = sum(len(self.tokenizer.token_bytes(token)) for token in completion.tokens)
         return nats / log(2) / n_bytes if n_bytes else None
 

@@ -22,7 +22,9 @@ PLAIN = (
     "{% endfor %}{{ '\\nAssistant:\\n' if add_generation_prompt }}"
 )
 OPEN, CLOSE = "\ue000", "\ue001"  # enclose a message number, which stands for the content of that message
-PLACE = re.compile(f"{OPEN}(\\d+){CLOSE}")
+EDGE = "\x1f"  # white space around this number: if it is missing in the rendered text, the template trims the content
+PLACE = re.compile(f"({EDGE}?){OPEN}(\\d+){CLOSE}({EDGE}?)")
+PROBE = 'Say "hé" & <go>'  # a message to test whether a template writes messages as they are
 ASSISTANT = "assistant"
 MOST_SECONDS = 10
 LIMITS = {"RLIMIT_AS": 512 << 20, "RLIMIT_CPU": MOST_SECONDS, "RLIMIT_CORE": 0}
@@ -33,6 +35,10 @@ class Message(NamedTuple):
 
     role: str  # system, user or assistant
     content: str
+
+
+class RejectedMessages(PenwrightError):
+    """A chat template rejects messages, such as those with an unknown role."""
 
 
 class Turn(NamedTuple):
@@ -69,62 +75,86 @@ class ChatTemplate:
                     pieces.append(piece)
                 is_after_answer = False
                 continue
-            content = messages[piece].content
-            is_after_answer = messages[piece].role == ASSISTANT
+            is_after_answer = piece.role == ASSISTANT
             if is_after_answer:
                 before = pieces.pop() if pieces and isinstance(pieces[-1], Markup) else Markup()
                 pieces.append(Markup(before.rstrip(" ")))  # spaces before an answer belong to the answer
-                turns.append(Turn(tuple(pieces), Answer(before[len(pieces[-1]) :] + content, pieces[-1])))
+                turns.append(Turn(tuple(pieces), Answer(before[len(pieces[-1]) :] + piece.content, pieces[-1])))
                 pieces = []
             else:
-                pieces.append(content)
+                pieces.append(piece.content)
         return turns, tuple(pieces)
 
     def after_answer(self) -> str:
         """Return the text that the template writes between an answer and the next message."""
-        pieces = list(self._pieces([Message(role, "") for role in ("user", ASSISTANT, "user")]))
-        after = pieces[pieces.index(1) + 1] if 1 in pieces[:-1] else ""
+        pieces = iter(list(self._pieces([Message(role, "") for role in ("user", ASSISTANT, "user")])))
+        any(isinstance(piece, Message) and piece.role == ASSISTANT for piece in pieces)  # moves on to the answer
+        after = next(pieces, "")
         return after if isinstance(after, Markup) else ""
+
+    def rejects(self, messages: Sequence[Message]) -> bool:
+        """Return whether the template rejects a conversation, for example because of a system message."""
+        try:
+            any(self._pieces(messages))
+        except RejectedMessages:
+            return True
+        return False
+
+    def check(self) -> None:
+        """Raise PenwrightError if the template does not write messages as they are, apart from spaces around them."""
+        probe = Message("user", PROBE)
+        pieces = self.turns([probe])[1]
+        if PROBE not in pieces or "".join(pieces) != _rendered(self, (probe,)):
+            raise PenwrightError("the chat template leaves out messages or changes their characters")
 
     def end_of_answer(self, tokenizer: Tokenizer) -> int:
         """Return the token that ends each answer."""
         return tokenizer.special_ids.get(self.end_of_turn, tokenizer.end_id)
 
-    def _pieces(self, messages: Sequence[Message]) -> Iterator[Markup | int]:
-        """Yield the text of the template in pieces, with the number of each message in place of its content."""
-        text = _rendered(self, tuple(each.role for each in messages))
-        for place, piece in enumerate(PLACE.split(text)):
-            if place % 2:
-                yield int(piece)
-            elif piece:
-                yield Markup(piece)
+    def _pieces(self, messages: Sequence[Message]) -> Iterator[Markup | Message]:
+        """Yield the text of the template in pieces, and the messages between them, trimmed if the template does so."""
+        marked = tuple(Message(each.role, f"{EDGE}{OPEN}{n}{CLOSE}{EDGE}") for n, each in enumerate(messages))
+        text, place = _rendered(self, marked), 0
+        for found in PLACE.finditer(text):
+            if found.start() > place:
+                yield Markup(text[place : found.start()])
+            message, place = messages[int(found[2])], found.end()
+            content = message.content if found[1] else message.content.lstrip()
+            yield message._replace(content=content if found[3] else content.rstrip())
+        if place < len(text):
+            yield Markup(text[place:])
 
 
-@lru_cache(maxsize=1024)
-def _rendered(template: ChatTemplate, roles: tuple[str, ...]) -> str:
-    """Render the template for messages with these roles, with placeholders as contents; return the text.
-
-    Any template but the plain one is rendered by a process with limited memory and time. Raises PenwrightError if the
-    template is invalid, rejects the messages, or exceeds a limit.
-    """
-    from penwright.tokenizers import chat_worker  # noqa: PLC0415 - few runs need it
-
-    marked = [{"role": role, "content": f"{OPEN}{n}{CLOSE}"} for n, role in enumerate(roles)]
-    tokens = {"bos_token": template.start_token, "eos_token": template.end_token}
-    if template.source == PLAIN:
-        return chat_worker.render(PLAIN, marked, tokens)
-    request = json.dumps({"source": template.source, "messages": marked, "tokens": tokens})
-    try:
-        done = run_limited(chat_worker.__file__, LIMITS, MOST_SECONDS, input=request.encode(), capture_output=True)
-        answer = json.loads(done.stdout)
-    except (subprocess.TimeoutExpired, ValueError):  # the process exceeded a limit
-        limit = f"{MOST_SECONDS} s or {LIMITS['RLIMIT_AS'] >> 20} MiB of memory"
-        raise PenwrightError(f"the chat template cannot be used: it needs more than {limit}") from None
+def _rendered(template: ChatTemplate, messages: tuple[Message, ...]) -> str:
+    """Render the template. Raise PenwrightError if it is invalid, rejects the messages, or exceeds a limit."""
+    answer = _answer(template, messages)
     if "invalid" in answer:
         raise PenwrightError(f"the chat template is not valid: {answer['error']}")
     if "error" in answer:
-        raise PenwrightError(f"the chat template rejects these messages: {answer['error']}")
-    return str(answer["text"])
+        raise RejectedMessages(f"the chat template rejects these messages: {answer['error']}")
+    return answer["text"]
+
+
+@lru_cache(maxsize=1024)
+def _answer(template: ChatTemplate, messages: tuple[Message, ...]) -> dict[str, str]:
+    """Return the rendered text or an error. Any template but the plain one gets a process with limited memory and time.
+
+    Raises PenwrightError if it exceeds a limit.
+    """
+    from penwright.tokenizers import chat_worker  # noqa: PLC0415 - few runs need it
+
+    given = [each._asdict() for each in messages]
+    tokens = {"bos_token": template.start_token, "eos_token": template.end_token}
+    if template.source == PLAIN:
+        return {"text": chat_worker.render(PLAIN, given, tokens)}
+    request = json.dumps({"source": template.source, "messages": given, "tokens": tokens})
+    try:
+        done = run_limited(chat_worker.__file__, LIMITS, MOST_SECONDS, input=request.encode(), capture_output=True)
+        answer: dict[str, str] = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):  # the process exceeded a limit
+        limit = f"{MOST_SECONDS} s or {LIMITS['RLIMIT_AS'] >> 20} MiB of memory"
+        raise PenwrightError(f"the chat template cannot be used: it needs more than {limit}") from None
+    return answer
 
 
 PLAIN_TEMPLATE = ChatTemplate()

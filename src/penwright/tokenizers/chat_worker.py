@@ -6,13 +6,14 @@ It reads a JSON object from standard input (see `render`), and writes a JSON obj
 import json
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 MOST_CHARACTERS = 10_000_000  # maximum length of the rendered text, in characters
 
 
 def render(source: str, messages: Sequence[dict[str, str]], tokens: dict[str, str]) -> str:
-    """Render a template in a sandbox.
+    """Render a template in a sandbox, with a prompt for an answer without reasoning.
 
     Raises TemplateSyntaxError for an invalid template, and any exception for one that rejects the messages.
     """
@@ -36,8 +37,10 @@ def render(source: str, messages: Sequence[dict[str, str]], tokens: dict[str, st
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
     )
-    environment.globals["raise_exception"] = refuse
-    return environment.from_string(source).render(messages=messages, add_generation_prompt=True, **tokens)
+    environment.globals |= {"raise_exception": refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
+    # Templates such as Qwen3's write empty reasoning before a trained answer. The prompt must then end with it, too.
+    options = {"add_generation_prompt": True, "enable_thinking": False}
+    return environment.from_string(source).render(messages=messages, **options, **tokens)
 
 
 def main() -> None:

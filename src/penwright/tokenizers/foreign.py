@@ -29,6 +29,7 @@ class Conventions(BaseModel):
     pad: TokenId
     start: TokenId
     end: TokenId
+    ends: TokenIds = ()  # further tokens that end a text, such as the end of a turn
     begins: bool = True  # whether a prompt begins with the start token
     source_prefix: TokenIds = ()  # tokens before each source of a translator, for example the language token
     target_prefix: TokenIds = ()  # tokens between the start token and each target of a translator
@@ -110,6 +111,11 @@ class ForeignTokenizer(Tokenizer):
     def begins(self) -> bool:
         """Whether each text begins with the start token."""
         return self.conventions.begins
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The tokens that end a generated text, the end token first."""
+        return (self.end_id, *self.conventions.ends)
 
     def source(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens of a translator's source, with the special tokens that the model expects around it."""

@@ -105,6 +105,11 @@ class Tokenizer:
         return True
 
     @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The tokens that end a generated text, the end token first. Some imported models have several."""
+        return (self.end_id,)
+
+    @property
     def n_before_source(self) -> int:
         """The number of tokens before a translator's source, for example 1 for the language token."""
         return len(self.source(())) - 1
@@ -264,10 +269,10 @@ class TextStream:
 def never_generated(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the special tokens that must never be generated: padding, start and unknown.
 
-    The end token is never among them, even if it also serves as one of these, as in GPT-2.
+    No end token is among them, even if it also serves as one of these, as in GPT-2.
     """
     ids = (tokenizer.pad_id, tokenizer.start_id, tokenizer.unknown_id)
-    return tuple(token for token in ids if token is not None and token != tokenizer.end_id)
+    return tuple(token for token in ids if token is not None and token not in tokenizer.end_ids)
 
 
 def controls(tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -30,7 +30,11 @@ def trimmed(tokenizer: Tokenizer, used: Collection[int]) -> Tokenizer:
     """
     file, names = _changeable(tokenizer), tokenizer.pieces
     model = file["model"]
-    special = {token["id"] for token in file["added_tokens"]} | {tokenizer.pad_id, tokenizer.start_id, tokenizer.end_id}
+    special = {token["id"] for token in file["added_tokens"]} | {
+        tokenizer.pad_id,
+        tokenizer.start_id,
+        *tokenizer.end_ids,
+    }
     short = {token for token, name in enumerate(names) if len(name.removeprefix("##").lstrip(SPACE)) <= 1}
     bytes_ = {token for token, name in enumerate(names) if re.fullmatch("<0x..>", name)}
     kept = {*map(int, used)} | special | short | bytes_
@@ -55,7 +59,8 @@ def trimmed(tokenizer: Tokenizer, used: Collection[int]) -> Tokenizer:
     file["post_processor"] = _renumbered(file.get("post_processor"), numbers)
     if own := file.get(FOREIGN):
         own.update({role: numbers[own[role]] for role in ROLES})
-        own.update({key: [numbers[token] for token in own.get(key, ())] for key in ("source_prefix", "target_prefix")})
+        for key in ("ends", "source_prefix", "target_prefix"):
+            own[key] = [numbers[token] for token in own.get(key, ())]
     return _checked(file, [names[token] for token in order])
 
 

@@ -93,7 +93,11 @@ def _metadata(run: OpenedRun) -> ModelMetadata:
         files = "".join(f"- {Path(file.path).name}, sha256 {file.sha256}\n" for file in origin.files)
         what = f"was {origin}" if record.is_untrained else f"was fine-tuned from a model that was {origin}"
         card = f"{front}This model {what}. Imported files:\n\n{files}"
-    return ModelMetadata(run.card.labels, origin.licence if origin else None, card, run.recipe.chat)
+    chat = run.recipe.chat
+    if chat is not None and "enable_thinking" in chat.template and not record.is_untrained:
+        # The run was trained on answers without reasoning. Other programs would ask for reasoning by default.
+        chat = chat.model_copy(update={"template": f"{{% set enable_thinking = false %}}{chat.template}"})
+    return ModelMetadata(run.card.labels, origin.licence if origin else None, card, chat)
 
 
 def _save_adapter(run: OpenedRun, output: Path) -> None:

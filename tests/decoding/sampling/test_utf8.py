@@ -58,7 +58,7 @@ def test_multi_byte_tokens_are_followed_from_every_state() -> None:
 
 
 def test_end_token_only_after_whole_characters_and_banned_tokens_never() -> None:
-    utf8_rules = Utf8Rules([b"a", b"\xc3", b"\xa9", b"", b""], banned=[4], end_id=3)
+    utf8_rules = Utf8Rules([b"a", b"\xc3", b"\xa9", b"", b""], banned=[4], end_ids=[3])
     whole, partial = utf8_rules.may_come[utf8_rules.situations(np.array([0, 1], dtype=np.uint8), np.array([5]))]
     assert whole.tolist() == [True, True, False, True, False]
     assert partial.tolist() == [False, False, True, False, False]
@@ -66,7 +66,7 @@ def test_end_token_only_after_whole_characters_and_banned_tokens_never() -> None
 
 
 def test_no_character_is_begun_without_room_to_finish_it() -> None:
-    utf8_rules = Utf8Rules([*BYTES, b"", "漢".encode()], end_id=256)
+    utf8_rules = Utf8Rules([*BYTES, b"", "漢".encode()], end_ids=[256])
     for n_left in range(4):
         (allowed,) = utf8_rules.may_come[utf8_rules.situations(np.zeros(1, np.uint8), np.array([n_left]))]
         assert [bool(allowed[byte]) for byte in (0x61, 0xC3, 0xE6, 0xF0)] == [True, *(n_left > n for n in range(3))]

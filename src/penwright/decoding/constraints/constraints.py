@@ -139,8 +139,8 @@ class CompletionConstraint:
             raise UsageError(TOO_MUCH) from None
         self.automaton = Automaton(rules.expressions, list(starts.values()))
         self.starts = dict(zip(starts, self.automaton.starts, strict=True))
-        self.end_id, self.vocab_size = tokenizer.end_id, tokenizer.vocab_size
-        never = {*never_generated(tokenizer), tokenizer.end_id}
+        self.end_ids, self.vocab_size = list(tokenizer.end_ids), tokenizer.vocab_size
+        never = {*never_generated(tokenizer), *self.end_ids}
         self.bytes = [b"" if token in never else tokenizer.token_bytes(token) for token in range(self.vocab_size)]
         self._tails: list[bytes] = [b""]
         self._bytewise = {bytes([byte]) for byte in range(256)} <= set(self.bytes)
@@ -195,7 +195,7 @@ class CompletionConstraint:
             rows = texts.tails == number
             costs[texts.tokens[rows]] = self._distances_after_tail(self._tails[number])[states[rows]]
         if self.automaton.accepts[state] and not tail:
-            costs[self.end_id] = 0
+            costs[self.end_ids] = 0
         return costs
 
     def _find_distances_after_tail(self, tail: bytes) -> Float64[np.ndarray, " states"]:

@@ -35,13 +35,12 @@ class Utf8Rules:
     Which tokens may come next depends on the situation: the state, and how many more tokens fit after the next one.
     """
 
-    def __init__(self, tokens: Sequence[bytes], banned: Sequence[int] = (), end_id: int | None = None):
-        """Make the UTF-8 rules from each token's bytes. The end token is allowed only after whole characters."""
+    def __init__(self, tokens: Sequence[bytes], banned: Sequence[int] = (), end_ids: Sequence[int] = ()):
+        """Make the UTF-8 rules from each token's bytes. End tokens are allowed only after whole characters."""
         after = _states_after(tokens)[:N_STATES]
         self.after = np.where(after == BROKEN, 0, after)  # the state after each token; 0 after invalid bytes
         missing = MISSING[after]
-        if end_id is not None:
-            missing[1:, end_id] = MISSING[BROKEN]
+        missing[1:, list(end_ids)] = MISSING[BROKEN]
         may_come = np.concatenate([*(missing <= left for left in range(MOST_LEFT)), missing <= MOST_LEFT])
         may_come = np.concatenate([may_come, np.ones_like(may_come[:1])])
         may_come[:, list(banned)] = False
@@ -60,7 +59,7 @@ class Utf8Rules:
     def of(cls, tokenizer: Tokenizer, banned: tuple[int, ...]) -> "Utf8Rules":
         """Return the rules that keep texts of this tokenizer's vocabulary valid UTF-8."""
         tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
-        return cls(tokens, banned, tokenizer.end_id)
+        return cls(tokens, banned, tokenizer.end_ids)
 
     @cached_property
     def bits(self) -> Int64[Tensor, "situations words"]:
