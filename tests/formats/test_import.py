@@ -21,6 +21,7 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.formats import pretrained
 from penwright.formats.gguf_import import GGUFFile
 from penwright.formats.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
+from penwright.formats.huggingface import read_huggingface
 from penwright.formats.huggingface_tokenizer import read_tokenizer
 from penwright.generation.generator import Generator
 from penwright.languages import Languages
@@ -242,6 +243,16 @@ def test_invalid_model_settings_are_refused(changes, message, llama: Path, tmp_p
     assert_import_is_refused(llama, tmp_path, message)
 
 
+def test_imported_weights_are_freed_before_the_run_is_loaded(llama: Path, tmp_path: Path, monkeypatch) -> None:
+    imported = []
+    monkeypatch.setattr(
+        "penwright.workflows.import_model.read_huggingface",
+        lambda *options: imported.append(read_huggingface(*options)) or imported[0],
+    )
+    monkeypatch.setattr("penwright.workflows.import_model.load", lambda _: not imported[0].weights)
+    assert import_model(str(llama), tmp_path / "run")
+
+
 def test_existing_run_folder_is_not_overwritten(llama: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("mine", encoding="utf-8")
@@ -431,6 +442,29 @@ def test_modules_of_sentence_transformers_are_applied_or_refused(pooling, expect
         assert (settings.pooling, settings.pooler) == (expected, False)
     else:
         assert_import_is_refused(folder, tmp_path, expected)
+
+
+def test_xlm_r_classifies_as_transformers(tmp_path: Path) -> None:
+    library = LibraryTokenizer(models.Unigram())
+    library.pre_tokenizer, library.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    library.train_from_iterator(
+        TEXTS, trainers.UnigramTrainer(vocab_size=120, special_tokens=special, unk_token="<unk>", show_progress=False)
+    )
+    ends = [("<s>", 0), ("</s>", 2)]
+    library.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
+    sizes = {"vocab_size": library.get_vocab_size(), "max_position_embeddings": 66, "type_vocab_size": 1}
+    config = transformers.XLMRobertaConfig(**SMALL, **sizes, pad_token_id=1)
+    theirs = transformers.XLMRobertaForSequenceClassification(config)
+    save_model(theirs, tmp_path / "xlm-r")
+    library.save(str(tmp_path / "xlm-r/tokenizer.json"))
+    names = {"cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    write(tmp_path / "xlm-r/tokenizer_config.json", names)
+    ours = penwright.import_model(tmp_path / "xlm-r", tmp_path / "run")
+    (found,) = ours.classify("Der Hund sitzt.")
+    with torch.no_grad():
+        expected = theirs(torch.tensor([library.encode("Der Hund sitzt.").ids])).logits[0].softmax(-1).tolist()
+    assert found.scores == pytest.approx({f"LABEL_{n}": p for n, p in enumerate(expected)}, abs=1e-4)
 
 
 def test_xlm_r_needs_a_tokenizer_json(tmp_path: Path) -> None:
