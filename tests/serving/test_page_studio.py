@@ -33,6 +33,7 @@ DROP = """([target, name, text]) => {
   return document.querySelector(target).dispatchEvent(event);
 }"""
 STEPS = 8
+REPLACED = ("minutes", "choices")  # parts of a request that with_few_steps() replaces
 SIZES = [("light", 1440, 900), ("dark", 390, 844)]
 
 
@@ -138,7 +139,7 @@ def with_few_steps(route: Any) -> None:
     """Train for a few steps instead: the shortest time on the slider is too long for a test."""
     body = {**json.loads(route.request.post_data), "size": "nano"}
     body["steps"] = STEPS if body["name"].startswith("pasted") else 4
-    route.continue_(post_data=json.dumps({name: value for name, value in body.items() if name != "minutes"}))
+    route.continue_(post_data=json.dumps({name: value for name, value in body.items() if name not in REPLACED}))
 
 
 @pytest.fixture
