@@ -33,6 +33,91 @@ def test_every_module_is_short_and_documented() -> None:
         assert text.count("\n") < 300, path.name
 
 
+def test_stopped_and_failed_runs_can_be_continued_before_their_first_step(visit: Any) -> None:
+    script = """async jobs => {
+      const { joined, makeJobs } = await import("/screens/train/jobs.js");
+      const list = makeJobs({ act: () => undefined, details: () => undefined });
+      list.show(joined(...jobs), ".", { load: null, processors: 1, free_memory: null, free_disk: 1 });
+      const texts = (card, selector) => [...card.querySelectorAll(selector)].map((each) => each.textContent);
+      const cards = [...list.root.querySelectorAll("article")];
+      return cards.map((card) => [card.ariaLabel, ...texts(card, ".state"), ...texts(card, "button")]);
+    }"""
+    states = ["stopped", "failed", "preparing", "waiting", "finished"]
+    jobs = [{"name": state, "state": state, "minutes": 1, "note": ""} for state in states]
+    facts = {"seconds": 0, "scores": {}, "best_step": None, "model": None, "changed": 0, "total_steps": None}
+    runs = [{"name": "imported", "state": "stopped", "step": 0, **facts}]
+    runs += [{"name": "elsewhere", "state": "stopped", "step": 5, **facts}]
+    found = {name: shown for name, *shown in visit("#/write").evaluate(script, [jobs, runs])}
+    assert found["stopped"] == ["Stopped; you can continue it", "Continue", "Delete"]
+    assert found["failed"] == ["Failed", "Try again", "Delete"]
+    assert found["finished"] == ["Finished", "Train longer", "Delete"]
+    assert found["imported"] == ["Stopped", "Delete"]
+    assert found["elsewhere"] == ["Stopped; you can continue it · step 5", "Continue", "Delete"]
+    assert "Continue" not in found["preparing"] + found["waiting"]
+
+
+MAKE_PLAN = """async answer => {
+  const { makePlan } = await import("/screens/train/plan.js");
+  const [status, body] = answer;
+  const [left, trained, turns] = [[], [], []];
+  const turn = () => plan.sections[0].querySelector("[role=status]").textContent;
+  window.fetch = async (path, { body: sent }) => {
+    plan.queued(["another", JSON.parse(sent).ticket]);
+    turns.push(turn());
+    return new Response(JSON.stringify(body), { status });
+  };
+  const plan = makePlan({
+    signal: new AbortController().signal,
+    state: { get: () => "", set: () => undefined, number: () => 10 },
+    announce: () => undefined,
+    texts: () => ["alt.txt", "bild.jpg", "films.xlsx"],
+    leaveOut: (name) => left.push(name),
+    train: (request) => trained.push(request),
+  });
+  await plan.update();
+  const [found, planned] = plan.sections;
+  for (const button of [...found.querySelectorAll("button"), ...planned.querySelectorAll("#train")]) button.click();
+  const report = [...found.querySelectorAll(".found > .report li")].map((each) => each.textContent);
+  const buttons = [...found.querySelectorAll("button")].map((each) => each.textContent);
+  return { left, trained, report, buttons, turns: [...turns, turn()] };
+}"""
+
+
+def test_text_that_makes_a_plan_impossible_can_be_left_out(visit: Any) -> None:
+    problem = {"error": {"message": "texts/bild.jpg is not text but looks like a JPEG image"}}
+    found = visit("#/write").evaluate(MAKE_PLAN, [400, problem])
+    assert found["buttons"] == ["Leave out bild.jpg"] and found["left"] == ["bild.jpg"]
+
+
+def test_training_keeps_the_choices_that_the_plan_shows(visit: Any) -> None:
+    chosen = {"tokenizer.type": "bpe", "tokenizer.vocab_size": 1024, "model.size": "tiny", "model.n_layers": 2}
+    choices = [{"key": key, "value": value, "reason": "-"} for key, value in {**chosen, "model.dropout": 0.1}.items()]
+    files = [{"path": "texts/alt.txt", "remark": ""}]
+    files += [{"path": "texts/films.xlsx", "remark": "sheet 'Films' (not read: Marks, Names)"}]
+    plan = {
+        "reason": "-",
+        "recipe": {"task": "classify", "training": {"minutes": 5}},
+        "choices": choices,
+        "data": {"dropped": [], "n_read": 9, "n_kept": 9, "unit": "row", "split": "-", "text": [], "files": files}
+        | {"notes": ["texts/alt.txt: the columns have no header", "not read: 3 files"]},
+        "examples": [],
+        "passage": [],
+        "columns": [],
+        "roles": {},
+        "bytes": 9,
+        "characters": 9,
+        "sizes": [{"size": "tiny", "parameters": 9000, "epochs": 2.0, "is_chosen": True}],
+        "budgets": [{"minutes": 5, "epochs": 2.0, "low": None, "high": None, "share": None}],
+        "outlook": {"pays_up_to": 9, "accuracy": None},
+        "minutes_wanted": None,
+    }
+    found = visit("#/write").evaluate(MAKE_PLAN, [200, plan])
+    assert found["turns"] == ["Plans are made one after another. Before this one: 1", ""]
+    (request,) = found["trained"]
+    assert request["choices"] == chosen and request["minutes"] == 5
+    assert found["report"][1:-1] == ["films.xlsx: sheet 'Films' (not read: Marks, Names)", "not read: 3 files"]
+
+
 @pytest.mark.parametrize("stream", [STREAM, STREAM.replace("\r\n", "\n"), STREAM.replace("\r\n", "\r"), STREAM[:-2]])
 def test_event_parser_accepts_any_chunking(visit: Any, stream: str) -> None:
     distinct, singly = visit("#/write").evaluate(CUT_ANYWHERE, [stream, None])

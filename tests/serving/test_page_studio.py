@@ -40,6 +40,7 @@ from penwright.training.auto import throughput
 throughput.STEPS, throughput.MOST_TOKENS = 1, 256
 main()
 """
+REPLACED = ("minutes", "choices")  # parts of a request that with_few_steps() replaces
 SIZES = [("light", 1440, 900), ("dark", 390, 844)]
 
 
@@ -145,7 +146,7 @@ def with_few_steps(route: Any) -> None:
     """Train for a few steps instead: the shortest time on the slider is too long for a test."""
     body = {**json.loads(route.request.post_data), "size": "nano"}
     body["steps"] = STEPS if body["name"].startswith("pasted") else 4
-    route.continue_(post_data=json.dumps({name: value for name, value in body.items() if name != "minutes"}))
+    route.continue_(post_data=json.dumps({name: value for name, value in body.items() if name not in REPLACED}))
 
 
 @pytest.fixture

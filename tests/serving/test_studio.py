@@ -21,10 +21,11 @@ import pytest
 
 import penwright
 from penwright.errors import PenwrightError
-from penwright.serving.model_registry import ModelRegistry
+from penwright.serving.model_registry import ModelRegistry, UnknownModel
 from penwright.serving.server import Server
 from penwright.serving.settings import ServingSettings
-from penwright.serving.studio import Studio
+from penwright.serving.studio import Studio, resume
+from penwright.serving.studio_fields import ResumeRequest
 from penwright.serving.training_queue import TrainingQueue
 
 from .conftest import eventually
@@ -120,6 +121,33 @@ def test_oversized_uploads_are_refused(client: Client) -> None:
     connection.close()
     assert [client.upload(f"{number}.txt", b"x" * 900_000)[0] for number in range(3)] == [200, 200, 400]
     assert [each["name"] for each in client.ask("studio")[1]["texts"]] == ["0.txt", "1.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "looks_like"),
+    [
+        ("foto.png", b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "a PNG image"),
+        ("program.txt", bytes(range(256)) * 9, "binary data"),
+        ("old.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99), "an old Office document"),
+    ],
+)
+def test_uploads_that_are_not_text_are_refused(client: Client, name: str, content: bytes, looks_like: str) -> None:
+    status, found = client.upload(name, content)
+    assert status == 400 and name in found["error"]["message"] and looks_like in found["error"]["message"]
+    texts = {"latin.txt": "Größe, Süße. ".encode("latin-1"), "wide.txt": "Größe. ".encode("utf-16"), "a.csv": b"a,b\n"}
+    texts |= {"table.parquet": b"PAR1" + bytes(9), "a.txt.gz": gzip.compress(b"text"), "book.pdf": b"%PDF-1.4\n\0\1\2"}
+    assert [client.upload(*text)[0] for text in texts.items()] == [200] * len(texts)
+    assert {path.name for path in client.studio.texts.folder.iterdir()} == set(texts)
+
+
+def test_choices_of_the_plan_are_kept_in_training(client: Client) -> None:
+    client.upload("days.txt", DAYS.encode())
+    wanted = {"texts": ["days.txt"], "name": "days", "minutes": 1}
+    for choices in ({"data.validation": "x"}, {"model.size": "../x"}, {"model.size": "tiny training.minutes=9"}):
+        assert client.ask("studio/train", {**wanted, "choices": choices})[0] == 422
+    assert client.ask("studio/train", {**wanted, "choices": {"model.size": "tiny", "model.n_layers": 2}})[0] == 200
+    job = client.studio.queue._read("days")
+    assert job and "--set model.size=tiny --set model.n_layers=2" in " ".join(job.arguments)
 
 
 def test_disk_space_is_kept_free(tmp_path: Path) -> None:
@@ -243,6 +271,63 @@ def test_training_outlives_the_server_and_resumes_after_a_stop(tmp_path: Path) -
         second.close()
         first.kill_training()
         second.kill_training()
+
+
+def test_run_that_ended_before_its_first_step_can_be_continued(runs: Path, tmp_path: Path) -> None:
+    studio, registry = Studio(tmp_path, ServingSettings()), ModelRegistry([], home=tmp_path)
+    queue, log = studio.queue, tmp_path / "queue" / "days.log"
+
+    def end(said: str) -> None:
+        queue._put(job.model_copy(update={"started": 1.0, "pid": 1}))
+        log.write_text(said, encoding="utf-8")
+
+    def state() -> str:
+        (facts,) = queue.facts()
+        return facts.state
+
+    job = queue.add("days", ["texts/days.txt"], 1.0)
+    for said, before in (("penwright: interrupted\n", "stopped"), ("penwright: the disk is full\n", "failed")):
+        end(said)
+        assert state() == before
+        assert resume(studio, registry, ResumeRequest(run="days")).name == "days" and state() == "waiting"
+        again = queue._read("days")
+        assert again and again.arguments == job.arguments and again.minutes == 1.0
+    folder = tmp_path / "runs" / "days"
+    folder.mkdir(parents=True)
+    for name in ("recipe.toml", "tokenizer.json", "corpus.json"):
+        shutil.copy(runs / "writer" / name, folder)
+        end("penwright: interrupted\n")
+        resume(studio, registry, ResumeRequest(run="days"))
+        again = queue._read("days")
+        begins = ["train", "--resume"] if name == "corpus.json" else ["train", "texts/days.txt"]
+        assert again and again.arguments[:2] == begins
+    with pytest.raises(UnknownModel):
+        resume(studio, registry, ResumeRequest(run="nothing"))
+
+
+def test_plans_are_made_one_after_another_and_their_order_is_known(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+
+    async def slow(studio: Studio, wanted: object) -> tuple[bytes, bytes]:
+        await asyncio.to_thread(may_end.wait, 60)
+        return b"{}", b""
+
+    def order() -> Any:
+        return client.ask("studio")[1]["planning"]
+
+    monkeypatch.setattr("penwright.serving.studio._plan", slow)
+    threads = []
+    for ticket, expected in (("a", ["a"]), ("b", ["a", "b"])):
+        body = {"texts": ["days.txt"], "ticket": ticket}
+        threads.append(threading.Thread(target=client.ask, args=("studio/plan", body)))
+        threads[-1].start()
+        assert eventually(lambda expected=expected: order() == expected, 20)  # type: ignore[misc]
+    may_end.set()
+    for thread in threads:
+        thread.join()
+    assert order() == []
 
 
 def test_unsuitable_texts_are_explained(client: Client) -> None:

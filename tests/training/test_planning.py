@@ -16,6 +16,7 @@ PAIRS = Facts("translate", n_examples=29_000, n_bytes=2_000_000, n_distinct=100)
 REVIEWS = Facts("classify", n_examples=67_000, n_bytes=3_500_000, n_distinct=60, n_labels=2)
 MANY_REVIEWS = Facts("classify", n_examples=6_700_000, n_bytes=350_000_000, n_distinct=60, n_labels=2)
 SPEED = 4e10
+KEPT = {"tokenizer.type", "tokenizer.vocab_size", "model.size", "model.n_layers"}  # as the studio does
 
 
 def plan_for(facts: Facts, speed: float = SPEED, **given: Table) -> Plan:
@@ -49,6 +50,21 @@ def test_given_settings_are_not_chosen_again() -> None:
     assert plan.recipe.model.dropout == 0.33 and plan.recipe.model.d_model == 64
     assert plan.recipe.tokenizer.vocab_size == 700
     assert not {"model.dropout", "model.size", "tokenizer.type"} & {choice.key for choice in plan.choices}
+
+
+@pytest.mark.parametrize("facts", [SHAKESPEARE, NOVELS, PAIRS, REVIEWS], ids=lambda facts: facts.task)
+def test_given_choices_of_a_plan_lead_to_the_same_model_at_any_speed(facts: Facts) -> None:
+    fast, slow = 10 * SPEED, SPEED / 100
+    plan = plan_for(facts, fast)
+    kept = {choice.key: choice.value for choice in plan.choices if choice.key in KEPT}
+    given: Table = {"model": {}, "tokenizer": {}}
+    for key, value in kept.items():
+        table, name = key.split(".")
+        given[table][name] = value
+    for speed in (slow, SPEED, fast):
+        again = plan_for(facts, speed, **given)
+        assert again.size == plan.size and again.vocab_size == plan.vocab_size, speed
+    assert plan_for(facts, slow).size != plan.size, "without them, the size depends on the speed"
 
 
 def test_given_setting_is_kept_when_the_type_of_its_table_is_chosen() -> None:

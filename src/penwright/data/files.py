@@ -173,9 +173,7 @@ def remember_file(key: Sequence[object], make: Callable[[], SourceFile]) -> Sour
 
 def _examine(stored: Path, name: str, encoding: str | None) -> SourceFile:
     """Examine the file `stored`, which is called `name` in messages."""
-    kind = _format(stored, name, check_encoding(encoding) if encoding else None)
-    if kind is not None and kind.kind == "other":
-        raise NotText(f"{name} is {kind.description}; {kind.remedy}")
+    kind = format_of(stored, name, check_encoding(encoding) if encoding else None)
     if kind is not None and kind.kind == "archive":
         what = "rename it so that its name ends in .zip" if is_zipfile(stored) else "it is damaged: download it again"
         raise NotText(f"{name} is a .zip archive; {what}, or unpack it")
@@ -195,11 +193,16 @@ def read_markup(path: str | Path, encoding: str | None = None) -> str:
     return "".join(_examine_text(stored_file(path), str(path), encoding).blocks())
 
 
-def _format(stored: Path, name: str, encoding: str | None) -> Format | None:
-    """Return the format of a file, or None for plain text."""
+def format_of(stored: Path, name: str, encoding: str | None = None) -> Format | None:
+    """Return the format of a file, or None for plain text or Parquet. Raises NotText for files that are not read."""
     head = next(raw_blocks(stored, name, START), b"")
-    text = decoder_of(encoding or first_guess(head)).decode(head)
-    return detect_format(name, head, text, lambda: open_raw(stored))
+    guess = encoding or first_guess(head)
+    kind = detect_format(name, head, decoder_of(guess).decode(head), lambda: open_raw(stored))
+    if kind is not None and kind.kind == "other":
+        raise NotText(f"{name} is {kind.description}; {kind.remedy}")
+    if kind is None and not head.startswith(b"PAR1") and (what := describe_non_text(head, guess)):
+        raise NotText(f"{name} is not text but looks like {what}")
+    return kind
 
 
 def _extracted(kind: Format, stored: Path, name: str, encoding: str | None) -> Iterator[bytes]:

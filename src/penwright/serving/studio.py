@@ -14,28 +14,37 @@ from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field
 
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import Run
 from penwright.serving.errors import ERROR_RESPONSES
-from penwright.serving.fields import ModelRequest, Name, Registry, Text
+from penwright.serving.fields import Registry
 from penwright.serving.runs import LIVE, folders, run_of, state_of
 from penwright.serving.settings import ServingSettings
-from penwright.serving.texts import CHUNK_BYTES, TextFile, TextFolder, check_name, require_free_disk, zipped
-from penwright.serving.training_queue import SAID, JobFacts, TrainingQueue
+from penwright.serving.studio_fields import (
+    Done,
+    MachineFacts,
+    NameRequest,
+    PlanRequest,
+    Queued,
+    ResumeRequest,
+    StudioFacts,
+    TrainRequest,
+    Upload,
+    Uploaded,
+)
+from penwright.serving.texts import CHUNK_BYTES, TextFolder, check_name, require_free_disk, zipped
+from penwright.serving.training_queue import SAID, TrainingQueue
 from penwright.storage import remove_folder
+from penwright.workflows.load import CORPUS
 
 router = APIRouter(prefix="/studio", responses=ERROR_RESPONSES)
 ADVANCE_SECONDS = 0.5  # seconds between two checks of the queue
-MAX_PART = 2_000_000  # maximum number of base64 characters in a part of an upload
-Role = Literal["text", "label", "source", "target"]
-Column = Annotated[Text, Field(max_length=500)]
 EARLY = ("--set", "training.early=4")  # keep the weights after 1, 10, 100 and 1,000 seconds, to show progress
 
 
@@ -48,7 +57,8 @@ class Studio:
         self.folder, self.settings = folder.resolve(), settings
         self.texts = TextFolder(self.folder / "texts", settings)
         self.queue = TrainingQueue(self.folder)
-        self.planning = asyncio.Lock()  # one plan at a time, since planning measures the machine's speed
+        self.planning: list[str | None] = []  # tickets of the plans that are being made, in this order
+        self.planner = asyncio.Lock()  # one plan at a time, since planning measures the machine's speed
 
     async def watch(self) -> None:
         """Start the waiting runs one after another, until cancelled."""
@@ -57,7 +67,7 @@ class Studio:
                 await asyncio.to_thread(self.queue.advance)
             await asyncio.sleep(ADVANCE_SECONDS)
 
-    def arguments(self, wanted: "PlanRequest") -> list[str]:
+    def arguments(self, wanted: PlanRequest) -> list[str]:
         """Return the arguments of `penwright train` or `penwright plan` for a request."""
         texts = [f"{self.texts.path(name).relative_to(self.folder)}" for name in wanted.texts]
         options: list[str] = []
@@ -78,87 +88,6 @@ TheStudio = Annotated[Studio, Depends(_studio)]
 RunName = Annotated[str, Query(max_length=500)]
 
 
-class MachineFacts(BaseModel):
-    """The load and the free resources of this machine."""
-
-    load: float | None  # mean number of running processes; None on systems without a load average
-    processors: int
-    memory: int | None  # total memory in bytes; None if unknown
-    free_memory: int | None
-    free_disk: int
-
-
-class StudioFacts(BaseModel):
-    """The uploaded texts, the training queue, and the load of the machine."""
-
-    folder: str
-    texts: list[TextFile]
-    text_bytes: int
-    max_text_bytes: int
-    max_upload_bytes: int
-    jobs: list[JobFacts]
-    machine: MachineFacts
-
-
-class Upload(ModelRequest):
-    """A part of an upload, in base64."""
-
-    name: Name
-    offset: Annotated[int, Field(ge=0)]
-    total: Annotated[int, Field(ge=1)]  # size of the whole file in bytes
-    data: Annotated[str, Field(max_length=MAX_PART)]
-
-
-class Uploaded(BaseModel):
-    """The number of bytes of an upload that have arrived."""
-
-    bytes: int
-
-
-class PlanRequest(ModelRequest):
-    """The texts to train on, and the training budget. The planner chooses the fields that are left out."""
-
-    texts: Annotated[list[Name], Field(min_length=1, max_length=1000)]
-    task: Literal["generate", "chat", "translate", "classify"] | None = None
-    columns: Annotated[
-        dict[Role, int | Column], Field(default_factory=dict)
-    ]  # number or name of the column for each role
-    size: Annotated[Text, Field(max_length=40, pattern=r"^[a-z0-9-]+$")] | None = None
-    minutes: Annotated[float, Field(gt=0, le=100_000)] | None = None
-    steps: Annotated[int, Field(gt=0, le=10**9)] | None = None
-
-
-class TrainRequest(PlanRequest):
-    """The texts, the training budget and the other settings of a run, and its name."""
-
-    name: Name
-
-
-class ResumeRequest(ModelRequest):
-    """A run to resume."""
-
-    run: Name
-    minutes: Annotated[float, Field(gt=0, le=100_000)] | None = None
-
-
-class NameRequest(ModelRequest):
-    """A request that names a text or a run."""
-
-    name: Name
-
-
-class Queued(BaseModel):
-    """The name under which a run was queued."""
-
-    name: str
-
-
-class Done(BaseModel):
-    """The answer to a successful request that has no result."""
-
-    done: bool = True
-
-
 @router.get("")
 def facts(studio: TheStudio) -> StudioFacts:
     """Return the texts, the queue and the load of the machine."""
@@ -170,6 +99,7 @@ def facts(studio: TheStudio) -> StudioFacts:
         max_text_bytes=limits.max_text_bytes,
         max_upload_bytes=limits.max_upload_bytes,
         jobs=studio.queue.facts(),
+        planning=studio.planning,
         machine=_machine(studio.folder),
     )
 
@@ -197,18 +127,12 @@ async def plan(studio: TheStudio, body: PlanRequest) -> dict[str, Any]:
 
     If the task or the columns are unclear, the answer is {undecided: {question, options}}.
     """
-    command = [sys.executable, "-m", "penwright", "plan", *studio.arguments(body), "--json"]
-    async with studio.planning:
-        process = await asyncio.create_subprocess_exec(
-            *command, cwd=studio.folder, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
-        )
-        try:
-            async with asyncio.timeout(studio.settings.plan_seconds):
-                output, errors = await process.communicate()
-        finally:
-            if process.returncode is None:  # the client has disconnected, or the time limit has passed
-                process.kill()
-                await process.wait()
+    studio.planning.append(body.ticket)
+    try:
+        async with studio.planner:
+            output, errors = await _plan(studio, body)
+    finally:
+        studio.planning.remove(body.ticket)
     with suppress(ValueError):
         found: dict[str, Any] = json.loads(output)
         return found
@@ -216,11 +140,25 @@ async def plan(studio: TheStudio, body: PlanRequest) -> dict[str, Any]:
     raise UsageError(message.rpartition(SAID)[2].strip()[:2000] or "the texts cannot be read")
 
 
+async def _plan(studio: Studio, wanted: PlanRequest) -> tuple[bytes, bytes]:
+    """Run `penwright plan --json`, and return its output and its messages."""
+    command = [sys.executable, "-m", "penwright", "plan", *studio.arguments(wanted), "--json"]
+    process = await asyncio.create_subprocess_exec(*command, cwd=studio.folder, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
+    try:
+        async with asyncio.timeout(studio.settings.plan_seconds):
+            return await process.communicate()
+    finally:
+        if process.returncode is None:  # the client has disconnected, or the time limit has passed
+            process.kill()
+            await process.wait()
+
+
 @router.post("/train")
 def train(studio: TheStudio, body: TrainRequest) -> Queued:
     """Queue a run. A separate process trains it, and outlives the server."""
     require_free_disk(studio.folder, studio.settings.min_free_bytes)
-    return Queued(name=studio.queue.add(body.name, [*studio.arguments(body), *EARLY], body.minutes).name)
+    kept = [part for key, value in body.choices.items() for part in ("--set", f"{key}={value}")]
+    return Queued(name=studio.queue.add(body.name, [*studio.arguments(body), *kept, *EARLY], body.minutes).name)
 
 
 @router.post("/stop")
@@ -236,11 +174,16 @@ def stop(studio: TheStudio, body: NameRequest) -> Done:
 
 @router.post("/resume")
 def resume(studio: TheStudio, registry: Registry, body: ResumeRequest) -> Queued:
-    """Queue a stopped or finished run again."""
+    """Queue a stopped, failed or finished run again. A run that has saved nothing yet starts anew."""
+    folder = folders(registry).get(body.run)
+    name = folder.name if folder else body.run
+    if studio.queue.has(name):  # the queue knows whether the run is being trained
+        is_begun = folder is not None and (folder / CORPUS).is_file()
+        return Queued(name=studio.queue.resume(name, folder if is_begun else None, body.minutes).name)
     run = run_of(registry, body.run)
     if state_of(run) in LIVE:
         raise UsageError(f"{body.run} is already being trained")
-    return Queued(name=studio.queue.resume(run.folder.name, run.folder, body.minutes).name)
+    return Queued(name=studio.queue.resume(name, run.folder, body.minutes).name)
 
 
 @router.post("/delete-run")

@@ -13,6 +13,7 @@ from typing import BinaryIO
 from pydantic import BaseModel
 
 from penwright.data.blocks import GZIP, ZSTD, raw_blocks
+from penwright.data.files import format_of
 from penwright.data.readers.archives import open_zip
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.checkpoint_folder import CHECKPOINTS
@@ -76,8 +77,8 @@ class TextFolder:
     def add(self, name: str, offset: int, total: int, data: bytes) -> int:
         """Add a part of an upload, and return the number of bytes that have arrived.
 
-        Raises UsageError for a bad name or a part with the wrong offset, and PenwrightError if a limit is exceeded or
-        the finished file is a zip bomb.
+        Raises UsageError for a bad name or a part with the wrong offset, and PenwrightError if a limit is exceeded, or
+        the finished file is a zip bomb or not text.
         """
         final = self.folder / check_name(name)
         part = self.folder / f".{name}{PART}"
@@ -96,6 +97,7 @@ class TextFolder:
         if offset + len(data) == total:
             try:
                 self._require_harmless(part, name)
+                format_of(part, name)  # raises NotText for pictures, programs, ...
             except PenwrightError:
                 part.unlink()
                 raise

@@ -90,13 +90,21 @@ class TrainingQueue:
         return self._put(Job(name=free, arguments=["train", *arguments, "--run", f"{RUNS}/{free}"], minutes=minutes,
                              created=time.time()))  # fmt: skip
 
-    def resume(self, name: str, folder: Path, minutes: float | None) -> Job:
-        """Queue a stopped run again. If `minutes` is given, train that much longer."""
+    def has(self, name: str) -> bool:
+        """Return whether the queue has a job with this name, waiting, running or ended."""
+        return self._read(check_name(name)) is not None
+
+    def resume(self, name: str, folder: Path | None, minutes: float | None) -> Job:
+        """Queue a run again. If `minutes` is given, train that much longer. Without a folder, repeat the known job."""
         if self._is_running(check_name(name)):
             raise UsageError(f"{name} is already being trained")
+        before = self._read(name)
+        if folder is None:
+            if before is None:
+                raise UsageError(f"there is no run '{name}' to continue")
+            return self._put(before.model_copy(update={"created": time.time(), "started": None, "pid": None}))
         place = os.path.relpath(folder, self.home)
         budget = [] if minutes is None else ["--minutes", f"{minutes:g}"]
-        before = self._read(name)
         known = before.minutes if before else None
         total = known + (minutes or 0.0) if known is not None else None
         return self._put(

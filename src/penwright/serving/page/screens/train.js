@@ -21,7 +21,7 @@ export const keys = [
 export async function show(element, { state, signal, fail, announce, go }) {
   const page = { timer: 0, details: new Map(), states: new Map() };
   const texts = makeTexts({ signal, fail, announce, changed });
-  const plan = makePlan({ signal, state, announce, texts: texts.names, train });
+  const plan = makePlan({ signal, state, announce, texts: texts.names, leaveOut: texts.leaveOut, train });
   const jobs = makeJobs({ act: (what, job) => acts[what](job).catch(fail), details: (name) => page.details.get(name) });
   const post = async (path, body) => {
     await askJson(`studio/${path}`, body, { signal });
@@ -87,6 +87,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
       const [studio, { runs }] = await Promise.all(["studio", "runs"].map((path) => askJson(path, undefined, { signal })));
       texts.show(studio);
       plan.retry();
+      plan.queued(studio.planning);
       const all = joined(studio.jobs, runs);
       await learn(all);
       jobs.show(all, studio.folder, studio.machine);

@@ -37,7 +37,7 @@ export function makeJobs({ act, details }) {
       run?.model && SCREENS[run.task] && button("open", "Use", true),
       ["training", "preparing"].includes(state) && button("stop", "Stop"),
       state === "waiting" && button("stop", "Remove"),
-      rests && run && run.step > 0 && button("resume", state === "finished" ? "Train longer" : "Continue"),
+      continues({ state, run, own }) && button("resume", again(state, run)),
       rests && run?.best_step !== null && run && make("a", { class: "button", download: "", href: `studio/download?run=${encodeURIComponent(name)}`, "aria-label": `Download ${name}` }, "Download"),
       rests && button("delete", "Delete"),
     ].filter(Boolean);
@@ -49,10 +49,10 @@ export function makeJobs({ act, details }) {
     if (state !== "preparing" && share !== null) bar.value = Math.min(1, share);
     return bar;
   }
-  function facts({ state, run, minutes, note }) {
+  function facts({ state, run, minutes, note, own }) {
     const words = run && quality(run.scores);
     const time = run && run.seconds > 0 && `${clock(run.seconds)}${minutes ? ` of ${clock(60 * minutes)}` : ""} min`;
-    const parts = [STATES[state], run && run.step > 0 && `step ${run.step.toLocaleString("en")}`, time].filter(Boolean);
+    const parts = [state === "stopped" && !continues({ state, run, own }) ? "Stopped" : STATES[state], run && run.step > 0 && `step ${run.step.toLocaleString("en")}`, time].filter(Boolean);
     return [
       make("p", { class: "state" }, parts.join(" · ")),
       words && make("p", { class: "quality", title: words[1] }, words[0]),
@@ -97,6 +97,12 @@ export function makeJobs({ act, details }) {
     },
   };
 }
+
+/** Whether a run can be queued again. One from elsewhere may have nothing to continue before its first step. */
+const continues = ({ state, run, own }) => ![...ACTIVE, "waiting"].includes(state) && (own || run?.step > 0);
+
+/** What the button of such a run says. */
+const again = (state, run) => (state === "finished" ? "Train longer" : state === "failed" && !run?.step ? "Try again" : "Continue");
 
 /** A small curve of the loss on unseen text. The Runs screen has the large one. */
 function curve({ evaluations }) {

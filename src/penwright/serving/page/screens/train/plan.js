@@ -6,15 +6,21 @@ import { askJson, wasStopped } from "../../api.js";
 import { newest } from "../../newest.js";
 import { duration, expected, parameters, ROLES, rounded, TASKS } from "./words.js";
 
-/** Create both sections. `state` keeps what a person has chosen; `train(request)` starts the training. */
-export function makePlan({ signal, state, announce, texts, train }) {
+/** The choices of the planner that training keeps, so that it trains the model that is shown. */
+const KEPT = ["tokenizer.type", "tokenizer.vocab_size", "model.size", "model.n_layers"];
+
+/**
+ * Create both sections. `state` keeps what a person has chosen; `leaveOut(text)` unticks a text, and `train(request)` starts the training.
+ */
+export function makePlan({ signal, state, announce, texts, leaveOut, train }) {
   const asking = newest(signal);
-  const page = { plan: null, isUnanswered: false };
+  const page = { plan: null, isUnanswered: false, ticket: "" };
+  const turn = make("p", { class: "hint", role: "status" });
   const found = make("div", { class: "found" });
   const planned = make("div", { class: "planned" });
   const sections = [
     make("section", { class: "card step", "aria-labelledby": "step-found", hidden: true },
-      make("h2", { id: "step-found" }, "2. What was found"), found),
+      make("h2", { id: "step-found" }, "2. What was found"), turn, found),
     make("section", { class: "card step", "aria-labelledby": "step-plan", hidden: true },
       make("h2", { id: "step-plan" }, "3. The plan"), planned),
   ];
@@ -29,13 +35,14 @@ export function makePlan({ signal, state, announce, texts, train }) {
   async function update() {
     const stopped = asking.begin();
     page.isUnanswered = false;
+    page.ticket = Math.random().toString(36).slice(2);
     const [first, second] = sections;
     first.hidden = !texts().length;
     if (first.hidden) return (second.hidden = true);
     sections.forEach((each) => each.setAttribute("aria-busy", "true"));
     if (!page.plan) found.replaceChildren(make("p", { class: "hint" }, "Reading the text and measuring the speed of this computer …"));
     try {
-      const plan = await askJson("studio/plan", request(), { signal: stopped });
+      const plan = await askJson("studio/plan", { ...request(), ticket: page.ticket }, { signal: stopped });
       page.plan = plan.undecided ? null : plan;
       second.hidden = Boolean(plan.undecided);
       if (plan.undecided) showQuestion(plan.undecided);
@@ -45,9 +52,15 @@ export function makePlan({ signal, state, announce, texts, train }) {
       page.plan = null;
       page.isUnanswered = error.status === 0;
       second.hidden = true;
-      found.replaceChildren(make("p", { class: "warning", role: "alert" }, error.message), taskChoice(state.get("task"), ""));
+      const culprit = texts().length > 1 && texts().filter((name) => error.message.includes(`texts/${name}`)).sort((a, b) => b.length - a.length)[0];
+      found.replaceChildren(...[
+        make("p", { class: "warning", role: "alert" }, error.message),
+        culprit && make("p", {}, make("button", { type: "button", click: () => leaveOut(culprit) }, `Leave out ${culprit}`)),
+        taskChoice(state.get("task"), ""),
+      ].filter(Boolean));
     }
     sections.forEach((each) => each.removeAttribute("aria-busy"));
+    queued([]);
     return undefined;
   }
   function become(values) {
@@ -105,6 +118,7 @@ export function makePlan({ signal, state, announce, texts, train }) {
       make("ul", { class: "report" },
         data.n_read > 1 ? make("li", {}, `${data.n_kept.toLocaleString("en")} of ${data.n_read.toLocaleString("en")} ${data.unit}s are used`) : null,
         dropped,
+        notRead(data).map((line) => make("li", {}, line)),
         make("li", {}, data.split)),
       make("details", {}, make("summary", {}, "Files and details"), make("ul", { class: "report" }, data.text.map((line) => make("li", {}, line)))),
     );
@@ -134,6 +148,13 @@ export function makePlan({ signal, state, announce, texts, train }) {
       words.replaceChildren(before, make("span", { title: exact }, figure), after);
     }
     say();
+    /** The minutes, and what was planned for them, unless the plan that is shown is being replaced. */
+    function agreed() {
+      const { minutes } = budgets[slider.value];
+      const isCurrent = minutes === recipe.training.minutes && !sections[0].hasAttribute("aria-busy");
+      const kept = isCurrent ? plan.choices.filter(({ key }) => KEPT.includes(key)) : [];
+      return { minutes, choices: Object.fromEntries(kept.map(({ key, value }) => [key, value])) };
+    }
     const name = make("input", { type: "text", id: "name", maxlength: 60, value: state.get("name") || nameOf(texts()[0]), input: () => state.set({ name: name.value }) });
     const short = plan.minutes_wanted && `The model needs more time for this much text: ${duration(Math.ceil(10 * plan.minutes_wanted) / 10)} or more.`;
     planned.replaceChildren(
@@ -145,12 +166,18 @@ export function makePlan({ signal, state, announce, texts, train }) {
         make("ul", { class: "report" }, plan.choices.map(({ key, value, reason }) => make("li", {}, make("code", {}, `${key} = ${JSON.stringify(value)}`), ` ${reason}`)))),
       make("div", { class: "line" },
         make("label", { for: "name" }, "Name"), name,
-        make("button", { type: "button", class: "main", id: "train", click: () => train({ ...request(), name: name.value, minutes: budgets[slider.value].minutes }) }, "Train")),
+        make("button", { type: "button", class: "main", id: "train", click: () => train({ ...request(), name: name.value, ...agreed() }) }, "Train")),
     );
   }
   /** Ask again if the server did not answer. */
   const retry = () => page.isUnanswered && update();
-  return { sections, update, retry };
+  /** Say how many plans are made before this one, from the tickets of all of them. */
+  function queued(tickets) {
+    const before = tickets.indexOf(page.ticket);
+    const words = before > 0 ? `Plans are made one after another. Before this one: ${before}` : "";
+    if (turn.textContent !== words) turn.textContent = words;
+  }
+  return { sections, update, retry, queued };
 }
 
 /** A passage of running text with its tokens. */
@@ -158,6 +185,12 @@ const passageOf = (tokens) => [
   make("p", { class: "hint" }, "From the middle of the text. Each shaded piece is a token: the model reads and writes token by token."),
   make("p", { class: "example passage", dir: "auto" }, tokens.map((token) => make("span", {}, inText(token))), "…"),
 ];
+
+/** The remarks on parts of the files that are not read, such as other sheets of a workbook. */
+const notRead = ({ files, notes }) =>
+  [...files.map(({ path, remark }) => remark && `${path}: ${remark}`), ...notes]
+    .filter((line) => line?.includes("not read"))
+    .map((line) => line.replace(/^texts\//, ""));
 
 /** Say how often a model of this size would read the text. */
 const reading = (epochs, isChosen) => {

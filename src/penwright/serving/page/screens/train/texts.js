@@ -1,7 +1,7 @@
 /** The texts of the studio: dropped, chosen or pasted, sent in parts, ticked for training, deleted. */
 
 import { make } from "../../views/dom.js";
-import { askJson } from "../../api.js";
+import { askJson, wasStopped } from "../../api.js";
 import { confirmed } from "../../dialogs.js";
 import { size } from "./words.js";
 
@@ -68,14 +68,15 @@ export function makeTexts({ signal, fail, announce, changed }) {
     return undefined;
   }
   async function take(files) {
-    const fresh = [];
+    const [fresh, errors] = [[], []];
     for (const file of files) {
       try {
         fresh.push(await send(file));
       } catch (error) {
-        fail(error);
+        if (!wasStopped(error)) errors.push(error);
       }
     }
+    if (errors.length) fail(Object.assign(errors[0], { message: errors.map(({ message }) => message).join("\n") }));
     chooser.value = "";
     sending.hidden = true;
     if (!fresh.length) return;
@@ -142,6 +143,12 @@ export function makeTexts({ signal, fail, announce, changed }) {
     root,
     show,
     names,
+    /** Untick a text. */
+    leaveOut(name) {
+      known.ticked.delete(name);
+      list.replaceChildren(...known.texts.map(item));
+      changed(names());
+    },
     /** Tick these texts. */
     choose(wanted) {
       known.ticked = new Set(wanted);
