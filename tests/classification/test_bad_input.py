@@ -40,7 +40,7 @@ CASES = {
         [(f"{text}\nmore, {n}", label) for n, (text, label) in enumerate(alternating("a", "b"))],
         "2 labels",
     ),
-    "missing labels": ([*alternating("a", "b"), ("a text without a label", "")], "1 dropped: one side is blank"),
+    "missing labels": ([*alternating("a", "b"), ("a text without a label", "")], "1 dropped: the label is missing"),
 }
 
 
@@ -87,5 +87,6 @@ def test_ten_thousand_labels_need_little_memory(monkeypatch: pytest.MonkeyPatch)
     labels = torch.arange(10_000).repeat(2)[:12_000]
     texts = [f"group {label % 100} item {label}" for label in labels.tolist()]
     fitted = LinearClassifier.fit(texts[:500], labels[:500], 10_000)
+    assert any(note.endswith("n-grams (with 10,000 labels, at most 26)") for note in fitted.notes)
     assert fitted.coefficients.weights.numel() <= linear.MOST_WEIGHTS
     assert fitted.outputs(["group 7 item 107"]).isfinite().all()

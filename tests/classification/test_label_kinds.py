@@ -26,7 +26,11 @@ from penwright.evaluation.classification import (
     set_scores,
     worst_sets,
 )
-from penwright.tasks.multi_label import FEWEST_POSITIVES, fit_thresholds
+from penwright.tasks import AnyCorpus, labelled
+from penwright.tasks.multi_label import FEWEST_POSITIVES, baselines, fit_thresholds
+from penwright.workflows.evaluate import evaluation_context, open_corpus_of
+from penwright.workflows.load import OpenedRun, open_run
+from penwright.workflows.plan import first_examples
 
 from ..cli.conftest import QUICK, Command, penwright  # noqa: F401  # a fixture
 
@@ -179,6 +183,23 @@ def test_regression_metrics() -> None:
     assert nats.value > regression_scores(truth, truth, 1.0)[-1].value
 
 
+def baselines_of(opened: OpenedRun, corpus: AnyCorpus) -> dict[str, float]:
+    """Return the scores of a linear classifier that gives all labels tiny probabilities."""
+    context = evaluation_context(opened, corpus, opened.model())
+    assert context.linear is not None
+    coefficients = context.linear.coefficients
+    shifted = context.linear._replace(coefficients=coefficients._replace(bias=coefficients.bias - 12))
+    if len(corpus.training):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(labelled, "MOST_LOGITS", 300)
+            notes = labelled.fit_linear(context, corpus).notes
+        assert notes[0] == f"fitted on a sample of 100 of {len(corpus.training)} texts to save memory"
+        context.linear = shifted
+    else:
+        context.whole_linear = shifted
+    return {each.name: each.value for each in baselines(context) if "linear" in each.note}
+
+
 def test_multi_label_classification_by_command(penwright: Command, tmp_path: Path) -> None:  # noqa: F811
     path, run = set_table(tmp_path, ","), tmp_path / "run"
     refused = penwright("train", path, "--run", run, "--steps", 2, *QUICK)
@@ -200,6 +221,12 @@ def test_multi_label_classification_by_command(penwright: Command, tmp_path: Pat
     assert sum(right) > 0.9 * len(right)
     assert penwright("classify", run, "gun", "--positive", "war").returncode == 2
     report = json.loads(penwright("evaluate", run, "--json").stdout)
+    assert report[0]["note"].endswith("thresholds tuned on these texts")
+    assert "240 of 240 texts also occur in the data of the run" in penwright("evaluate", run, path).stderr
+    opened = open_run(run)
+    own, others = (baselines_of(opened, open_corpus_of(opened, paths)) for paths in ([], [str(path)]))
+    assert own["micro-F1"] > 60  # its thresholds are tuned, like those of the model
+    assert others["micro-F1"] < 50  # compared with the linear classifier of all texts
     assert [each["name"] for each in report] == ["micro-F1", "macro-F1", "exact match", "nats per text"]
     assert [each["label"] for each in report[0]["report"]["labels"]] == sorted(WORDS)
     assert penwright("evaluate", run, "--check-labels").returncode == 2
@@ -224,6 +251,13 @@ def test_regression_by_command(penwright: Command, tmp_path: Path) -> None:  # n
     assert "mean absolute error" in penwright("evaluate", run).stdout
     resumed = penwright("train", "--resume", run, "--steps", 2)
     assert resumed.returncode == 0, resumed.stderr
+
+
+def test_examples_in_plans_separate_labels_by_commas(tmp_path: Path) -> None:
+    rows = [[text, "|".join(labels)] for text, labels in reversed(labelled_texts())]
+    examples = first_examples(open_labelled([write(tmp_path / "films.csv", ["text", "label"], rows)]))
+    assert {each["label"] for each in examples} & {"action, comedy, war", "comedy, war", "action, war"}
+    assert not any("\x1f" in each["label"] for each in examples)
 
 
 def test_files_with_different_kinds_of_labels_are_refused(tmp_path: Path) -> None:

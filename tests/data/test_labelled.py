@@ -1,13 +1,17 @@
 """Corpora of labelled texts."""
 
 import json
+import tomllib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from penwright.data.cleaning import Cleaning
 from penwright.data.corpus import Columns, Labelled, ReadingOptions
 from penwright.data.labelled import open_labelled
+from penwright.data.labels import NO_NUMBER, label_set, number_label
 from penwright.errors import PenwrightError
 
 ROWS = [(f"this film is number {i} of the year", str(i % 2)) for i in range(60)]
@@ -122,7 +126,47 @@ def test_text_column_as_labels_is_refused(tmp_path):
 
 def test_rows_without_label_or_text_are_dropped(tmp_path):
     corpus = open_labelled([write_rows(tmp_path, [*ROWS, ("no label", " "), (" ", "1")])])
-    assert {each.reason: each.count for each in corpus.report.dropped} == {"one side is blank": 2}
+    assert {each.reason: each.count for each in corpus.report.dropped} == {
+        "the label is missing": 1,
+        "the text is blank": 1,
+    }
+
+
+def test_placeholders_are_pointed_out_and_can_be_dropped(tmp_path):
+    path = write_rows(tmp_path, [*ROWS, ("some text", "NA"), ("another text", "NA"), ("a third text", "?")])
+    columns = Columns(text=1, label=2)
+    note = next(note for note in open_labelled([path], ReadingOptions(columns)).report.notes if "missing" in note)
+    assert "training texts with the label '?' or 'NA'" in note
+    names = tomllib.loads(note.partition("--set '")[2].rstrip("'"))["data"]["label_names"]
+    corpus = open_labelled([path], ReadingOptions(replace(columns, label_names=names)))
+    assert corpus.labels == ("0", "1") and corpus.report.dropped[0].count == 3
+    assert label_set("NA|a", "|", {"NA": ""}) == "a"
+
+
+def test_labels_are_read_in_one_line_and_ordered(tmp_path):
+    rows = [(text, ["low\nest", "nan", "2", "10"][i % 4]) for i, (text, _) in enumerate(ROWS)]
+    lines = "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
+    corpus = open_labelled([write(tmp_path, "a.jsonl", lines)], ReadingOptions(Columns(text="text", label="label")))
+    assert corpus.labels == ("2", "10", "low est", "nan")
+
+
+def test_error_names_the_setting_if_all_texts_are_too_long(tmp_path):
+    path = write_rows(tmp_path, [(text + "!" * 6000, label) for text, label in ROWS])
+    with pytest.raises(
+        PenwrightError, match=r"longer than 5,000 characters.*--set data\.max_characters=(\d+)"
+    ) as error:
+        open_labelled([path], ReadingOptions(Columns(text=1, label=2)))
+    longest = int(str(error.value).rpartition("=")[2])
+    cleaning = Cleaning(max_characters=longest)
+    assert len(all_examples(open_labelled([path], ReadingOptions(Columns(text=1, label=2), cleaning=cleaning)))) == 60
+
+
+@pytest.mark.parametrize(
+    ("cell", "number"),
+    [("4,6", "4.6"), ("-0,125", "-0.125"), ("4.5", "4.5"), ("1,234", NO_NUMBER), ("1,2,3", NO_NUMBER)],
+)
+def test_scores_may_have_a_decimal_comma(cell, number):
+    assert number_label(cell) == number
 
 
 def test_texts_with_conflicting_labels_are_noted(tmp_path):
@@ -157,6 +201,8 @@ def test_texts_of_a_group_stay_on_one_side_of_the_split(tmp_path):
         corpus = open_labelled([path], ReadingOptions(Columns(text="text", label="kind", group=group)))
         held_out, training = ({each.text.split()[1] for each in part} for part in (corpus.held_out, corpus.training))
         assert len(list(corpus.held_out)) in range(6, 25) and len(held_out | training) == 20
+        share = f"{len(corpus.held_out) / 120:.0%} of all, in whole groups"
+        assert (share in corpus.report.split) == (group is not None)
         return held_out & training
 
     assert authors("author") == authors(3) == set() != authors(None)

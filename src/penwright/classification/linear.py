@@ -34,6 +34,7 @@ from penwright.errors import PenwrightError
 from penwright.storage import let_others_read, require_plain
 
 MOST_WEIGHTS = 1 << 22  # maximum number of weights (n-grams x labels)
+FEW_NGRAMS = 10_000  # a note mentions the maximum number of n-grams if it is smaller than this
 SMALL_CORPUS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
 PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated, in characters
 ENOUGH_EVALUATIONS = 60  # minimum number of loss evaluations per fit; if time is too short, a fit uses fewer texts
@@ -83,6 +84,8 @@ class LinearClassifier(NamedTuple):
             texts, labels = [texts[place] for place in kept.tolist()], labels[kept]
         vectorizer, rows = _vectorize(texts, n_labels)
         n_ngrams, folds = len(vectorizer.keys), stratified_folds(labels, seed)
+        if (most := MOST_WEIGHTS // n_labels) < FEW_NGRAMS:
+            notes.append(f"uses {n_ngrams:,} n-grams (with {n_labels:,} labels, at most {most:,})")
         end_of_search = share_of_time(until, SEARCH_SHARE)
         chosen = choose_strength(rows, labels, n_labels, n_ngrams, folds, end_of_search, problem)
         begin = monotonic()

@@ -10,6 +10,7 @@ from shlex import quote
 import numpy as np
 
 from penwright.data.class_folders import class_files, class_rows
+from penwright.data.cleaning import Cleaning, Rule
 from penwright.data.columns import ColumnChoice, labelled_columns, names_in
 from penwright.data.corpus import (
     BETWEEN_LABELS,
@@ -139,7 +140,8 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
     names = (" | " if are_pairs else " + ").join(table.columns[text] for text in texts)
     choice = f"text = column {names}, label = column {table.columns[label]}"
     if columns.label_names:
-        choice += f" ({', '.join(f'{old} is {new}' for old, new in columns.label_names.items())})"
+        names_of_labels = (f"{old} is {new or 'no label'}" for old, new in columns.label_names.items())
+        choice += f" ({', '.join(names_of_labels)})"
     values, kind = chosen.profiles[label].values, _kind(table, chosen, label, columns)
     choice += {"multi_label_classification": ", several labels", "regression": ", a number"}.get(kind.problem_type, "")
     choice += f" separated by {kind.separator}" if kind.separator else ""
@@ -176,6 +178,13 @@ def _kind(table: Table, chosen: ColumnChoice, label: int, columns: Columns) -> L
 def _groups(table: Table, column: int) -> Iterator[str]:
     """Yield the group of every row, or "" for a row without one."""
     return ("" if isinstance(row, Broken) else row[0] for row in select(table, (column,), column))
+
+
+def _rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
+    """Return the rules that drop labelled texts. A blank text and a missing label are different reasons."""
+    missing: Rule = ("the label is missing", lambda _: (rows.second_sizes == 0) & (rows.broken == 0))
+    blank: Rule = ("the text is blank", lambda _: (rows.first_sizes == 0) & (rows.broken == 0))
+    return [missing, blank, *common_rules(rows, cleaning)]
 
 
 def _check_rows(rows: Rows, keep: Mask, reading: ReadingOptions) -> list[str]:
@@ -255,7 +264,7 @@ LABELLED = RowKind(
     unit="labelled text",
     chosen_by="the texts",
     sources=_sources,
-    rules=common_rules,
+    rules=_rules,
     check=_check_rows,
     hold_out=_hold_out,
     leak_rule=partial(first_side_leaks, "text"),

@@ -5,7 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from math import isfinite, nan
+from math import isfinite, isnan, nan
 from shlex import quote
 from unicodedata import category, normalize
 
@@ -23,6 +23,8 @@ BLANK_IN_PAIR = Broken("one text of the pair is blank")
 NO_NUMBER = Broken("the label is not a number")
 FEW_NUMBERS = 10  # more different numbers than this are probably a scale, not class names
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
+DECIMAL_COMMA = re.compile(r"[-+]?(0,\d+|\d+,(?!\d{3}$)\d+)")  # "1,234" may have a thousands separator instead
+PLACEHOLDERS = {"na", "n/a", "#n/a", "?", "-", "none", "nan", "null"}  # in lower case
 
 
 def single_label(label: str, location: str) -> str:
@@ -68,15 +70,19 @@ def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str
     if items is None:
         items = [cell] if separator is None else cell.split(separator)
     labels = {tidy_label(item.strip()) for item in items} - {""}
-    return BETWEEN_LABELS.join(sorted({names.get(label, label) for label in labels}))
+    return BETWEEN_LABELS.join(sorted({names.get(label, label) for label in labels} - {""}))
 
 
 def number_label(cell: str) -> str | Broken:
-    """Return the number in a cell, in Python's notation; "" for a blank cell, or NO_NUMBER for any other cell."""
+    """Return the number in a cell, in Python's notation; "" for a blank cell, or NO_NUMBER for any other cell.
+
+    The decimal mark is a point or a comma.
+    """
     if not cell:
         return ""
+    cell = cell.replace("−", "-")
     try:
-        number = float(cell.replace("−", "-"))
+        number = float(cell.replace(",", ".") if DECIMAL_COMMA.fullmatch(cell) else cell)
     except ValueError:
         number = nan
     return repr(number) if isfinite(number) else NO_NUMBER
@@ -128,22 +134,22 @@ def find_separator(labels: Collection[str]) -> str | None:
 
 
 def tidy_label(label: str) -> str:
-    """Return a label without invisible characters, with plain spaces, and with its accents composed (NFC)."""
+    """Return a label in one line: without invisible characters, with plain spaces, with its accents composed (NFC)."""
     if label.isascii():
-        return label
+        return " ".join(label.split())
     visible = (c for c in normalize("NFC", label) if category(c) != "Cf" or c in JOINERS)
     return " ".join("".join(visible).split())
 
 
 def label_cleaning_remark(table: str, labels: Iterable[str]) -> str:
-    """Return a remark on labels with invisible characters or decomposed accents; "" if there are none."""
+    """Return a remark on labels that `tidy_label` changes; "" if there are none."""
     changed = sorted(label for label in labels if tidy_label(label) != label)
     if not changed:
         return ""
     first = changed[0].encode("unicode_escape").decode("ascii")
     return (
-        f"{table}: {count(len(changed), 'label')} with decomposed accents or invisible characters, such as {first}, "
-        f"read as {tidy_label(changed[0])}"
+        f"{table}: {count(len(changed), 'label')} with decomposed accents, extra spaces or invisible characters, such "
+        f"as {first}, read as {tidy_label(changed[0])}"
     )
 
 
@@ -193,17 +199,30 @@ def count_labels(corpus: Corpus[Labelled], held_out: Set[str]) -> dict[str, int]
 def _label_order(label: str) -> tuple[bool, float, str]:
     """Return a sort key: numbers by value, then other labels alphabetically."""
     try:
-        return False, float(label), label
+        number = float(label)
     except ValueError:
-        return True, 0.0, label
+        number = nan
+    return (False, number, label) if not isnan(number) else (True, 0.0, label)
 
 
 def notes_on_labels(counts: Mapping[str, int], held_out: Set[str]) -> list[str]:
     """Describe the labels to learn, with their counts; add warnings about doubtful labels."""
     shown = [f"{label} ({n:,})" for label, n in counts.items()]
     more = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
-    learned = f"{len(counts)} labels to learn: {', '.join(shown[:20])}{more}"
-    return [learned, *_warnings_about(counts, held_out), *_look_alikes(counts)]
+    learned = f"{count(len(counts), 'label')} to learn: {', '.join(shown[:20])}{more}"
+    return [learned, *_warnings_about(counts, held_out), *_placeholders(counts), *_look_alikes(counts)]
+
+
+def _placeholders(counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield a warning if some labels are usual signs of a missing value."""
+    found = [label for label in counts if label.lower() in PLACEHOLDERS]
+    if found:
+        names = ", ".join(f'{json.dumps(label, ensure_ascii=False)}=""' for label in found)
+        n_texts = count(sum(counts[label] for label in found), "training text")
+        yield (
+            f"{n_texts} with the label {' or '.join(map(repr, found))}, which may mean that the label is missing; to "
+            f"drop these texts: --set {quote(f'data.label_names={{{names}}}')}"
+        )
 
 
 def _warnings_about(counts: Mapping[str, int], held_out: Set[str]) -> Iterator[str]:

@@ -43,6 +43,7 @@ TwoSides = tuple[str, str]
 RowSource = Source[TwoSides]
 Sizes = NDArray[np.uint32]
 SHORT = 30  # the ratio of lengths is checked only if a side has more characters than this
+TOO_LONG = "longer than"  # start of the reason for dropping rows that are too long
 BATCH = 8192  # number of rows measured at a time
 
 
@@ -124,7 +125,13 @@ def clean(rows: Rows, rules: Sequence[Rule], keep: Mask | None = None) -> tuple[
     before = int(keep.sum())
     dropped = leave_out(rules, keep, rows.location)
     if not keep.any():
-        raise PenwrightError(f"{rows.files[0].path}: no rows are left ({before:,} before cleaning): {reasons(dropped)}")
+        advice = ""
+        if any(each.reason.startswith(TOO_LONG) for each in dropped):
+            longest = int(max(rows.first_sizes.max(), rows.second_sizes.max()))
+            advice = f". To keep texts of any length: --set data.max_characters={longest}"
+        raise PenwrightError(
+            f"{rows.files[0].path}: no rows are left ({before:,} before cleaning): {reasons(dropped)}{advice}"
+        )
     return keep, dropped
 
 
@@ -134,7 +141,7 @@ def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
     rules: list[Rule] = [
         *broken_rules(rows.broken, rows.reasons),
         ("one side is blank", lambda _: (rows.first_sizes == 0) | (rows.second_sizes == 0)),
-        (f"longer than {most:,} characters", lambda _: np.maximum(rows.first_sizes, rows.second_sizes) > most),
+        (f"{TOO_LONG} {most:,} characters", lambda _: np.maximum(rows.first_sizes, rows.second_sizes) > most),
     ]
     return [*rules, ("exact duplicates", lambda keep: duplicates(rows.hashes, keep))] if cleaning.deduplicate else rules
 
@@ -192,6 +199,8 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
         where, chosen = rows, kind.hold_out(rows, keep, reading)
         rest, files = keep & ~chosen, rows.files
         how = f"chosen by the hashes of {kind.chosen_by} and seed {reading.seed}"
+        if any(source.groups for source in rows.each):
+            how = f"{chosen.sum() / keep.sum():.0%} of all, in whole groups, chosen by hashes and seed {reading.seed}"
     learned, leaked = clean(rows, [kind.leak_rule(rows, where, chosen)], rest)
     training, held_out = kind.part(rows, learned), kind.part(where, chosen)
     report = Report(

@@ -24,7 +24,7 @@ from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Sample
 from penwright.model.transformer import EncoderOnly
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
-from penwright.text import BETWEEN_TEXTS
+from penwright.text import BETWEEN_TEXTS, count
 
 SHOWN = 10  # maximum number of labels in an error message
 MOST_EVALUATED = 10_000  # maximum number of texts in a quick evaluation
@@ -131,7 +131,11 @@ def fit_linear(context: RunContext, corpus: AnyCorpus, until: float = inf) -> Li
     n_labels, seed = len(context.card.labels), context.recipe.seed
     texts, targets = some_texts(context, corpus, corpus.training, seed)
     model = context.recipe.model
-    return LinearClassifier.fit(texts, targets, n_labels, seed, until, model.problem_type, balanced=model.balanced)
+    fitted = LinearClassifier.fit(texts, targets, n_labels, seed, until, model.problem_type, balanced=model.balanced)
+    if len(texts) < len(corpus.training):
+        sampled = f"fitted on a sample of {len(texts):,} of {count(len(corpus.training), 'text')} to save memory"
+        fitted = fitted._replace(notes=(sampled, *fitted.notes))
+    return fitted
 
 
 def refit_linear(linear: LinearClassifier, context: RunContext, until: float = inf) -> LinearClassifier | None:
@@ -212,19 +216,31 @@ def quick_predictions(
     The weights that combine the encoder with the linear classifier are fitted on this sample.
     """
     classifier, column, truth = classifier_of(context), context.held_out.column("text"), true_targets(context)
-    rows = np.random.default_rng(0).permutation(len(truth))[: most_at_once(context)]
+    rows = quick_rows(context)
     with context.quick_precision():
-        outputs = classifier.outputs([column[row] for row in rows.tolist()])
+        outputs = classifier.outputs([column[row] for row in rows])
+    linear = None if classifier.linear is None else quick_linear_outputs(context)
     truth = truth[rows]
-    if classifier.linear is not None:
-        if context.linear_outputs is None:
-            chosen = set(rows.tolist())
-            texts = {row: text for row, text in enumerate(held_out_texts(context)) if row in chosen}
-            context.linear_outputs = classifier.linear.outputs([texts[row] for row in rows.tolist()])
+    if linear is not None:
         initial = ENCODER_ALONE if context.recipe.tokenizer.is_pretrained else LINEAR_ALONE
-        encoder, linear = classifier.balance(outputs), classifier.balance(context.linear_outputs)
-        classifier.model.mixture.copy_(fit_mixture(encoder, linear, truth, initial))
-    return classifier.combine(outputs, context.linear_outputs), truth
+        balanced = classifier.balance(outputs), classifier.balance(linear)
+        classifier.model.mixture.copy_(fit_mixture(*balanced, truth, initial))
+    return classifier.combine(outputs, linear), truth
+
+
+def quick_rows(context: RunContext) -> list[int]:
+    """Return the numbers of the held-out texts in quick evaluations: a fixed random sample."""
+    rows: list[int] = np.random.default_rng(0).permutation(len(context.held_out))[: most_at_once(context)].tolist()
+    return rows
+
+
+def quick_linear_outputs(context: RunContext) -> Outputs | None:
+    """Return the outputs of the linear classifier for the texts of quick evaluations, computed only once."""
+    if context.linear is not None and context.linear_outputs is None:
+        chosen = set(rows := quick_rows(context))
+        texts = {row: text for row, text in enumerate(held_out_texts(context)) if row in chosen}
+        context.linear_outputs = context.linear.outputs([texts[row] for row in rows])
+    return context.linear_outputs
 
 
 def linear_predictions(context: RunContext) -> Iterator[tuple[Outputs, Targets]]:
@@ -232,7 +248,7 @@ def linear_predictions(context: RunContext) -> Iterator[tuple[Outputs, Targets]]
 
     Yields nothing if the run has no linear classifier.
     """
-    texts, linear, classifier = held_out_texts(context), context.linear, classifier_of(context)
+    texts, linear, classifier = held_out_texts(context), context.whole_linear or context.linear, classifier_of(context)
     if linear is None:
         return
     for truth in true_targets(context).split(most_at_once(context)):

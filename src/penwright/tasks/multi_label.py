@@ -26,10 +26,13 @@ from penwright.tasks.labelled import (
     classifier_model,
     linear_predictions,
     predictions,
+    quick_linear_outputs,
     quick_predictions,
+    quick_rows,
     true_targets,
 )
 
+TUNED_HERE = "thresholds tuned on these texts"
 FEWEST_POSITIVES = 10  # the threshold of a label is tuned only if at least this many held-out texts have the label
 
 
@@ -63,6 +66,8 @@ def evaluate(context: RunContext) -> Sequence[Score]:
     counts = reduce(SetCounts.plus, results)
     worst = tuple(sorted(mistakes, reverse=True)[:N_MISTAKES])
     first, *others = _scores(counts, nats)
+    if len(context.corpus.training):
+        first = first._replace(note=f"{first.note}, {TUNED_HERE}")
     return [first._replace(report=LabelReport(scores_of_labels(counts, labels, thresholds), [], worst)), *others]
 
 
@@ -82,10 +87,21 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
         micro._replace(note="always the most frequent label"),
         Score("nats per text", nats, note="each label predicted with its frequency in the held-out texts"),
     ]
-    parts = [
-        (count_sets(outputs > 0, truth), nats_of_sets(outputs, truth)) for outputs, truth in linear_predictions(context)
-    ]
-    if parts:
+    if context.linear is not None:
+        thresholds, note = _baseline_thresholds(context, truth)
+        parts = [
+            (count_sets(outputs.sigmoid() >= thresholds, truth), nats_of_sets(outputs, truth))
+            for outputs, truth in linear_predictions(context)
+        ]
         counts, nats = reduce(SetCounts.plus, [counts for counts, _ in parts]), sum(nats for _, nats in parts)
-        found += [score._replace(note=f"{LINEAR_BASELINE}, thresholds 0.5") for score in _scores(counts, nats)]
+        found += [score._replace(note=f"{LINEAR_BASELINE}, {note}") for score in _scores(counts, nats)]
     return found
+
+
+def _baseline_thresholds(context: RunContext, truth: Targets) -> tuple[Float[Tensor, " n_labels"], str]:
+    """Return the thresholds for the linear classifier, with a note. They have the same origin as those of the model."""
+    if not len(context.corpus.training):  # the files of an evaluation, on which the model's thresholds were not tuned
+        return classifier_model(context).thresholds.cpu(), "with the thresholds of the model"
+    outputs = quick_linear_outputs(context)
+    assert outputs is not None
+    return fit_thresholds(outputs, truth[quick_rows(context)]), TUNED_HERE

@@ -1,15 +1,18 @@
 """Evaluate a trained run: open its corpus, compute its scores and baselines, and measure how much it copies."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from warnings import warn
 
+import numpy as np
 import torch
 
 from penwright.application import languages_of
 from penwright.config import Precision, Recipe, Table, merge, validate
-from penwright.data.corpus import Document, Roles
+from penwright.data.corpus import Document, Labelled, Roles
 from penwright.data.paths import resolve_from
 from penwright.devices import CPU, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
@@ -123,7 +126,7 @@ def evaluate(
     corpus = open_corpus_of(opened_run, paths)
     if paths:
         opened_run, corpus = _in_trained_direction(opened_run, corpus, paths)
-        for note in corpus.report.notes:
+        for note in [*corpus.report.notes, *_repeated_texts(original, corpus)]:
             say(note)
     context = evaluation_context(
         opened_run,
@@ -142,6 +145,24 @@ def evaluate(
         say(f"evaluating on {count(n_examples, context.corpus.report.unit)}")
         scores = scoring_of(recipe).evaluate(context)
     return _with_baselines(_baselines(original, context, say), scores)
+
+
+def _repeated_texts(original: OpenedRun, corpus: AnyCorpus) -> Iterator[str]:
+    """Yield a note if labelled texts of an evaluation also occur in the data of the run, if its files still exist."""
+    recipe = with_resolved_paths(original.run, original.recipe)
+    if recipe.task != "classify" or not all(map(os.path.exists, recipe.data.train)):
+        return
+    try:
+        trained = open_corpus_of(original)
+    except PenwrightError:
+        return
+    known, texts = (
+        np.fromiter((hash(each.text) for each in chain(*parts) if isinstance(each, Labelled)), dtype=np.int64)
+        for parts in ((trained.training, trained.held_out), (corpus.held_out,))
+    )
+    if n := int(np.isin(texts, known).sum()):
+        also = f"{n:,} of {count(len(texts), 'text')} also occur in the data of the run"
+        yield f"{also}, so the scores are too optimistic"
 
 
 def check_labels(folder: Path) -> list[Mistake]:

@@ -166,8 +166,11 @@ def first_examples(corpus: AnyCorpus) -> list[dict[str, str]]:
     collected: list[dict[str, str]] = []
     for example in islice(corpus.training, N_EXAMPLES):
         match example:
-            case Pair() | Labelled():
-                collected.append({name: side.replace(BETWEEN_TEXTS, " | ") for name, side in example._asdict().items()})
+            case Pair():
+                collected.append(example._asdict())
+            case Labelled():
+                text = example.text.replace(BETWEEN_TEXTS, " | ")
+                collected.append({"text": text, "label": ", ".join(example.labels)})
             case Conversation(messages=(*_, prompt, answer)):
                 collected.append({"prompt": prompt.content, "answer": answer.content})
             case Document():
