@@ -309,7 +309,10 @@ def test_symlink_in_place_of_the_stop_file_is_not_followed(call_api: Any, runs: 
 
 
 def test_stop_request_ends_the_training_process(call_api: Any, runs: Path) -> None:
-    changes = {"training": {"steps": 100_000, "evaluate_every": 400}, "model": {"d_model": 16, "n_layers": 1}}
+    changes = {
+        "training": {"steps": 100_000, "evaluate_every": 400, "compile": "off"},
+        "model": {"d_model": 16, "n_layers": 1},
+    }
     changes |= {"tokenizer": {"type": "bytes"}, "decoding": {"max_new_tokens": 8}}
     settings = merge(SETTINGS, changes)
     flags = [f"--set={table}.{key}={value}" for table, values in settings.items() for key, value in values.items()]
