@@ -21,7 +21,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
 from penwright.errors import PenwrightError, UsageError
-from penwright.run.folder import Run
+from penwright.run.folder import CORPUS, Run
 from penwright.serving.errors import ERROR_RESPONSES
 from penwright.serving.fields import Registry
 from penwright.serving.runs import LIVE, folders, run_of, state_of
@@ -41,7 +41,6 @@ from penwright.serving.studio_fields import (
 from penwright.serving.texts import CHUNK_BYTES, TextFolder, check_name, require_free_disk, zipped
 from penwright.serving.training_queue import SAID, TrainingQueue
 from penwright.storage import remove_folder
-from penwright.workflows.load import CORPUS
 
 router = APIRouter(prefix="/studio", responses=ERROR_RESPONSES)
 ADVANCE_SECONDS = 0.5  # seconds between two checks of the queue
