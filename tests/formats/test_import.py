@@ -34,7 +34,7 @@ from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.tokenizers.markup import Markup
 from penwright.tokenizers.vocabulary import trimmed
 from penwright.workflows.import_model import import_model, with_imported_base
-from penwright.workflows.load import corpus_record, open_run
+from penwright.workflows.load import corpus_record, load, open_run
 from penwright.workflows.plan import prepare
 from penwright.workflows.train import make_context
 
@@ -244,13 +244,16 @@ def test_invalid_model_settings_are_refused(changes, message, llama: Path, tmp_p
 
 
 def test_imported_weights_are_freed_before_the_run_is_loaded(llama: Path, tmp_path: Path, monkeypatch) -> None:
-    imported = []
+    imported, held = [], []
     monkeypatch.setattr(
         "penwright.workflows.import_model.read_huggingface",
         lambda *options: imported.append(read_huggingface(*options)) or imported[0],
     )
-    monkeypatch.setattr("penwright.workflows.import_model.load", lambda _: not imported[0].weights)
-    assert import_model(str(llama), tmp_path / "run")
+    monkeypatch.setattr(
+        "penwright.workflows.import_model.load", lambda run: held.append(len(imported[0].weights)) or load(run)
+    )
+    import_model(str(llama), tmp_path / "run")
+    assert held == [0]
 
 
 def test_existing_run_folder_is_not_overwritten(llama: Path, tmp_path: Path) -> None:
