@@ -8,6 +8,8 @@ import importlib
 import io
 import json
 import shutil
+import signal
+import subprocess
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -303,6 +305,20 @@ def test_run_that_ended_before_its_first_step_can_be_continued(runs: Path, tmp_p
         assert again and again.arguments[:2] == begins
     with pytest.raises(UnknownModel):
         resume(studio, registry, ResumeRequest(run="nothing"))
+
+
+def test_run_that_is_stopped_before_it_can_write_to_its_log_counts_as_stopped(tmp_path: Path) -> None:
+    queue, process = TrainingQueue(tmp_path), subprocess.Popen(["sleep", "60"])
+    job = queue.add("days", ["texts/days.txt"], 1.0)
+    queue._put(job.model_copy(update={"started": 1.0, "pid": process.pid}))
+    (queue.folder / "days.log").touch()
+    with queue._locked("days"):
+        assert [each.state for each in queue.facts()] == ["preparing"]
+        queue.stop("days")
+    assert process.wait(10) == -signal.SIGTERM
+    assert [each.state for each in queue.facts()] == ["stopped"]
+    queue._put(queue.resume("days", None, None).model_copy(update={"started": 2.0}))
+    assert [each.state for each in queue.facts()] == ["failed"], "it was not stopped again"
 
 
 def test_plans_are_made_one_after_another_and_their_order_is_known(

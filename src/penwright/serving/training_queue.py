@@ -44,6 +44,7 @@ class Job(BaseModel):
     created: float
     started: float | None = None  # time when the training process was started; None while the job waits
     pid: int | None = None
+    was_stopped: bool = False  # whether it was stopped while it had nothing to save; it may have ended without a word
 
 
 class JobFacts(BaseModel):
@@ -102,7 +103,8 @@ class TrainingQueue:
         if folder is None:
             if before is None:
                 raise UsageError(f"there is no run '{name}' to continue")
-            return self._put(before.model_copy(update={"created": time.time(), "started": None, "pid": None}))
+            anew = {"created": time.time(), "started": None, "pid": None, "was_stopped": False}
+            return self._put(before.model_copy(update=anew))
         place = os.path.relpath(folder, self.home)
         budget = [] if minutes is None else ["--minutes", f"{minutes:g}"]
         known = before.minutes if before else None
@@ -124,6 +126,7 @@ class TrainingQueue:
         if job is None or not self._is_running(name):
             raise UsageError(f"{name} is not being trained by this studio")
         if self._state(job) == "preparing" and job.pid is not None:
+            self._put(job.model_copy(update={"was_stopped": True}))
             os.kill(job.pid, signal.SIGTERM)
         else:
             Run(self.home / RUNS / name).request_stop()
@@ -194,7 +197,8 @@ class TrainingQueue:
         with suppress(*DAMAGE):
             if run.is_finished:
                 return "finished"
-        return "stopped" if run.was_stopped or self._error(job) == INTERRUPTED else "failed"
+        is_stopped = job.was_stopped or run.was_stopped or self._error(job) == INTERRUPTED
+        return "stopped" if is_stopped else "failed"
 
     def _note(self, job: Job, state: JobState) -> str:
         """Return the last line of the log or, for a run that failed, its error."""

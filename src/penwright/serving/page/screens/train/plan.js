@@ -15,7 +15,7 @@ const KEPT = ["tokenizer.type", "tokenizer.vocab_size", "model.size", "model.n_l
 export function makePlan({ signal, state, announce, texts, leaveOut, train }) {
   const asking = newest(signal);
   const page = { plan: null, isUnanswered: false, ticket: "" };
-  const turn = make("p", { class: "hint", role: "status" });
+  const turn = make("p", { class: "hint", role: "status", hidden: true });
   const found = make("div", { class: "found" });
   const planned = make("div", { class: "planned" });
   const sections = [
@@ -176,6 +176,7 @@ export function makePlan({ signal, state, announce, texts, leaveOut, train }) {
     const before = tickets.indexOf(page.ticket);
     const words = before > 0 ? `Plans are made one after another. Before this one: ${before}` : "";
     if (turn.textContent !== words) turn.textContent = words;
+    turn.hidden = !words;
   }
   return { sections, update, retry, queued };
 }
