@@ -46,12 +46,12 @@ class Questions:
     def default_questions(self) -> list[Question]:
         """Return the default questions: surprisal (for a classifier: attribution) and the statistics of a few heads."""
         look, text, target = self.inspector, self.text, self.target
-        if not text.strip() and look.shape != "classifier":
+        if not text.strip() and look.kind != "classifier":
             raise UsageError("there is nothing to inspect: the text is empty")
-        heads = self.heads("diagonal" if look.shape == "translator" else "previous", FIRST_HEADS)
+        heads = self.heads("diagonal" if look.kind == "translator" else "previous", FIRST_HEADS)
         if not look.outcomes:
             return [heads]
-        if look.shape == "classifier":
+        if look.kind == "classifier":
             return [Question("attribution", partial(look.attribution, text, target)), heads]
         return [Question("scores", partial(look.token_scores, text, target)), heads]
 
