@@ -5,6 +5,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
@@ -199,7 +200,8 @@ def test_error_of_the_watcher_is_logged_once_and_does_not_end_it(
 
     monkeypatch.setattr(live, "WATCH_SECONDS", 0.01)
     monkeypatch.setattr(live, "state_of", fail)
-    asyncio.run(watch())
+    with ThreadPoolExecutor(1) as thread:  # other tests' browsers keep an event loop running in this thread
+        thread.submit(asyncio.run, watch()).result()
     registry.close()
     (record,) = caplog.records
     assert called >= 3 and "a bug" in record.message and record.exc_info is not None
