@@ -1,4 +1,4 @@
-"""Checks of torch devices, the processors and the memory that this process may use, and control of its memory."""
+"""Torch devices, and the processors and the memory that this process may use."""
 
 import ctypes
 import os
@@ -59,7 +59,7 @@ def n_processors() -> int:
 
 
 def limit_threads() -> None:
-    """Give torch at most as many threads as this process may use processors, for example in a container."""
+    """Limit the threads of torch to the processors that this process may use, for example in a container."""
     torch.set_num_threads(min(torch.get_num_threads(), n_processors()))
 
 

@@ -209,7 +209,7 @@ def _remembered(table: Table, choice: str, measures: Callable[[], Iterator[tuple
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Yield a text in pieces of at most BLOCK_BYTES characters, cut after a newline where possible."""
+    """Yield a text in pieces of at most about a million characters, cut after a newline where possible."""
     begin = 0
     while begin < len(text):
         end = begin + BLOCK_BYTES

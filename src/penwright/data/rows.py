@@ -171,7 +171,7 @@ class RowKind(Generic[Example]):
 def hold_out_some(
     rows: Rows, keep: Mask, reading: ReadingOptions, *, first: str, unit: str, most: int, least: int = 0
 ) -> Mask:
-    """Choose the rows to hold out, by the hashes of their first sides, which `first` names in the plural."""
+    """Choose the rows to hold out, by hashes of their first sides. In messages, `first` names these sides (plural)."""
     kept, fraction = int(keep.sum()), reading.held_out
     if len(np.unique(rows.first_hashes[keep])) < 2:
         raise PenwrightError(

@@ -189,9 +189,9 @@ def _their_value(key: str, wanted: dict[str, object]) -> object:
 
 
 def folded(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights with the prior of a balanced classifier, or the scale of scores, in the output layer.
+    """Return the weights with the label prior or the scale of scores folded into the output layer.
 
-    Without its prior, a classifier's probabilities are those of the balanced one. Its logits differ by a constant.
+    The exported classifier has the probabilities of the balanced one; the logits of a text differ by a constant.
     """
     kept = dict(weights)
     if (prior := kept.pop("log_prior", None)) is not None:

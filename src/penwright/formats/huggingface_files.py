@@ -22,7 +22,7 @@ TOKENIZER_FILES = (
 )
 DTYPES = (float32, float16, bfloat16)
 PREFIX = "hub:"
-ADAPTER_CONFIG = "adapter_config.json"  # file of PEFT
+ADAPTER_CONFIG = "adapter_config.json"  # PEFT's settings file of an adapter
 WANTED = (
     "config.json",
     ADAPTER_CONFIG,

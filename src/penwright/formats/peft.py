@@ -140,7 +140,7 @@ def load_adapter(folder: Path, model: Model, tokenizer: Tokenizer, base_sha256: 
     targets = sorted({name.split(".")[-2] for name in renamed if name.endswith((A, B))})
     if not targets:
         raise PenwrightError(
-            f"{folder / ADAPTER} adapts no layer of the model. Train it with target_modules of a block"
+            f"{folder / ADAPTER} adapts no layer of the model. Train it with linear layers as target_modules"
         )
     alpha = config.lora_alpha * (sqrt(config.r) if config.use_rslora else 1.0)
     settings = validate(LoraSettings, {"rank": config.r, "alpha": alpha, "targets": targets}, str(folder / CONFIG))

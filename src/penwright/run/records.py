@@ -48,7 +48,7 @@ def read_records(path: Path) -> RunRecords:
 
 
 class LogEnd(NamedTuple):
-    """The last record of a log file, and what to know to read on from there."""
+    """The last record of a log file, and the position from which to continue reading."""
 
     last: Record  # {} if there is none
     problem: str = ""  # description of the damaged lines; "" if there are none
@@ -165,7 +165,7 @@ def rises_above(loss: float, lowest: float) -> bool:
 def is_over_fitted(evaluations: Sequence[Record], step: int, best_step: int) -> bool:
     """Return whether the model at `step` overfits: its held-out loss is clearly higher than at `best_step`.
 
-    No text is overfitted before it was read once.
+    During the first epoch, a rise of the loss does not count as overfitting.
     """
     losses, epoch = held_out_losses(evaluations), finite_or_none(evaluations[-1].get("epoch")) if evaluations else None
     return (epoch is None or epoch >= 1) and rises_above(losses.get(step, 0.0), losses.get(best_step, inf))

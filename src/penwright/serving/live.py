@@ -51,7 +51,7 @@ class LiveModels:
         while True:
             try:
                 await asyncio.to_thread(self.update)
-            except Exception as error:  # an error with one run must not end the watching of all others
+            except Exception as error:  # an error in one run must not stop the others from being updated
                 self._report(f"the folders of the served runs cannot be followed: {error!r}", error)
             self._close_idle()
             await asyncio.sleep(WATCH_SECONDS)

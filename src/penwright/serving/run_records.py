@@ -1,4 +1,4 @@
-"""The records of a run on its screen, and alerts about problems that its curves show."""
+"""The records of a run for the page, and alerts about problems in its curves."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -17,7 +17,7 @@ FLAT, N_FLAT = 0.003, 4  # on a plateau, the loss changes by at most the fractio
 
 
 def records_of(run: Run, name: str) -> RunRecords:
-    """Read a file of records. If it cannot be read, it has no records, and the error is its problem."""
+    """Return the records in a file. If it cannot be read, return no records, with the error as the problem."""
     try:
         return read_records(run.folder / name)
     except PenwrightError as error:

@@ -44,7 +44,7 @@ class Job(BaseModel):
     created: float
     started: float | None = None  # time when the training process was started; None while the job waits
     pid: int | None = None
-    was_stopped: bool = False  # whether it was stopped while it had nothing to save; it may have ended without a word
+    was_stopped: bool = False  # whether stop() ended its process before there was anything to save
 
 
 class JobFacts(BaseModel):

@@ -87,7 +87,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 def batches(context: RunContext, store: TokenStore) -> TextBatches:
     """Return the batches of a token store. For imported models with long contexts, windows are shorter.
 
-    They train on windows that fit in a batch, but small batches do not shorten the windows on which they are scored.
+    A training window must also fit in a batch. Windows for evaluation need not.
     """
     recipe = context.recipe
     length, tokens = recipe.model.context_length, recipe.training.batch_tokens

@@ -99,7 +99,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 
 
 def _baseline_thresholds(context: RunContext, truth: Targets) -> tuple[Float[Tensor, " n_labels"], str]:
-    """Return the thresholds for the linear classifier, with a note. They have the same origin as those of the model."""
+    """Return the thresholds for the linear classifier, with a note. They are chosen like the model's thresholds."""
     if not len(context.corpus.training):  # the files of an evaluation, on which the model's thresholds were not tuned
         return classifier_model(context).thresholds.cpu(), "with the thresholds of the model"
     outputs = quick_linear_outputs(context)

@@ -22,7 +22,7 @@ PLAIN = (
     "{% endfor %}{{ '\\nAssistant:\\n' if add_generation_prompt }}"
 )
 OPEN, CLOSE = "\ue000", "\ue001"  # enclose a message number, which stands for the content of that message
-EDGE = "\x1f"  # white space around this number: if it is missing in the rendered text, the template trims the content
+EDGE = "\x1f"  # white space around each placeholder; a template that removes it trims the contents of messages
 PLACE = re.compile(f"({EDGE}?){OPEN}(\\d+){CLOSE}({EDGE}?)")
 PROBE = 'Say "hé" & <go>'  # a message to test whether a template writes messages as they are
 ASSISTANT = "assistant"
@@ -38,7 +38,7 @@ class Message(NamedTuple):
 
 
 class RejectedMessages(PenwrightError):
-    """A chat template rejects messages, such as those with an unknown role."""
+    """An error for messages that a chat template rejects, such as those with an unknown role."""
 
 
 class Turn(NamedTuple):

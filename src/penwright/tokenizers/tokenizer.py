@@ -269,7 +269,7 @@ class TextStream:
 def never_generated(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the special tokens that must never be generated: padding, start and unknown.
 
-    No end token is among them, even if it also serves as one of these, as in GPT-2.
+    End tokens are left out, even if they also serve as padding, start or unknown token, as in GPT-2.
     """
     ids = (tokenizer.pad_id, tokenizer.start_id, tokenizer.unknown_id)
     return tuple(token for token in ids if token is not None and token not in tokenizer.end_ids)

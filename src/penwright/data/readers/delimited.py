@@ -197,7 +197,7 @@ def _lenient_patterns(mark: str, dialect: Dialect) -> list[str]:
 
 @dataclass(frozen=True)
 class FileTable:
-    """The file of a table, which also names the table."""
+    """A base class for tables that are stored in one file. The table has the name of the file."""
 
     file: SourceFile
 

@@ -28,7 +28,7 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, 
 ONE_REQUEST = 0.5  # signals within this many seconds count as one: service managers signal each process of a group
 BEAT = 5.0  # seconds between two heartbeats
 SILENT_BEATS = 18  # a rank counts as stopped if its neighbour sees no heartbeat for this many beats
-BEATS_AFTER_END = 4  # for this many beats, other ranks may go on after rank 0 has ended
+BEATS_AFTER_END = 4  # number of heartbeats after which the other ranks end, too, once rank 0 has ended
 OVER = "over"  # key in the store that is set when rank 0 has ended
 
 
@@ -131,7 +131,7 @@ def leave_rank(code: int) -> int:
 
 
 def note_run(run: Path) -> None:
-    """Report to the launcher, if there is one, which run is being trained. A restarted rank may read this meanwhile."""
+    """Tell the launcher, if any, which run is trained. The file is replaced atomically: other ranks may read it."""
     if folder := _folder():
         write_bytes_atomically(folder / RUN, str(run).encode("utf-8", "surrogateescape"))
 

@@ -101,7 +101,7 @@ export function makeJobs({ act, details }) {
 /** Whether a run can be queued again. One from elsewhere may have nothing to continue before its first step. */
 const continues = ({ state, run, own }) => ![...ACTIVE, "waiting"].includes(state) && (own || run?.step > 0);
 
-/** What the button of such a run says. */
+/** Return the label of the button that queues a run again. */
 const again = (state, run) => (state === "finished" ? "Train longer" : state === "failed" && !run?.step ? "Try again" : "Continue");
 
 /** A small curve of the loss on unseen text. The Runs screen has the large one. */

@@ -171,7 +171,7 @@ export function makePlan({ signal, state, announce, texts, leaveOut, train }) {
   }
   /** Ask again if the server did not answer. */
   const retry = () => page.isUnanswered && update();
-  /** Say how many plans are made before this one, from the tickets of all of them. */
+  /** Show how many plans come before this one. `tickets` has the ticket of every requested plan, in order. */
   function queued(tickets) {
     const before = tickets.indexOf(page.ticket);
     const words = before > 0 ? `Plans are made one after another. Before this one: ${before}` : "";
