@@ -38,6 +38,15 @@ def test_files_that_appear_during_an_export_are_kept(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
 
 
+def test_exports_delete_no_folders_of_others(tmp_path: Path) -> None:
+    (tmp_path / "export.tmp-2026").mkdir()
+    with pytest.raises(UsageError), new_folder(tmp_path / "export") as slow:
+        with new_folder(tmp_path / "export") as quick:
+            (quick / "model.gguf").touch()
+        assert slow.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"export", "export.tmp-2026"}
+
+
 @pytest.mark.parametrize("is_link", [True, False])
 def test_export_to_a_link_or_the_current_folder_is_refused(
     is_link: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

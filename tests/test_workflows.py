@@ -1,5 +1,6 @@
 from dataclasses import replace
 from functools import partial
+from math import isnan
 from pathlib import Path
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ import torch
 from penwright import losses
 from penwright.config import Recipe, Table, merge, validate
 from penwright.errors import PenwrightError, UsageError
+from penwright.evaluation.scores import Score
 from penwright.run.folder import Run
 from penwright.tasks import TASKS, generation, reading_of, translation
 from penwright.training.auto.planner import Plan
@@ -258,6 +260,13 @@ def test_run_of_a_different_kind_is_refused_before_its_model_is_read(
     monkeypatch.setattr(Run, "read_best", lambda *_: pytest.fail("the weights were read"))
     with pytest.raises(UsageError, match="run holds a writer; `translate` needs a translator"):
         load.load_translator(trained_run)
+
+
+def test_score_that_is_not_finite_does_not_beat_the_baselines(trained_run: Path) -> None:
+    run = Run(trained_run)
+    run.append("metrics.jsonl", {"step": 10**6, "nats per token": float("nan"), "epoch": 2.0})
+    ((baseline, value),) = train_workflow._unbeaten(run, 10**6, [Score("nats per token", 3.0)])
+    assert baseline.value == 3.0 and isnan(value)
 
 
 def test_overfitting_is_detected_from_the_evaluations(trained_run: Path) -> None:

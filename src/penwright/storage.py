@@ -146,15 +146,17 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def saving(final: Path) -> Iterator[Path]:
+def saving(final: Path, *, is_locked: bool = True) -> Iterator[Path]:
     """Yield a temporary folder that becomes `final` if the block succeeds, and is deleted if it fails.
+
+    If no other process can save here (`is_locked`), folders that killed processes left behind are deleted.
 
     Raises OSError, or UnsafeFile if `final` is a link.
     """
     require_plain(final)
-    for left_over in temporaries_of(final):
+    for left_over in temporaries_of(final) if is_locked else ():
         remove_folder(left_over)
-    folder = final.parent / f"{final.name}.tmp-{os.getpid()}"
+    folder = final.parent / f"{final.name}.tmp-{os.getpid()}{'' if is_locked else monotonic_ns()}"
     folder.mkdir(parents=True)
     try:
         yield folder

@@ -111,6 +111,7 @@ def test_adapters_of_an_encoder_and_a_translator_are_read(
         ({"model.norm.weight": (32,)}, {}, r"has model\.norm\.weight"),
         ({"model.layers.0.self_attn.q_proj.lora_B.bias": (32,)}, {}, r"q_proj\.lora_B\.bias"),
         ({"model.layers.0.self_attn.q_proj.lora_A.weight": (RANK, 33)}, {}, r"does not fit .*q_proj\.lora_A\.weight"),
+        ({"model.layers.0.self_attn.q_proj.lora_B.weight": ()}, {}, r"does not fit .*q_proj\.lora_B\.weight"),
         ({}, {"lora_bias": True, "init_lora_weights": "pissa"}, "unsupported settings: lora_bias, init_lora_weights"),
     ],
 )
@@ -147,6 +148,8 @@ def test_adapter_of_a_classifier_has_the_names_of_transformers(random_model, bpe
     adapter.tensors["output.bias"] = adapter.tensors["output.bias"] - prior
     assert read.tensors.keys() == adapter.tensors.keys()
     assert all(torch.equal(read.tensors[name], tensor) for name, tensor in adapter.tensors.items())
+    of_balanced = load_adapter(tmp_path, model, bpe, "", LABELS)  # a base with a prior, which the bias contains already
+    assert not of_balanced.tensors["log_prior"].any()
 
 
 def test_adapter_that_peft_cannot_represent_is_refused_or_warned_of(random_model, bpe, tmp_path: Path) -> None:

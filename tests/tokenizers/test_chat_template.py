@@ -103,6 +103,12 @@ def test_template_that_changes_messages_is_refused(written: str) -> None:
         ChatTemplate(f"{{% for m in messages %}}{{{{ {written} }}}}{{% endfor %}}").check()
 
 
+@pytest.mark.parametrize("number", ["9", "99999"])
+def test_template_that_writes_reserved_characters_is_refused(number: str) -> None:
+    with pytest.raises(PenwrightError, match="reserved for messages"):
+        ChatTemplate(f"{{% for m in messages %}}{{{{ m.content }}}}\ue000{number}\ue001{{% endfor %}}").check()
+
+
 @pytest.mark.parametrize("source", [LLAMA_2, MISTRAL, ZEPHYR])
 def test_metaspace_tokens_of_a_template_equal_those_of_transformers(source: str) -> None:
     library = LibraryTokenizer(models.BPE(unk_token="<unk>"))

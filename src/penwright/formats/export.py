@@ -58,7 +58,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """
     _require_empty(folder)
     try:
-        with saving(folder) as unfinished:
+        with saving(folder, is_locked=False) as unfinished:
             yield unfinished
             _require_empty(folder)  # another program may have used it in the meantime
     except OSError as error:

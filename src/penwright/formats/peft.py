@@ -145,7 +145,11 @@ def load_adapter(folder: Path, model: Model, tokenizer: Tokenizer, base_sha256: 
     alpha = config.lora_alpha * (sqrt(config.r) if config.use_rslora else 1.0)
     settings = validate(LoraSettings, {"rank": config.r, "alpha": alpha, "targets": targets}, str(folder / CONFIG))
     adapted = [f"{name}.{factor}" for name in adapted_layers(model, settings) for factor in (A, B)]
-    return Adapter(settings, {**{name: torch.zeros(shapes[name]) for name in adapted}, **renamed}, recorded)
+    others = {name: torch.zeros(shapes[name]) for name in adapted}
+    if "output.bias" in renamed:  # the prior of the labels, or the scale of scores, is folded into the adapter's head
+        neutral = {"log_prior": torch.zeros_like(renamed["output.bias"]), "scale": torch.tensor([0.0, 1.0])}
+        others |= {name: value for name, value in neutral.items() if name in shapes}
+    return Adapter(settings, {**others, **renamed}, recorded)
 
 
 def _their_names(architecture: Architecture | None, model: Model, adapter: Adapter) -> dict[str, str]:
@@ -199,7 +203,8 @@ def _renamed(
             "linear layers of the blocks. Check the base model, and target_modules in the adapter's settings"
         )
     rows = [shapes[each][0] for each in ours]
-    parts = [tensor] * len(ours) if last == A else tensor.split(rows) if sum(rows) == len(tensor) else []
+    is_whole = tensor.dim() > 0 and sum(rows) == len(tensor)
+    parts = [tensor] * len(ours) if last == A else tensor.split(rows) if is_whole else []
     if [tuple(part.shape) for part in parts] != [shapes[each] for each in ours]:
         raise PenwrightError(
             f"{folder / ADAPTER} does not fit the model: {name} has the shape {tuple(tensor.shape)}. "

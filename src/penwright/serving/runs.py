@@ -125,8 +125,12 @@ def figures(registry: Registry, run: RunName) -> Figures:
     """Return the curves of training and evaluation, at most 2,000 points each. Extremes of the loss are kept."""
     found = run_of(registry, run)
     paths = [found.folder / name for name in (STEPS, METRICS)]
-    versions = tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.is_file())
-    return _figures(found.folder, versions).model_copy(update={"state": state_of(found)})
+    versions = []
+    for path in paths:
+        with suppress(OSError):  # the run has no such file, or is being deleted
+            status = path.stat()
+            versions.append((status.st_size, status.st_mtime_ns))
+    return _figures(found.folder, tuple(versions)).model_copy(update={"state": state_of(found)})
 
 
 @lru_cache(maxsize=16)

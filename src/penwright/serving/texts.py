@@ -98,7 +98,7 @@ class TextFolder:
             try:
                 self._require_harmless(part, name)
                 format_of(part, name)  # raises NotText for pictures, programs, ...
-            except PenwrightError:
+            except BaseException:
                 part.unlink()
                 raise
             part.replace(final)

@@ -23,7 +23,7 @@ PLAIN = (
 )
 OPEN, CLOSE = "\ue000", "\ue001"  # enclose a message number, which stands for the content of that message
 EDGE = "\x1f"  # white space around each placeholder; a template that removes it trims the contents of messages
-PLACE = re.compile(f"({EDGE}?){OPEN}(\\d+){CLOSE}({EDGE}?)")
+PLACE = re.compile(f"({EDGE}?){OPEN}(\\d{{1,6}}){CLOSE}({EDGE}?)")
 PROBE = 'Say "hé" & <go>'  # a message to test whether a template writes messages as they are
 ASSISTANT = "assistant"
 MOST_SECONDS = 10
@@ -118,6 +118,8 @@ class ChatTemplate:
         for found in PLACE.finditer(text):
             if found.start() > place:
                 yield Markup(text[place : found.start()])
+            if int(found[2]) >= len(messages):
+                raise PenwrightError("the chat template writes characters that are reserved for messages")
             message, place = messages[int(found[2])], found.end()
             content = message.content if found[1] else message.content.lstrip()
             yield message._replace(content=content if found[3] else content.rstrip())

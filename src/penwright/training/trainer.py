@@ -96,7 +96,8 @@ class Trainer:
         kind: Parallelism = "fsdp" if self.is_sharded else "ddp"
         # until FSDP2 reduces a gradient, each rank holds all of it in float32
         n_bytes = 4 * sum(parameter.numel() for parameter in model.parameters())
-        self.keeps_gradients = not self.is_sharded or n_bytes <= GRADIENTS * memory_of_rank(machine.device)
+        fits = n_bytes <= GRADIENTS * memory_of_rank(machine.device)
+        self.keeps_gradients = not self.is_sharded or self.ranks.all_agree(fits)
         if not self.is_sharded:
             self.model.to(machine.device)
         elif self.ranks.is_main:  # FSDP2 moves one block after another to the GPU, which need not hold them all

@@ -38,7 +38,7 @@ def import_model(source: str, folder: Path, languages: Languages | None = None, 
     for note in model.notes:
         say(note)
     try:
-        with saving(folder) as unfinished:
+        with saving(folder, is_locked=False) as unfinished:
             _write(model, source, unfinished)
             require_unused(folder)  # another process may have used it in the meantime
     except OSError as error:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -285,7 +285,8 @@ def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[tuple
     for baseline in baselines:
         if baseline.name not in scores:
             continue
-        score = baseline._replace(value=scores[baseline.name])
+        value = scores[baseline.name]  # None if it was not finite
+        score = baseline._replace(value=nan if value is None else value)
         is_perfect = score.higher_is_better and score.value >= 100  # such scores are in percent
         if not is_perfect and not score.beats(baseline.value):
             yield baseline, score.value
