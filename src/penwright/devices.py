@@ -78,7 +78,7 @@ def available_memory() -> float:
 
 def _control_groups(controller: str) -> Iterator[Path]:
     """Yield the control groups of this process and their ancestors. Each of them can have a limit of its own."""
-    yield from (CGROUPS, CGROUPS / controller)  # in a container, the process's own group is the top one
+    yield from (CGROUPS, CGROUPS / controller)  # in a container, the process's own control group is the root
     try:
         lines = OWN_CGROUPS.read_text(encoding="utf-8").splitlines()
     except OSError:  # only Linux has control groups

@@ -37,7 +37,7 @@ class _SoftTargets(NamedTuple):
 
 
 class _TeacherOutputs(NamedTuple):
-    """The teachers' hidden states and output layers; their probabilities would not all fit in memory at once."""
+    """The teachers' hidden states and output layers, from which probabilities are computed in chunks to save memory."""
 
     hidden: Sequence[tuple[Tensor, nn.Linear]]
     weight: float

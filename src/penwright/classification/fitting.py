@@ -120,7 +120,7 @@ class ChosenStrength(NamedTuple):
     strength: float
     coefficients: Coefficients  # weights of the last fit of the cross-validation, which left out one fold
     logits: Float[Tensor, "texts n_labels"]  # out-of-fold logits; 0 for texts of folds that were not checked
-    checked: NDArray[np.int64]  # numbers of the folds whose logits come from a fit on all texts of the other folds
+    checked: NDArray[np.int64]  # indices of the folds whose logits come from a fit on all other folds
 
 
 def choose_strength(
@@ -162,7 +162,7 @@ def choose_strength(
 
 
 def _some(places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return these places or, if there are more than MANY_TEXTS, a fixed random sample in ascending order."""
+    """Return these indices or, if there are more than MANY_TEXTS, a fixed random sample, in ascending order."""
     return np.sort(np.random.default_rng(0).permutation(places)[:MANY_TEXTS])
 
 

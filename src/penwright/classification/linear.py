@@ -34,11 +34,11 @@ from penwright.errors import PenwrightError
 from penwright.storage import let_others_read, require_plain
 
 MOST_WEIGHTS = 1 << 22  # maximum number of weights (n-grams x labels)
-FEW_NGRAMS = 10_000  # a note mentions the maximum number of n-grams if it is smaller than this
+FEW_NGRAMS = 10_000  # if the maximum number of n-grams is below this, a note mentions it
 SMALL_CORPUS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
 PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated, in characters
 ENOUGH_EVALUATIONS = 60  # minimum number of loss evaluations per fit; if time is too short, a fit uses fewer texts
-SMALLEST_SCALE = 0.01  # minimum divisor for removing the balancing scale from the initial weights of a new fit
+SMALLEST_SCALE = 0.01  # minimum scale by which balanced weights are divided before a new fit starts from them
 SEARCH_SHARE = 0.6  # after vectorizing, tuning the regularization may take this share of the remaining time
 # The names of the tensors in a file. The prefix marks the classifier that was fitted on all texts.
 NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"
@@ -56,7 +56,7 @@ class LinearClassifier(NamedTuple):
     strength: float | None = None  # inverse regularization strength; None if the classifier was loaded
     notes: tuple[str, ...] = ()  # notes about what was left out to save time
     problem: ProblemType = SINGLE
-    balancing: Weights | None = None  # if balanced: the weight of the log label shares, and the scale of the logits
+    balancing: Weights | None = None  # if balanced: the weight of the label log-priors, and the scale of the logits
 
     @classmethod
     def fit(
@@ -214,7 +214,7 @@ def _balancing(
     """Fit the weight of the log label shares and the scale of the logits, with all labels counted equally.
 
     The fit uses out-of-fold logits, since classifiers quickly overfit the texts of a rare label. Folds that
-    `choose_strength` has not checked are checked now, but none is begun after the time `last`.
+    `choose_strength` has not checked are checked now, but no check starts after the time `last`.
     """
     logits, checked = chosen.logits, np.isin(folds, chosen.checked)
     for fold in np.setdiff1d(folds, chosen.checked):

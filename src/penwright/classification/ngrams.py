@@ -29,7 +29,7 @@ _INVERSE = pow(_ODD, -1, 1 << 64)
 
 
 class Counts(NamedTuple):
-    """The counts of n-grams in each text, sorted by row. In each row, character n-grams come before word n-grams."""
+    """The counts of n-grams, sorted by text (row). In each row, character n-grams come before word n-grams."""
 
     rows: Indices
     keys: Indices  # hashes of n-grams

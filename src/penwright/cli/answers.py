@@ -193,7 +193,7 @@ def _neighbours(result: Neighbours, console: Console) -> Drawn:
 
 @draw.register
 def _parts(result: LogitAttribution, console: Console) -> Drawn:
-    """Draw what the parts with the largest effect add to the logit of the predicted token or label."""
+    """Draw the largest contributions of parts of the model to the logit of the predicted token or label."""
     order = np.argsort(-np.abs(result.values), kind="stable")[:MAX_ROWS]
     largest = float(np.abs(result.values).max()) or 1.0
     yield Text(str(result))

@@ -1,4 +1,4 @@
-"""Descriptions of a plan for `penwright train` and `penwright plan`: in words, in brief or as a record, with advice."""
+"""Reports on a plan for `penwright train` and `penwright plan`: in full, in brief or as JSON, with advice."""
 
 from itertools import islice
 from math import ceil

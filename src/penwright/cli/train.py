@@ -284,5 +284,5 @@ def _example(folder: Path) -> str:
 
     prompts = [record["prompt"].strip() for record in Run.open(folder).records("samples.jsonl")]
     short = [prompt for prompt in prompts if 0 < len(prompt) <= LONGEST_EXAMPLE and "\n" not in prompt]
-    plain = [prompt for prompt in short if "'" not in prompt] or short  # quoted apostrophes are hard to read
+    plain = [prompt for prompt in short if "'" not in prompt] or short  # shell quoting makes apostrophes hard to read
     return shlex.quote(plain[-1] if plain else "...")

@@ -159,7 +159,7 @@ class ModelSettings(Settings):
         if not isinstance(data, dict):
             return data
         size = data.get("size")
-        if size is not None and size not in list(SIZES):  # the size may be of any type
+        if size is not None and size not in list(SIZES):  # a list, since an invalid size may be unhashable
             raise ValueError(f"there is no size '{size}'; the sizes are {', '.join(SIZES)}")
         table = merge(SIZES[size], data) if size else dict(data)
         d_model, n_heads = table.get("d_model", 128), table.get("n_heads", 4)

@@ -98,7 +98,7 @@ Batch = TextBatch | PairBatch | LabelledBatch | MaskedBatch
 
 @dataclass(frozen=True)
 class Markers:
-    """The ids of the special tokens, and the places where the model expects these tokens."""
+    """The ids of the special tokens, and the positions at which the model expects them."""
 
     pad: int
     start: int
@@ -160,7 +160,7 @@ class TextBatches(Batches[TextBatch]):
         return self._windows(np.concatenate(starts)[:, None] + np.arange(self.length + 1))
 
     def _starts(self, epoch: int, positions: Indices) -> Indices:
-        """Return the start positions of the windows at these places in the shuffled order of the epoch."""
+        """Return the start positions of the windows with these indices in the shuffled order of the epoch."""
         if self.n_windows <= MOST_SHUFFLED:
             return _window_starts(self.seed, epoch, self.n_windows, self.length)[positions]
         random = np.random.default_rng((self.seed, epoch))

@@ -24,7 +24,7 @@ from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20  # bytes read at a time
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-MARK_EVERY = 32 << 20  # minimum number of bytes between two places at which reading can start
+MARK_EVERY = 32 << 20  # minimum number of bytes between two positions from which reading can start
 MOST_COPIED = 16 << 30  # maximum size of a temporary copy, in bytes
 _copies: dict[object, Path] = {}
 MARK = "\ufeff"  # the byte-order mark; dropped only at the start of a file

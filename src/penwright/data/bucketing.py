@@ -90,7 +90,7 @@ class Bucketed(Batches[AnyBatch]):
     def _epoch(self, epoch: int) -> tuple[Indices, Indices]:
         """Return the order of batches and the order of examples in this epoch."""
         random = np.random.default_rng((self.seed, epoch))
-        mixed = np.lexsort((random.random(len(self.order)), self.cells))  # only examples of equal length change places
+        mixed = np.lexsort((random.random(len(self.order)), self.cells))  # shuffles only examples of equal length
         return random.permutation(len(self.borders) - 1), self.order[mixed]
 
     @abstractmethod
@@ -260,7 +260,7 @@ def _borders(lengths: Indices, batch_tokens: int) -> list[int]:
 def _even_borders(lengths: Indices, batch_tokens: int) -> list[int]:
     """Return the boundaries of batches that have the same number of examples, and `batch_tokens` tokens on average.
 
-    Batches of more than _LONGEST_BATCH times `batch_tokens` are divided.
+    Batches of more than _LONGEST_BATCH times `batch_tokens` are split.
     """
     n_batches = max(1, min(len(lengths), round(float(lengths.sum()) / batch_tokens)))
     borders = [0]

@@ -50,11 +50,11 @@ class Cleaning:
 
 
 STANDARD = Cleaning()
-KEEP_ALL = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # rules that keep all usable examples
+KEEP_ALL = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # no limits: keep all usable examples
 
 
 def broken_rules(numbers: NDArray[np.integer[Any]], reasons: Mapping[str, int]) -> list[Rule]:
-    """Return one rule for each reason. The rule drops the items that are broken for this reason."""
+    """Return one rule per reason, which drops the items that are broken for that reason."""
 
     def rule(number: int) -> Callable[[Mask], Mask]:
         return lambda _: numbers == number
@@ -137,7 +137,7 @@ def oddities(file: SourceFile) -> list[str]:
         facts.append(f"{count(file.n_replaced, 'invalid byte sequence')} replaced by U+FFFD{location}")
     if file.n_nul:
         facts.append(f"{count(file.n_nul, 'NUL character')} removed")
-    if file.n_crlf and file.n_crlf < file.n_lines - 1:  # files from Windows end all lines in CRLF: no remark
+    if file.n_crlf and file.n_crlf < file.n_lines - 1:  # no remark if all lines end in CRLF, as on Windows
         facts.append(f"{count(file.n_crlf, 'line')} ended in CRLF")
     if file.n_cr:
         facts.append(f"{count(file.n_cr, 'line')} ended in CR")

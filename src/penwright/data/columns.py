@@ -41,7 +41,7 @@ class ColumnChoice(NamedTuple):
 
 
 def names_in(columns: Columns) -> list[str]:
-    """Return the column names from the settings and from training. A first row that contains one is a header."""
+    """Return the column names in the settings and from training. A first row that contains one of them is a header."""
     requested = [name for key in KEYS for name in requested_columns(columns, key)]
     trained = [name for each in columns.as_trained.values() for name, _ in each]
     return [name for name in (*requested, *trained) if isinstance(name, str) and not name.isdecimal()]

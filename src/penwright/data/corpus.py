@@ -19,7 +19,7 @@ from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate
 BETWEEN_LABELS = "\x1f"  # the "unit separator" of ASCII, which no label contains
 FORMAT_VERSION = 1  # increase this when a code change alters how files are read
 UNKNOWN = "broken"
-Roles = Mapping[str, Sequence[tuple[str, int]]]  # names and numbers (from 1) of each role's columns
+Roles = Mapping[str, Sequence[tuple[str, int]]]  # for each role, the names and numbers (from 1) of its columns
 Row = tuple[str, ...]  # the cells of a table row
 Item = TypeVar("Item")
 Example = TypeVar("Example")

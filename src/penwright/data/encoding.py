@@ -48,7 +48,7 @@ SIGNATURES = {
     b"\x80\x05": "a pickle",
 }
 CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
-MIXED = "utf-8|"  # marks a mixed file; the rest of the name is the encoding of the lines that are not UTF-8
+MIXED = "utf-8|"  # prefix that marks a mixed encoding; the rest names the encoding of the lines that are not UTF-8
 FEWEST_MIXED = 0.05  # a file is mixed if each of two encodings has at least this share of its non-ASCII lines
 LONGEST_LINE = 1 << 24  # maximum number of bytes decoded together; longer lines are cut
 MAX_CONTROLS = 0.05  # maximum share of control characters (NUL included) in the bytes of a text
@@ -58,8 +58,8 @@ CANDIDATES = [
     *("cp1255", "iso8859_8", "cp1256", "iso8859_6", "cp874"),  # Hebrew, Arabic, Thai
     *("cp932", "euc_jp", "gb18030", "big5", "big5hkscs", "cp949"),
 ]
-CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and -1252; rare in the languages that use -1252
-TURKISH = b"\xfd"  # ı in Windows-1254: 40 % of the non-ASCII letters in Turkish; ý in -1252: rare even in Icelandic
+CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and Windows-1252; rare in the languages of the latter
+TURKISH = b"\xfd"  # ı in Windows-1254: 40 % of Turkish non-ASCII letters; ý in Windows-1252: rare even in Icelandic
 BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # in no encoding does a byte below 0x30 continue a character
 HEAD, SAMPLE = 1 << 16, 1 << 15  # number of bytes for recognizing text, and for guessing an encoding
 MAX_STRANGENESS = 0.4  # maximum mess ratio of a text (see charset_normalizer); even a pangram must pass

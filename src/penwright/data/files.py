@@ -83,7 +83,7 @@ class SourceFile:
     blank: bool = False
     format: str = ""  # name of a format other than plain text, such as "docx"
     remark: str = ""  # description of the part of the file that was read
-    marks: tuple[Mark, ...] = ()  # places in a large file at which reading can start
+    marks: tuple[Mark, ...] = ()  # positions in a large file from which reading can start
     copy: str = ""  # temporary file with the text; "" if the file itself is read
 
     @property
@@ -114,7 +114,7 @@ class SourceFile:
             if mark.characters + BLOCK_BYTES <= position:
                 blocks = self.blocks(mark.offset)
                 first = next(blocks, "")
-                # chunks() also cuts each block at its last line break, so it yields the same pieces after this cut.
+                # Cut at the last line break of the block, as chunks() does. The following pieces are then the same.
                 if cut := first.rfind("\n") + 1:
                     size = len(first[:cut].encode("utf-8", "surrogatepass"))
                     return Cut(mark.characters + cut, mark.utf8_bytes + size), cut_at_lines(blocks, first[cut:])

@@ -24,7 +24,7 @@ NO_NUMBER = Broken("the label is not a number")
 FEW_NUMBERS = 10  # more different numbers than this are probably a scale, not class names
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 DECIMAL_COMMA = re.compile(r"[-+]?(0,\d+|\d+,(?!\d{3}$)\d+)")  # "1,234" may have a thousands separator instead
-PLACEHOLDERS = {"na", "n/a", "#n/a", "?", "-", "none", "nan", "null"}  # in lower case
+PLACEHOLDERS = {"na", "n/a", "#n/a", "?", "-", "none", "nan", "null"}  # values that mean "no label", in lower case
 
 
 def single_label(label: str, location: str) -> str:

@@ -40,7 +40,7 @@ from penwright.text import count
 
 Opener = Callable[[Columns], RowSource]  # function that opens a source with the given columns or languages
 MOST_HELD_OUT = 1000  # maximum number of held-out pairs, unless the settings give a share
-CONVINCING = 0.6  # extra lines are reported if skipping them cuts the mismatch of line lengths to less than this share
+CONVINCING = 0.6  # extra lines are reported if skipping them reduces the line-length mismatch to below this fraction
 SAMPLE = 2000  # number of lines compared to see whether two files are translations
 FEWEST = 20  # minimum number of line pairs for a comparison
 ALIKE = 0.4  # minimum correlation between the line lengths of a text and of its translation
@@ -83,7 +83,7 @@ def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
 def _in_one_direction(sources: Sequence[RowSource], openers: Sequence[Opener], columns: Columns) -> Iterator[RowSource]:
     """Yield the sources, with sides swapped where needed to match the first source whose languages are known.
 
-    A source gets a remark if its sides are swapped, or if it is in other languages.
+    Sources that are swapped, or in other languages, get a remark that says so.
     """
     known = next((source for source in sources if languages_between(source.names)), sources[0])
     wanted = languages_between(known.names)
@@ -192,7 +192,7 @@ def _rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
 
 
 def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
-    """Return the rule that drops training pairs whose source or target is also held out."""
+    """Return the rule that drops training pairs whose source or target also occurs in the held-out set."""
 
     def leaks(_: Mask) -> Mask:
         sides = (rows.first_hashes, where.first_hashes), (rows.second_hashes, where.second_hashes)

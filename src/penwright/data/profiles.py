@@ -183,7 +183,7 @@ def _begin_alike(values: frozenset[str]) -> bool:
     """Return whether all values share a long prefix that makes up much of their text."""
     if len(values) < 5:
         return False
-    first, last = min(values), max(values)  # every value between them in sort order shares their common prefix
+    first, last = min(values), max(values)  # a prefix that the first and last share is common to all values
     shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return shared >= 10 and shared >= 0.4 * sum(map(len, values)) / len(values)
 

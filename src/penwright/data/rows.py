@@ -43,7 +43,7 @@ TwoSides = tuple[str, str]
 RowSource = Source[TwoSides]
 Sizes = NDArray[np.uint32]
 SHORT = 30  # the ratio of lengths is checked only if a side has more characters than this
-TOO_LONG = "longer than"  # start of the reason for dropping rows that are too long
+TOO_LONG = "longer than"  # the reason for dropping long rows begins with these words
 BATCH = 8192  # number of rows measured at a time
 
 
@@ -158,7 +158,7 @@ class RowKind(Generic[Example]):
     check: Callable[[Rows, Mask, ReadingOptions], list[str]]  # returns notes on the kept rows, or raises PenwrightError
     hold_out: Callable[[Rows, Mask, ReadingOptions], Mask]  # selects the held-out rows among the kept rows
     leak_rule: Callable[[Rows, Rows, Mask], Rule]  # returns the rule that drops leaked training rows
-    example: Callable[[TwoSides], Example]  # makes an example of the two sides of a row
+    example: Callable[[TwoSides], Example]  # builds an example from the two sides of a row
     sides: slice  # the sides whose characters and bytes are counted
 
     def part(self, rows: Rows, chosen: Mask) -> CorpusPart[Example]:
@@ -171,7 +171,7 @@ class RowKind(Generic[Example]):
 def hold_out_some(
     rows: Rows, keep: Mask, reading: ReadingOptions, *, first: str, unit: str, most: int, least: int = 0
 ) -> Mask:
-    """Choose the rows to hold out, by hashes of their first sides. In messages, `first` names these sides (plural)."""
+    """Choose the rows to hold out, by hashes of their first sides, which error messages call `first` (plural)."""
     kept, fraction = int(keep.sum()), reading.held_out
     if len(np.unique(rows.first_hashes[keep])) < 2:
         raise PenwrightError(
@@ -183,7 +183,7 @@ def hold_out_some(
 
 
 def first_side_leaks(name: str, rows: Rows, where: Rows, chosen: Mask) -> Rule:
-    """Return the rule that drops training rows whose first side, called `name`, is also held out."""
+    """Return the rule that drops training rows whose first side, called `name`, also occurs in the held-out set."""
     return f"{name} is also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
 
 

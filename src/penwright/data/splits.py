@@ -13,7 +13,7 @@ Mask = NDArray[np.bool_]
 
 DEFAULT_FRACTION = 0.1
 TOO_MANY = 2  # if a selection is more than this many times as large as requested, select groups one by one
-ENOUGH_FOR_ONE = 0.3  # hold out a row of a class if class size times held-out share is at least this (3 rows at 10 %)
+ENOUGH_FOR_ONE = 0.3  # a class gets a held-out row if its size times the held-out share is at least this
 
 
 def shuffled(hashes: Hashes, seed: int) -> Hashes:
@@ -88,10 +88,10 @@ def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, 
 def held_out_documents(hashes: Hashes, sizes: NDArray[np.int64], wanted: int, seed: int) -> Mask:
     """Select whole documents by their hashes, up to `wanted` characters in total: at least one, never all.
 
-    Equal documents stay together.
+    Identical documents stay together.
     """
     unique, which = np.unique(hashes, return_inverse=True)
-    sizes = np.bincount(which, weights=sizes).astype(np.int64)  # merge equal documents, adding up their sizes
+    sizes = np.bincount(which, weights=sizes).astype(np.int64)  # merge identical documents, adding up their sizes
     chosen, total = np.zeros(len(unique), dtype=bool), 0
     for document in np.argsort(shuffled(unique, seed), kind="stable")[:-1].tolist():
         if total + sizes[document] <= wanted:
@@ -121,8 +121,8 @@ def tail_position(n_characters: int, fraction: float) -> int:
 def tail_start(chunks: Iterable[str], n_characters: int, fraction: float, start: Cut = BEGINNING) -> Cut:
     """Return where the last `fraction` of a document begins, moved forward to the start of a line.
 
-    If no line starts in the first half of this part, the part begins in the middle of a line. The chunks begin at
-    `start`, which must be before `tail_position()`.
+    If no line starts in the first half of this part, the part begins in the middle of a line. `chunks` hold
+    the text from `start` onward; `start` must be before `tail_position()`.
     """
     position = tail_position(n_characters, fraction)
     latest = position + (n_characters - position) // 2

@@ -185,5 +185,5 @@ def offsets_file(column: str) -> str:
 
 
 def labels_file(column: str) -> str:
-    """Return the name of the file with a column of labels."""
+    """Return the name of the file that stores this column of labels."""
     return f"{column}.labels.bin"

@@ -92,7 +92,7 @@ class _DecoderRows:
         self._update_cache()
 
     def _make_room(self) -> None:
-        """Shorten full rows: read only their newest tokens again, and leave room for the next one (newest_half())."""
+        """Shorten rows that fill the context: recompute only their newest tokens, to make room (newest_half())."""
         full, n_kept = np.flatnonzero(self._lengths == self._context), newest_half(self._context) - 1
         rows = torch.from_numpy(full).to(self._tokens.device)
         if n_kept and len(self._lengths) == 1 and self._engine.has_compiled_prefill(self._tokens.device):
@@ -209,7 +209,7 @@ class TargetBatch:
         self._cache = model.new_cache(len(sources), min(model.settings.context_length, length))
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
-        """Return the logits after the first tokens of each target: the start token and the prefix."""
+        """Feed the start token and the prefix of each target; return the logits of the next token."""
         padding = self._encoded.padding
         for token in self._start:
             logits = self.step(torch.full(padding.shape[:1], token, device=padding.device))

@@ -112,7 +112,7 @@ class _Search:
     limits: Int[np.ndarray, " sentences"]
     log_probs: Reals  # log-probabilities of the beams; -inf marks a missing beam
     merits: Reals  # ranking scores: log-probabilities plus the bonuses of constraints
-    states: States  # UTF-8 states of the beams
+    states: States  # state of the UTF-8 decoder for each beam
     finished: Ends
     utf8_rules: Utf8Rules
     choose: Choose

@@ -225,7 +225,7 @@ def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -
 
 
 def _check(part_module: ModelPart, part: Part, n_threads: int, graph: nn.Module) -> None:
-    """Check that the compiled part gives the results of its graph; otherwise delete it and raise PenwrightError."""
+    """Check that the compiled part gives the same results as its graph; if not, delete it and raise PenwrightError."""
     compiled, inputs = load(part_module, part, n_threads), example_of(part_module.model, part).drawn()
     if compiled is None or not _is_close(compiled, graph, inputs):
         forget(part_module, part, n_threads)

@@ -129,15 +129,15 @@ def as_layers(tensors: list[Tensor]) -> tuple[KeysValues, ...]:
 class Example(NamedTuple):
     """Inputs for export, and the dimensions of each input that may vary."""
 
-    inputs: tuple[Input, ...]  # all different: torch.export treats repeated tensors as one input
+    inputs: tuple[Input, ...]  # distinct tensors, since torch.export treats repeated tensors as one input
     shapes: tuple[object, ...]
 
     def drawn(self) -> tuple[Input, ...]:
-        """Fill all floating-point inputs except vectors with random numbers; return all inputs."""
+        """Fill all floating-point inputs, except 1-D tensors, with random numbers. Return all inputs."""
         generator = torch.Generator().manual_seed(0)
         for value in self.inputs:
             for tensor in [value] if isinstance(value, Tensor) else value or []:
-                if tensor.is_floating_point() and tensor.dim() > 1:  # vectors, such as temperatures, keep their values
+                if tensor.is_floating_point() and tensor.dim() > 1:  # vectors, such as temperatures, stay unchanged
                     tensor.normal_(generator=generator)
         return self.inputs
 

@@ -24,7 +24,7 @@ class BeamSettings:
     length_penalty: float = 1.0
     banned: tuple[int, ...] = ()  # tokens that are never generated
     coverage_penalty: float = 0.0  # weight of the coverage penalty in the final ranking (translation/alignment.py)
-    beam_patience: float = 0.25  # before stopping, let beams grow by this share of their length (at least 4 tokens)
+    beam_patience: float = 0.25  # how far unfinished beams may grow, as a share of their length (at least 4 tokens)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class SearchStep(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The ends of each sentence's hypotheses, best first: their lengths, beams and scores.
+    """The hypotheses of each sentence, best first: their lengths, final beams and scores.
 
     A log-probability of -inf marks an empty entry.
     """

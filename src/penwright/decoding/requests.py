@@ -23,7 +23,7 @@ Finish = Literal["end", "stop", "length"]  # why a completion ended: end token, 
 
 
 class StopFilter:
-    """A filter that passes on text up to the first stop string, and holds back text that may begin one."""
+    """A filter that passes on text up to the first stop string, and holds back text that may be the start of one."""
 
     def __init__(self, stops: Sequence[str]):
         self._stops = [stop for stop in stops if stop]

@@ -102,7 +102,7 @@ def debiased_error(calibration: Calibration) -> float:
     """Return the calibration error minus an estimate of the part that is due to chance (Kumar et al. 2019).
 
     Even a perfectly calibrated classifier has a positive error, because the accuracy in each bin varies by chance. The
-    expected increase is estimated as if the accuracies were drawn again, from normal distributions.
+    expected increase is estimated as if each accuracy were redrawn from a normal distribution.
     """
     redrawn = 0.0
     for each in calibration.bins:

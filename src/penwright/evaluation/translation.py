@@ -8,7 +8,7 @@ from sacrebleu.metrics.chrf import CHRF
 from penwright.evaluation.scores import Score
 from penwright.text import HAN, KANA, OTHERS
 
-MUCH = 0.2  # BLEU uses the tokenizer `13a` if scripts without spaces have less than this share of the letters
+MUCH = 0.2  # BLEU uses the tokenizer `13a` if less than this share of the letters is in scripts without spaces
 QUALITY = (  # upper limits of BLEU scores, and their meaning, as in the documentation of Google Cloud Translation
     (10.0, "almost useless"),
     (20.0, "the gist is hard to get"),

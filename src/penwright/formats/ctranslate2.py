@@ -124,9 +124,9 @@ def _fill_embedding(spec: Spec, table: Spec, embedding: Embedding, settings: Mod
 
 @torch.no_grad()
 def _position_table(embedding: Embedding, settings: ModelSettings) -> Tensor:
-    """Return the vectors of all positions, [context_length, d_model]; zeros for a model without position vectors.
+    """Return the position encodings, [context_length, d_model]; zeros for a model that has none.
 
-    Without these zeros, CTranslate2 would add position vectors of its own.
+    Without these zeros, CTranslate2 would add position encodings of its own.
     """
     if embedding.positions is None:
         return torch.zeros(settings.context_length, settings.d_model)

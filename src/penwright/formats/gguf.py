@@ -36,7 +36,7 @@ GGUF_NAMES = {  # our names, mapped to those of llama.cpp; names inside a block 
     "feed_forward.up": "ffn_up",
     "feed_forward.down": "ffn_down",
 }
-KEYS = {  # our settings, mapped to GGUF keys without their prefix, the architecture's name
+KEYS = {  # our settings, mapped to GGUF keys without the architecture prefix
     "context_length": "context_length",
     "d_model": "embedding_length",
     "n_layers": "block_count",

@@ -30,7 +30,7 @@ READ: dict[str, Table] = {
     "gpt2": GPT2,
 }
 ALSO = {"attention.layer_norm_epsilon": "norm.eps"}  # keys that only GPT-2 has
-SPLIT = re.compile(r"attn_[qkv]\.")  # tensors that GPT-2 has as one, attn_qkv
+SPLIT = re.compile(r"attn_[qkv]\.")  # separate tensors for Q, K and V, which GPT-2 combines in attn_qkv
 
 
 class StoredTensor(NamedTuple):
@@ -224,8 +224,8 @@ def _scaling(file: GGUFFile, own: Mapping[str, Any], settings: ModelSettings) ->
 
 
 def _weights(file: GGUFFile, model: Model) -> Tensors:
-    """Return the weights under our names."""
-    theirs = dict[str, dict[str, Tensor]]()  # our parameters, by the name of the tensor that holds one or several
+    """Return the weights, renamed for Penwright."""
+    theirs = dict[str, dict[str, Tensor]]()  # for each GGUF tensor, the parameters that it holds
     for name, parameter in model.named_parameters():
         whole = SPLIT.sub("attn_qkv.", their_name(name))
         theirs.setdefault(whole if whole in file.stored else their_name(name), {})[name] = parameter

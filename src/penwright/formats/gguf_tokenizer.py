@@ -49,14 +49,14 @@ WORDS: dict[str, Table] = {  # llama.cpp's rules for splitting text into words, 
     "qwen2": _sequence(_split(QWEN2), BYTES),
     "tekken": _sequence(_split(TEKKEN), BYTES),
 }
-TWINS = {  # other names of these rules in llama.cpp
+TWINS = {  # other names that llama.cpp has for the same rules
     "gpt-2": "default phi-2 mpt olmo jais exaone4 gigachat a.x-4.0 mellum trillion granite-docling modern-bert",
     "smollm": "starcoder refact command-r codeshell exaone minerva-7b",
     "llama-bpe": "llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
     "qwen2": "deepseek-r1-qwen kormo megrez stablelm2 hunyuan grok-2",
 }
 ALIASES = {name: words for words, names in TWINS.items() for name in names.split()}
-BEGINNING = ("llama-bpe", "tekken")  # rules of models whose texts begin with the start token, unless the file says so
+BEGINNING = ("llama-bpe", "tekken")  # rules of models whose texts begin with the start token by default
 
 
 def read_tokenizer(metadata: Mapping[str, Any]) -> ForeignTokenizer:
@@ -131,7 +131,7 @@ def _with_conventions(metadata: Mapping[str, Any], file: Table, begins: bool) ->
             "pair": single,
             "special_tokens": known,
         }
-    ends = {_token(metadata, role, end) for role in ("eot", "eom")} - {end}  # the ends of turns
+    ends = {_token(metadata, role, end) for role in ("eot", "eom")} - {end}  # end-of-turn tokens
     pad = _token(metadata, "padding", end)
     conventions = Conventions(pad=pad, start=start, end=end, ends=tuple(sorted(ends)), begins=begins)
     return ForeignTokenizer({**file, FOREIGN: conventions.model_dump(exclude_none=True)})

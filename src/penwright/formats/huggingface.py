@@ -121,7 +121,7 @@ def _problem_type(config: Config, n_labels: int) -> ProblemType:
 
 
 def weights_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> tuple[Outline, Tensors]:
-    """Return the arguments for building the model that config.json describes, and its weights under our names."""
+    """Return the arguments for building the model that config.json describes, and its renamed weights."""
     architecture, outline = architecture_of(config), settings_from_huggingface(config)
     if not architecture.has_head and not any(name.endswith("pooler.dense.weight") for name in tensors):
         outline = outline._replace(settings=outline.settings.model_copy(update={"pooler": False}))
@@ -134,7 +134,7 @@ def weights_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> t
     if outline.settings.problem_type == "multi_label_classification":
         weights["thresholds"] = torch.full((outline.n_labels,), 0.5)
     if outline.settings.problem_type == "regression":
-        weights["scale"] = torch.tensor([0.0, 1.0])  # scores are not standardized
+        weights["scale"] = torch.tensor([0.0, 1.0])  # outputs are scores that need no rescaling
     return outline, weights
 
 
@@ -165,7 +165,7 @@ def architecture_of(config: Config) -> Architecture:
             return ARCHITECTURES[known]
     of_kind = [each for each in ARCHITECTURES.values() if each.model_type == kind and names is None]
     if of_kind:
-        return of_kind[-1]  # encoders come after the classifiers of the same type
+        return of_kind[-1]  # the table lists encoders after the classifiers of the same type
     found = f"architectures = {names!r}" if names else f"model_type = {kind!r} without architectures"
     raise PenwrightError(f"{found} is not supported, only {listed(ARCHITECTURES)}")
 

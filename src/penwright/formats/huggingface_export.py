@@ -191,7 +191,7 @@ def _their_value(key: str, wanted: dict[str, object]) -> object:
 def folded(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights with the label prior or the scale of scores folded into the output layer.
 
-    The exported classifier has the probabilities of the balanced one; the logits of a text differ by a constant.
+    The exported classifier gives the same probabilities as the balanced one; its logits differ by a constant per text.
     """
     kept = dict(weights)
     if (prior := kept.pop("log_prior", None)) is not None:

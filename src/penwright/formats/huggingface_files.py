@@ -39,7 +39,7 @@ WANTED = (
 def inside(folder: Path, name: str) -> Path:
     """Return the real path of a file in the folder. In the Hugging Face cache, the file may be a link to a blob.
 
-    Raises UnsafeFile if the name or a link leads elsewhere.
+    Raises UnsafeFile if the name or a link points outside the folder and the blobs of the cache.
     """
     real, home = (folder / name).resolve(), folder.resolve()
     allowed = [home, *([home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [])]

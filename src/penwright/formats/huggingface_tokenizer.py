@@ -17,7 +17,7 @@ from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
 from penwright.tokenizers.sentencepiece import added_token, as_tokenizer_json, parse_sentencepiece
 
 Table = dict[str, Any]
-OWN_TOKENIZER = "penwright-tokenizer.json"  # for exported translators; their tokenizers do not fit a tokenizer.json
+OWN_TOKENIZER = "penwright-tokenizer.json"  # for exported translators: tokenizer.json cannot express their tokenizers
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 USUAL = {role: f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}  # special tokens of BERT
 ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # roles of the special tokens that begin and end a text
@@ -231,7 +231,7 @@ def _name(token: Any) -> str:
 def _special_id(task: Task, role: str, special: Mapping[str, int], config: Table, known: Collection[int]) -> int:
     """Return the id of the token with this role (such as eos), from the settings of the tokenizer or of the model.
 
-    Raises PenwrightError if the tokenizer has no such token. For padding, which no model reads, another is used.
+    Raises PenwrightError if the tokenizer has no such token. Another token can serve as padding, which models ignore.
     """
     for name in ROLES[task][role]:
         for token in listed_ids(special.get(name, config.get(f"{name}_token_id")))[:1]:

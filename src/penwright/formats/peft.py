@@ -76,15 +76,16 @@ def save_adapter(
 ) -> None:
     """Write an adapter of this model into an empty folder.
 
-    If a class of transformers can represent the model, modules get its names. Otherwise, they keep our names, so only
-    Penwright can read the adapter. Raises PenwrightError if the class combines modules that have separate adapters.
+    If transformers has a class for the model, the modules are renamed as in that class. Otherwise, they keep their
+    names, and only Penwright can read the adapter. Raises PenwrightError if the class combines modules that have
+    separate adapters.
     """
     architecture = architecture_for(model, tokenizer, labels)
     if architecture is None:
         warn(f"transformers has no class for this model, so only Penwright can read {ADAPTER}", PenwrightWarning, 2)
     prefix = f"{architecture.model_type}." if architecture else ""
     names = _their_names(architecture, model, adapter)
-    if task == "encode":  # the class has no head, so its names have no prefix
+    if task == "encode":  # in a class without a head, names have no prefix such as "bert."
         names = {ours: theirs.removeprefix(prefix) for ours, theirs in names.items()}
     tensors = {}
     for name, tensor in folded(adapter.tensors).items():
@@ -112,7 +113,7 @@ def _config(settings: LoraSettings) -> dict[str, object]:
 
 
 def _endings(layers: set[str], others: set[str]) -> list[str]:
-    """Return the last parts of the names of layers, or the whole names if other modules have the same last parts."""
+    """Return the last components of layer names, or the full names if other modules share a last component."""
     endings = {layer.rpartition(".")[2] for layer in layers}
     return sorted(layers if any(other.rpartition(".")[2] in endings for other in others) else endings)
 
@@ -131,7 +132,7 @@ def load_adapter(folder: Path, model: Model, tokenizer: Tokenizer, base_sha256: 
             f"{recorded[:12]}. Choose that model"
         )
     modules = _modules(architecture_for(model, tokenizer, labels), model)
-    # classes without a head lack the prefix of the names
+    # in classes without a head, the names have no prefix
     modules |= {theirs.partition(".")[2]: ours for theirs, ours in modules.items() if "." in theirs}
     shapes = _shapes(model, config.r)
     renamed: dict[str, Tensor] = {}
@@ -166,7 +167,7 @@ def _their_names(architecture: Architecture | None, model: Model, adapter: Adapt
 
 
 def _modules(architecture: Architecture | None, model: Model) -> dict[str, list[str]]:
-    """Return our names for each module of a class of transformers. Without a class, return nothing."""
+    """Map each module name in transformers to our names; return {} if transformers has no class for the model."""
     sources = tensor_sources(architecture, model) if architecture else ()
     return {
         source.name.removesuffix(".weight"): [name.removesuffix(".weight") for name in source.parameters]
@@ -176,9 +177,9 @@ def _modules(architecture: Architecture | None, model: Model) -> dict[str, list[
 
 
 def _shapes(model: Model, rank: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors that an adapter may have: adapters of layers, and parameters in full.
+    """Return the shapes of the tensors that an adapter may have: low-rank factors, and whole parameters.
 
-    These are the head, the token embeddings, and fitted parameters, whose names have no dot.
+    The head, the token embeddings and the fitted parameters (whose names have no dot) are stored whole.
     """
     in_full, shapes = (*HEAD, *VOCABULARY, ""), dict[str, tuple[int, ...]]()
     for name, tensor in model.named_parameters():
@@ -192,7 +193,7 @@ def _shapes(model: Model, rank: int) -> dict[str, tuple[int, ...]]:
 def _renamed(
     name: str, tensor: Tensor, modules: dict[str, list[str]], shapes: dict[str, tuple[int, ...]], folder: Path
 ) -> dict[str, Tensor]:
-    """Return a tensor of an adapter under our names. It is split if several of our modules are one in transformers."""
+    """Return an adapter's tensor under our names, split if transformers fuses several of our modules into one."""
     module, _, last = name.rpartition(".")
     if module.endswith((f".{A}", f".{B}")) and last == "weight":
         module, _, last = module.rpartition(".")

@@ -1,4 +1,4 @@
-"""Models imported from other projects: settings, weights under our names, tokenizer, chat template and origin."""
+"""Models imported from other projects: settings, renamed weights, tokenizer, chat template and origin."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Outline(NamedTuple):
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model from another project, with its weights under our names."""
+    """A model from another project, with its weights renamed for Penwright."""
 
     outline: Outline
     weights: Tensors

@@ -15,7 +15,7 @@ POOLINGS = {"mean": "mean", "cls": "first"}  # pooling modes of sentence-transfo
 def with_pooling(outline: Outline, weights: Tensors, folder: Path) -> Outline:
     """Return the arguments for building an encoder that pools as sentence-transformers does, if the folder says so.
 
-    Raises PenwrightError if sentence-transformers would compute other vectors than Penwright.
+    Raises PenwrightError if sentence-transformers would compute different vectors from Penwright's.
     """
     place = _pooling_file(folder)
     if place is None:
@@ -52,7 +52,7 @@ def _pooling_file(folder: Path) -> str | None:
 
 
 def _mode(pooling: dict[str, object]) -> str:
-    """Return the pooling mode in the settings of any version of sentence-transformers; several are joined."""
+    """Return the pooling mode from settings of any sentence-transformers version; join several modes with "+"."""
     used = [key for key, value in pooling.items() if key.startswith("pooling_mode_") and value is True]
     names = [key.removeprefix("pooling_mode_").removesuffix("_token").removesuffix("_tokens") for key in used]
     modes = pooling.get("pooling_mode") or names

@@ -86,7 +86,7 @@ class TextReader:
         return ForwardPass(other.source, reading.target, reading.answers) if other.source else other
 
     def windows(self, text: str) -> list[ForwardPass]:
-        """Split the text of a language model into adjacent windows of the context length."""
+        """Split a text for a language model into consecutive windows of the context length."""
         whole, context = self.whole(text), self.application.model.settings.context_length
         return [
             ForwardPass((), whole.target[at : at + context], whole.answers[at : at + context])
@@ -150,7 +150,7 @@ class Outcomes:
         return self._names
 
     def index(self, name: str) -> int:
-        """Return the index of a label or token; a token may be named without the space that begins a word."""
+        """Return the index of a label or token; a token may be named without its leading space."""
         labels = isinstance(self.model, EncoderOnly)
         for written in (name,) if labels else (name, f" {name}", f"▁{name}"):
             if written in self.names:

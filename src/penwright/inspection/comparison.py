@@ -49,8 +49,8 @@ class HeadComparison:
 def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
     """Align the surprisals of two texts.
 
-    Equal texts are divided wherever both have a token that ends there. Different texts are aligned by their longest
-    common sequences of tokens. Raises UsageError if the differences are too long to align.
+    Identical texts, which may have different tokens, are split wherever a token ends in both. Different texts are
+    aligned by their longest common sequences of tokens. Raises UsageError if the differences are too long to align.
     """
     same = "".join(first.texts) == "".join(second.texts)
     spans = list(_same_ends(first.texts, second.texts) if same else _shared(first.texts, second.texts))

@@ -53,7 +53,7 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[Token, ...]:
 
 
 def special_token(tokenizer: Tokenizer, token: int, place: int) -> Token:
-    """Return a token that covers no text."""
+    """Return a special token, which covers no characters of the text."""
     return Token(readable(tokenizer, token), token, place, place)
 
 

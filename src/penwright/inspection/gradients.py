@@ -44,7 +44,7 @@ class Attribution:
     tokens: tuple[Token, ...]  # source tokens, then target tokens
     n_source: int  # number of source tokens
     values: Float64[np.ndarray, " tokens"]
-    gap: float  # F(x) - F(x') - the sum of the values
+    gap: float  # completeness error: F(x) - F(x') minus the sum of the values
 
 
 @dataclass(frozen=True)

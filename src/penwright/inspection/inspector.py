@@ -101,7 +101,7 @@ class Inspector(CircuitInspector):
         return beams(self.application, text, beam_size)
 
     def rollout(self, text: str, target: str | None = None) -> tuple[Rollout, ...]:
-        """Return the attention rollout by part: the share of each position's content that comes from each token."""
+        """Return each part's attention rollout: the share of each position's content that comes from each token."""
         return rollouts(self.attention(text, target))
 
     def lens(self, text: str, target: str | None = None, k: int = 5) -> Lens:
@@ -220,5 +220,5 @@ class Inspector(CircuitInspector):
         return list(dict.fromkeys(head.part for head in all_heads(self.model)))
 
     def _scored(self, text: str, target: str | None) -> ForwardPass:
-        """Return the tokens to score: the whole text for a language model, otherwise the part that fits the context."""
+        """Return the tokens to score: the whole text for a language model, else the part that fits in the context."""
         return self.reader.whole(text, target) if self.kind == "writer" else self.read(text, target)

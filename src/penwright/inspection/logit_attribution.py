@@ -129,7 +129,7 @@ class LogitAttribution:
     values: Float64[np.ndarray, " parts"]
 
     def heads(self, part: str) -> Float64[np.ndarray, "n_layers n_heads"]:
-        """Return the values of all heads of a part."""
+        """Return the values of all heads in a part of the model."""
         found = {name: value for name, value in zip(self.names, self.values, strict=True) if _is_head(name, part)}
         n_heads = 1 + max(int(name.split(".")[2]) for name in found)
         return np.array(list(found.values())).reshape(-1, n_heads)

@@ -58,7 +58,7 @@ MOST_PIECES = 3_000_000  # maximum number of values in a picture of a whole mode
 
 
 def whole_model(inspector: Inspector, text: str, target: str | None = None, position: int | None = None) -> View:
-    """Return the picture of a whole model, with the details of as many places as fit in a file of moderate size."""
+    """Return the picture of a whole model, with details for as many positions as fit in a file of moderate size."""
     found = inspector.model_map(text, target, position=position)
     last, start = found.stacks[-1], found.position
     pieces, room = dict[str, object](), MOST_PIECES

@@ -206,7 +206,7 @@ def _pulled(
     objective: AttributionTarget,
     gradients: dict[tuple[int, str], Tensor],
 ) -> Float[Tensor, "sites positions d_model"]:
-    """Return the gradients of log p(outcome) with respect to the residual stream, each through a single input."""
+    """Return, for each input, the gradient of log p(outcome) with respect to the residual stream through it alone."""
     stream = vectors.sum(0)
     found = []
     for site in sites:

@@ -182,7 +182,7 @@ def _recording_kernel(to: SublayerRecord, name: str, kernel: Kernel) -> Kernel:
 
 
 class Edit(NamedTuple):
-    """An activation of a sublayer that is replaced: its elements at `index` become `value`."""
+    """A replacement of values in a sublayer's activation: its elements at `index` become `value`."""
 
     sublayer: SublayerRecord | None  # None: the output layer, whose logits the caller replaces
     activation: str  # residual (the stream before the sublayer), output, heads (their outputs), query, key or value

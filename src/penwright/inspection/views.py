@@ -1,6 +1,6 @@
 """Inspection results as views, in the formats that `views/modules/*.js` read, with one byte per weight.
 
-A row of cross-attention is labelled with the token that is chosen at its position, for comparison with the source.
+A row of cross-attention is labelled with the token that the model outputs there, for comparison with the source.
 """
 
 from collections.abc import Iterable, Sequence

@@ -93,7 +93,7 @@ def start_from_bigrams(model: "DecoderOnly", tokens: Integer[np.ndarray, " token
         logits = output(model.decoder.norm(embedding.norm(embedding.tokens.weight[rows] * embedding.scale)))
         F.cross_entropy(logits, targets, reduction="none").dot(weights).backward()
         optimizer.step()
-        model.zero_grad()  # also clears the gradients of the norms
+        model.zero_grad()  # optimizer.zero_grad() would keep the gradients of the norms
 
 
 class _WithoutInit(TorchFunctionMode):
@@ -188,7 +188,7 @@ def start_from(model: nn.Module, weights: Mapping[str, Tensor], origin: str, hea
     """Copy the weights of another model, frozen weights included. Return whether `model` keeps a new head.
 
     Args:
-        model: The model to start.
+        model: The model to initialize.
         weights: The weights of the other model, under the names that `model` uses.
         origin: The origin of the weights, for messages.
         head: The modules that keep their initial weights if the other model lacks them.

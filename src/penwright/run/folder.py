@@ -51,7 +51,7 @@ OPTIMIZED, ALIGNMENT, CALIBRATION = "quickened.json", "alignment.json", "calibra
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
 LINEAR_FILE = "ngrams.safetensors"  # file with the linear classifier on n-grams, only in runs of classifiers
 BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK, LINEAR_FILE}  # can exist before training begins
-OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # what Penwright writes, besides .json files
+OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # files written by us, except .json files
 CHECKSUM = "# Checksum of the lines below: sha256 {}. If you change them by hand, delete this line.\n"
 
 

@@ -52,14 +52,14 @@ class LogEnd(NamedTuple):
 
     last: Record  # {} if there is none
     problem: str = ""  # description of the damaged lines; "" if there are none
-    state: tuple[int, int] = (0, 0)  # size and time of change of the file when it was read
+    state: tuple[int, int] = (0, 0)  # size and modification time of the file when it was read
     offset: int = 0  # end of the last complete line, in bytes
     last_line: bytes = b""  # the last complete line; if it is no longer there, the file is read again from the start
     n_lines: int = 0
     bad: tuple[int, ...] = ()  # the first damaged lines
 
 
-_ends: dict[Path, LogEnd] = {}  # of the log files read so far; replaced as a whole, since several threads use it
+_ends: dict[Path, LogEnd] = {}  # by log file; several threads use this, so it is replaced, never modified
 
 
 def read_end(path: Path) -> LogEnd:
@@ -158,7 +158,7 @@ def held_out_losses(evaluations: Sequence[Record]) -> dict[int, float]:
 
 
 def rises_above(loss: float, lowest: float) -> bool:
-    """Return whether a held-out loss is so far above the lowest one that the model overfits; less is noise."""
+    """Return whether a held-out loss is far enough above the lowest one to mean overfitting. Less is noise."""
     return loss > lowest * (1 + OVER_FITTED)
 
 

@@ -57,7 +57,7 @@ class CompletionRequest(SamplingRequest):
     `top_k`, `min_p` and `repetition_penalty` are not part of OpenAI's API.
     """
 
-    model: Name | None = None  # name of a model; None for the first that continues texts
+    model: Name | None = None  # name of a model; None: the first language model
     prompt: (  # one or more prompts, as texts or as token ids
         Text
         | Annotated[list[Text], Field(max_length=MAX_ENTRIES, fail_fast=True)]

@@ -29,7 +29,7 @@ from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 from penwright.tokenizers import TextStream, Tokenizer
 
-MAX_NUMBERS = 1_000_000  # maximum number of tokens and alternatives in an answer
+MAX_NUMBERS = 1_000_000  # maximum number of tokens in a response, including alternatives for each position
 MIN_TOP_P = 1e-6  # replaces a top_p of 0, so that only the most likely token is kept
 
 
@@ -120,7 +120,7 @@ class _ChoiceBuilder:
         self._pieces: list[CompletionChoice] = []
 
     def take(self, update: TokenUpdate) -> CompletionChoice:
-        """Add a new token to the choice, and return the piece of the choice that this token adds."""
+        """Add a new token to the choice, and return the piece that holds its text."""
         self.n_tokens += 1
         likely = {each.token: each.log_prob for each in update.candidates.likely} if update.candidates else {}
         finish: Finish = {"end": "stop", "stop": "stop", "length": "length", None: None}[update.finish]

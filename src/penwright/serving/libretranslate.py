@@ -174,7 +174,7 @@ async def _ranked_translations(worker: ModelWorker, texts: Sequence[str], n: int
 
 
 def _ranks(page: Sequence[Piece], ranked: Mapping[str, Sequence[str]]) -> range:
-    """Return the ranks 1 to n, where n is the largest number of translations of any text on the page."""
+    """Return the range from 1 to the largest number of candidate translations of a text on the page."""
     return range(1, 1 + max((len(ranked[text]) for text in texts_of(page)), default=1))
 
 
@@ -237,7 +237,7 @@ async def _translator(
         suitable = [worker for worker in suitable if body.source in {pairs[worker].source, "source"}]
     unknown = [worker for worker, pair in pairs.items() if pair.source == "source"]
     if not suitable and len(pairs) == len(unknown) == 1:
-        suitable = unknown  # the only translator, whose languages are unknown, may support the request
+        suitable = unknown  # there is only one translator; its languages are unknown, so it may support the request
     if not suitable:
         supported = ", ".join(f"{pair.source} to {pair.target}" for pair in pairs.values())
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Live models: new checkpoints of a run are served without a restart of the server, and early ones on request.
+"""Live models: new checkpoints of a run are served without a restart of the server, and early checkpoints on request.
 
 During training, the newest checkpoint of a run is served; once training has finished, its best. A stopped run serves
 its newest checkpoint, unless an evaluation since the best one was worse. A request that has begun with one model
@@ -42,9 +42,9 @@ class LiveModels:
     def __init__(self, registry: ModelRegistry, settings: ServingSettings):
         self._registry, self._settings = registry, settings
         self._retired: list[tuple[ModelWorker, float]] = []
-        self._failed: dict[Path, int | None] = {}  # steps that could not be loaded, by run folder
+        self._failed: dict[Path, int | None] = {}  # step of the checkpoint that could not be loaded, by run folder
         self._reported: set[str] = set()
-        self._resting_until = 0.0  # no weights of a run in training are loaded before this time
+        self._resting_until = 0.0  # until this time, no checkpoint of a run in training is loaded
 
     async def watch(self) -> None:
         """Check the run folders at regular intervals until cancelled."""
@@ -86,7 +86,7 @@ class LiveModels:
                     self._load(run, wanted, name)
 
     def _wanted_step(self, run: Run, state: State) -> int | None:
-        """Return the step to serve: the newest or the best (see above). Without checkpoints, return None."""
+        """Return the step to serve: the newest or the best (see the module docstring). None without checkpoints."""
         checkpoints = run.checkpoints()
         if not checkpoints:
             return None
@@ -98,7 +98,7 @@ class LiveModels:
         return newest.step if best is None else best
 
     def _may_load(self, run: Run, step: int, is_learning: bool) -> bool:
-        """Return whether to load a step now. Skip steps that failed to load; pause between loads during training."""
+        """Return whether to load a checkpoint now. Skip those that failed; pause between loads during training."""
         is_resting = is_learning and monotonic() < self._resting_until
         return self._failed.get(run.folder) != step and not is_resting
 

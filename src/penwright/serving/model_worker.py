@@ -33,7 +33,7 @@ from penwright.workflows.optimize import kept_alignment
 
 T = TypeVar("T")
 Check = Callable[[], None]  # function that raises an error if the work should stop
-WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # slow functions alternate between work and pauses of these lengths
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # compiling constraints alternates between work and sleep of these lengths
 # The errors that reading a damaged run may raise.
 DAMAGE = (PenwrightError, OSError, ValueError)
 

@@ -53,14 +53,14 @@ class Models(BaseModel):
 
 
 class ModelStep(BaseModel):
-    """The training step of a model."""
+    """The number of the training step at which the weights of a model were saved."""
 
     step: int | None
     is_learning: bool
 
 
 class Steps(BaseModel):
-    """The training steps of all models by name."""
+    """The training step of each model, by model name."""
 
     models: dict[str, ModelStep]
 
@@ -79,7 +79,7 @@ def steps(registry: Registry) -> Steps:
 
 
 def facts(worker: ModelWorker) -> ModelFacts:
-    """Describe a model, from its weights and from the run folder, whose samples may have been deleted."""
+    """Describe a model by its weights and its run folder. The samples in the folder may have been deleted."""
     opened, model = worker.opened, worker.application.model
     settings, samples = opened.recipe.model, records_of(opened.run, SAMPLES).lines
     examples = list(dict.fromkeys(record["prompt"] for record in samples if record["prompt"].strip()))

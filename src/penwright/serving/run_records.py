@@ -25,7 +25,7 @@ def records_of(run: Run, name: str) -> RunRecords:
 
 
 def end_of(run: Run, name: str) -> LogEnd:
-    """Read the end of a file of records, as records_of() reads the whole file."""
+    """Read the end of a file of records. If it cannot be read, return an empty end, with the error as the problem."""
     try:
         return read_end(run.folder / name)
     except PenwrightError as error:

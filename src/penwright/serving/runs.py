@@ -48,7 +48,7 @@ class RunFacts(BaseModel):
     scores: dict[str, float | None]  # scores of the last evaluation
     model: str | None  # name of the served model, if the run is served
     model_step: int | None = None  # training step of the served model
-    changed: float  # time of the last change, in seconds since 1970
+    changed: float  # time of the last modification, as a Unix timestamp
     problem: str = ""  # description of damage to the run folder; "" if there is none
 
 
@@ -135,7 +135,7 @@ def figures(registry: Registry, run: RunName) -> Figures:
 
 @lru_cache(maxsize=16)
 def _figures(folder: Path, versions: tuple[tuple[int, int], ...]) -> Figures:
-    """Return the curves, without a state. The arguments identify the content of the log files."""
+    """Return the curves, with an empty state. `versions`, from the log files' sizes and times, is only a cache key."""
     steps, evaluations = (records_of(Run(folder), name) for name in (STEPS, METRICS))
     return Figures(
         steps=_columns(downsample(_with_speed(steps.lines), MAX_POINTS)),
@@ -172,7 +172,7 @@ def stop(registry: Registry, body: StopRequest) -> Stopped:
 
 
 def folders(registry: ModelRegistry) -> dict[str, Path]:
-    """Return the run folders by name. A name that occurs again gets the name of the parent folder as a prefix."""
+    """Return the run folders by name. Duplicate names get the name of the parent folder as a prefix."""
     found: dict[str, Path] = {}
     for location in registry.folders:
         for path in sorted(location.glob("*/recipe.toml")):
@@ -267,7 +267,7 @@ def state_of(run: Run) -> State:
 
 
 def _changed(run: Run) -> float:
-    """Return the time of the last change to the logs or the recipe, in seconds since 1970."""
+    """Return the latest modification time of the logs and the recipe, as a Unix timestamp."""
     paths = [run.folder / name for name in (STEPS, METRICS, RECIPE)]
     return max((path.stat().st_mtime for path in paths if path.is_file()), default=0.0)
 

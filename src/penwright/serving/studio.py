@@ -56,7 +56,7 @@ class Studio:
         self.folder, self.settings = folder.resolve(), settings
         self.texts = TextFolder(self.folder / "texts", settings)
         self.queue = TrainingQueue(self.folder)
-        self.planning: list[str | None] = []  # tickets of the plans that are being made, in this order
+        self.planning: list[str | None] = []  # tickets of the pending requests for a plan, in order
         self.planner = asyncio.Lock()  # one plan at a time, since planning measures the machine's speed
 
     async def watch(self) -> None:

@@ -34,7 +34,7 @@ class StudioFacts(BaseModel):
     max_text_bytes: int
     max_upload_bytes: int
     jobs: list[JobFacts]
-    planning: list[str | None]  # tickets of the plans that are being made, one after another, in this order
+    planning: list[str | None]  # tickets of the pending requests for a plan, in the order of processing
     machine: MachineFacts
 
 
@@ -64,14 +64,14 @@ class PlanRequest(ModelRequest):
     size: Word | None = None
     minutes: Annotated[float, Field(gt=0, le=100_000)] | None = None
     steps: Annotated[int, Field(gt=0, le=10**9)] | None = None
-    ticket: Word | None = None  # any mark by which the client finds its request in `planning`
+    ticket: Word | None = None  # any string by which the client recognizes its request in `planning`
 
 
 class TrainRequest(PlanRequest):
     """The texts, the training budget and the other settings of a run, and its name."""
 
     name: Name
-    choices: Annotated[dict[Planned, int | Word], Field(default_factory=dict)]  # choices of the plan to keep
+    choices: Annotated[dict[Planned, int | Word], Field(default_factory=dict)]  # the plan's choices that are kept
 
 
 class ResumeRequest(ModelRequest):

@@ -44,7 +44,7 @@ class Job(BaseModel):
     created: float
     started: float | None = None  # time when the training process was started; None while the job waits
     pid: int | None = None
-    was_stopped: bool = False  # whether stop() ended its process before there was anything to save
+    was_stopped: bool = False  # whether stop() ended the process before there was anything to save
 
 
 class JobFacts(BaseModel):
@@ -96,7 +96,7 @@ class TrainingQueue:
         return self._read(check_name(name)) is not None
 
     def resume(self, name: str, folder: Path | None, minutes: float | None) -> Job:
-        """Queue a run again. If `minutes` is given, train that much longer. Without a folder, repeat the known job."""
+        """Queue a run again. If `minutes` is given, train that much longer. If `folder` is None, rerun the last job."""
         if self._is_running(check_name(name)):
             raise UsageError(f"{name} is already being trained")
         before = self._read(name)

@@ -66,7 +66,7 @@ async def cut(body: DocumentRequest, registry: Registry, limits: Limits) -> Resp
 
 @router.post("/sentences", response_model=Sentences)
 async def translate(body: SentencesRequest, registry: Registry, limits: Limits) -> Response:
-    """Translate sentences. Return the probability of each word and the result of each glossary term."""
+    """Translate sentences. Return each word's probability and whether each glossary term was used."""
     worker = registry.get(body.model, "translator")
     translator = worker.translator
     check_texts([each.text + each.prefix for each in body.sentences], limits)

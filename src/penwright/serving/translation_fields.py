@@ -1,4 +1,4 @@
-"""The requests and answers of the translation screen's routes: texts and translations as words."""
+"""The requests and answers of the translation screen's routes: texts and translations, split into words."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -181,7 +181,7 @@ class Tree(BaseModel):
 
 
 def check_sentence(text: str, prefix: str, name: str) -> None:
-    """Raise RequestTooLarge for a sentence whose search or answer would be too large."""
+    """Raise RequestTooLarge if a sentence or its prefix has too many characters or words."""
     longest = max(len(text), len(prefix))
     if longest > MAX_CHARACTERS:
         raise RequestTooLarge(

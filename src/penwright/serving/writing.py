@@ -40,7 +40,7 @@ from penwright.tokenizers.tokenizer import unknown_warnings
 
 router = APIRouter(responses={**ERROR_RESPONSES})
 N_LIKELY = 10
-MAX_ALTERNATIVES = 50_000  # maximum number of alternatives for all tokens of a text together
+MAX_ALTERNATIVES = 50_000  # maximum total number of alternatives over all tokens of a text
 Tokens = tuple[int, ...]
 
 

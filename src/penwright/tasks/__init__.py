@@ -53,7 +53,7 @@ class TaskParts(Protocol):
         """Open files that contain only held-out text."""
 
     def rows(self, part: AnyPart, labels: Sequence[str], /) -> Iterator[Sequence[Cell]]:
-        """Yield the token store's rows for a part of the corpus (training or held-out), given all labels."""
+        """Yield the token store's rows for a part of the corpus (training or held-out). `labels` lists all labels."""
 
     def texts(self, corpus: AnyCorpus, /) -> Iterator[str]:
         """Yield the training texts for the tokenizer."""
@@ -73,7 +73,7 @@ class Scoring(Protocol):
         """Return the scores during training; the first score ranks checkpoints."""
 
     def evaluate(self, context: RunContext, /) -> Sequence[Score]:
-        """Return the same scores for the whole held-out set."""
+        """Return the scores of `quick_evaluate`, computed on the whole held-out set."""
 
     def baselines(self, context: RunContext, whole: bool, /) -> Sequence[Score]:
         """Return the scores of baselines, named like the model's scores."""

@@ -35,7 +35,7 @@ from penwright.tokenizers.chat_template import template_of
 AnyCorpus = Corpus[Document] | Corpus[Pair] | Corpus[Labelled] | Corpus[Conversation]
 AnyPart = CorpusPart[Document] | CorpusPart[Pair] | CorpusPart[Labelled] | CorpusPart[Conversation]
 
-FIRST = 500  # number of pairs that are searched for English words
+FIRST = 500  # number of pairs in which to look for English words, to tell which side is English
 
 
 @dataclass

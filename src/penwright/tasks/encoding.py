@@ -24,7 +24,7 @@ from penwright.tasks.context import AnyPart, RunContext
 
 N_SAMPLES, LONGEST_SAMPLE = 3, 60  # number of samples, and their maximum length in tokens
 MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
-COUNTED = 20_000_000  # maximum number of training tokens for the baseline, which limits memory
+COUNTED = 20_000_000  # maximum number of training tokens for the baseline, to limit its memory use
 SCORE = "nats per hidden token"
 TEXT_COLUMNS, LABEL_COLUMNS = ("text",), ()
 
@@ -61,7 +61,7 @@ def evaluate(context: RunContext) -> Sequence[Score]:
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score passages that are spread over the held-out set."""
+    """Score a sample of passages, evenly spaced in the held-out set."""
     return _scores(context, -(-len(context.held_out.column("text").tokens) // MOST_EVALUATED))
 
 

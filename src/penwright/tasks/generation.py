@@ -19,7 +19,7 @@ from penwright.text import first_words
 N_PROMPTS, WORDS = 2, 3  # number of default prompts for samples, and number of words per prompt
 SAMPLE_TOKENS, FEW_TOKENS = 150, 50  # tokens per sample: by default, and for slow imported models on a CPU
 MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
-EVALUATED_PER_MINUTE = 60_000  # maximum number of tokens per minute of budget, so that evaluations take little of it
+EVALUATED_PER_MINUTE = 60_000  # maximum number of tokens evaluated per minute of budget, to keep evaluations short
 # On a CPU, maximum product of parameters and tokens in a quick evaluation of an imported model (about 15 seconds).
 MOST_COMPUTED = 5 * 10**11
 LONGEST_WINDOW = 1024  # maximum window for imported models, in tokens, as in transformers' examples

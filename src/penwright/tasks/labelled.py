@@ -31,7 +31,7 @@ MOST_EVALUATED = 10_000  # maximum number of texts in a quick evaluation
 MOST_SCORES = 20_000_000  # maximum number of scores (texts x labels) in memory at once
 MOST_LOGITS = 50_000_000  # maximum number of logits (texts x labels) for fitting the linear classifier
 MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
-MOST_REFITTED = 20_000  # maximum number of texts in a corpus for fitting a linear classifier on held-out texts, too
+MOST_REFITTED = 20_000  # maximum number of texts in a corpus for refitting the linear classifier with held-out texts
 LINEAR_BASELINE = "linear classifier of n-grams"  # name of the baseline in reports
 N_SAMPLES = 3
 TEXT_COLUMNS, LABEL_COLUMNS = ("text",), ("label",)
@@ -141,9 +141,9 @@ def fit_linear(context: RunContext, corpus: AnyCorpus, until: float = inf) -> Li
 def refit_linear(linear: LinearClassifier, context: RunContext, until: float = inf) -> LinearClassifier | None:
     """Fit a linear classifier on all texts, held-out ones included.
 
-    Return None for a large corpus, to which the held-out texts add little, or if it cannot be done by the time `until`
-    (as counted by `monotonic`). Use the classifier only for texts outside the corpus: its scores for the held-out texts
-    are too optimistic.
+    Return None for a large corpus, to which the held-out texts add little, or if there is not enough time before
+    `until`, on the clock of `time.monotonic`. Use the classifier only for texts outside the corpus: its scores for
+    the held-out texts are too optimistic.
     """
     corpus = context.corpus
     if len(corpus.training) + len(corpus.held_out) > MOST_REFITTED:
@@ -176,7 +176,7 @@ def linear_accuracy(corpus: AnyCorpus, until: float) -> float:
 def _sampled(
     part: AnyPart, values: Sequence[str], n_labels: int, seed: int
 ) -> tuple[list[str], Int64[Tensor, " texts"]]:
-    """Return the texts of a part with the numbers of their labels. If there are many, return a random sample."""
+    """Return the texts of a split and the indices of their labels. If there are many, return a random sample."""
     fitting = int(len(part) * MOST_CHARACTERS / max(1, part.n_characters))
     n = max(1, min(len(part), fitting, MOST_LOGITS // n_labels))
     kept = np.zeros(len(part), dtype=bool)
@@ -229,7 +229,7 @@ def quick_predictions(
 
 
 def quick_rows(context: RunContext) -> list[int]:
-    """Return the numbers of the held-out texts in quick evaluations: a fixed random sample."""
+    """Return the indices of the held-out texts for quick evaluations: a fixed random sample."""
     rows: list[int] = np.random.default_rng(0).permutation(len(context.held_out))[: most_at_once(context)].tolist()
     return rows
 

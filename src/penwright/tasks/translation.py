@@ -35,7 +35,7 @@ SHARE = 0.5  # share of sentences that get hints, among those with usable terms
 MOST_HINTS = 3  # maximum number of hints in a sentence
 SHORTEST = 3  # minimum length of a term that gets a hint, in characters
 MOST_READ = 200_000  # maximum number of sentences that are searched for terms before training
-ENTRIES, FEW_ENTRIES = 0.05, 1_000  # limit on added entries: this share of the sentences, but at least this number
+ENTRIES, FEW_ENTRIES = 0.05, 1_000  # limit on added entries: this share of the sentences or, if larger, this number
 TEXT_COLUMNS, LABEL_COLUMNS = ("source", "target"), ()
 
 open_evaluation = open_evaluation_pairs

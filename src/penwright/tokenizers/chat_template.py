@@ -21,7 +21,7 @@ PLAIN = (
     "{% for message in messages %}{{ '\\n' if not loop.first }}{{ message.role | capitalize }}:\n{{ message.content }}"
     "{% endfor %}{{ '\\nAssistant:\\n' if add_generation_prompt }}"
 )
-OPEN, CLOSE = "\ue000", "\ue001"  # enclose a message number, which stands for the content of that message
+OPEN, CLOSE = "\ue000", "\ue001"  # delimit the number of a message, which is a placeholder for its content
 EDGE = "\x1f"  # white space around each placeholder; a template that removes it trims the contents of messages
 PLACE = re.compile(f"({EDGE}?){OPEN}(\\d{{1,6}}){CLOSE}({EDGE}?)")
 PROBE = 'Say "hé" & <go>'  # a message to test whether a template writes messages as they are
@@ -45,7 +45,7 @@ class Turn(NamedTuple):
     """An answer by the assistant, and the text between the previous answer and this one."""
 
     prompt: tuple[str, ...]  # pieces of text: Markup from the template, or the contents of messages
-    answer: Answer  # with the template's spaces around it, because a tokenizer may join a space to a word
+    answer: Answer  # includes the template's spaces around it, because a tokenizer may join a space to a word
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ChatTemplate:
     def after_answer(self) -> str:
         """Return the text that the template writes between an answer and the next message."""
         pieces = iter(list(self._pieces([Message(role, "") for role in ("user", ASSISTANT, "user")])))
-        any(isinstance(piece, Message) and piece.role == ASSISTANT for piece in pieces)  # moves on to the answer
+        any(isinstance(piece, Message) and piece.role == ASSISTANT for piece in pieces)  # advances past the answer
         after = next(pieces, "")
         return after if isinstance(after, Markup) else ""
 
@@ -112,7 +112,7 @@ class ChatTemplate:
         return tokenizer.special_ids.get(self.end_of_turn, tokenizer.end_id)
 
     def _pieces(self, messages: Sequence[Message]) -> Iterator[Markup | Message]:
-        """Yield the text of the template in pieces, and the messages between them, trimmed if the template does so."""
+        """Yield the text of the template in pieces, and the messages between them, trimmed if it trims them."""
         marked = tuple(Message(each.role, f"{EDGE}{OPEN}{n}{CLOSE}{EDGE}") for n, each in enumerate(messages))
         text, place = _rendered(self, marked), 0
         for found in PLACE.finditer(text):

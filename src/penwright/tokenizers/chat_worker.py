@@ -13,9 +13,9 @@ MOST_CHARACTERS = 10_000_000  # maximum length of the rendered text, in characte
 
 
 def render(source: str, messages: Sequence[dict[str, str]], tokens: dict[str, str]) -> str:
-    """Render a template in a sandbox, with a prompt for an answer without reasoning.
+    """Render a template in a sandbox, with a generation prompt and without reasoning.
 
-    Raises TemplateSyntaxError for an invalid template, and any exception for one that rejects the messages.
+    Raises TemplateSyntaxError if the template is invalid. If it rejects the messages, it may raise any exception.
     """
     from jinja2 import TemplateError, nodes  # noqa: PLC0415 - few runs need it
     from jinja2.ext import Extension, loopcontrols  # noqa: PLC0415 - as above
@@ -38,7 +38,7 @@ def render(source: str, messages: Sequence[dict[str, str]], tokens: dict[str, st
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
     )
     environment.globals |= {"raise_exception": refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
-    # Templates such as Qwen3's write empty reasoning before a trained answer. The prompt must then end with it, too.
+    # Templates such as Qwen3's put an empty reasoning block before answers in training, so prompts must end with one.
     options = {"add_generation_prompt": True, "enable_thinking": False}
     return environment.from_string(source).render(messages=messages, **options, **tokens)
 

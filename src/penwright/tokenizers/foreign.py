@@ -80,7 +80,7 @@ class ForeignTokenizer(Tokenizer):
         self._pieces = [names.get(token, f"<unused {token}>") for token in range(self.vocab_size)]
         unknown = self._unknown_piece
         self.unknown_id = int(self._ids[numbers[unknown]]) if unknown in numbers else None
-        if unknown is not None and self.unknown_id is not None:  # stands for all pieces that the model lacks
+        if unknown is not None and self.unknown_id is not None:  # replaces all pieces that are not in the vocabulary
             self._pieces[self.unknown_id] = unknown
         spell, silent = self._speller(), self._specials.keys() | (set(range(self.vocab_size)) - names.keys())
         self._bytes = [

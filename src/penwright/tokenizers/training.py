@@ -26,7 +26,7 @@ _PIECE_LENGTH = 1 << 16
 # Very long spans without white space, or of white space only, are useless for training. BPE takes time that is
 # quadratic in the length of a span.
 _LONG_RUN = re.compile(r"(\S{256}|\s{256})")
-# A quick check: every run of 256 characters contains a block of 128 characters that begins at a multiple of 128.
+# A quick check for long spans: 256 consecutive characters always contain an aligned block of 128 characters.
 _MAYBE_LONG_RUN = re.compile(r"(?s:(?:.{128})*?)(?:\S{128}|\s{128})")
 _N_CODE_POINTS = 0x110000
 _MIN_VOCAB_SIZE = len(SPELLING) + len(SPECIALS)

@@ -17,7 +17,7 @@ from penwright.tokenizers.tokenizer import Tokenizer
 
 File = dict[str, Any]  # the content of a tokenizer.json
 NEVER = -1e6  # score of special tokens in a unigram model, so low that no text is encoded as one
-SAMPLE = 5_000_000  # maximum number of characters from which new tokens are learned
+SAMPLE = 5_000_000  # maximum size of the text from which new tokens are learned, in characters
 ROLES = ("pad", "start", "end")
 
 

@@ -1,4 +1,4 @@
-"""The training session: steps, evaluations on held-out examples, samples, checkpoints, and an orderly end."""
+"""The training session: steps, evaluations on held-out examples, samples, checkpoints, and an orderly shutdown."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -117,7 +117,7 @@ class Session:
         return since >= 20 * cost and (since >= 60 * (settings.minutes or 1) / EVALUATIONS or self._epochs_have_grown())
 
     def _passes_epoch_mark(self) -> bool:
-        """Return whether this step completes 2, 3, 4.5 ... epochs. With many epochs, an early epoch is often best."""
+        """Return whether this step passes epoch 2, 3, 4.5, ...; the best of many epochs is often an early one."""
         before, now = map(self.trainer.budget.epochs_until, (self.trainer.state.step - 1, self.trainer.state.step))
         mark = FRESH
         while mark <= before:
@@ -145,7 +145,7 @@ class Session:
             self._handle_over_fitting(scores)
         trainer.synchronize()  # the other ranks wait for a message, because a collective has a time limit
         trainer.state.reserved_seconds = monotonic() - begin
-        # before saving, count the evaluation's time as spent; otherwise, a resumed run would be granted it again
+        # before saving, count the evaluation's time as spent, so that a resumed run does not get it back
         trainer.state.seconds = before + trainer.state.reserved_seconds
         self._save()
         trainer.state.reserved_seconds = monotonic() - begin

@@ -54,7 +54,7 @@ class StepLog(Observer):
         self.reports: list[StepReport] = []
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
-        """Collect the report, and write a line when one is due."""
+        """Collect the report. At regular intervals, write the means of the collected reports."""
         self.reports.append(report)
         if report.step <= FIRST_STEPS or report.step % LOG_EVERY == 0:
             self._write(trainer)

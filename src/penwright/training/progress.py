@@ -56,7 +56,7 @@ def observers_of(folder: Path) -> list[Observer]:
 
 
 class _Progress(Observer):
-    """The figures that the live display and the line display show."""
+    """The figures that both progress displays show."""
 
     def __init__(self) -> None:
         self.trainer: Trainer | None = None  # the trainer whose figures are displayed
@@ -67,7 +67,7 @@ class _Progress(Observer):
         self.mean_loss: float | None = None
         self.began: tuple[float, int] | None = None  # elapsed seconds and number of target tokens at the first step
         self.samples_due = [0.0, 0.5]  # fractions of the training time at which samples are still to be shown
-        self.newest_samples: Sequence[Sample] = ()  # samples that have not been shown
+        self.newest_samples: Sequence[Sample] = ()  # samples not yet shown
 
     def due_samples(self, trainer: Trainer, samples: Sequence[Sample]) -> Sequence[Sample]:
         """Return the samples at the first evaluation, and at the first one in the second half of training.
@@ -99,7 +99,7 @@ class _Progress(Observer):
         left = (state.seconds - state.first_second) * (1 / max(1e-9, trainer.budget.progress) - 1)
         skipped = f"  {count(state.skipped, 'step')} skipped (loss or gradient not finite)" if state.skipped else ""
         loss = "" if self.mean_loss is None else f"  loss {self.mean_loss:.3f}"
-        pace = f"  {speed:,.0f} {trainer.unit}/s" if state.targets > first_targets else ""  # not after the first step
+        pace = f"  {speed:,.0f} {trainer.unit}/s" if state.targets > first_targets else ""  # unknown after one step
         return (
             f"step {state.step:,}{of_total}  epoch {trainer.budget.epoch:.2f}{loss}{pace}  "
             f"{clock(state.seconds)} elapsed, {clock(left)} left{skipped}"

@@ -30,7 +30,7 @@ from penwright.training.distributed.ranks import is_lost_connection, synchronize
 from penwright.training.optimizers import Optimizers, WeightAverage
 
 TOO_MANY_SKIPPED = 25  # number of consecutive skipped steps that ends the training
-# maximum share of a rank's memory for a whole gradient that FSDP2 accumulates; larger ones stay sharded
+# maximum share of a rank's memory for an unsharded gradient; FSDP2 accumulates larger gradients in shards
 GRADIENTS = 0.1
 
 

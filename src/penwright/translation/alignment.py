@@ -156,7 +156,7 @@ def _maps(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str
 def word_weights(
     maps: Maps, pair: tuple[str, str], head: AlignmentHead | None, tokenizer: Tokenizer, cut: Cut = word_spans
 ) -> Weights:
-    """Return the word attention of a head; without a head, the mean of all heads at the steps that output a word."""
+    """Return the attention between words, for one head or, if `head` is None, averaged over all heads."""
     sources, targets = (
         np.array(word_numbers(side, side_tokenizer, cut), dtype=np.int64)
         for side, side_tokenizer in zip(pair, (tokenizer, tokenizer.target), strict=True)
@@ -217,7 +217,7 @@ def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
 
 
 class _TargetWords(NamedTuple):
-    """All word pairs within sentence pairs: the index of each target word, and the prior weight of each link."""
+    """The word pairs of all sentence pairs: the index of each pair's target word, and the prior weight of its link."""
 
     target: NDArray[np.int64]
     prior: NDArray[np.float64]

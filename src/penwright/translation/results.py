@@ -133,7 +133,7 @@ class Candidate:
     score: float  # candidates are ranked by log-probability / length ** length_penalty
     finish: Literal["end", "length"]  # "length": a part of the text reached the length limit
     pieces: tuple[TranslatedToken, ...] = ()  # tokens; the end token of each part has an empty text
-    outcomes: tuple[ConstraintResult, ...] = ()  # results of the constraints on this text
+    outcomes: tuple[ConstraintResult, ...] = ()  # the result of each constraint for this text
 
     def __repr__(self) -> str:
         return f"<Candidate {brief(self.text)} (score {self.score:.3f}, finish={self.finish!r})>"
@@ -188,7 +188,7 @@ def distinct_segments(texts: Sequence[SplitText]) -> list[Segment]:
 
 
 def still_wanted(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedSegment | None:
-    """Return a function that tests whether a segment occurs in a text that is still needed."""
+    """Return a function that tells whether any text with a given segment is still wanted; None without `wanted`."""
     if wanted is None:
         return None
     texts_of: dict[Segment, set[int]] = {}

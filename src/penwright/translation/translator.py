@@ -34,7 +34,7 @@ from penwright.translation.results import (
     still_wanted,
 )
 
-SHORTEST_REACH = 5  # minimum number of source tokens per part: up to four for a character, one for the end token
+SHORTEST_REACH = 5  # smallest permitted source limit, in tokens: up to four for one character, plus the end token
 USED_BY_BEAMS = (*BEAM_SETTINGS, "max_new_tokens")
 Given = TypeVar("Given", Constraints, Constraints | Sequence[Constraints])
 

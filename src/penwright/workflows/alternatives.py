@@ -35,7 +35,7 @@ MINUTES = (1 / 3, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0)  #
 DIMENSIONS = {"size", "d_model", "n_layers", "n_decoder_layers", "n_heads", "n_kv_heads", "d_head", "d_ff"}
 SHOWN_COLUMNS = 100
 PASSAGE = 400  # number of characters of running text to show
-PASSAGE_SOURCE = 1_000_000  # bytes from the beginning of a text: enough to train a similar tokenizer in about a second
+PASSAGE_SOURCE = 1_000_000  # number of initial bytes on which a tokenizer for the preview is trained, in about a second
 FITTING_SECONDS = 5.0  # maximum time to fit a linear classifier for a forecast
 MOST_RUNS = 100  # maximum number of runs to search for an encoder
 
@@ -103,7 +103,7 @@ def size_options(prepared: Prepared) -> Iterator[SizeOption]:
 def budget_options(prepared: Prepared, compressed: float | None) -> Iterator[BudgetOption]:
     """Yield budgets in minutes with their forecasts. If the planned budget is not in minutes, yield none.
 
-    `compressed` is the value in the plan's forecast: the bits per byte that the compressor needs.
+    `compressed` is from the plan's forecast: the held-out text's bits per byte under a general compressor.
     """
     plan, planned = prepared.plan, prepared.plan.recipe.training.minutes
     if planned is None:
@@ -154,7 +154,7 @@ def encoders_beside(prepared: Prepared, folder: Path = Path("runs")) -> Iterator
     if recipe.task != "classify" or recipe.finetuning is not None or recipe.distillation is not None:
         return
     for path in sorted(folder.glob(f"*/{RECIPE}"))[:MOST_RUNS]:
-        with suppress(PenwrightError):  # a damaged run is no reason to fail
+        with suppress(PenwrightError):  # skip damaged runs
             other = Run.open(path.parent).recipe
             if other.task == "classify" and other.tokenizer.is_pretrained and other.finetuning is None:
                 yield path.parent

@@ -84,7 +84,7 @@ def is_compiling(model: DecoderOnly | EncoderDecoder) -> bool:
 
 
 def compilation_note(model: Model) -> str:
-    """Describe whether a model on the CPU decodes with compiled steps; "" if it needs none or compilation is off."""
+    """Report whether a model on the CPU decodes with compiled steps; return "" if there is nothing to report."""
     if isinstance(model, EncoderOnly):
         return ""
     if engine.are_steps_compiled(model):

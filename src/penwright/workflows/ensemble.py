@@ -86,7 +86,7 @@ def _minutes(settings: Table, share: float) -> Table:
 
 
 def _require_own(members: Mapping[Path, Table], folder: Path, student: Table) -> None:
-    """Raise PenwrightError unless each folder is new or was begun with these settings.
+    """Raise PenwrightError unless each folder is new or holds a run with these settings.
 
     Without this check, hours of training might be lost.
     """

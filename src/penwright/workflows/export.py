@@ -116,7 +116,7 @@ def _save_adapter(run: OpenedRun, output: Path) -> None:
 
 
 def _save_run(run: OpenedRun, weights: Tensors, folder: Path) -> None:
-    """Write the weights as a finished run that does not depend on a base."""
+    """Write the weights as a finished run that does not depend on a base model."""
     made = Run.create(folder)
     recipe = run.recipe.model_copy(update={"lora": None, "finetuning": None})
     run.tokenizer.save(made.tokenizer_path)

@@ -25,7 +25,7 @@ from penwright.workflows.evaluate import columns_of_training, require_unchanged,
 from penwright.workflows.load import base_weights, corpus_record, open_base, open_run
 
 SAMPLE = 1_000_000  # number of characters of the new text to check against the base model's tokenizer
-FEW_HELD_OUT = 0.05  # share of the texts to hold out if there are few; this is one of 16 texts for each label
+FEW_HELD_OUT = 0.05  # share of texts to hold out if there are few: with 16 texts per label, one of each label
 MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base model does not know
 
 
@@ -46,7 +46,7 @@ def with_base(settings: Table) -> Table:
     if not base.recipe.tokenizer.is_pretrained:
         chosen |= {"dropout"}  # a pretrained model keeps its own dropout, which is 0 for most language models
     elif settings["task"] == "classify" and base.recipe.task in ("classify", "encode"):
-        chosen |= {"dropout", "attention_dropout"}  # the plan chooses them by the number of epochs
+        chosen |= {"dropout", "attention_dropout"}  # the plan chooses the dropout rates by the number of epochs
     if settings["task"] != base.recipe.task:
         chosen |= {"token_dropout", "n_decoder_layers"}
     model = base.recipe.model.model_dump(exclude_none=True, exclude=chosen)

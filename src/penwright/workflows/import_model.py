@@ -40,7 +40,7 @@ def import_model(source: str, folder: Path, languages: Languages | None = None, 
     try:
         with saving(folder, is_locked=False) as unfinished:
             _write(model, source, unfinished)
-            require_unused(folder)  # another process may have used it in the meantime
+            require_unused(folder)  # another process may have written to the folder in the meantime
     except OSError as error:
         raise PenwrightError(f"{folder} cannot be written: {error}") from error
     model.weights.clear()  # free their memory before the run is loaded

@@ -152,11 +152,11 @@ def corpus_record(run: Run) -> CorpusRecord:
 
 
 def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
-    """Open the base of a fine-tuned run, at the checkpoint from which fine-tuning started.
+    """Open the base model of a fine-tuning run, at the checkpoint from which fine-tuning started.
 
     Args:
-        recipe: The recipe of the fine-tuned run.
-        run: The fine-tuned run. A relative path to the base starts at the folder in which this run was trained.
+        recipe: The recipe of the fine-tuning run.
+        run: The fine-tuning run. A relative path to the base starts at the folder in which this run was trained.
             Without a run, a relative path starts at the current folder.
 
     Raises:

@@ -81,7 +81,7 @@ def _temporary_folder(run: Run) -> Path:
 
 
 def _make_saver(ranks: Ranks, shared: Path, observers: Sequence[Observer]) -> ShardedSaver | None:
-    """Return a saver if all ranks see the shared folder. Otherwise rank 0 collects and saves the whole state."""
+    """Return a saver if all ranks see the shared folder, otherwise None: rank 0 then saves the whole state."""
     is_shared = ranks.all_agree(shared.is_dir())
     if ranks.is_main:
         shared.rmdir()
@@ -130,7 +130,7 @@ def _with_parallelism(context: RunContext, machine: Machine) -> tuple[Recipe, st
 
 
 def evaluates_first(context: RunContext, *, resumes: bool) -> bool:
-    """Return whether to evaluate the base model before the first step of a fine-tuned run."""
+    """Return whether to evaluate the base model before the first step of a fine-tuning run."""
     return context.recipe.finetuning is not None and not context.has_new_head and not resumes
 
 

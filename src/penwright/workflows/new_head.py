@@ -168,9 +168,9 @@ def _tune(
 
 
 def _affordable_steps(model: EncoderOnly, texts: LabelledBatches, rows: NDArray[np.int64], seconds: float) -> int:
-    """Return the steps per training (at most STEPS) that all folds and the final training can afford in `seconds`."""
+    """Return how many steps (at most STEPS) each fold and the final training can take within `seconds` in total."""
     trial = deepcopy(model)
-    for _ in range(2):  # the first step is slow
+    for _ in range(2):  # the first step is slow, so the time of the second one counts
         begin = monotonic()
         contrast(trial, texts, rows, 1)
         step = monotonic() - begin

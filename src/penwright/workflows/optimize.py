@@ -32,8 +32,8 @@ from penwright.workflows.load import OpenedRun, corpus_record, load_translator, 
 
 MAX_LOSS_INCREASE = 0.005  # maximum increase in loss compared with float32, in nats per token
 MEASURED_BATCHES = 100
-# Minimum number of target tokens on which a precision is measured after training: for models of up to MEDIUM
-# parameters, and for larger models, which would take more than half a minute for 4,096 tokens.
+# Minimum number of target tokens on which a precision is measured after training. Models with more than MEDIUM
+# decoder parameters use FEW_TARGETS, since 4,096 tokens would take them more than half a minute.
 MEASURED_TARGETS, FEW_TARGETS, MEDIUM = 4096, 1024, 30_000_000
 INT8_FROM = 2_000_000  # minimum number of decoder parameters for int8 without compiled steps
 

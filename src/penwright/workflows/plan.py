@@ -37,7 +37,7 @@ from penwright.training.auto.throughput import throughput_meter
 from penwright.workflows.finetune import FEW_HELD_OUT, changed_tokenizer, has_few_labels, require_suitable, with_base
 
 SCORE = "score"  # name of the regression task: classify, but with numbers instead of classes
-HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must fit the width of the model
+HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must be consistent with the width of the model
 N_EXAMPLES = 3  # number of examples to show before training
 FEWEST_CHARACTERS = 100  # minimum length in characters of a text on which a model can learn to generate text
 SEEN_FOR_FACTS = 2_000_000  # maximum number of characters to read for counting the distinct characters
@@ -52,7 +52,7 @@ class Prepared:
     machine: Machine
     reason: str  # why this task was chosen
     tokenizer: Tokenizer | None = None  # the tokenizer, if it is known before training
-    replan: Callable[[float], Plan] | None = None  # makes a new plan, with new timings, for the given number of minutes
+    replan: Callable[[float], Plan] | None = None  # makes a new plan for a number of minutes, with fresh timings
 
     @property
     def is_too_large(self) -> bool:
@@ -89,7 +89,7 @@ def prepare(settings: Table, say: Say = say_nothing) -> Prepared:
     try:
         task, reason = (requested, "as requested") if requested else implied or detect_task(paths, encoding=encoding)
     except Undecided:
-        validate(DataSettings, data, "the settings: [data]")  # if a key is misspelled, say so instead
+        validate(DataSettings, data, "the settings: [data]")  # if a key is misspelled, report that instead
         raise
     if task not in TASKS:
         raise UsageError(f"there is no task '{task}'; the tasks are {', '.join([*TASKS, SCORE])}")
@@ -260,7 +260,7 @@ def apply_changes(recipe: Recipe, changes: Table, folder: Path) -> Recipe:
 def require_settings(folder: Path, settings: Table) -> None:
     """Raise PenwrightError, naming the setting, if the run in this folder was started with other settings."""
     run = Run.open(folder).recipe
-    # instead of "auto", the stored recipe holds the value that was chosen
+    # the stored recipe holds the chosen value instead of "auto"
     training = {key: value for key, value in settings.get("training", {}).items() if value != "auto"}
     requested, current = (
         flatten(each.model_dump()) for each in (apply_changes(run, {**settings, "training": training}, folder), run)

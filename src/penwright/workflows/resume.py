@@ -142,7 +142,7 @@ def follow() -> bool:
 
 
 def _follow_run(work: Record) -> None:
-    """Train one run in a rank other than 0. The rank reads the text itself; everything else comes from rank 0."""
+    """Train a run as a rank other than 0. The rank reads the text itself; everything else comes from rank 0."""
     recipe = validate(Recipe, work["recipe"], "the settings")
     with TemporaryDirectory() as folder:
         run = Run(Path(folder))

@@ -46,14 +46,14 @@ from penwright.workflows.plan import Prepared
 WORTH_COMPILING = 5.0  # minimum budget in minutes for compiling the decoding steps during training
 WATCHED, FIRST_STEPS = 0.1, 8  # share of the budget in which the throughput is checked; number of steps to ignore
 CHECK_EVERY = 5.0  # seconds of training between two checks of the throughput
-FASTER = 2.0  # minimum ratio of real to planned throughput for which a new plan is made
+FASTER = 2.0  # plan again if the measured throughput is at least this many times the planned one
 LINEAR_SHARE = 0.25  # maximum share of a budget in minutes for fitting linear classifiers on n-grams
-FIRST_SHARE = 0.6  # fraction of LINEAR_SHARE for the first classifier, which is not fitted on held-out texts
+FIRST_SHARE = 0.6  # fraction of LINEAR_SHARE for the first of two fits, the one without held-out texts
 LARGE = 50_000_000  # minimum size of the training text, in bytes, for caching a trained tokenizer
 
 
 class _LargerModelFits(Exception):
-    """An exception: the machine is much faster than planned, so a larger model fits into the rest of the budget."""
+    """An exception raised when the machine is so much faster than planned that a larger model fits the budget."""
 
     def __init__(self, plan: Plan):
         super().__init__()
@@ -176,7 +176,7 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
 def make_context(
     recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device, *, is_new: bool
 ) -> RunContext:
-    """Store the tokens of the corpus, and initialize the model. If there is a base, load its weights.
+    """Store the tokens of the corpus, and initialize the model. If there is a base model, load its weights.
 
     A resumed run loads a checkpoint afterwards, but a checkpoint of adapters does not contain the base weights.
     """
@@ -285,9 +285,9 @@ def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[tuple
     for baseline in baselines:
         if baseline.name not in scores:
             continue
-        value = scores[baseline.name]  # None if it was not finite
+        value = scores[baseline.name]  # None if the score was not finite
         score = baseline._replace(value=nan if value is None else value)
-        is_perfect = score.higher_is_better and score.value >= 100  # such scores are in percent
+        is_perfect = score.higher_is_better and score.value >= 100  # if higher is better, the score is in percent
         if not is_perfect and not score.beats(baseline.value):
             yield baseline, score.value
 

@@ -171,7 +171,7 @@ def read_units(file: SourceFile) -> Iterator[Texts]:
 
 
 def _pieces(file: SourceFile) -> Iterator[tuple[bool, str]]:
-    """Divide the file into units and the text between them. Yield for each piece whether it is a unit, and its text.
+    """Split the file into units and the text between them. Yield pairs: whether a piece is a unit, and its text.
 
     Raises PenwrightError if the end of the file is missing.
     """

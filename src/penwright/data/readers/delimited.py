@@ -88,7 +88,7 @@ class QuotedRows:
 
     def __init__(self, lines: Iterable[str], dialect: Dialect, width: int | None, is_cut: bool) -> None:
         csv.field_size_limit(LONGEST_CELL)
-        self.is_proper = True  # whether all quote marks of the last row were in place
+        self.is_proper = True  # whether all quote marks of the last row were correctly placed
         self._dialect, self._width, self._is_cut = dialect, width, is_cut
         self._mark = dialect.delimiter if len(dialect.delimiter) == 1 else STAND_IN
         self._is_replaced = len(dialect.delimiter) > 1
@@ -142,7 +142,7 @@ class QuotedRows:
         )
 
     def _settle(self, cells: Cells | None) -> tuple[Cells, bool]:
-        """Return the cells of a doubtful row, and whether its quote marks are in place.
+        """Return the cells of a doubtful row, and whether its quote marks are correctly placed.
 
         `cells` are the cells that the csv module found in these lines; None if it failed.
         """

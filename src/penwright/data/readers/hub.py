@@ -65,7 +65,7 @@ def _first_rows(name: str, split: str, number: int) -> "Dataset":
         return rows.select(range(min(number, len(rows))))
     datasets = import_extra("datasets", "hub", f"data sets such as {HUB}{name}")
     try:
-        with _quiet():  # the library keeps the rows on disk
+        with _quiet():  # `datasets` keeps the rows on disk
             arguments = {"name": name, "split": split, "number": number}
             return datasets.Dataset.from_generator(_stream, gen_kwargs=arguments)
     except datasets.exceptions.DatasetGenerationError as error:

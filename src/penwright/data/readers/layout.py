@@ -14,7 +14,7 @@ FEW_FIT = 0.3  # minimum share of rows of the usual width, if the first row is a
 TABBED = 0.95  # minimum share of lines with the same number of tabs, if nothing else suggests a table
 MANY_FIT = 0.6  # minimum share of rows of the usual width, if there is no header
 LONGEST_KNOWN = 30  # column names are rarely longer than this many characters
-LONGEST_NAME = 100  # maximum length of a column name, in characters; surveys use whole questions
+LONGEST_NAME = 100  # maximum length of a column name, in characters; surveys often use whole questions
 MOST_BEFORE = 20  # maximum number of rows before a header, such as titles and comments
 ENOUGH = 3  # minimum number of values needed to judge the length of a column's texts
 LONG = 20  # minimum length of nearly all values in a text column, in characters
@@ -66,7 +66,7 @@ class Fit:
     dialect: Dialect
     width: int  # number of cells in most rows
     share: float  # share of rows with this width; wide rows (10 cells or more) may differ slightly
-    proper: float  # share of rows with all quote marks in place
+    proper: float  # share of rows in which all quote marks are correctly placed
     first: Cells
 
     def rank(self, text: str) -> tuple[float, float, bool, int, float, int]:
@@ -190,7 +190,7 @@ def find_header(rows: Sequence[Sequence[str]], width: int, names: Sequence[str] 
         if any(cell in names for cell in cells if cell):
             return number
         if not n_filled or len(cells) < max(2, width - 1) <= width or (n_filled == 1 and width > 2):
-            continue  # a title or a comment
+            continue  # skip titles and comments
         if header is not None and list(row) == list(rows[header]):
             return header
         if is_header(cells, rows[number + 1 :]):

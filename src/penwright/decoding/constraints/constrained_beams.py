@@ -31,7 +31,7 @@ class BeamState(NamedTuple):
 
     @property
     def bank(self) -> int:
-        """The number of hard terms that are complete or in progress; only beams with equal numbers compete."""
+        """The number of required terms that are complete or in progress; only beams with equal numbers compete."""
         return self.stage.prospects.progress
 
 
@@ -56,9 +56,9 @@ class Continuation(NamedTuple):
 class ConstrainedBeams:
     """The beams of one constrained sentence.
 
-    Beams are ranked by merit: log-probability plus bonuses. Only the first token of a hard term lowers the merit, since
-    every hypothesis must contain the term. Otherwise, a beam that has just begun an unlikely term would always outrank
-    a beam that has nearly completed it.
+    Beams are ranked by merit: log-probability plus bonuses. Only the first token of a required term lowers the merit,
+    since every hypothesis must contain the term. Otherwise, a beam that has just begun an unlikely term would always
+    outrank a beam that has nearly completed it.
     """
 
     guide: ConstraintAutomaton
@@ -159,7 +159,7 @@ class ConstrainedBeams:
         return length + needed + 1 <= self.limit
 
     def _is_forced(self, prospects: Prospects, length: int) -> bool:
-        """Return whether the missing terms take up all the tokens that remain."""
+        """Return whether the missing terms need all of the remaining tokens."""
         return prospects.needed > 0 and length + prospects.needed + 1 >= self.limit
 
     def _needed_after(self, stage: Stage, token: int) -> int:

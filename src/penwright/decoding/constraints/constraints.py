@@ -77,7 +77,7 @@ class Rules:
         return make.then(self._any_case(word.text[start:]), make.anything if word.open_after else apart)
 
     def _remainders(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
-        """Return expressions for the rest of the word, one for each of its prefixes with which the prompt ends."""
+        """Return an expression for the rest of the word for each prefix of the word that the prompt ends with."""
         remainders, folded = [], prompt.casefold()
         for n in range(1, len(word.text)):
             before = prompt[:-n][-1:]
@@ -114,7 +114,7 @@ class TokenText(NamedTuple):
     tokens: Int64[np.ndarray, " tokens"]  # tokens that keep the UTF-8 valid, longest text first
     classes: Int64[np.ndarray, "tokens longest"]  # for each token, the character classes of the characters that it adds
     n_longer: list[int]  # number of tokens that add more than i characters, for i = 0, 1, 2, ...
-    tails: Int64[np.ndarray, " tokens"]  # index of the incomplete character at the end of each token
+    tails: Int64[np.ndarray, " tokens"]  # for each token, the index of the incomplete character at its end
 
 
 class CompletionConstraint:

@@ -112,7 +112,7 @@ class Expressions:
     def classes(self) -> "Classes":
         """Divide the characters into classes; no expression distinguishes two characters of the same class.
 
-        Call this after making all expressions.
+        Call this once all expressions have been built.
         """
         ones = {number: node[1] for number, node in enumerate(self._nodes) if node[0] == "one"}
         classes = Classes(list(ones.values()))
@@ -185,7 +185,7 @@ class Classes:
         edges = {0, N_CODE_POINTS, *(edge for spans in sets for span in spans for edge in span)}
         self._borders = np.array(sorted(edges), dtype=np.int64)
         numbers = np.zeros(len(edges) - 1, dtype=np.int64)
-        for spans in sets:  # each set may split existing classes
+        for spans in sets:  # each set may split the classes formed so far
             _, numbers = np.unique(2 * numbers + self._inside(spans), return_inverse=True)
         self._numbers: Int64[np.ndarray, " pieces"] = numbers.reshape(-1).astype(np.int64)
         self.count = int(self._numbers.max()) + 1
@@ -198,7 +198,7 @@ class Classes:
         return change.cumsum()[:-1] > 0
 
     def within(self, spans: Sequence[Span]) -> frozenset[int]:
-        """Return the classes that together make up one of the given sets."""
+        """Return the classes that make up this set, which is one of the sets passed to the constructor."""
         return frozenset(self._numbers[self._inside(spans)].tolist())
 
     def of(self, text: str) -> list[int]:

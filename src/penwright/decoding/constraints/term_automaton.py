@@ -15,7 +15,7 @@ from penwright.tokenizers import Tokenizer
 Tokens = tuple[int, ...]
 # What precedes a token: nothing, a token such as "(" that a word may follow without a space, or any other token.
 After = Literal["nothing", "opening", "anything"]
-SLACK, SLOPE = 1, 5.0  # terms may be up to SLACK tokens early or late; each further token costs SLOPE nats
+SLACK, SLOPE = 1, 5.0  # a term may be SLACK tokens early or late; beyond that, each token costs SLOPE nats
 
 
 class Borders:
@@ -80,7 +80,7 @@ class RequiredTerm:
         return 0.0 if self.position is None else SLOPE * max(0, self.position - SLACK - start)
 
     def is_late(self, length: int) -> bool:
-        """Return whether the term should have begun before the target has `length` tokens."""
+        """Return whether the term must have begun by the time the target has `length` tokens."""
         return self.position is not None and length > self.position + SLACK
 
 
@@ -112,13 +112,13 @@ class Prospects(NamedTuple):
     wanted: Tokens  # tokens that begin or continue a missing term
     barred: list[int]  # single-token terms that are forbidden, or have occurred often enough
     may_end: bool  # whether all required terms are present, assuming that the last word is complete
-    may_end_word: bool  # False if ending the word here would complete a hard term one time too many
-    progress: int  # number of hard terms complete or in progress; only hypotheses with equal numbers compete
-    needed: int  # minimum number of tokens that complete all hard terms, excluding the end token
+    may_end_word: bool  # False if ending the word here would complete a term more often than permitted
+    progress: int  # number of required terms complete or in progress; only hypotheses with equal numbers compete
+    needed: int  # minimum number of tokens to complete all required terms, excluding the end token
     needed_anew: int  # the value of `needed` if the term in progress is abandoned, or its last word becomes longer
-    hard: Match | None  # the longest match of a missing hard term
-    soft: Match | None  # the longest match of a soft term that may still occur
-    waiting: list[RequiredTerm]  # hard terms that have not begun
+    hard: Match | None  # the longest match of a missing required term
+    soft: Match | None  # the longest match of a soft term, unless the term has occurred often enough
+    waiting: list[RequiredTerm]  # required terms that have not begun
 
 
 @dataclass(eq=False, slots=True)
@@ -233,7 +233,7 @@ class ConstraintAutomaton:
 
     @cached_property
     def _first_tokens(self) -> dict[After, set[int]]:
-        """For each kind of preceding token, the first tokens of the terms that can begin."""
+        """The tokens that can begin a term, for each kind of preceding token."""
         return {after: {form[0] for _, form in beginnings} for after, beginnings in self._beginnings.items()}
 
 

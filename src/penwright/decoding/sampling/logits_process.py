@@ -142,7 +142,7 @@ class RowHistory:
         self.length += 1
 
     def repetitions(self) -> tuple[Int64[np.ndarray, " positions"], Int64[np.ndarray, " positions"]]:
-        """Return all tokens except the first and, for each, how many tokens before it match the end of the text."""
+        """Return every token but the first, each with the number of tokens before it that match the end of the text."""
         n = max(0, self.length - 1)
         return self._tokens[1 : n + 1], self._overlaps[:n]
 
@@ -177,7 +177,7 @@ class History:
     """The text of each row of a batch, prompt included, and the number of times that each token was generated."""
 
     def __init__(self, prompts: Sequence[Sequence[int]], logits: Logits):
-        """Start with the prompts; the tensors have the shape and device of `logits`."""
+        """Begin the history with these prompts. The tensors get the shape and device of `logits`."""
         self.pasts = [RowHistory(prompt) for prompt in prompts]
         self.seen = torch.zeros_like(logits, dtype=torch.bool)  # whether a token occurs in the prompt or the completion
         self.written = torch.zeros_like(logits, dtype=torch.float32)  # how often a token occurs in the completion

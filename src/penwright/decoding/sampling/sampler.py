@@ -59,7 +59,7 @@ class Sampling:
     banned: tuple[int, ...] = ()  # tokens that are never generated
     settings: DecodingSettings = GREEDY
     biases: tuple[Bias, ...] = ()
-    breakers: tuple[int, ...] = ()  # tokens that end repetitions, for DRY
+    breakers: tuple[int, ...] = ()  # sequence breakers of DRY: a repetition does not extend across them
 
     @property
     def greedy(self) -> bool:
@@ -104,7 +104,7 @@ class Sampling:
         return forbid_repeated(logits, history, given.no_repeat_ngram) if given.no_repeat_ngram else logits
 
     def probabilities(self, processed: Float[Tensor, "*rows vocab_size"]) -> Float[Tensor, "*rows vocab_size"]:
-        """Return the probability of each token to be drawn from the logits that process() returns."""
+        """Return the probability that each token is sampled, given the logits that process() returns."""
         if self.greedy:
             return torch.zeros_like(processed).scatter(-1, processed.argmax(-1, keepdim=True), 1.0)
         return processed.softmax(-1)

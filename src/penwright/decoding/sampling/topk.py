@@ -76,7 +76,7 @@ def _keep_all(rows: Sequence[int]) -> None:
 
 
 class TokenSelector(NamedTuple):
-    """The UTF-8 rules and the function with which a search selects the next tokens."""
+    """The UTF-8 rules and the function that a search uses to select the next tokens."""
 
     utf8_rules: Utf8Rules  # the tokens that keep the UTF-8 valid
     choose: Choose = masked_topk

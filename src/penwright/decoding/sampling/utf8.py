@@ -23,10 +23,10 @@ STEPS = (
 MISSING = np.array([0, 1, 2, 3, 2, 2, 3, 3, 255])  # number of bytes still missing in each state
 BROKEN = N_STATES = 8  # the state of invalid UTF-8
 MOST_LEFT = 3  # with this many tokens left, any character can be completed
-FREE = N_STATES * (MOST_LEFT + 1)  # index in `may_come` at which UTF-8 forbids no token; for constrained texts
+FREE = N_STATES * (MOST_LEFT + 1)  # row of `may_come` without UTF-8 restrictions, for constrained texts
 
 States = UInt8[np.ndarray, "*texts"]
-Situations = Int64[np.ndarray, "*texts"]  # UTF-8 states, combined with the number of tokens left after the next one
+Situations = Int64[np.ndarray, "*texts"]  # UTF-8 states, each with the number of tokens that may follow the next one
 
 
 class Utf8Rules:
@@ -45,7 +45,7 @@ class Utf8Rules:
         may_come = np.concatenate([may_come, np.ones_like(may_come[:1])])
         may_come[:, list(banned)] = False
         self.may_come: Bool[np.ndarray, "situations vocab_size"] = may_come
-        # the tokens that are forbidden in each situation
+        # the forbidden tokens, by situation and device
         self._masked: dict[tuple[int, torch.device], Int64[Tensor, " tokens"]] = {}
 
     @classmethod

@@ -102,12 +102,12 @@ def _reading(prefix: str, offset: int = 0, *, types: bool = True) -> Callable[[T
 
 
 def _modern(name: str) -> str:
-    """Return the current name of a tensor. Old checkpoints, such as bert-base-uncased, have names of TensorFlow."""
+    """Return the current name of a tensor. Old checkpoints, such as bert-base-uncased, use TensorFlow's names."""
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _writing(prefix: str, offset: int = 0) -> Callable[[Tensors], Tensors]:
-    """Return a `restore` function that adds a zero vector for token type 0, since the positions include its vector."""
+    """Return a `restore` function that sets token type 0 to zero, since the position embeddings include its vector."""
 
     def restore(tensors: Tensors) -> Tensors:
         name, types = (f"{prefix}embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type"))
@@ -121,7 +121,7 @@ def _writing(prefix: str, offset: int = 0) -> Callable[[Tensors], Tensors]:
 
 
 def _without_head(architecture: Architecture, prefix: str, modules: tuple[Rename, ...]) -> Architecture:
-    """Return the table of this architecture's encoder without a classification head. Tensors of heads are ignored."""
+    """Return the architecture without its classification head. The tensors of all heads are ignored."""
     return replace(
         architecture, modules=modules, has_head=False, ignored=("pooler.", f"{prefix}pooler.", *_OTHER_HEADS)
     )
@@ -192,7 +192,7 @@ ENCODERS = {
     "DistilBertModel": DISTILBERT_ENCODER,
     "RobertaModel": ROBERTA_ENCODER,
 }
-SAME_ENCODERS = {  # classes with the encoder of a class above; the heads of language models are left out
+SAME_ENCODERS = {  # classes with the same encoder as a class above; language-modeling heads are not loaded
     "BertForMaskedLM": "BertModel",
     "BertForNextSentencePrediction": "BertModel",
     "BertForPreTraining": "BertModel",

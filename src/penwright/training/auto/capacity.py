@@ -72,14 +72,14 @@ PARAMETERS_PER_TOKEN: dict[Task, float] = {
     "classify": 0.6,
     "encode": 12.0,
 }
-# number of epochs from which the second-smallest classifier is better even on a small corpus (measured)
+# minimum number of epochs for the second-smallest classifier to beat the smallest on a small corpus (measured)
 CLASSIFIER_EPOCHS = 8.0
 FEWEST_STEPS = 100  # minimum number of steps to learn anything: on Multi30k, 50 steps gave BLEU 1.8, and 100 gave 9.6
 # Throughput of a whole run, divided by that of its fastest step. The difference goes into padding, dropout, compiling
 # and evaluation. Measured on a CPU with AVX-512; on a slow CPU, compiling takes a larger part of a short run.
 EFFICIENCY: dict[Task, float] = {"generate": 0.6, "chat": 0.6, "translate": 0.6, "classify": 0.8, "encode": 0.6}
 FLOPS = 2e11  # FLOP per second of training on two cores, for a rough estimate of durations
-# On a CPU, maximum ratio of a larger model's FLOP/s to a smaller model's. The ratio is usually lower.
+# Upper bound, on a CPU, of the ratio of a larger model's FLOP/s to a smaller model's. It is usually lower.
 MAX_FLOPS_GAIN = 1.5
 
 
@@ -193,7 +193,7 @@ class CapacityPlanner:
     def minutes_wanted(self) -> float | None:
         """Return the minutes that the chosen model needs if the budget is far too small, otherwise None.
 
-        A budget is too small if it allows fewer than FEWEST_STEPS steps, or if even the smallest model reads only a
+        A budget is far too small if it allows fewer than FEWEST_STEPS steps, or if even the smallest model reads only a
         part of the text.
         """
         if self.counted_tokens is not None:
@@ -213,7 +213,7 @@ class CapacityPlanner:
         return needed * size.flops_per_token / self._flops(smallest) / self.tokens(smallest)
 
     def largest_size(self) -> tuple[str, str]:
-        """Return the largest size that sees enough tokens and suits the memory and the corpus, and the reason."""
+        """Return the largest size that can get enough training and suits the memory and the corpus, and the reason."""
         # if no size fits the settings, try the smallest one, which raises an error with the reason
         sizes = [name for name in LADDER if self._is_possible(name)] or [LADDER[0]]
         chosen, tokens = sizes[0], self.tokens(sizes[0])
@@ -253,7 +253,7 @@ class CapacityPlanner:
 
     @property
     def _max_flops_gain(self) -> float:
-        """Maximum factor by which a larger model raises the FLOP/s. Unlimited on a GPU: small models leave it idle."""
+        """Maximum factor by which a larger model raises the FLOP/s. No limit on a GPU: small models underuse it."""
         return MAX_FLOPS_GAIN if self._device.type == "cpu" else inf
 
     def _compilation(self, seconds: float) -> tuple[bool, str]:

@@ -17,7 +17,7 @@ from penwright.config import Task
 CONTEXT, MEASURED = 4_000_000, 300_000
 # largest relative deviations of the recorded runs from the formula, for runs of at least one epoch
 BELOW, ABOVE = 0.06, 0.08
-YOUNG = 0.2  # for runs of less than one epoch, YOUNG * (1 - epochs) is added to ABOVE
+YOUNG = 0.2  # for runs of n < 1 epochs, the upper deviation is ABOVE + YOUNG * (1 - n)
 AT_MOST = 8.0  # bits per byte of uncompressed text
 SATURATION = 8.0  # any number of repetitions of a text is worth less than this many epochs of new text
 PAYS = 0.01  # minimum relative gain for which doubling the time pays off

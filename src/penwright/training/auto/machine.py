@@ -29,7 +29,7 @@ PAYS_FROM = 240.0
 # Minimum seconds of training with adapters for which compiling pays off. Compiling 30 blocks took one core a minute,
 # and then saved a sixth of the time.
 LORA_PAYS_FROM = 1200.0
-GAIN = 1.45  # measured speedup of training on a CPU
+GAIN = 1.45  # speedup from compiling when training on a CPU (measured)
 
 
 class Machine(NamedTuple):
@@ -86,7 +86,7 @@ def _processor_ticks() -> tuple[int, int]:
         lines = [line.split() for line in PROCESSORS.read_text(encoding="ascii").splitlines()]
     except OSError:
         return 0, 0
-    # columns: user, nice, system, idle, iowait, irq, softirq, steal; user and nice already include all others
+    # columns: user, nice, system, idle, iowait, irq, softirq, steal; user and nice include the guest columns
     times = [[int(ticks) for ticks in fields[1:9]] for fields in lines if fields[0] in {f"cpu{n}" for n in allowed}]
     return sum(sum(fields[3:5]) for fields in times), sum(map(sum, times))
 
@@ -139,8 +139,8 @@ def _cpu_multiplies_bfloat16() -> bool:
 
 
 def measure_speed(device: torch.device, precision: torch.dtype = torch.float32) -> float:
-    """Return the FLOP per second when multiplying matrices whose size is typical in training."""
-    size = 512 if device.type == "cpu" else 4096  # on a GPU, multiplying must take longer than synchronizing
+    """Return the measured FLOP/s of matrix multiplications whose size is typical of training."""
+    size = 512 if device.type == "cpu" else 4096  # on a GPU, the matmul must take longer than the synchronization
     matrix = torch.ones(size, size, device=device, dtype=precision)
     best = 0.0
     for _ in range(20):
@@ -165,7 +165,7 @@ def choose_compilation(device: torch.device, seconds: float, *, has_adapters: bo
 
 
 def compile_blocks(model: nn.Module, *, dynamic: bool) -> None:
-    """Mark each block for compilation, which happens when the block first runs. Equal blocks share compiled code.
+    """Mark each block for compilation when it first runs. Identical blocks share compiled code.
 
     Raises PenwrightError if torch.compile cannot work on this machine.
     """
@@ -174,7 +174,7 @@ def compile_blocks(model: nn.Module, *, dynamic: bool) -> None:
         raise PenwrightError(f"training.compile is on, but {missing}. Add --set training.compile=off")
     toolchain.set_inductor_cache()
     shapes.use_duck_shape = False  # avoids a separate compilation for a batch whose length equals d_model
-    torch._dynamo.config.optimize_ddp = False  # each block is a graph of its own, so DDP need not split it
+    torch._dynamo.config.optimize_ddp = False  # each block is compiled as a separate graph, so DDP need not split any
     for block in blocks_of(model):
         block.compile(dynamic=dynamic)
 

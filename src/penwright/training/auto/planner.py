@@ -14,16 +14,16 @@ from penwright.training.auto.choices import Choice, Choices
 from penwright.training.auto.throughput import MeasureThroughput
 
 MANY_EPOCHS = 6.0  # number of epochs from which classifiers need a higher token dropout (measured)
-CHARACTER_EPOCHS = 6.0  # number from which characters beat subwords (5 % worse after 3.5 epochs, 6 % better after 13)
+CHARACTER_EPOCHS = 6.0  # epochs after which characters beat subwords (5 % worse after 3.5, 6 % better after 13)
 LORA_RATE = 1e-2  # learning rate of adapters (measured: better than 2e-3 after 40 steps)
 PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3  # usual learning rates for fine-tuning, in full and with adapters
 # Batch size in tokens and learning rate for pretrained models that become classifiers: BERT's values, and a higher
 # rate for models that are narrower than BERT (measured with MiniLM, whose width is 384).
 FINE_BATCH, FINE_RATE, NARROW_RATE, WIDTH_OF_BERT = 768, 5e-5, 1e-4, 768
-NEEDS_EMBEDDINGS = {"add_tokens", "contrastive"}  # settings of fine-tuning that need trained embeddings
+NEEDS_EMBEDDINGS = {"add_tokens", "contrastive"}  # fine-tuning settings that require training the embeddings
 FEW_LABELS = 64  # maximum number of texts per label for which a pretrained encoder is tuned contrastively
-# Initialization from bigrams: the largest vocabulary for which it takes only seconds, and the number of planned epochs
-# from which it is not used. It lowered the bits per byte of small models by 3 % after 6.6 epochs (measured).
+# Initialization from bigrams: the largest vocabulary for which it takes only seconds, and the minimum number of planned
+# epochs at which it is skipped. It lowered the bits per byte of small models by 3 % after 6.6 epochs (measured).
 MOST_BIGRAMMED, BIGRAM_EPOCHS = 8192, 8.0
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
 
@@ -202,13 +202,13 @@ class _Planner:
                 return 0.1, "a model overfits to teachers' predictions more slowly than to labels"
             return 0.3, "small labelled sets overfit quickly (measured)"
         epochs = self.capacity.epochs
-        # (upper limit of the epochs, dropout), measured with weight decay for up to 15 epochs
+        # pairs (maximum number of epochs, dropout); measured with weight decay, for up to 15 epochs
         rates = [(3.3 if self.capacity.is_short else 1.7, 0.0), (15.0, 0.1), (50.0, 0.2)]
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {amount(epochs, 'epoch')}"
 
     @property
     def _starts_from_bigrams(self) -> bool:
-        """Whether to start from the text's bigrams. This helps new language models with subwords and few epochs."""
+        """Whether to initialize from bigram counts. This helps new language models with subwords and few epochs."""
         tokenizer = self.choices.section("tokenizer")
         is_new = self.facts.task == "generate" and not self.choices.section("finetuning")
         has_subwords = tokenizer.get("type") in ("bpe", "unigram") and tokenizer["vocab_size"] <= MOST_BIGRAMMED
@@ -224,7 +224,7 @@ class _Planner:
 
     @property
     def _has_few_labels(self) -> bool:
-        """Whether a classifier has few texts for each label, but a pretrained base and a budget in minutes."""
+        """Whether a classifier with a pretrained base has few texts per label, and its budget is in minutes."""
         facts, problem = self.facts, self.choices.section("model").get("problem_type", "single_label_classification")
         is_few = facts.n_examples <= FEW_LABELS * facts.n_labels and problem == "single_label_classification"
         return is_few and self._is_pretrained and "minutes" in self.choices.section("training")

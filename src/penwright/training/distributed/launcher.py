@@ -41,7 +41,7 @@ def launch(n: int, command: Sequence[str], max_restarts: int = 0) -> int:
     with TemporaryDirectory(prefix="penwright-") as name:
         folder = Path(name)
         os.environ[FOLDER] = name
-        logging.disable(logging.CRITICAL)  # the error raised below says in one line what the agent would log at length
+        logging.disable(logging.CRITICAL)  # torch's agent logs at length what the error below says in one line
         try:
             with stop_requests(lambda: _stop(folder)) as received:
                 failure = _run_agent(n, command, max_restarts, folder)
@@ -131,7 +131,7 @@ def leave_rank(code: int) -> int:
 
 
 def note_run(run: Path) -> None:
-    """Tell the launcher, if any, which run is trained. The file is replaced atomically: other ranks may read it."""
+    """Tell the launcher, if any, which run is being trained. Write the file atomically: other ranks may read it."""
     if folder := _folder():
         write_bytes_atomically(folder / RUN, str(run).encode("utf-8", "surrogateescape"))
 

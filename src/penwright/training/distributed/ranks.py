@@ -173,7 +173,7 @@ class Ranks:
         n_columns = matrices[0].shape[1]
         chunk = -(-n_rows // self.size)  # FSDP2 shards rows as torch.chunk does
         rows = [min(max(n_rows - rank * chunk, 0), chunk) for rank in range(self.size)]
-        owned = [list(matrices[rank :: self.size]) for rank in range(self.size)]  # the matrices that each rank computes
+        owned = [list(matrices[rank :: self.size]) for rank in range(self.size)]  # the matrices that each rank handles
         sent = torch.cat([shard.flatten() for group in owned for shard in group])
         sent_sizes = [len(group) * rows[self.rank] * n_columns for group in owned]
         n_own = len(owned[self.rank])
@@ -209,7 +209,7 @@ class Ranks:
         os._exit(1)
 
     def leave(self) -> None:
-        """Leave the process group, and end its threads before Python ends."""
+        """Leave the process group, and end its threads before Python exits."""
         with suppress(RuntimeError):
             if self.is_main:
                 self.publish(None)

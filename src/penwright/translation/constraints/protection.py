@@ -12,7 +12,7 @@ _UNITS = (
     r"km/h|m/s|mph|h|min|s|ms|ft|lb|oz|px|pt|dpi|bar|h?Pa|kcal|[kM]J|[kM]?N|ppm|€|\$|£|¥|EUR|USD|GBP|CHF|JPY"
 )
 _UNITS_THAT_ARE_WORDS = "A|B|J|in"  # units that must directly follow the number, without a space
-# No match starts in the middle of a number; otherwise, long rows of digits would take quadratic time.
+# No match starts in the middle of a number; otherwise, long runs of digits would take quadratic time.
 _NUMBER = r"[-+]?(?<!\d[.,\u00a0\u202f])\d++(?:[.,\u00a0\u202f]\d++)*+"
 PATTERNS = {
     "code": r"`[^`\n]+`",

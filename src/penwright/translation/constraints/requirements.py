@@ -25,8 +25,8 @@ class Constraints:
     glossary: Glossary = NO_TERMS
     bias: float = inf  # nats to add to the log-probability of each token of a glossary word; inf: required
     protection: Protection = USUAL_PROTECTION
-    hints: bool = False  # whether to write required translations into the source; only for models trained with hints
-    new_terms: Glossary = NO_TERMS  # the model's own terms; the glossary outranks them
+    hints: bool = False  # whether to insert required translations into the source; for models trained with hints
+    new_terms: Glossary = NO_TERMS  # the model's own terms; the glossary takes precedence
 
     @property
     def is_hard(self) -> bool:
@@ -191,7 +191,7 @@ def constraint_results(
 ) -> tuple[str, list[ConstraintResult]]:
     """Return the translation, with missing protected spans inserted, and the result of each constraint."""
     decoded = tokenizer.decode(hypothesis.tokens)
-    text = decoded.lstrip(" ") if constraints else decoded  # strip the space with which a required term may begin
+    text = decoded.lstrip(" ") if constraints else decoded  # a required term may begin with a space
     spans, n_cut = find_spans(text, constraints), len(decoded) - len(text)
     results = []
     for constraint, span in zip(constraints, spans, strict=True):

@@ -25,7 +25,7 @@ from penwright.translation.constraints.requirements import Constraint, DraftRepo
 from penwright.translation.results import ConstrainedSegment, Segment, SegmentResult, source_tokens
 
 BATCH_TOKENS = 2048  # maximum number of target tokens per batch, padding included; limits the memory for logits
-MIN_LOSS = 1.0  # minimum drop in log-probability, in nats, of the word that translates hidden tokens
+MIN_LOSS = 1.0  # a word translates hidden tokens if hiding them lowers its log-probability by more than this, in nats
 
 
 class HiddenSource(NamedTuple):
@@ -37,7 +37,7 @@ class HiddenSource(NamedTuple):
 
 
 class Scorer:
-    """A scorer of given targets that uses the optimized decoding steps of beam search."""
+    """A scorer of given translations that uses the optimized decoding steps of beam search."""
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, engine: DecodeEngine | None = None):
         self._model, self.tokenizer, self._engine = model, tokenizer, engine or DecodeEngine(model)
@@ -156,7 +156,7 @@ class Revision:
         return [scored_hypothesis(target, next(scored), length_penalty) if target else None for target in targets]
 
     def _swap(self, constrained: ConstrainedSegment, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens with required words swapped in; [] if a place is unknown, used twice or in the prefix."""
+        """Return the tokens with required words swapped in; [] if a word's place is unknown, taken or in the prefix."""
         spots = constrained.draft.spots
         n_prefix = len(constrained.guide.prefix) if constrained.guide else 0
         if (
