@@ -27,7 +27,7 @@ from penwright.languages import LANGUAGE_NAMES
 
 FEW = 20  # maximum number of different identifiers (class1, class2, ...) that may be labels
 CLEARLY_FEWER = 5  # minimum factor by which a column must have fewer distinct values than any other to be chosen
-CLEARLY_LONGER = 2  # minimum factor by which a column must have more characters than any other to be chosen
+CLEARLY_LONGER = 2  # a column is chosen if it has at least this many times as many characters as any other
 ENOUGH_TO_TELL = 20  # minimum number of rows needed to judge the values of a column
 MOST_OPTIONS = 8  # maximum number of columns or choices in a message
 Profiles = Sequence[Profile]

@@ -18,7 +18,7 @@ from penwright.text import BETWEEN_TEXTS, count
 JOINERS = "\u200c\u200d"  # invisible characters that are needed to write some languages and emoji
 SEPARATORS = "|;,"
 CLEAR_SEPARATORS = "|;"  # characters that hardly ever occur within a label
-SEVERAL = 0.1  # labels may be combinations if at least this share contains a separator
+SEVERAL = 0.1  # a column may have several labels per cell if at least this share of its cells contains a separator
 BLANK_IN_PAIR = Broken("one text of the pair is blank")
 NO_NUMBER = Broken("the label is not a number")
 FEW_NUMBERS = 10  # more different numbers than this are probably a scale, not class names

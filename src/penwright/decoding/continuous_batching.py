@@ -257,7 +257,7 @@ def log_probs_of(tokens: Int[Tensor, " rows"], logits: Logits) -> list[float]:
 
 
 def not_nan(log_prob: float) -> float:
-    """Return the log-probability unchanged; raise an error if it is NaN, since then training has diverged."""
+    """Return the log-probability unchanged; raise an error if it is NaN, which means that training diverged."""
     if isnan(log_prob):
         raise diverged()
     return log_prob

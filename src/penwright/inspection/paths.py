@@ -49,7 +49,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Paths:
-    """The strongest edges of a model on a text: the circuit behind an outcome."""
+    """The connections in a model that contribute most to an outcome on a text (its circuit)."""
 
     target: str  # the outcome
     position: int  # position of the token before the outcome; 0 for a label

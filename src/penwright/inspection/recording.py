@@ -201,7 +201,7 @@ def edited_logits(model: Model, reading: ForwardPass, edits: Sequence[Edit], len
 
 @contextmanager
 def _edited(edits: Sequence[Edit]) -> Iterator[None]:
-    """Make each edit in its own row of a batch inside the `with` block."""
+    """Inside the `with` block, apply each edit to its own row of the batch."""
     by_sublayer: dict[int, list[tuple[int, Edit]]] = {}
     for row, edit in enumerate(edits):
         by_sublayer.setdefault(id(edit.sublayer), []).append((row, edit))

@@ -20,7 +20,7 @@ class ForwardContext(NamedTuple):
     """The inputs that all layers share in one forward pass: positions, masks and rotations."""
 
     positions: Int[Tensor, "rows targets"]
-    end: int  # the sources of self-attention are the tokens before this position
+    end: int  # self-attention attends to the tokens before this position
     mask: KernelMask
     rotation: Rotation | None
     source_mask: KernelMask = KernelMask()  # mask of the cross-attention

@@ -157,7 +157,7 @@ class EncoderOnly(nn.Module):
     def _in_second_text(
         tokens: Int[Tensor, "batch length"], padding: Bool[Tensor, "batch length"]
     ) -> Bool[Tensor, "batch length"]:
-        """Return which tokens come after the first end token. The last token of every row is an end token."""
+        """Return a mask of the tokens after the first end token. Every row must end with an end token."""
         ends = tokens == tokens.gather(1, padding.sum(1, keepdim=True) - 1)
         return ends.cumsum(1) > ends.long()
 

@@ -144,7 +144,7 @@ class Budget:
 
     @property
     def progress(self) -> float:
-        """Spent fraction of the budget, between 0 and 1."""
+        """Fraction of the budget spent so far, between 0 and 1."""
         state = self.state
         if state.total_steps is not None:
             return (state.step - state.first_step) / max(1, state.total_steps - state.first_step)

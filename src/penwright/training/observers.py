@@ -39,7 +39,7 @@ class Observer:
 def notify(observers: Sequence[Observer], event: Event, *details: object) -> None:
     """Call the method named `event` of each observer. A closed terminal or a full disk must not end the training.
 
-    Other exceptions do end it. `train` uses this to start again with a larger model.
+    Their errors are ignored. Any other exception ends training; `train` uses one to start again with a larger model.
     """
     for observer in observers:
         with suppress(OSError):

@@ -12,7 +12,7 @@ from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.markup import segments
 from penwright.errors import PenwrightError, import_extra
 
-SAMPLE = 1000  # number of units from which the languages are detected
+SAMPLE = 1000  # number of translation units (pairs) from which the languages are detected
 Pairs = Iterator[tuple[str, str] | Broken]
 DAMAGED = Broken("damaged, or without text in any language")
 ONE_SIDED = Broken("without a translation")

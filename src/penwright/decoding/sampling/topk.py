@@ -29,8 +29,9 @@ class TopK(NamedTuple):
 def topk(scores: Float[Tensor, "rows columns"], n: int) -> TopK:
     """Return the n largest scores of each row.
 
-    These scores are in the n blocks with the largest maxima, or after the last full block. Finding maxima uses vector
-    instructions. torch.topk compares numbers one by one, and takes over twice as long on a CPU (benchmarks/LOG.md).
+    Each row is divided into blocks. Its n largest scores are in the n blocks with the largest maxima, or after the last
+    full block. Finding maxima uses vector instructions, while torch.topk compares numbers one by one, which takes over
+    twice as long on a CPU (benchmarks/LOG.md).
     """
     n_blocks = scores.shape[1] // BLOCK
     if scores.device.type != "cpu" or scores.numel() < WORTH_IT or n_blocks < 2 * n:
