@@ -69,7 +69,7 @@ def n_allowed() -> int:
 
 
 def available_memory() -> float:
-    """Return the memory that this process may use, in bytes, as limited by the machine or the container."""
+    """Return the number of bytes of memory that this process may use: the limit of the machine or the container."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else inf
     names = "memory.max", "memory.limit_in_bytes"
     limits = [n for group in _control_groups("memory") for name in names for n in _numbers(group, name)]

@@ -92,7 +92,7 @@ def side_names(first: str, second: str) -> Sides | None:
 
 
 def _roles(first: str, second: str) -> tuple[bool, bool] | None:
-    """Return whether each word means the source. Return None unless one means the source and the other the target."""
+    """Return, for each word, whether it means the source; None unless one word means the source and one the target."""
     words = first.lower(), second.lower()
     if (words[0] in SOURCES and words[1] in TARGETS) or (words[0] in TARGETS and words[1] in SOURCES):
         return words[0] in SOURCES, words[1] in SOURCES

@@ -20,7 +20,7 @@ from typing import Any, Literal
 try:
     import fcntl
 except ImportError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
 from penwright.errors import PenwrightError
 

@@ -171,7 +171,7 @@ class RowKind(Generic[Example]):
 def hold_out_some(
     rows: Rows, keep: Mask, reading: ReadingOptions, *, first: str, unit: str, most: int, least: int = 0
 ) -> Mask:
-    """Choose the rows to hold out, by hashes of their first sides, which error messages call `first` (plural)."""
+    """Choose the rows to hold out, by hashes of their first sides. Messages call these sides `first`, a plural."""
     kept, fraction = int(keep.sum()), reading.held_out
     if len(np.unique(rows.first_hashes[keep])) < 2:
         raise PenwrightError(

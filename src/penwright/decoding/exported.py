@@ -192,7 +192,7 @@ def _prompt_example(model: DecoderOnly | EncoderDecoder) -> Example:
 def _translation_example(model: EncoderDecoder, n_sources: int, n_beams: int) -> Example:
     many = n_beams > 1
     tokens = torch.zeros(n_sources, n_beams, dtype=torch.long)
-    cached = _cache_tensors(model, tokens.numel() + many)  # the cache may still hold finished rows
+    cached = _cache_tensors(model, tokens.numel() + many)  # the cache may also hold rows of finished texts
     source = _keys_values(_embedding(model).tokens.weight, model, n_sources, N_TOKENS)
     padding = torch.ones(n_sources, N_TOKENS, dtype=torch.bool)
     length, room = {2: _dimension("length")}, {2: _dimension("room", model.settings.context_length)}

@@ -23,7 +23,7 @@ from warnings import warn
 try:
     import fcntl
 except ImportError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
 from pydantic import BaseModel, ValidationError
 

@@ -59,11 +59,11 @@ class LogEnd(NamedTuple):
     bad: tuple[int, ...] = ()  # the first damaged lines
 
 
-_ends: dict[Path, LogEnd] = {}  # by log file; several threads use this, so it is replaced, never modified
+_ends: dict[Path, LogEnd] = {}  # by log file; entries are replaced as a whole, since several threads read them
 
 
 def read_end(path: Path) -> LogEnd:
-    """Return the last record of steps.jsonl or metrics.jsonl. Only the lines since the previous call are read.
+    """Return the last record of steps.jsonl or metrics.jsonl. Read only the lines added since the previous call.
 
     Raises PenwrightError like read_records().
     """

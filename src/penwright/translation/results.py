@@ -133,7 +133,7 @@ class Candidate:
     score: float  # candidates are ranked by log-probability / length ** length_penalty
     finish: Literal["end", "length"]  # "length": a part of the text reached the length limit
     pieces: tuple[TranslatedToken, ...] = ()  # tokens; the end token of each part has an empty text
-    outcomes: tuple[ConstraintResult, ...] = ()  # the result of each constraint for this text
+    outcomes: tuple[ConstraintResult, ...] = ()  # for each constraint, whether and how this text meets it
 
     def __repr__(self) -> str:
         return f"<Candidate {brief(self.text)} (score {self.score:.3f}, finish={self.finish!r})>"

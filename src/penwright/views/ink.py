@@ -28,7 +28,7 @@ def choose_fonts(figure: "Figure", stays_text: bool) -> None:
     If text is drawn as pixels (`stays_text` is false) and some characters are in no font, warn and add a note to the
     picture.
     """
-    from matplotlib.text import Text  # noqa: PLC0415 (an extra)
+    from matplotlib.text import Text  # noqa: PLC0415 - an extra
 
     texts: list[Text] = figure.findobj(Text)
     families, missing = find_fonts({c for text in texts for c in text.get_text() if not c.isspace()})
@@ -42,7 +42,7 @@ def choose_fonts(figure: "Figure", stays_text: bool) -> None:
 
 def find_fonts(characters: Iterable[str]) -> tuple[list[str], set[str]]:
     """Return the names of a few fonts that together cover the characters, and the characters that no font has."""
-    from matplotlib import font_manager  # noqa: PLC0415 (an extra)
+    from matplotlib import font_manager  # noqa: PLC0415 - an extra
 
     missing = {c for c in characters if ord(c) not in _code_points(font_manager.findfont(DEFAULT_FONT))}
     families = [DEFAULT_FONT]
@@ -60,7 +60,7 @@ def find_fonts(characters: Iterable[str]) -> tuple[list[str], set[str]]:
 @cache
 def _code_points(path: str) -> frozenset[int]:
     """Return the code points that a font file has glyphs for."""
-    from matplotlib.ft2font import FT2Font  # noqa: PLC0415 (an extra)
+    from matplotlib.ft2font import FT2Font  # noqa: PLC0415 - an extra
 
     return frozenset(FT2Font(path).get_charmap())
 
@@ -95,7 +95,7 @@ def probabilities(weights: Any) -> Float[ndarray, "*shape"]:
 
 def colours(stops: str) -> "LinearSegmentedColormap":
     """Return a colormap that passes through these colours."""
-    from matplotlib.colors import LinearSegmentedColormap  # noqa: PLC0415 (an extra)
+    from matplotlib.colors import LinearSegmentedColormap  # noqa: PLC0415 - an extra
 
     return LinearSegmentedColormap.from_list("scale", stops.split())
 

@@ -243,19 +243,22 @@ def load_generator(
     run: Path | OpenedRun, device: str = "cpu", precision: Precision | None = None, verb: str = "generate"
 ) -> "penwright.generation.generator.Generator":
     """Load a run that generates text. For any other run, raise a UsageError that names the command `verb`."""
-    return load(_of_kind(run, verb, "a language model", "writer"), device, precision)  # type: ignore[return-value]
+    opened = _of_kind(run, verb, "a language model", "writer")
+    return load(opened, device, precision)  # type: ignore[return-value]  # _of_kind() has checked the kind
 
 
 def load_translator(
     run: Path | OpenedRun, device: str = "cpu", precision: Precision | None = None, verb: str = "translate"
 ) -> "penwright.translation.translator.Translator":
     """Load a run that translates. For any other run, raise a UsageError that names the command `verb`."""
-    return load(_of_kind(run, verb, "a translator", "translator"), device, precision)  # type: ignore[return-value]
+    opened = _of_kind(run, verb, "a translator", "translator")
+    return load(opened, device, precision)  # type: ignore[return-value]  # as above
 
 
 def load_classifier(run: Path | OpenedRun, device: str = "cpu") -> "penwright.classification.classifier.Classifier":
     """Load a run that classifies. Raise UsageError for any other run."""
-    return load(_of_kind(run, "classify", "a classifier", "classifier"), device)  # type: ignore[return-value]
+    opened = _of_kind(run, "classify", "a classifier", "classifier")
+    return load(opened, device)  # type: ignore[return-value]  # as above
 
 
 def load_embedder(
@@ -263,7 +266,7 @@ def load_embedder(
 ) -> "penwright.classification.classifier.Classifier | penwright.generation.generator.Generator":
     """Load a run that can embed texts. For a translator, raise a UsageError that names the command `verb`."""
     opened = _of_kind(run, verb, "an encoder, a classifier or a language model", "classifier", "writer")
-    return load(opened, device)  # type: ignore[return-value]
+    return load(opened, device)  # type: ignore[return-value]  # as above
 
 
 def _of_kind(run: Path | OpenedRun, verb: str, need: str, *kinds: str) -> OpenedRun:

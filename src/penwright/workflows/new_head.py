@@ -168,7 +168,7 @@ def _tune(
 
 
 def _affordable_steps(model: EncoderOnly, texts: LabelledBatches, rows: NDArray[np.int64], seconds: float) -> int:
-    """Return how many steps (at most STEPS) each fold and the final training can take within `seconds` in total."""
+    """Return the number of steps (at most STEPS) for each fold and for the final training, to take `seconds` in all."""
     trial = deepcopy(model)
     for _ in range(2):  # the first step is slow, so the time of the second one counts
         begin = monotonic()

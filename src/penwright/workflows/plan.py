@@ -213,7 +213,8 @@ def _with_existing_tokenizer(settings: Table) -> tuple[Table, Tokenizer | None]:
     }
     for name, value in settings["tokenizer"].items():
         if actual.get(name, value) != value:
-            raise UsageError(f"tokenizer.{name} = {value!r}, but the tokenizer of {source} has {actual[name]!r}")
+            problem = f"tokenizer.{name} = {value!r}, but the tokenizer of {source} has {actual[name]!r}"
+            raise UsageError(f"{problem}. Leave out this setting")
     return {**settings, "tokenizer": {**settings["tokenizer"], **actual}}, tokenizer
 
 

@@ -59,7 +59,7 @@ class Sampling:
     banned: tuple[int, ...] = ()  # tokens that are never generated
     settings: DecodingSettings = GREEDY
     biases: tuple[Bias, ...] = ()
-    breakers: tuple[int, ...] = ()  # sequence breakers of DRY: a repetition does not extend across them
+    breakers: tuple[int, ...] = ()  # the sequence breakers of DRY, at which a repetition ends
 
     @property
     def greedy(self) -> bool:

@@ -1,4 +1,4 @@
-"""The tables for encoders: BERT, DistilBERT and RoBERTa, also XLM-R, with and without a classification head."""
+"""The tables for encoders: BERT, DistilBERT, RoBERTa and XLM-R, with and without a classification head."""
 
 from collections.abc import Callable
 from dataclasses import replace
