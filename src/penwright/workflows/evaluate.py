@@ -162,7 +162,7 @@ def _repeated_texts(original: OpenedRun, corpus: AnyCorpus) -> Iterator[str]:
     )
     if n := int(np.isin(texts, known).sum()):
         also = f"{n:,} of {count(len(texts), 'text')} also occur in the data of the run"
-        yield f"{also}, so the scores are too optimistic"
+        yield f"{also}, so the scores may be too optimistic"
 
 
 def check_labels(folder: Path) -> list[Mistake]:
