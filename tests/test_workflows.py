@@ -12,6 +12,7 @@ from penwright.config import Recipe, Table, merge, validate
 from penwright.errors import PenwrightError, UsageError
 from penwright.evaluation.scores import Score
 from penwright.run.folder import Run
+from penwright.run.records import is_over_fitted
 from penwright.tasks import TASKS, generation, reading_of, translation
 from penwright.training.auto.planner import Plan
 from penwright.training.observers import Observer
@@ -272,13 +273,13 @@ def test_score_that_is_not_finite_does_not_beat_the_baselines(trained_run: Path)
 def test_overfitting_is_detected_from_the_evaluations(trained_run: Path) -> None:
     run, step = Run(trained_run), Run(trained_run).last_step()
     run.append("metrics.jsonl", {"step": step, "nats per token": 3.0})
-    assert not train_workflow.is_over_fitted(run, step)
+    assert not is_over_fitted(run.records("metrics.jsonl"), step, step)
     (run.folder / "metrics.jsonl").write_text(
         f'{{"step": 1, "nats per token": 1.0}}\n{{"step": {step}, "nats per token": 1.1}}\n'
     )
-    assert train_workflow.is_over_fitted(run, 1)
+    assert is_over_fitted(run.records("metrics.jsonl"), step, 1)
     run.append("metrics.jsonl", {"step": step, "nats per token": 1.1, "epoch": 0.5})
-    assert not train_workflow.is_over_fitted(run, 1), "the text has not been read once"
+    assert not is_over_fitted(run.records("metrics.jsonl"), step, 1), "the text has not been read once"
 
 
 @pytest.mark.parametrize(("budget", "n_evaluated"), [({"steps": 1}, 4), ({"minutes": 0.015}, 3)])

@@ -35,8 +35,8 @@ from penwright.tokenizers.markup import Markup
 from penwright.tokenizers.vocabulary import trimmed
 from penwright.workflows.import_model import import_model, with_imported_base
 from penwright.workflows.load import corpus_record, load, open_run
+from penwright.workflows.make_trainer import make_context
 from penwright.workflows.plan import prepare
-from penwright.workflows.train import make_context
 
 from .conftest import TEXTS
 

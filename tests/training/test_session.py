@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from penwright.errors import Interrupted
+from penwright.errors import Interrupted, PenwrightError
 from penwright.evaluation.scores import Sample, Score
 from penwright.run.folder import Run
 from penwright.training import loop
@@ -60,6 +60,18 @@ def test_evaluation_runs_every_n_steps_and_at_the_end(run: Run, make_trainer: Ma
     session_of(run, trainer, [3.0, 2.0, 1.0], recorder).fit()
     assert [step for step, _ in recorder.evaluated_at] == [3, 6, 7]
     assert recorder.steps == list(range(1, 8)) and recorder.ended
+
+
+def test_check_after_each_step_can_end_the_session(run: Run, make_trainer: MakeTrainer) -> None:
+    def check(trainer: Trainer) -> None:
+        if trainer.state.step == 3:
+            raise PenwrightError("enough")
+
+    recorder = Recorder()
+    trainer = make_trainer(training={"steps": 7})
+    with pytest.raises(PenwrightError, match="enough"):
+        Session(run, trainer, list, list, [recorder], check).fit()
+    assert recorder.steps == [1, 2, 3] and recorder.ended and not run.checkpoints()
 
 
 @pytest.mark.parametrize(("step", "is_due"), [(1, False), (19, False), (20, True), (99, True)])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penwright.errors import Option, PenwrightError, Undecided
+from penwright.errors import Option, PenwrightError, Undecided, say_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -172,12 +172,17 @@ def settings_of(recipe: Path | None, flags: "Table", overrides: "Sequence[str]")
     return {key: value for key, value in settings.items() if value != {}}
 
 
-def prepare_by_asking(settings: "Table") -> "tuple[Table, Prepared]":
-    """Prepare a run. On a terminal, ask about ambiguous choices. Return the completed settings and the prepared run."""
+def prepare_by_asking(settings: "Table", run: Path | None = None, *, is_dry: bool = False) -> "tuple[Table, Prepared]":
+    """Prepare a run. Import its base if necessary; in a dry run, which writes nothing, require an imported base.
+
+    On a terminal, ask about ambiguous choices. Return the completed settings and the prepared run.
+    """
     from penwright.config import merge, parse_override
     from penwright.streams import print_message
+    from penwright.workflows.import_model import with_imported_base
     from penwright.workflows.plan import prepare
 
+    settings = with_imported_base(settings, run, say_nothing if is_dry else print_message, is_dry=is_dry)
     while True:
         try:
             return settings, prepare(settings, print_message)

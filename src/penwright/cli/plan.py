@@ -31,9 +31,9 @@ from penwright.text import amount, duration, in_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penwright.training.auto.cluster import ClusterEstimate
     from penwright.training.auto.forecast import Forecast
     from penwright.training.auto.planner import Plan
-    from penwright.training.auto.throughput import ClusterEstimate
     from penwright.workflows.plan import Prepared
 
 IMPROVES = "should improve the model", "would hardly improve the model"
@@ -62,7 +62,7 @@ def command(
 
     Also estimates how much longer training would pay off. Trains nothing.
     """
-    from penwright.training.auto.throughput import GPUS, estimate_cluster
+    from penwright.training.auto.cluster import GPUS, estimate_cluster
     from penwright.workflows.alternatives import forecast
 
     if gpu not in GPUS:
@@ -70,7 +70,7 @@ def command(
     files: dict[str, object] = {"train": data, "validation": validation, "dictionary": dictionary}
     flags = training_flags(files, columns, task, size, tokenizer, minutes=minutes, steps=steps, epochs=epochs)
     try:
-        _, prepared = prepare_by_asking(settings_of(recipe, flags, set_ or []))
+        _, prepared = prepare_by_asking(settings_of(recipe, flags, set_ or []), is_dry=True)
     except Undecided as undecided:
         if json:
             print_json({"undecided": {"question": undecided.question, "options": list(map(asdict, undecided.options))}})
@@ -92,13 +92,13 @@ def command(
 
 def _estimate_in_words(estimate: "ClusterEstimate", plan: "Plan", gpus: str) -> "Iterator[str]":
     """Yield lines that estimate the memory, speed and duration of training on these GPUs."""
-    from penwright.training.auto.throughput import TOKENS_PER_PARAMETER
+    from penwright.training.auto.cluster import TOKENS_PER_PARAMETER
 
     speed, enough = estimate.tokens_per_second, TOKENS_PER_PARAMETER * float(plan.size.parameters)
     yield f"on {gpus}: {estimate.parallelism}, because {estimate.reason}"
     yield (
         f"on {gpus}: {estimate.bytes_per_gpu / 1e9:.2g} GB per GPU, about {in_words(speed)} tokens/s "
-        "(estimated, see training/auto/throughput.py)"
+        "(estimated, see training/auto/cluster.py)"
     )
     yield (
         f"on {gpus}: about {duration(plan.tokens / plan.epochs / speed)} to read the text once, and "

@@ -27,10 +27,9 @@ def show_dry_run(settings: "Table", run: Path | None, n_members: int | None, for
     """Print the plan (as text or JSON) or the recipe. For an ensemble, use the plan of the first member."""
     from penwright.config import write_toml
     from penwright.workflows.ensemble import member_settings
-    from penwright.workflows.import_model import with_imported_base
     from penwright.workflows.plan import new_run_folder, prepare
 
-    settings, prepared = prepare_by_asking(with_imported_base(settings, run, is_dry=True))
+    settings, prepared = prepare_by_asking(settings, run, is_dry=True)
     folder = run or new_run_folder(prepared.plan.recipe)
     if n_members is not None:
         prepared = prepare(member_settings(settings, n_members, 1))

@@ -187,10 +187,11 @@ def _work(
 def _run_in_processes(processes: int | None, max_restarts: int, work: Callable[[], None]) -> None:
     """Call `work` in this process, or start several ranks that run the command under the direction of rank 0."""
     from penwright.training.distributed.launcher import is_launched, launch, leave_rank, treat_as_ctrl_c
-    from penwright.workflows.resume import follow
 
     treat_as_ctrl_c()
     if is_launched():
+        from penwright.workflows.resume import follow
+
         code: object = 0
         try:
             if not follow():
@@ -219,15 +220,13 @@ def _run_before_restart(run: Path | None) -> Path | None:
 def _train(settings: "Table", run: Path | None, n_members: int | None, json: bool, why: bool) -> None:
     """Train a new run or an ensemble, and print how to use it."""
     from penwright.run.folder import require_unused
-    from penwright.streams import print_message
     from penwright.training.progress import observers_of
-    from penwright.workflows.import_model import with_imported_base
     from penwright.workflows.plan import new_run_folder
     from penwright.workflows.train import train
 
     if run is not None and n_members is None:
         require_unused(run)  # if the folder is in use, fail before any work is done
-    settings, prepared = prepare_by_asking(with_imported_base(settings, run, print_message))
+    settings, prepared = prepare_by_asking(settings, run)
     folder = run or new_run_folder(prepared.plan.recipe)
     if n_members is not None:
         _train_ensemble(settings, n_members, folder, json, why)

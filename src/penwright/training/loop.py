@@ -44,14 +44,17 @@ class Session:
         evaluate: Callable[[], Sequence[Score]],
         sample: Callable[[], Sequence[Sample]],
         observers: Sequence[Observer],
+        check: Callable[[Trainer], object] = lambda trainer: None,
     ):
         """Prepare the session. `evaluate` and `sample` use the trainer's model.
 
-        The first score that `evaluate` returns ranks the checkpoints.
+        The first score that `evaluate` returns ranks the checkpoints. `check` is called after each step, and may end
+        the session by an exception, before anything of that step is saved.
 
         Several ranks run the same session, but only rank 0 evaluates and writes to the run folder.
         """
         self.run, self.trainer, self.evaluate, self.sample, self.observers = run, trainer, evaluate, sample, observers
+        self.check = check
         trainer.synchronize()
         self.last_evaluated_step, self.last_evaluated_at = trainer.state.step, trainer.state.seconds
         self.saved_step, self.saved_at = trainer.state.step, trainer.state.seconds
@@ -70,6 +73,7 @@ class Session:
                 self.trainer.should_stop = lambda: bool(received) or (self.is_main and self.run.is_stop_requested)
                 for report in self.trainer.steps():
                     notify(self.observers, "stepped", self.trainer, report)
+                    self.check(self.trainer)
                     self._keep_early()
                     if self._evaluation_is_due():
                         self.evaluate_now()

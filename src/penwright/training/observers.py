@@ -37,10 +37,7 @@ class Observer:
 
 
 def notify(observers: Sequence[Observer], event: Event, *details: object) -> None:
-    """Call the method named `event` of each observer. A closed terminal or a full disk must not end the training.
-
-    Their errors are ignored. Any other exception ends training; `train` uses one to start again with a larger model.
-    """
+    """Call the method named `event` of each observer. A closed terminal or a full disk must not end the training."""
     for observer in observers:
         with suppress(OSError):
             getattr(observer, event)(*details)

@@ -1,29 +1,64 @@
-"""The trainer of a run, in this process or together with other ranks."""
+"""The context and the trainer of a run, in this process or together with other ranks."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import time_ns
 
+import torch
+
 from penwright.config import Recipe
+from penwright.data.corpus import Labelled
 from penwright.errors import PenwrightError, UsageError
-from penwright.model import Model
+from penwright.model import Model, make_model
 from penwright.model.size import size_of
+from penwright.model.transformer import DecoderOnly, EncoderOnly
+from penwright.model.weights import freeze_embeddings, start_from_bigrams
 from penwright.run.checkpoint_folder import CHECKPOINTS
 from penwright.run.checkpoints import folder_name
 from penwright.run.folder import CORPUS, JOB, Run
-from penwright.tasks import TASKS, RunContext
+from penwright.tasks import TASKS, AnyCorpus, RunContext, make_card, token_store
 from penwright.text import count
+from penwright.tokenizers import Tokenizer
 from penwright.training.auto.machine import Machine, memory_of_rank
 from penwright.training.distributed.launcher import env_int, job, note_run
 from penwright.training.distributed.parallel import SHARDED_TASKS, ShardedSaver, choose_parallelism
 from penwright.training.distributed.ranks import Ranks
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
-from penwright.workflows.finetune import with_old_text
+from penwright.workflows.finetune import start_from_base, with_old_text
 from penwright.workflows.load import corpus_record, load
 
 FILES_OF_RANKS = ("tokenizer.json", CORPUS)  # files of the run folder that rank 0 sends to the other ranks
+
+
+def make_context(
+    recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device, *, is_new: bool
+) -> RunContext:
+    """Store the tokens of the corpus, and initialize the model. If there is a base model, load its weights.
+
+    A resumed run loads a checkpoint afterwards, but a checkpoint of adapters does not contain the base weights.
+    """
+    training = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=False)
+    held_out = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=True)
+    model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels), recipe.lora)
+    has_new_head = start_from_base(model, recipe, tokenizer, corpus.labels) if is_new or recipe.lora else False
+    if recipe.finetuning and recipe.finetuning.freeze_embeddings:
+        freeze_embeddings(model)
+    if isinstance(model, DecoderOnly) and is_new and recipe.training.bigram_init:
+        start_from_bigrams(model, training.column("text").tokens)
+    if isinstance(model, EncoderOnly) and recipe.model.balanced:
+        counts = torch.tensor([float(n) for n in corpus.label_counts.values()])
+        model.log_prior.copy_((counts / counts.sum()).log())
+        if is_new and recipe.finetuning is None:
+            model.output.get_parameter("bias").data.copy_(model.log_prior)
+    if isinstance(model, EncoderOnly) and recipe.model.problem_type == "regression":
+        scores = torch.tensor([float(example.label) for example in corpus.training if isinstance(example, Labelled)])
+        model.scale.copy_(torch.stack([scores.mean(), scores.std(correction=0).clamp(min=1e-6)]))
+    card = make_card(corpus, training, tokenizer, recipe.data)
+    return RunContext(
+        recipe, corpus, tokenizer, training, held_out, model.to(device), device, card, has_new_head=has_new_head
+    )
 
 
 def make_trainer(

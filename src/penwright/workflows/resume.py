@@ -16,6 +16,7 @@ from penwright.devices import advise_on_out_of_memory
 from penwright.errors import Interrupted, PenwrightError, UsageError
 from penwright.run.checkpoints import Checkpoint, Record
 from penwright.run.folder import Run
+from penwright.run.records import METRICS, is_over_fitted
 from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, RunContext, reading_of
 from penwright.tokenizers import Tokenizer
@@ -28,10 +29,10 @@ from penwright.training.trainer import Trainer
 from penwright.workflows.consistency import require_made_with, require_shapes
 from penwright.workflows.evaluate import columns_of_training, require_unchanged, with_resolved_paths
 from penwright.workflows.load import corpus_record
-from penwright.workflows.make_trainer import has_extended, make_trainer
+from penwright.workflows.make_trainer import has_extended, make_context, make_trainer
 from penwright.workflows.new_head import fit_head
 from penwright.workflows.plan import apply_changes
-from penwright.workflows.train import add_linear, fit, is_over_fitted, make_context
+from penwright.workflows.train import add_linear, fit
 
 CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe that may change when a run is resumed
 
@@ -67,7 +68,7 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     run.delete_after(trainer.state.step)
     if is_extended and trainer.state.step:
         best = run.best_step() or trainer.state.step
-        if is_over_fitted(run, best):
+        if is_over_fitted(run.records(METRICS), run.last_step(), best):
             advice = "more text or a higher model.dropout would help more than further training"
             notify(observers, "message", f"overfitting since step {best:,}: {advice}")
         trainer.budget.extend()

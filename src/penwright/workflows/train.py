@@ -1,7 +1,7 @@
 """Train a new run from a plan. To resume a run from disk, see `resume.py`."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from math import inf, nan
@@ -15,30 +15,25 @@ import torch
 from penwright.application import Application
 from penwright.classification.linear import LinearClassifier
 from penwright.config import Recipe
-from penwright.data.corpus import Labelled
 from penwright.devices import advise_on_out_of_memory, give_back_memory, with_threads
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Score
-from penwright.model import make_model
-from penwright.model.transformer import DecoderOnly, EncoderOnly
-from penwright.model.weights import freeze_embeddings, start_from_bigrams
-from penwright.run import records
 from penwright.run.folder import BASELINES, CORPUS, LINEAR_FILE, Run
-from penwright.run.records import METRICS
+from penwright.run.records import METRICS, is_over_fitted
 from penwright.storage import remember
-from penwright.tasks import TASKS, AnyCorpus, RunContext, labelled, make_card, scoring_of, token_store
+from penwright.tasks import TASKS, AnyCorpus, RunContext, labelled, scoring_of
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.training.auto.machine import Machine
 from penwright.training.auto.planner import Plan
 from penwright.training.loop import Session
 from penwright.training.observers import Observer, StepLog, notify
-from penwright.training.trainer import StepReport, Trainer
+from penwright.training.trainer import Trainer
 from penwright.workflows.background import compilation_note, compile_in_background
 from penwright.workflows.consistency import made_with
-from penwright.workflows.finetune import origin_of_base, start_from_base
+from penwright.workflows.finetune import origin_of_base
 from penwright.workflows.load import load, open_base
-from penwright.workflows.make_trainer import evaluates_first, make_trainer, skipped_text
+from penwright.workflows.make_trainer import evaluates_first, make_context, make_trainer, skipped_text
 from penwright.workflows.new_head import fit_head
 from penwright.workflows.optimize import choose_precision, expected_precision
 from penwright.workflows.plan import Prepared
@@ -60,34 +55,38 @@ class _LargerModelFits(Exception):
         self.plan = plan
 
 
-class _PaceWatch(Observer):
-    """An observer that makes a new plan if the machine proves to be much faster than planned.
+class _PaceCheck:
+    """A check, after each step, whether the machine proves to be much faster than planned.
 
-    Other programs may have slowed down the machine while it was timed for the plan. Raises _LargerModelFits if a larger
-    model fits into the rest of the budget.
+    Other programs may have slowed down the machine while it was timed for the plan.
     """
 
     def __init__(self, prepared: Prepared):
-        self._prepared, self._start = prepared, (0, 0.0)
+        is_checked = prepared.machine.ranks.size == 1 and prepared.plan.recipe.task != "classify"
+        self._plan, self._replan = prepared.plan, prepared.replan if is_checked else None
+        self._start = (0, 0.0)
 
-    def stepped(self, trainer: Trainer, report: StepReport) -> None:
-        """Compare real and planned throughput every few seconds, until the share WATCHED of the budget is spent."""
-        minutes, state, replan = trainer.settings.minutes, trainer.state, self._prepared.replan
-        if report.step == FIRST_STEPS:  # the measurement starts late, because the first steps include compilation
+    def __call__(self, trainer: Trainer) -> None:
+        """Compare real and planned throughput every few seconds, until the share WATCHED of the budget is spent.
+
+        Raises _LargerModelFits if a larger model fits into the rest of the budget.
+        """
+        minutes, state, replan = trainer.settings.minutes, trainer.state, self._replan
+        if state.step == FIRST_STEPS:  # the measurement starts late, because the first steps include compilation
             self._start = (state.targets, state.seconds)
-        if replan is None or minutes is None or report.step <= FIRST_STEPS:
+        if replan is None or minutes is None or state.step <= FIRST_STEPS:
             return
         targets, seconds = state.targets - self._start[0], state.seconds - self._start[1]
         left, is_last = minutes - state.seconds / 60, state.seconds >= WATCHED * 60 * minutes
         if seconds < CHECK_EVERY and not is_last:
             return
-        is_fast = left > 0 and targets > FASTER * seconds * self._prepared.plan.tokens / (60 * minutes)
+        is_fast = left > 0 and targets > FASTER * seconds * self._plan.tokens / (60 * minutes)
         self._start = (state.targets, state.seconds)
         if is_fast or is_last:
-            self._prepared = replace(self._prepared, replan=None)
+            self._replan = None
         if is_fast:
             plan = replan(left)
-            if plan.size.parameters > self._prepared.plan.size.parameters:
+            if plan.size.parameters > self._plan.size.parameters:
                 raise _LargerModelFits(plan)
 
 
@@ -103,16 +102,15 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
         needed = f"about {prepared.plan.size.training_bytes / 1e9:.2g} GB"
         raise PenwrightError(f"training needs {needed} of memory, which this machine does not have. Use a smaller size")
     run = Run.create(folder)
-    is_watched = prepared.machine.ranks.size == 1 and prepared.plan.recipe.task != "classify"
     with run.lock():
         run.clear_stop_files()
         try:
-            return _train(prepared, run, [*observers, *([_PaceWatch(prepared)] if is_watched else [])])
+            return _train(prepared, run, observers)
         except _LargerModelFits as larger:
             size = f"{larger.plan.size.parameters:,} parameters"
             notify(observers, "message", f"this machine is much faster than planned: starting again with {size}")
             run.clear()
-            return _train(replace(prepared, plan=larger.plan), run, observers)
+            return _train(replace(prepared, plan=larger.plan, replan=None), run, observers)
 
 
 def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Application:
@@ -132,7 +130,7 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
     run.write_json(BASELINES, {"scores": [score._asdict() for score in baselines]})
     for score in baselines:
         notify(observers, "message", f"to beat: {score.name} {score.value:.3f} ({score.note})")
-    return fit(run, context, trainer, observers, baselines)
+    return fit(run, context, trainer, observers, baselines, _PaceCheck(prepared))
 
 
 def _begin(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> RunContext:
@@ -173,35 +171,6 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
     return Tokenizer.of_content(trained["content"].encode())
 
 
-def make_context(
-    recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device, *, is_new: bool
-) -> RunContext:
-    """Store the tokens of the corpus, and initialize the model. If there is a base model, load its weights.
-
-    A resumed run loads a checkpoint afterwards, but a checkpoint of adapters does not contain the base weights.
-    """
-    training = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=False)
-    held_out = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=True)
-    model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels), recipe.lora)
-    has_new_head = start_from_base(model, recipe, tokenizer, corpus.labels) if is_new or recipe.lora else False
-    if recipe.finetuning and recipe.finetuning.freeze_embeddings:
-        freeze_embeddings(model)
-    if isinstance(model, DecoderOnly) and is_new and recipe.training.bigram_init:
-        start_from_bigrams(model, training.column("text").tokens)
-    if isinstance(model, EncoderOnly) and recipe.model.balanced:
-        counts = torch.tensor([float(n) for n in corpus.label_counts.values()])
-        model.log_prior.copy_((counts / counts.sum()).log())
-        if is_new and recipe.finetuning is None:
-            model.output.get_parameter("bias").data.copy_(model.log_prior)
-    if isinstance(model, EncoderOnly) and recipe.model.problem_type == "regression":
-        scores = torch.tensor([float(example.label) for example in corpus.training if isinstance(example, Labelled)])
-        model.scale.copy_(torch.stack([scores.mean(), scores.std(correction=0).clamp(min=1e-6)]))
-    card = make_card(corpus, training, tokenizer, recipe.data)
-    return RunContext(
-        recipe, corpus, tokenizer, training, held_out, model.to(device), device, card, has_new_head=has_new_head
-    )
-
-
 def add_linear(context: RunContext, run: Run, observers: Sequence[Observer], is_new: bool = False) -> None:
     """Add the linear classifier of the run to the context. Fit and save a classifier if the run is new or has none.
 
@@ -235,13 +204,23 @@ def _save_corpus_record(run: Run, context: RunContext) -> None:
 
 
 def fit(
-    run: Run, context: RunContext, trainer: Trainer, observers: Sequence[Observer], to_beat: Sequence[Score] = ()
+    run: Run,
+    context: RunContext,
+    trainer: Trainer,
+    observers: Sequence[Observer],
+    to_beat: Sequence[Score] = (),
+    check: Callable[[Trainer], object] = lambda trainer: None,
 ) -> Application:
-    """Train until the budget is spent. Report the baselines that are at least as good, and return the best model."""
+    """Train until the budget is spent. Report the baselines that are at least as good, and return the best model.
+
+    `check` is called after each step, and may end the training by an exception.
+    """
     parts, scoring = TASKS[context.recipe.task], scoring_of(context.recipe)
     run.made_with = made_with(run, context.recipe)
     watching = [StepLog(run), *observers]
-    session = Session(run, trainer, lambda: scoring.quick_evaluate(context), lambda: parts.sample(context), watching)
+    session = Session(
+        run, trainer, lambda: scoring.quick_evaluate(context), lambda: parts.sample(context), watching, check
+    )
     if context.recipe.finetuning and evaluates_first(context, resumes=bool(run.checkpoints())):
         start = session.evaluate_now()  # saves the checkpoint of step 0, which is the best so far
         note = f"{context.recipe.finetuning.base}, before fine-tuning"
@@ -249,12 +228,8 @@ def fit(
         for score in dict.fromkeys([start[0], start[-1]]) if not context.is_trained else ():
             to_beat = [*to_beat, score._replace(note=note)]
             notify(observers, "message", f"to beat: {score.name} {score.value:.3f} ({note})")
-    can_wait = context.recipe.task == "classify" or context.is_slow  # imported models take minutes to compile
-    is_long = (context.recipe.training.minutes or 0) >= WORTH_COMPILING and not can_wait
     n_threads = trainer.machine.decoding_threads or torch.get_num_threads()
-    with with_threads(n_threads):  # compiled code depends on the number of threads
-        if is_long and compile_in_background(run, expected_precision(context.model, context.device)):
-            notify(observers, "message", "compiling the decoding steps in the background")
+    _compile_early(run, context, n_threads, observers)
     with advise_on_out_of_memory():
         session.fit()
     if context.recipe.lora:  # free the memory of the base model, which is large and is loaded again below
@@ -263,8 +238,9 @@ def fit(
     best, warnings = run.best()
     for warning in warnings:
         notify(observers, "message", warning)
+    is_too_long = is_over_fitted(run.records(METRICS), run.last_step(), best.step)
     for baseline, value in _unbeaten(run, best.step, to_beat):
-        more = "more text" if is_over_fitted(run, best.step) else "more minutes, or more text"
+        more = "more text" if is_too_long else "more minutes, or more text"
         has = f"has {value:.3f}" if best.step else f"has {value:.3f}, as before fine-tuning"
         message = f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). The model {has}"
         notify(observers, "message", f"{message}, and needs {more}")
@@ -279,6 +255,16 @@ def fit(
     return trained
 
 
+def _compile_early(run: Run, context: RunContext, n_threads: int, observers: Sequence[Observer]) -> None:
+    """Compile the decoding steps in the background while a long run trains, but not those of slow imported models."""
+    is_long = (context.recipe.training.minutes or 0) >= WORTH_COMPILING
+    if not is_long or context.recipe.task == "classify" or context.is_slow:  # imported models take minutes to compile
+        return
+    with with_threads(n_threads):  # compiled code depends on the number of threads
+        if compile_in_background(run, expected_precision(context.model, context.device)):
+            notify(observers, "message", "compiling the decoding steps in the background")
+
+
 def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[tuple[Score, float]]:
     """Yield each baseline that this step's checkpoint does not beat, and its score. Skip scores that are perfect."""
     scores = next((record for record in run.records(METRICS) if record["step"] == step), {})
@@ -290,8 +276,3 @@ def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[tuple
         is_perfect = score.higher_is_better and score.value >= 100  # if higher is better, the score is in percent
         if not is_perfect and not score.beats(baseline.value):
             yield baseline, score.value
-
-
-def is_over_fitted(run: Run, best_step: int) -> bool:
-    """Return whether the held-out loss of the last checkpoint is clearly higher than that of the best."""
-    return records.is_over_fitted(run.records(METRICS), run.last_step(), best_step)
