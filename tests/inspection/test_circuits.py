@@ -181,7 +181,7 @@ def test_logit_attribution_against_another_outcome(inspector: Inspector, text_an
 def test_activation_patching_equals_numpy(inspector: Inspector, text_and_target: TextAndTarget, kind: Any) -> None:
     text, target = text_and_target
     other = OTHER
-    readings = inspector.read(text, target), inspector.reader.with_source(other, inspector.read(text, target))
+    readings = inspector.reader.read_both(text, other, target)
     source, expected_pass = (PatchedTransformer(inspector, each) for each in readings)
     for found in inspector.patching(text, other, target, kind=kind, positions=PLACES):
         assert found.restored.shape == (len(found.layers), 4 if kind == "heads" else 2)

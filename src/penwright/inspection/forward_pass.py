@@ -97,6 +97,12 @@ class ForwardPass:
         """The ids of the tokens to predict."""
         return np.array([token.id for token in self.answers], dtype=np.int64)
 
+    def position(self, given: int | None) -> int:
+        """Return the given position. If it is None, return the last for a language model, otherwise the first."""
+        if given is not None:
+            return given
+        return 0 if self.source else len(self.target) - 1
+
     def sides(self, part: PartName) -> tuple[tuple[Token, ...], tuple[Token, ...]]:
         """Return the tokens that attend in this part of the model, and the tokens that they attend to."""
         return self.source if part == "encoder" else self.target, self.target if part == "decoder" else self.source

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int
 
-from penwright.inspection.attention_maps import AttentionPart
-from penwright.inspection.forward_pass import PartName
+from penwright.inspection.attention_maps import AttentionPart, all_heads, attention_maps
+from penwright.inspection.forward_pass import ForwardPass, PartName
+from penwright.model import Model
 
 Weights = Float[np.ndarray, "n_layers n_heads targets sources"]
 
@@ -41,6 +42,15 @@ def joined(some: Sequence[HeadStatistics]) -> HeadStatistics:
     return HeadStatistics(
         some[0].name, layers, *(np.concatenate([getattr(each, name) for each in some]) for name in STATISTICS)
     )
+
+
+def statistics_by_part(model: Model, reading: ForwardPass) -> tuple[HeadStatistics, ...]:
+    """Return the statistics of every head, by part. One layer is computed at a time, to save memory."""
+    heads = all_heads(model)
+    layers = range(max(head.layer for head in heads) + 1)
+    parts = [head_statistics(part) for layer in layers for part in attention_maps(model, reading, [layer]).parts]
+    names = dict.fromkeys(head.part for head in heads)
+    return tuple(joined([part for part in parts if part.name == name]) for name in names)
 
 
 def head_statistics(part: AttentionPart) -> HeadStatistics:

@@ -4,9 +4,8 @@ from collections.abc import Generator as Steps
 from collections.abc import Sequence
 from warnings import warn
 
-import torch
-
 from penwright.application import ModelKind
+from penwright.classification.classifier import Classifier
 from penwright.errors import PenwrightWarning, UsageError
 from penwright.inspection.ablation import Ablation, HeadImportance, Occlusion, ablate, head_importance, occlusion
 from penwright.inspection.arithmetic import HeadArithmetic, head_arithmetic
@@ -23,7 +22,6 @@ from penwright.inspection.attention_maps import (
     rollouts,
 )
 from penwright.inspection.beams import Beams, beams
-from penwright.inspection.circuits import CircuitInspector
 from penwright.inspection.comparison import TokenNlls
 from penwright.inspection.embeddings import (
     EmbeddingMap,
@@ -33,29 +31,27 @@ from penwright.inspection.embeddings import (
     neighbours,
     positional_similarity,
 )
-from penwright.inspection.forward_pass import ForwardPass, Side, scores
-from penwright.inspection.gradients import (
-    N_STEPS,
-    Attribution,
-    Method,
-    attribution,
-    likeliest_outcome,
-)
-from penwright.inspection.head_statistics import HeadStatistics, head_statistics, joined
-from penwright.inspection.logit_attribution import Lens, logit_lens
+from penwright.inspection.forward_pass import ForwardPass, Side, vocabulary
+from penwright.inspection.gradients import N_STEPS, Attribution, Method, attribution
+from penwright.inspection.head_statistics import HeadStatistics, head_statistics, statistics_by_part
+from penwright.inspection.inputs import Inspected, Outcomes, TextReader
+from penwright.inspection.logit_attribution import Lens, LogitAttribution, logit_attribution, logit_lens
+from penwright.inspection.model_map import ModelMap, PlaceDetail, model_map, place_detail
+from penwright.inspection.patching import Patching, PatchKind, patching, preferences
+from penwright.inspection.paths import Paths, paths
 from penwright.inspection.token_scores import (
     LossByPosition,
     TokenScores,
+    label_log_probs,
     loss_by_position,
     token_scores,
     token_scores_in_steps,
 )
-from penwright.model import evaluating
 from penwright.model.transformer import EncoderOnly
 from penwright.translation.translator import Translator
 
 
-class Inspector(CircuitInspector):
+class Inspector:
     """An inspector of a model and its tokenizer, for any text.
 
     `target` is a translation for a translator, or a label for a classifier; the default is the model's own prediction.
@@ -63,6 +59,26 @@ class Inspector(CircuitInspector):
     `token_scores` and `loss_by_position` process all of a language model's text. Methods raise UsageError for parts
     that the model lacks, for example layer 6 of a model with six layers.
     """
+
+    def __init__(self, application: Inspected):
+        self.application = application
+        self.model, self.tokenizer = application.model, application.tokenizer
+        self.reader = TextReader(application)
+        self.words = vocabulary(self.tokenizer)  # readable text of each token
+        self.outcomes = list(application.labels) if isinstance(application, Classifier) else self.words
+        self.outcome = Outcomes(self.model, self.outcomes)
+
+    def __repr__(self) -> str:
+        return f"<Inspector of {self.application!r}>"
+
+    @property
+    def kind(self) -> ModelKind:
+        """The kind of model: `"writer"`, `"translator"` or `"classifier"`."""
+        return self.application.kind
+
+    def read(self, text: str, target: str | None = None) -> ForwardPass:
+        """Return the model's input tokens for a text, cut to fit the context."""
+        return self.reader.read(text, target)
 
     @property
     def heads(self) -> list[str]:
@@ -87,12 +103,7 @@ class Inspector(CircuitInspector):
 
     def head_statistics(self, text: str, target: str | None = None) -> tuple[HeadStatistics, ...]:
         """Return the statistics of every head, by part."""
-        reading, model = self.read(text, target), self.model
-        deepest = max(head.layer for head in all_heads(model))
-        # one layer at a time, to save memory
-        maps_by_layer = (attention_maps(model, reading, [layer]) for layer in range(deepest + 1))
-        parts = [head_statistics(part) for maps in maps_by_layer for part in maps.parts]
-        return tuple(joined([part for part in parts if part.name == name]) for name in self._parts)
+        return statistics_by_part(self.model, self.read(text, target))
 
     def beams(self, text: str, beam_size: int | None = None) -> Beams:
         """Return the tree of a translator's beam search for a sentence."""
@@ -110,18 +121,16 @@ class Inspector(CircuitInspector):
 
     def token_scores(self, text: str, target: str | None = None, k: int = 5) -> TokenScores:
         """Return the probability and rank of each token, and the `k` most likely tokens at its position."""
-        return token_scores(self.model, self._scored(text, target), self.words, k)
+        return token_scores(self.model, self.reader.scored(text, target), self.words, k)
 
     def token_scores_in_steps(self, text: str, target: str | None = None, k: int = 5) -> Steps[None, None, TokenScores]:
         """Compute `token_scores` as a generator that yields after each short step, so that other work can run."""
-        return token_scores_in_steps(self.model, self._scored(text, target), self.words, k)
+        return token_scores_in_steps(self.model, self.reader.scored(text, target), self.words, k)
 
     def token_nlls(self, text: str, target: str | None = None) -> TokenNlls:
         """Return the surprisal (-log p) of each token, or of each label of a classifier."""
         if self.kind == "classifier":
-            with evaluating(self.model), torch.inference_mode():
-                label_log_probs = scores(self.model, self.read(text))[0, 0].log_softmax(-1)
-            return TokenNlls(self.outcomes, -label_log_probs.cpu().numpy())
+            return TokenNlls(self.outcomes, -label_log_probs(self.model, self.read(text)))
         scored = self.token_scores(text, target, k=1)
         return TokenNlls([token.text for token in scored.tokens], -scored.log_probs)
 
@@ -131,12 +140,7 @@ class Inspector(CircuitInspector):
         A language model reads each text in adjacent windows of the context length. For a translator, `targets` are
         required.
         """
-        if self.kind == "writer":
-            readings = [window for text in texts for window in self.reader.windows(text)]
-        else:
-            given = [None] * len(texts) if targets is None else targets
-            readings = [self.read(text, target) for text, target in zip(texts, given, strict=True)]
-        return loss_by_position(self.model, readings)
+        return loss_by_position(self.model, self.reader.read_all(texts, targets))
 
     def attribution(
         self,
@@ -156,12 +160,90 @@ class Inspector(CircuitInspector):
         objective = self.outcome.aim(reading, target, position)
         return attribution(self.model, reading, objective, self.outcome.names, method, n_steps)
 
+    def model_map(self, text: str, target: str | None = None, *, position: int | None = None, k: int = 10) -> ModelMap:
+        """Return the overview of a whole forward pass, with the attention and prediction at one position.
+
+        The default position is the last for a language model, and the first for a translator or classifier.
+        """
+        reading = self.read(text, target)
+        return model_map(self.model, reading, self.outcome.names, reading.position(position), k)
+
+    def place_detail(
+        self, text: str, place: str, target: str | None = None, *, position: int | None = None, k: int = 10
+    ) -> PlaceDetail:
+        """Return the vectors at a place in the model, for one position.
+
+        Places are "decoder.embedding", blocks such as "decoder.2", and "output".
+        """
+        reading = self.read(text, target)
+        return place_detail(self.model, reading, self.outcome.names, place, reading.position(position), k)
+
+    def logit_attribution(
+        self,
+        text: str,
+        target: str | None = None,
+        *,
+        position: int | None = None,
+        outcome: str | None = None,
+        against: str | None = None,
+    ) -> LogitAttribution:
+        """Split the logit of an outcome into what each head, feed-forward network and embedding adds to it directly.
+
+        `position` and `outcome` have the same defaults as in `attribution`. `against` is an outcome to compare with;
+        the default is the mean of all outcomes.
+        """
+        reading = self.read(text, target)
+        objective = self.outcome.aim(reading, target, position, outcome, against)
+        return logit_attribution(self.model, reading, objective, self.outcome.names)
+
+    def patching(
+        self,
+        text: str,
+        other: str,
+        target: str | None = None,
+        *,
+        kind: PatchKind = "residual",
+        positions: Sequence[int] | None = None,
+        position: int | None = None,
+        outcome: str | None = None,
+        against: str | None = None,
+    ) -> tuple[Patching, ...]:
+        """Return how much of the prediction for `text` each activation restores if copied into a pass over `other`.
+
+        `kind` is "residual", "attention", "feed_forward" or "heads"; `positions` are the positions to patch. By
+        default, `outcome` is the model's prediction for `text` at `position`, and `against` is its prediction for
+        `other`. A translator reads the same `target` with both texts; its default `position` is the first at which the
+        predictions differ.
+        """
+        texts = self.reader.read_both(text, other, target)
+        chosen = [None if name is None else self.outcome.index(name) for name in (outcome, against)]
+        objective = preferences(self.model, texts, position, chosen, last=self.kind == "writer")
+        return patching(self.model, texts, objective, self.outcome.names, kind, positions)
+
+    def paths(
+        self,
+        text: str,
+        target: str | None = None,
+        *,
+        position: int | None = None,
+        outcome: str | None = None,
+        n_edges: int = 20,
+    ) -> Paths:
+        """Return the strongest paths between parts, with the effect of each path on an outcome.
+
+        `position` and `outcome` have the same defaults as in `attribution`. Only the `n_edges` edges with the largest
+        estimates are measured.
+        """
+        reading = self.read(text, target)
+        objective = self.outcome.aim(reading, target, position, outcome)
+        return paths(self.model, reading, objective, self.outcome.names, n_edges)
+
     def occlusion(self, text: str, target: str | None = None) -> Occlusion:
         """Return the effect of each token on a classifier's label, measured by leaving the token out."""
         if not isinstance(self.model, EncoderOnly):
             raise UsageError("occlusion needs a classifier; this is a " + self.kind)
-        reading, label = self.read(text), self.outcome.label(target)
-        label = likeliest_outcome(self.model, reading, 0) if label is None else label
+        reading = self.read(text)
+        label = self.outcome.aim(reading, target).outcome
         return occlusion(self.model, reading, label, self.outcomes[label])
 
     @property
@@ -214,11 +296,3 @@ class Inspector(CircuitInspector):
         if self.kind != "writer":
             raise UsageError("induction needs a language model; this is a " + self.kind)
         return head_statistics(attention_maps(self.model, self.reader.repeated(n, seed)).parts[0])
-
-    @property
-    def _parts(self) -> list[str]:
-        return list(dict.fromkeys(head.part for head in all_heads(self.model)))
-
-    def _scored(self, text: str, target: str | None) -> ForwardPass:
-        """Return the tokens to score: the whole text for a language model, else the part that fits in the context."""
-        return self.reader.whole(text, target) if self.kind == "writer" else self.read(text, target)

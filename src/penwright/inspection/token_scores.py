@@ -50,6 +50,13 @@ class LossByPosition:
     counts: Int64[np.ndarray, " positions"]
 
 
+def label_log_probs(model: Model, reading: ForwardPass) -> Float[np.ndarray, " labels"]:
+    """Return the log-probabilities of the labels of a classifier."""
+    with evaluating(model), torch.inference_mode():
+        log_probs = scores(model, reading)[0, 0].log_softmax(-1)
+    return log_probs.cpu().numpy()
+
+
 def token_scores(model: Model, reading: ForwardPass, names: Sequence[str], k: int = 5) -> TokenScores:
     """Score each token of a text. Raise UsageError for a classifier.
 

@@ -1,11 +1,10 @@
-"""The base class of `Inspector`: it tokenizes texts, and finds the parts of the model that cause an outcome."""
+"""The inputs of an inspection: texts as tokens of a forward pass, and outcomes by name."""
 
 from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 
-from penwright.application import ModelKind
 from penwright.classification.classifier import Classifier
 from penwright.errors import UsageError
 from penwright.generation.generator import Generator
@@ -16,16 +15,10 @@ from penwright.inspection.forward_pass import (
     special_ids,
     special_token,
     tokens_of,
-    vocabulary,
 )
 from penwright.inspection.gradients import AttributionTarget, likeliest_outcome
-from penwright.inspection.logit_attribution import LogitAttribution, logit_attribution
-from penwright.inspection.model_map import ModelMap, PlaceDetail, model_map, place_detail
-from penwright.inspection.patching import Patching, PatchKind, patching, preferences
-from penwright.inspection.paths import Paths, paths
 from penwright.model import Model
 from penwright.model.transformer import EncoderOnly
-from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import unknown_warnings, well_formed
 from penwright.translation.translator import Translator
 
@@ -80,13 +73,24 @@ class TextReader:
                 source = (*before, *tokens[: self.room], end)
                 return ForwardPass(source, (*starts, *written), (*starts[1:], *written, close))
 
-    def with_source(self, text: str, reading: ForwardPass) -> ForwardPass:
-        """Return the tokens of another text. For a translator, combine them with the target tokens of `reading`."""
-        other = self.read(text, "" if self.application.kind == "translator" else None)
-        return ForwardPass(other.source, reading.target, reading.answers) if other.source else other
+    def read_both(self, text: str, other: str, target: str | None = None) -> tuple[ForwardPass, ForwardPass]:
+        """Return the tokens of two texts. A translator reads both with the same target."""
+        first = self.read(text, target)
+        second = self.read(other, "" if self.application.kind == "translator" else None)
+        return first, ForwardPass(second.source, first.target, first.answers) if second.source else second
 
-    def windows(self, text: str) -> list[ForwardPass]:
-        """Split a text for a language model into consecutive windows of the context length."""
+    def scored(self, text: str, target: str | None = None) -> ForwardPass:
+        """Return the tokens to score: the whole text for a language model, else the part that fits in the context."""
+        return self.whole(text, target) if self.application.kind == "writer" else self.read(text, target)
+
+    def read_all(self, texts: Sequence[str], targets: Sequence[str] | None = None) -> list[ForwardPass]:
+        """Return the tokens of several texts. For a language model, split them into windows of the context length."""
+        if self.application.kind == "writer":
+            return [window for text in texts for window in self._windows(text)]
+        given = [None] * len(texts) if targets is None else targets
+        return [self.read(text, target) for text, target in zip(texts, given, strict=True)]
+
+    def _windows(self, text: str) -> list[ForwardPass]:
         whole, context = self.whole(text), self.application.model.settings.context_length
         return [
             ForwardPass((), whole.target[at : at + context], whole.answers[at : at + context])
@@ -176,7 +180,7 @@ class Outcomes:
         Without a label or a next token, it is the likeliest outcome. The default position is the last for a
         language model, and the first for a translator.
         """
-        position = (0 if reading.source else len(reading.target) - 1) if position is None else position
+        position = reading.position(position)
         chosen = likeliest_outcome(self.model, reading, position)
         if outcome is not None:
             chosen = self.index(outcome)
@@ -188,111 +192,3 @@ class Outcomes:
         if other == chosen:
             raise UsageError(f"'{self.names[chosen]}' is compared with itself. Choose a different outcome")
         return AttributionTarget(position, chosen, other)
-
-
-class CircuitInspector:
-    """An inspector of the parts of a model and of the paths between them."""
-
-    def __init__(self, application: Inspected):
-        self.application = application
-        self.model: Model = application.model
-        self.tokenizer: Tokenizer = application.tokenizer
-        self.reader = TextReader(application)
-        self.words = vocabulary(self.tokenizer)  # readable text of each token
-        self.outcomes = list(application.labels) if isinstance(application, Classifier) else self.words
-        self.outcome = Outcomes(self.model, self.outcomes)
-
-    def __repr__(self) -> str:
-        return f"<Inspector of {self.application!r}>"
-
-    @property
-    def kind(self) -> ModelKind:
-        """The kind of model: `"writer"`, `"translator"` or `"classifier"`."""
-        return self.application.kind
-
-    def read(self, text: str, target: str | None = None) -> ForwardPass:
-        """Return the model's input tokens for a text, cut to fit the context."""
-        return self.reader.read(text, target)
-
-    def model_map(self, text: str, target: str | None = None, *, position: int | None = None, k: int = 10) -> ModelMap:
-        """Return the overview of a whole forward pass, with the attention and prediction at one position.
-
-        The default position is the last for a language model, and the first for a translator or classifier.
-        """
-        reading = self.read(text, target)
-        return model_map(self.model, reading, self.outcome.names, self._position(reading, position), k)
-
-    def place_detail(
-        self, text: str, place: str, target: str | None = None, *, position: int | None = None, k: int = 10
-    ) -> PlaceDetail:
-        """Return the vectors at a place in the model, for one position.
-
-        Places are "decoder.embedding", blocks such as "decoder.2", and "output".
-        """
-        reading = self.read(text, target)
-        return place_detail(self.model, reading, self.outcome.names, place, self._position(reading, position), k)
-
-    def logit_attribution(
-        self,
-        text: str,
-        target: str | None = None,
-        *,
-        position: int | None = None,
-        outcome: str | None = None,
-        against: str | None = None,
-    ) -> LogitAttribution:
-        """Split the logit of an outcome into what each head, feed-forward network and embedding adds to it directly.
-
-        `position` and `outcome` have the same defaults as in `attribution`. `against` is an outcome to compare with;
-        the default is the mean of all outcomes.
-        """
-        reading = self.read(text, target)
-        objective = self.outcome.aim(reading, target, position, outcome, against)
-        return logit_attribution(self.model, reading, objective, self.outcome.names)
-
-    def patching(
-        self,
-        text: str,
-        other: str,
-        target: str | None = None,
-        *,
-        kind: PatchKind = "residual",
-        positions: Sequence[int] | None = None,
-        position: int | None = None,
-        outcome: str | None = None,
-        against: str | None = None,
-    ) -> tuple[Patching, ...]:
-        """Return how much of the prediction for `text` each activation restores if copied into a pass over `other`.
-
-        `kind` is "residual", "attention", "feed_forward" or "heads"; `positions` are the positions to patch. By
-        default, `outcome` is the model's prediction for `text` at `position`, and `against` is its prediction for
-        `other`. A translator reads the same `target` with both texts; its default `position` is the first at which the
-        predictions differ.
-        """
-        reading = self.read(text, target)
-        texts = reading, self.reader.with_source(other, reading)
-        chosen = [None if name is None else self.outcome.index(name) for name in (outcome, against)]
-        objective = preferences(self.model, texts, position, chosen, last=self.kind == "writer")
-        return patching(self.model, texts, objective, self.outcome.names, kind, positions)
-
-    def paths(
-        self,
-        text: str,
-        target: str | None = None,
-        *,
-        position: int | None = None,
-        outcome: str | None = None,
-        n_edges: int = 20,
-    ) -> Paths:
-        """Return the strongest paths between parts, with the effect of each path on an outcome.
-
-        `position` and `outcome` have the same defaults as in `attribution`. Only the `n_edges` edges with the largest
-        estimates are measured.
-        """
-        reading = self.read(text, target)
-        objective = self.outcome.aim(reading, target, position, outcome)
-        return paths(self.model, reading, objective, self.outcome.names, n_edges)
-
-    def _position(self, reading: ForwardPass, position: int | None) -> int:
-        usual = len(reading.target) - 1 if self.kind == "writer" else 0
-        return usual if position is None else position
