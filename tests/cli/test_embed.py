@@ -61,3 +61,35 @@ def test_search_refuses_a_text_without_lines(penwright: Command, runs: Path, tmp
     (tmp_path / "empty.txt").write_text("\n \n")
     done = penwright("search", runs / "classifier", tmp_path / "empty.txt", "x")
     assert done.returncode == 1 and "the text has no lines" in done.stderr
+
+
+def test_search_compares_the_lines_with_each_other(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    lines = [f"a {word} film number {n} {'xyzw'[n % 4] * (n + 3)}" for n in range(12) for word in ("fine", "dull")]
+    corpus.write_text("\n".join([*lines, "", lines[4]]) + "\n", encoding="utf-8")
+    found = penwright("search", runs / "classifier", corpus, "--duplicates", "--json")
+    records = [json.loads(line) for line in found.stdout.splitlines()]
+    assert (records[0]["similarity"], records[0]["line"], records[0]["earlier_line"]) == (1.0, 26, 5)
+    printed = penwright("search", runs / "classifier", corpus, "--duplicates", "--top", 1)
+    assert printed.stdout == f"1.000\t26\t{lines[4]}\t5\t{lines[4]}\n" and "in 25 lines" in printed.stderr
+    clusters = penwright("search", runs / "classifier", corpus, "--clusters", 2, "--json").stdout.splitlines()
+    assert sorted(each["line"] for line in clusters for each in json.loads(line)["lines"]) == [*range(1, 25), 26]
+    text = penwright("search", runs / "classifier", corpus, "--clusters", "auto", "--top", 1).stdout
+    assert text.startswith("cluster 1, ") and text.count("\t") == 2 * text.count("cluster ")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["query", "--duplicates"], "exactly one of these"),
+        ([], "exactly one of these"),
+        (["--clusters", "x"], "--clusters x is not a number"),
+        (["--clusters", "99"], "Choose a number from 2 to 30"),
+    ],
+)
+def test_search_refuses_unclear_requests(
+    penwright: Command, runs: Path, tmp_path: Path, options: list[str], said: str
+) -> None:
+    (tmp_path / "corpus.txt").write_text("\n".join(f"day {n}" for n in range(20)))
+    done = penwright("search", runs / "classifier", tmp_path / "corpus.txt", *options)
+    assert done.returncode == 2 and said in done.stderr

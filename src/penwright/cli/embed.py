@@ -1,12 +1,16 @@
 """The commands `penwright embed` and `penwright search`: vectors of texts, and search by meaning."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penwright.cli.options import Device, Json, RunFolder, Texts, given_texts, lines_of, print_json, read_text
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, UsageError
+from penwright.text import count
+
+if TYPE_CHECKING:
+    from penwright.workflows.search import Hit
 
 
 def embed(
@@ -43,21 +47,69 @@ def embed(
 def search(
     run: RunFolder,
     corpus: Annotated[str, typer.Argument(help="Text file to search; each line is a passage.")],
-    query: Annotated[str, typer.Argument(help="Text to search for.")],
-    top: Annotated[int, typer.Option(help="Print the K most similar lines.", metavar="K", min=1)] = 10,
+    query: Annotated[str | None, typer.Argument(help="Text to search for.")] = None,
+    duplicates: Annotated[
+        bool, typer.Option("--duplicates", help="Find the lines that are nearly the same as an earlier line.")
+    ] = False,
+    similarity: Annotated[
+        float, typer.Option(help="Minimum similarity of near-duplicates.", metavar="S", min=0.0, max=1.0)
+    ] = 0.9,
+    clusters: Annotated[
+        str | None,
+        typer.Option(help="Divide the lines into N clusters by topic; `auto` chooses the number.", metavar="N"),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            help="Print the K most similar lines (default: 10), the first K near-duplicates (all), or the K most "
+            "central lines of each cluster (3).",
+            metavar="K",
+            min=1,
+        ),
+    ] = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Find the lines of a text file that are most similar to a query.
+    """Find the lines of a text file that are similar to a query or to each other.
 
     Prints the cosine similarity, the line number and the line, separated by tabs. The vectors of the lines are cached,
     so the next search in the same file is fast.
+
+    --duplicates prints the similarity, then the number and the text of a line, then those of the earlier line.
+    --clusters prints the typical words and the most central lines of each cluster.
     """
     from penwright.streams import print_message
     from penwright.workflows.search import SearchIndex
 
-    for hit in SearchIndex(run, lines_of(read_text(corpus)), device, print_message).search(query, top):
-        if json:
-            print_json(hit._asdict())
-        else:
-            print(f"{hit.similarity:.3f}\t{hit.line}\t{hit.text}")
+    if [query is not None, duplicates, clusters is not None].count(True) != 1:
+        raise UsageError("search needs exactly one of these: a query, --duplicates, or --clusters")
+    n_clusters = _number_of_clusters(clusters)
+    index = SearchIndex(run, lines_of(read_text(corpus)), device, print_message)
+    if query is not None:
+        for hit in index.search(query, top or 10):
+            print_json(hit._asdict()) if json else print(_row(hit))
+    elif duplicates:
+        pairs = index.near_duplicates(similarity)
+        for hit, earlier in pairs[:top]:
+            record = {**hit._asdict(), "earlier_line": earlier.line, "earlier_text": earlier.text}
+            print_json(record) if json else print(f"{_row(hit)}\t{earlier.line}\t{earlier.text}")
+        print_message(f"{count(len(pairs), 'near-duplicate')} in {count(len(index.lines), 'line')}")
+    else:
+        for number, (words, hits) in enumerate(index.clusters(n_clusters), 1):
+            if json:
+                print_json({"cluster": number, "words": words, "lines": [hit._asdict() for hit in hits]})
+                continue
+            print(f"cluster {number}, {count(len(hits), 'line')}: {', '.join(words)}")
+            print("\n".join(map(_row, hits[: top or 3])), end="\n\n")
+
+
+def _row(hit: "Hit") -> str:
+    return f"{hit.similarity:.3f}\t{hit.line}\t{hit.text}"
+
+
+def _number_of_clusters(requested: str | None) -> int | None:
+    if requested in (None, "auto"):
+        return None
+    if not requested.isdecimal():
+        raise UsageError(f"--clusters {requested} is not a number. Use a number such as 8, or auto")
+    return int(requested)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penwright.classification.classifier import Classifier, is_blank
+from penwright.classification.clusters import SIMILAR, find_clusters, near_duplicates
 from penwright.errors import PenwrightError, Say, say_nothing
 from penwright.generation.generator import Generator
 from penwright.storage import cache_folder, require_plain, require_writable_cache, saving
@@ -16,6 +17,7 @@ from penwright.workflows.load import load_embedder, open_run
 
 CHUNK = 512  # number of lines to embed at once
 MOST_LINES = 2_000_000
+MOST_COMPARED = 50_000  # maximum number of lines to compare with each other
 VECTORS = "vectors.npy"  # name of the file with the vectors, in a folder of the cache
 
 
@@ -58,6 +60,31 @@ class SearchIndex:
         similarities = self.vectors @ self.embedder.embed([query])[0].numpy()
         order = np.argsort(-similarities, kind="stable")[:top].tolist()
         return [Hit(float(similarities[row]), self.line_indices[row] + 1, self.lines[row]) for row in order]
+
+    def near_duplicates(self, similar: float = SIMILAR) -> list[tuple[Hit, Hit]]:
+        """Return each line that is nearly the same as an earlier one, with that one, most similar first."""
+        self._require_few()
+        found = near_duplicates(self.vectors, self.lines, similar)
+        return [(self._hit(each.row, each.similarity), self._hit(each.earlier, each.similarity)) for each in found]
+
+    def clusters(self, n: int | None = None) -> list[tuple[tuple[str, ...], list[Hit]]]:
+        """Return clusters of similar lines, largest first: their typical words, and their lines, most central first.
+
+        The similarity of a line is that with the center of the cluster.
+        """
+        self._require_few()
+        found = find_clusters(self.vectors, self.lines, n)
+        return [(each.words, list(map(self._hit, each.rows, each.similarities))) for each in found]
+
+    def _hit(self, row: int, similarity: float) -> Hit:
+        return Hit(similarity, self.line_indices[row] + 1, self.lines[row])
+
+    def _require_few(self) -> None:
+        if len(self.lines) > MOST_COMPARED:
+            raise PenwrightError(
+                f"the text has {len(self.lines):,} lines, but at most {MOST_COMPARED:,} can be compared with each "
+                "other. Pass a part of it"
+            )
 
 
 def _embedded(embedder: Classifier | Generator, lines: Sequence[str]) -> Iterator[NDArray[np.float32]]:
