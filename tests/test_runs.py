@@ -295,7 +295,7 @@ def test_modified_finding_is_ignored_with_a_warning(run: Run) -> None:
     run.save_finding("found.json", {"head": 3})
     path = run.folder / "found.json"
     path.write_text(path.read_text().replace('"head": 3', '"head": 2'))
-    with pytest.warns(PenwrightWarning, match="its content is not what was saved"):
+    with pytest.warns(PenwrightWarning, match="its content has changed since it was saved"):
         assert run.finding("found.json", ExampleFinding) is None
 
 

@@ -251,7 +251,7 @@ def test_other_settings_may_change_and_manual_edits_give_a_warning(parent: Path)
     path = run.folder / "recipe.toml"
     text = path.read_text("utf-8").replace("temperature = 0.3", "temperature = 0.4")
     path.write_text(text, "utf-8")
-    with pytest.warns(UserWarning, match=r"recipe\.toml is not as Penwright wrote it"):
+    with pytest.warns(UserWarning, match=r"recipe\.toml has changed since Penwright wrote it"):
         load(run.folder)
     path.write_text(text.partition("\n")[2], "utf-8")
     assert load(run.folder).defaults.temperature == 0.4

@@ -196,6 +196,20 @@ def test_evaluation_refuses_training_text_as_held_out(trained_run: Path) -> None
     assert evaluate(trained_run, ["novel.txt"])
 
 
+def test_a_corpus_that_is_only_described_in_other_words_is_unchanged(
+    trained_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = evaluate(trained_run)
+    monkeypatch.setattr("penwright.data.text.fingerprint_of", lambda *_, **__: "0" * 64)
+    assert evaluate(trained_run) == wanted
+    with pytest.raises(PenwrightError, match=r"how the data is read"):
+        evaluate(trained_run, changes={"data": {"seed": 7}})
+    with Path("novel.txt").open("a", encoding="utf-8") as text:
+        text.write("One more line.")
+    with pytest.raises(PenwrightError, match=r"novel\.txt changed since"):
+        evaluate(trained_run)
+
+
 @pytest.mark.parametrize("moved", ["../moved/novel.txt", ["../moved/novel.txt"]], ids=["a file", "a list"])
 def test_settings_changed_on_resuming_are_saved(
     trained_run: Path, moved: str | list[str], monkeypatch: pytest.MonkeyPatch

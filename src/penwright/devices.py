@@ -64,7 +64,7 @@ def limit_threads() -> None:
 
 
 def n_allowed() -> int:
-    """Return the number of processors on which this process may run; its share of their time may be limited."""
+    """Return the number of processors on which this process may run. A container may also limit its CPU time."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -57,7 +57,7 @@ class Interrupted(PenwrightError):
 
 
 class PenwrightWarning(UserWarning):
-    """A problem that did not stop the work. The message names the problem, the place and the solution."""
+    """A warning about a problem that is not fatal. The message names the problem, the place and the solution."""
 
 
 def import_extra(module: str, extra: str, what: str) -> Any:

@@ -53,7 +53,7 @@ class Languages(NamedTuple):
 class Sides(NamedTuple):
     """The languages in the names of two files, and whether the target file comes first."""
 
-    names: tuple[str, str]  # language codes; "" if the names only tell source from target
+    names: tuple[str, str]  # language codes; "" if the names only distinguish source and target
     is_target_first: bool
 
 
@@ -92,7 +92,7 @@ def side_names(first: str, second: str) -> Sides | None:
 
 
 def _roles(first: str, second: str) -> tuple[bool, bool] | None:
-    """Return, for each word, whether it means the source; None unless one word means the source and one the target."""
+    """Return, for each word, whether it names the source, as "src" does; None unless the other names the target."""
     words = first.lower(), second.lower()
     if (words[0] in SOURCES and words[1] in TARGETS) or (words[0] in TARGETS and words[1] in SOURCES):
         return words[0] in SOURCES, words[1] in SOURCES

@@ -1,6 +1,6 @@
 """Programs with limited time, memory and output, for files and templates that may be malicious.
 
-The module is also the program that such a process runs first. It therefore imports only the standard library.
+Each such program starts by running this module, which therefore imports only the standard library.
 """
 
 import json

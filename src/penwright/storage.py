@@ -131,7 +131,7 @@ def write_atomically(path: Path, content: str) -> None:
 def write_bytes_atomically(path: Path, content: bytes) -> None:
     """Replace the content of a file atomically; raise OSError on failure. A link is replaced, not followed."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    temporary.unlink(missing_ok=True)  # left by a killed process with the same PID, or a planted link
+    temporary.unlink(missing_ok=True)  # may be left by a killed process with the same PID, or be a planted link
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o666)
         with open(descriptor, "wb") as file:
@@ -225,7 +225,7 @@ def flush(path: Path) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Wait for a lock, and hold it within the block. The system releases the lock if the process is killed.
 
-    The lock file is deleted afterwards. On Windows, and on file systems without locks, there is no waiting.
+    The lock file is deleted afterwards. On Windows, and on file systems without locks, nothing is locked.
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -292,7 +292,7 @@ def require_writable_cache() -> None:
 
 
 def near_miss(path: Path) -> str:
-    """Return a hint on a missing file: a similar name, or the remark that its folder does not exist."""
+    """Return a hint about a missing file: a similar name, or the remark that its folder does not exist."""
     if not path.parent.is_dir():
         return f": there is no folder {path.parent}"
     names = [entry.name for entry in path.parent.iterdir()]

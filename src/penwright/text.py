@@ -33,12 +33,12 @@ ENDS_ALONE = re.compile(rf"{_ALONE}[{_MARKS}]*$")  # matches if the last charact
 # A line never ends after opening punctuation, and never begins with closing punctuation.
 _OPENING, _CLOSING = "「『（《〈【〔“‘", "」』）》〉】〕”’、。，．：；？！…—"
 _HARD = "\u00a0\u2007\u202f"  # non-breaking spaces
-_UNIT = re.compile(  # a part of a line that is never broken
+_UNIT = re.compile(  # characters between which a line is never broken
     f"[{_OPENING}]*(?:(?:[^\\s{_HAN}{_KANA}{_WIDE_MARKS}]|[{_HARD}])+|\\S)[{_CLOSING}]*(?:(?![{_HARD}])\\s)*"
 )
 
 BETWEEN_TEXTS = "\x1e"  # the "record separator" of ASCII: stands between the two texts of a pair
-LONGEST = 60  # maximum number of characters of a text in a description
+LONGEST = 60  # longer texts are cut to this many characters in a repr
 
 
 def words(text: str) -> list[str]:
@@ -53,7 +53,7 @@ def first_words(text: str, n: int) -> str:
 
 
 def next_word(text: str, piece: str) -> str:
-    """Return the first word of a text. If its script has no spaces and it begins with `piece`, return `piece`."""
+    """Return the first word of a text or, if the text begins with `piece` in a script without spaces, `piece`."""
     first = first_words(text, 1)
     return piece if WITHOUT_SPACES.match(first) and text.startswith(piece) and len(piece.split()) == 1 else first
 
@@ -76,7 +76,7 @@ def complete_last_word(text: str) -> str:
 
 
 def joined(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[WordSpan]:
-    """Join adjacent spans unless a token ends between them. `sizes` holds the size of each token in bytes."""
+    """Join touching spans unless a token ends at their boundary. `sizes` holds the size of each token in bytes."""
     ends, starts = set(accumulate(sizes)), byte_places(text)
     found: list[WordSpan] = []
     for span in spans:

@@ -54,7 +54,7 @@ def test_pair_with_a_blank_text_is_dropped_and_reported(tmp_path: Path) -> None:
 
 def test_pair_model_needs_two_text_columns(tmp_path: Path) -> None:
     reading = ReadingOptions(Columns(text="premise", label="label", text_pairs=True))
-    with pytest.raises(PenwrightError, match=r"reads pairs of texts. .*--columns"):
+    with pytest.raises(PenwrightError, match=r"expects pairs of texts. .*--columns"):
         open_evaluation_labelled([table(tmp_path)], reading)
 
 

@@ -73,7 +73,7 @@ def test_plan_without_a_forecast_says_so(penwright: Command, corpora: Path, tmp_
     held_out.write_text("a new house\tein neues Haus\n")
     options = ["--validation", held_out, "--task", "translate", "--epochs", 0.2, "--size", "nano"]
     done = penwright("plan", corpora / "pairs.tsv", *options)
-    assert done.returncode == 0 and "no forecast" in done.stdout and "reads the text about 0.2 times" in done.stdout
+    assert done.returncode == 0 and "no forecast" in done.stdout and "through the text about 0.2 times" in done.stdout
 
 
 def test_plan_recommends_a_pretrained_encoder_beside_the_text(

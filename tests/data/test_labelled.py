@@ -201,7 +201,7 @@ def test_texts_of_a_group_stay_on_one_side_of_the_split(tmp_path):
         corpus = open_labelled([path], ReadingOptions(Columns(text="text", label="kind", group=group)))
         held_out, training = ({each.text.split()[1] for each in part} for part in (corpus.held_out, corpus.training))
         assert len(list(corpus.held_out)) in range(6, 25) and len(held_out | training) == 20
-        share = f"{len(corpus.held_out) / 120:.0%} of all, in whole groups"
+        share = f"{len(corpus.held_out) / 120:.0%} of the rows, whole groups"
         assert (share in corpus.report.split) == (group is not None)
         return held_out & training
 

@@ -115,7 +115,7 @@ def test_wrongly_compiled_step_is_discarded(
         engine, "compile_ahead", lambda whole, part, n, graph: touch(ahead_of_time._path(whole, part, n))
     )
     monkeypatch.setattr(engine, "load", lambda *what: lambda *inputs: [engine.DecodeStep(other)(*inputs)])
-    with pytest.raises(PenwrightError, match="gives different results than the model"):
+    with pytest.raises(PenwrightError, match="gives different results from the model"):
         compile_without_type_checks(model)
     assert not engine.are_steps_compiled(model) and not list(cache_folder("compiled").glob("*.pt2"))
     monkeypatch.setattr(engine, "load", lambda *what: lambda *inputs: [engine.DecodeStep(model)(*inputs)])

@@ -61,7 +61,7 @@ def is_blank(text: str) -> bool:
 class Classifier:
     """A classifier that assigns a label to each text.
 
-    A text longer than the context is read in windows of similar size. The log-probabilities of all windows are
+    A text longer than the context is processed in windows of similar size. The log-probabilities of all windows are
     averaged, then renormalized. A linear n-gram classifier, if there is one, is mixed in.
     """
 
@@ -83,7 +83,7 @@ class Classifier:
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether the model reads pairs of texts, such as premise and hypothesis."""
+        """Whether the model expects pairs of texts, such as premise and hypothesis."""
         return self.model.settings.text_pairs
 
     def classify(self, texts: str | Sequence[str | tuple[str, str]]) -> list[Classification]:
@@ -114,15 +114,15 @@ class Classifier:
             return text
         parts = text.split("\t") if isinstance(text, str) else text
         if not self.reads_pairs:
-            raise UsageError("this model reads single texts, not pairs. Train it on a table with two text columns")
+            raise UsageError("this model accepts single texts, not pairs. Train it on a table with two text columns")
         if len(parts) != 2:
-            raise UsageError(f"this model reads pairs of texts. Put one tab between the two texts: {text!r}")
+            raise UsageError(f"this model expects pairs of texts. Put one tab between the two texts: {text!r}")
         return BETWEEN_TEXTS.join(parts)
 
     def embed(self, texts: str | Sequence[str]) -> Float[Tensor, "texts d_model"]:
         """Return a unit vector for each text. The dot product of two vectors is their cosine similarity.
 
-        A text longer than the context is read in windows, and the vectors of the windows are averaged.
+        A text longer than the context is split into windows, and the vectors of the windows are averaged.
         """
         texts = [texts] if isinstance(texts, str) else texts
         return normalize(self.pooled([self._tokens(text) for text in texts]), dim=-1)

@@ -29,8 +29,8 @@ STRENGTHS_OF_SCORES: Sequence[float] = (
     10.0,
     30.0,
 )  # inverse regularization strengths to try for regression
-N_FOLDS, FEW_TEXTS = 5, 1000  # all folds are checked if there are at most this many texts
-MANY_TEXTS = 16_000  # maximum number of texts per fit in the search for a strength
+N_FOLDS, FEW_TEXTS = 5, 1000  # all folds are evaluated if there are at most this many texts
+MANY_TEXTS = 16_000  # maximum number of texts per fit while the regularization strength is chosen
 MANY_LABELS = 1000  # with at least this many labels, only one regularization strength is tried, to save time
 MOST_WORK = 1e11  # maximum number of multiplications per fit; limits the number of iterations
 MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
@@ -119,7 +119,7 @@ class ChosenStrength(NamedTuple):
 
     strength: float
     coefficients: Coefficients  # weights of the last fit of the cross-validation, which left out one fold
-    logits: Float[Tensor, "texts n_labels"]  # out-of-fold logits; 0 for texts of folds that were not checked
+    logits: Float[Tensor, "texts n_labels"]  # out-of-fold logits; 0 for texts in folds that were not evaluated
     checked: NDArray[np.int64]  # indices of the folds whose logits come from a fit on all other folds
 
 
@@ -135,7 +135,7 @@ def choose_strength(
     """Choose the regularization strength with the lowest loss on texts that were left out of the fit.
 
     Normally, only one fold is left out. If there are at most FEW_TEXTS texts, each fold is left out once, because a
-    single fold would be too small for a reliable choice. A fit reads at most MANY_TEXTS texts.
+    single fold would be too small for a reliable choice. A fit uses at most MANY_TEXTS texts.
     """
     n_checked = int(folds.max(initial=0)) + 1 if rows.n_rows <= FEW_TEXTS else 1
     parts = [(_some(np.flatnonzero(folds != fold)), np.flatnonzero(folds == fold)) for fold in range(n_checked)]

@@ -34,11 +34,11 @@ from penwright.errors import PenwrightError
 from penwright.storage import let_others_read, require_plain
 
 MOST_WEIGHTS = 1 << 22  # maximum number of weights (n-grams x labels)
-FEW_NGRAMS = 10_000  # if the maximum number of n-grams is below this, a note mentions it
+FEW_NGRAMS = 10_000  # a note reports the maximum number of n-grams if it is below this
 SMALL_CORPUS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
 PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated, in characters
 ENOUGH_EVALUATIONS = 60  # minimum number of loss evaluations per fit; if time is too short, a fit uses fewer texts
-SMALLEST_SCALE = 0.01  # minimum scale by which balanced weights are divided before a new fit starts from them
+SMALLEST_SCALE = 0.01  # minimum divisor that turns balanced weights into the initial weights of a new fit
 SEARCH_SHARE = 0.6  # after vectorizing, tuning the regularization may take this share of the remaining time
 # The names of the tensors in a file. The prefix marks the classifier that was fitted on all texts.
 NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"
@@ -214,7 +214,7 @@ def _balancing(
     """Fit the weight of the log label shares and the scale of the logits, with all labels counted equally.
 
     The fit uses out-of-fold logits, since classifiers quickly overfit the texts of a rare label. Folds that
-    `choose_strength` has not checked are checked now, but no check starts after the time `last`.
+    `choose_strength` has not evaluated are evaluated now, but no evaluation starts after the time `last`.
     """
     logits, checked = chosen.logits, np.isin(folds, chosen.checked)
     for fold in np.setdiff1d(folds, chosen.checked):
@@ -235,7 +235,7 @@ def _balanced(
     log_shares: Float[Tensor, " n_labels"],
     new_log_shares: Float[Tensor, " n_labels"],
 ) -> Coefficients:
-    """Balance coefficients that were fitted with the old label shares, then adjust them to the new shares."""
+    """Balance the coefficients, which were fitted with the old label shares, and adapt them to the new shares."""
     shares, scale = balancing
     return Coefficients(scale * coefficients.weights, scale * coefficients.bias - shares * log_shares + new_log_shares)
 

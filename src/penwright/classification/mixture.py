@@ -30,7 +30,7 @@ def balancing_weights(labels: Int64[Tensor, " texts"], n_labels: int) -> Float[T
     """Return a weight for each label that makes all labels of these texts equally important.
 
     The weights of all texts add up to the effective sample size: the number of texts with equally frequent labels that
-    would give the mean loss with the same precision. A penalty is therefore as strong as it is for that many texts.
+    would give the mean loss with the same precision. So the penalty is as strong as with that many texts.
     """
     counts = torch.bincount(labels, minlength=n_labels)
     weights = 1 / counts.clamp(min=1).float()

@@ -55,7 +55,7 @@ def count_ngrams(texts: Sequence[str]) -> Counts:
 
 
 def _views(text: str) -> list[str]:
-    """Return the text in lower case, with single spaces. For a pair, return both texts and their common words."""
+    """Return the text in lower case, with white space collapsed. For a pair, add the words that both texts contain."""
     texts = [" ".join(part.split()) for part in text[:MOST_CHARACTERS].lower().split(BETWEEN_TEXTS)]
     if len(texts) == 1:
         return texts

@@ -37,7 +37,7 @@ def draw(result: Any, console: Console) -> Drawn:
 
 
 def texts_of(tokens: Sequence[Token]) -> list[str]:
-    """Return the texts of some tokens."""
+    """Return the text of each token."""
     return [token.text for token in tokens]
 
 

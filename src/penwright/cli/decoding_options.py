@@ -33,8 +33,8 @@ def flag_of(name: str) -> str:
 def with_settings(names: Sequence[str], *, before: str, note: str = "") -> Callable[[Command], Command]:
     """Return a decorator that adds an option for each of these settings to a command with the parameter `**settings`.
 
-    An option that is not given is None; `given_settings` drops it. The help lists these options before the option of
-    the parameter `before`, and appends `note` to the text of each of them.
+    An option that is not given is None; `given_settings` drops it. In the help, these options come before the
+    option of the parameter `before`, and `note` is appended to the text of each.
     """
 
     def decorate(command: Command) -> Command:

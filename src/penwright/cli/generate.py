@@ -127,7 +127,7 @@ def _records(
 def chat(
     run: RunFolder,
     message: Annotated[
-        str | None, typer.Argument(help="Message to answer. Default: a conversation, with one message per line.")
+        str | None, typer.Argument(help="Message to answer. Default: start a conversation; each line is a message.")
     ] = None,
     system: Annotated[str | None, typer.Option(help="System message that begins the conversation.")] = None,
     max_new_tokens: Annotated[

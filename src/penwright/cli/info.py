@@ -116,7 +116,7 @@ def doctor(json: Json = False) -> None:
     compiled, reason = choose_compilation(machine.device, 600.0)
     reasons = (
         *machine.reasons,
-        f"training on running text for ten minutes would {'' if compiled else 'not '}be compiled: {reason}",
+        f"ten minutes of training on running text would {'' if compiled else 'not '}use torch.compile: {reason}",
     )
     facts: dict[str, object] = {
         "penwright": __version__,

@@ -151,7 +151,7 @@ def _questions(run: Path, text: str | None, target: str | None, device: str, *, 
     if text is None and needs_text:
         text = _read_standard_input()
     if isinstance(application, Classifier) and application.linear is not None:
-        warn("this is the Transformer alone. The classifier's answer also counts n-grams, so it can be different")
+        warn("this shows only the Transformer. The classifier's prediction also depends on n-grams, so it can differ")
     for warning in inspector.warnings(text, target) if text is not None else ():
         warn(warning)
     return Questions(inspector, text or "", target)

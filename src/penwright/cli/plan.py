@@ -84,7 +84,7 @@ def command(
         print_json({**plan_as_record(prepared), "outlook": outlook._asdict(), **others, **record})
         return
     print(*plan_in_words(prepared), sep="\n")
-    print(f"training reads the text about {amount(prepared.plan.epochs, 'time')}")
+    print(f"training goes through the text about {amount(prepared.plan.epochs, 'time')}")
     print(*_forecast_in_words(outlook, prepared.plan.recipe.training.minutes), sep="\n")
     if estimate and gpus:
         print(*_estimate_in_words(estimate, plan, f"{gpus} {gpu}"), sep="\n")
@@ -155,5 +155,5 @@ def _expected(forecast: "Forecast") -> str:
         low, high = forecast.share
         return f"{low:.0%} to {high:.0%} of the best BLEU for this text (a rough estimate, from a few recorded runs)"
     if forecast.accuracy is not None:
-        return f"about {forecast.accuracy:.0f}% accuracy or more (a linear classifier, fitted just now, reaches this)"
+        return f"about {forecast.accuracy:.0f}% accuracy or more (the accuracy of a linear classifier, fitted just now)"
     return "no forecast for this task, or for so little training"

@@ -88,7 +88,7 @@ def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
 
 
 def plan_in_brief(prepared: "Prepared") -> "Iterator[str]":
-    """Yield a line on each of the most important choices, and the warnings of the plan."""
+    """Yield one line for each of the main choices, then the warnings of the plan."""
     from penwright.workflows.plan import first_examples
 
     plan, machine, recipe = prepared.plan, prepared.machine, prepared.plan.recipe
@@ -98,7 +98,7 @@ def plan_in_brief(prepared: "Prepared") -> "Iterator[str]":
     n_tokens = f", {count(tokenizer.vocab_size, 'token')}" if tokenizer.vocab_size else ""
     yield f"tokenizer: {f'from {tokenizer.from_}' if tokenizer.from_ else tokenizer.type}{n_tokens}"
     yield f"model: {f'{recipe.model.size}, ' if recipe.model.size else ''}{plan.size.parameters:,} parameters"
-    yield f"training: {_budget(recipe.training)}; reads the text about {amount(plan.epochs, 'time')}"
+    yield f"training: {_budget(recipe.training)}; goes through the text about {amount(plan.epochs, 'time')}"
     device, _, *others = machine.reasons
     yield f"machine: {device}; precision {str(machine.precision).removeprefix('torch.')}"
     yield from (f"machine: {other}" for other in others)
@@ -127,7 +127,7 @@ def _problems(prepared: "Prepared") -> "Iterator[str]":
 
     plan = prepared.plan
     if plan.minutes_wanted is not None:
-        does = f"reads only {plan.epochs:.1%} of the data" if plan.epochs < 1 else "takes too few steps to learn much"
+        does = f"sees only {plan.epochs:.1%} of the data" if plan.epochs < 1 else "takes too few steps to learn much"
         yield (
             f"too short: in {amount(plan.recipe.training.minutes or 0.0, 'minute')}, this model {does}. "
             f"Give --minutes {ceil(10 * plan.minutes_wanted) / 10:g} or more"
@@ -146,7 +146,7 @@ def _problems(prepared: "Prepared") -> "Iterator[str]":
         for encoder in islice(encoders_beside(prepared), 1):
             yield (
                 f"better start: {encoder} holds a pretrained encoder. If it knows the language of these texts, "
-                f"--from {quote(str(encoder))} usually classifies better after the same time"
+                f"a classifier trained with --from {quote(str(encoder))} is usually better after the same time"
             )
     elif corpus.training_bytes < FEW_BYTES and plan.recipe.finetuning is None:  # few texts suffice for fine-tuning
         yield (

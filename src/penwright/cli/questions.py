@@ -56,7 +56,7 @@ class Questions:
         return [Question("scores", partial(look.token_scores, text, target)), heads]
 
     def asked(self, options: Mapping[str, Any], position: int | None, patch_kind: str) -> list[Question]:
-        """Return the questions that the command-line options ask, with one question for each item of a list."""
+        """Return the questions that the command-line options ask: for an option with a list, one question per item."""
         look, about = self.inspector, (self.text, self.target)
 
         def patching(other: str) -> Question:
@@ -84,7 +84,7 @@ class Questions:
         return [ask[name](value) for name, values in several.items() for value in values]
 
     def heads(self, statistic: str, shown: int | None = None) -> Question:
-        """Ask for the statistics of all heads, sorted by one statistic. `shown` limits the number of rows."""
+        """Return a question about the statistics of all heads, sorted by one of them; draw at most `shown` rows."""
         if statistic not in STATISTICS:
             raise UsageError(f"there is no head statistic '{statistic}'. Choose one of {', '.join(STATISTICS)}")
         look, text, target = self.inspector, self.text, self.target
@@ -96,7 +96,7 @@ class Questions:
         )
 
     def head(self, name: str) -> Question:
-        """Ask for the attention of one head."""
+        """Return a question about the attention of one head."""
         head = parse_head(name, self.inspector.model)
 
         def find() -> AttentionMaps:
@@ -109,7 +109,7 @@ class Questions:
         return Question(f"head {head}", find, draw, lambda result: [one_head(result, head)])
 
     def beside(self, other: "Questions", names: tuple[str, str]) -> list[Question]:
-        """Ask for a comparison with another text or model: the surprisal of tokens, and the heads that differ most."""
+        """Return questions that compare two texts or models: the surprisal of tokens, and the most different heads."""
 
         def tokens() -> Comparison:
             one, two = (side.inspector.token_nlls(side.text, side.target) for side in (self, other))
@@ -135,13 +135,13 @@ class Questions:
         ]
 
     def whole(self, position: int | None) -> Question:
-        """Ask for an overview of the whole forward pass."""
+        """Return a question about the whole forward pass."""
         look, text, target = self.inspector, self.text, self.target
         find = partial(look.model_map, text, target, position=position)
         return Question("model", find, views=lambda _: [pages.whole_model(look, text, target, position)])
 
     def ablation(self, heads: str) -> Question:
-        """Ask what changes without the heads in a comma-separated list, or how much each head matters (`each`)."""
+        """Return a question about ablating the heads in a comma-separated list or, for `each`, every head in turn."""
         look, text, target = self.inspector, self.text, self.target
         if heads == "each":
             find = partial(look.head_importance, text, target)
@@ -149,7 +149,7 @@ class Questions:
         return Question("ablation", partial(look.ablate, text, heads.split(","), target))
 
     def neighbours(self, word: str) -> Question:
-        """Ask for the tokens nearest to a word. This question needs no text."""
+        """Return a question about the tokens nearest to a word. It needs no text."""
         return Question(f"neighbours of {word}", partial(self.inspector.neighbours, word))
 
 

@@ -154,7 +154,7 @@ def _finetuning_flags(
 
 
 def _require_consistent(base: Path | None, resume: Path | None, ensemble: int | None, *, shows_plan: bool) -> None:
-    """Raise UsageError for options that exclude each other."""
+    """Raise UsageError if mutually exclusive options are combined."""
     if base is not None and ensemble is not None:
         raise UsageError("--ensemble trains new models. To start from an existing run, leave out --ensemble")
     if resume is not None and ensemble is not None:
@@ -185,7 +185,7 @@ def _work(
 
 
 def _run_in_processes(processes: int | None, max_restarts: int, work: Callable[[], None]) -> None:
-    """Call `work` in this process, or start several ranks that run the command under the direction of rank 0."""
+    """Call `work` in this process, or start several ranks that rerun this command and follow rank 0."""
     from penwright.training.distributed.launcher import is_launched, launch, leave_rank, treat_as_ctrl_c
 
     treat_as_ctrl_c()

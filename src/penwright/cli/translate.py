@@ -199,9 +199,7 @@ def _print_document(
 ) -> None:
     """Print the translation of a document in the layout of the original."""
     if translator.source_language is None:
-        warn(
-            "the source language is not known, so sentences are split as in English. Name it, for example --language de"
-        )
+        warn("the source language is unknown, so sentences are split as in English. Specify it, as in: --language de")
     text = translator.translate_document(read_text(str(path)).replace("\r\n", "\n"), constraints, **settings)
     if json:
         print_json({"text": text})

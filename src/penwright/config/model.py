@@ -150,7 +150,7 @@ class ModelSettings(Settings):
     dropout: Probability = 0.0  # dropout on the embeddings and on the output of each sublayer
     attention_dropout: Probability = 0.0  # dropout on the attention weights
     feed_forward_dropout: Probability = 0.0  # dropout on the hidden layer of the feed-forward network
-    token_dropout: Probability = 0.0  # average share of tokens removed from a classifier's training texts
+    token_dropout: Probability = 0.0  # average share of tokens that are dropped from a classifier's training texts
     zero_init_outputs: bool = True  # initialize the output weights of each sublayer to zero
 
     @model_validator(mode="before")

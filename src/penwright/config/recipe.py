@@ -46,7 +46,7 @@ class DataSettings(Settings):
 
     train: Annotated[Paths, Field(min_length=1)]  # training data: files, folders, hub:NAME or hub:NAME/CONFIG
     validation: Paths = ()  # your own held-out files; empty: hold out a part of the training data
-    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None  # share to hold out; None: chosen by the data's size
+    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None  # share to hold out; None: depends on the data's size
     seed: NonNegativeInt | None = None  # seed for choosing held-out examples; None: the recipe's seed
     source: Column | None = None  # column of the source sentences
     target: Column | None = None  # column of the target sentences
@@ -67,7 +67,7 @@ class DataSettings(Settings):
 class TokenizerSettings(Settings):
     """Type and size of the tokenizer."""
 
-    type: Literal["characters", "bytes", "bpe", "unigram", "imported"] = "bpe"  # imported: made by another project
+    type: Literal["characters", "bytes", "bpe", "unigram", "imported"] = "bpe"  # imported: from an imported model
     from_: str | None = Field(None, alias="from")  # existing tokenizer to use: a run, a folder, a file or hub:NAME
     vocab_size: PositiveInt | None = (
         None  # vocabulary size, special tokens included; an upper limit if type is characters, ignored if type is bytes

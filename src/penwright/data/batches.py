@@ -226,7 +226,7 @@ def _window_starts(seed: int, epoch: int, n_windows: int, length: int) -> Indice
 
 
 class MixedBatches(Batches[AnyBatch]):
-    """Batches of a new and an old corpus, in a fixed ratio, evenly mixed. Epochs count only the new corpus."""
+    """Batches from a new and an old corpus, evenly mixed in a fixed ratio. An epoch is one pass over the new corpus."""
 
     def __init__(self, new: Batches[AnyBatch], old: Batches[AnyBatch], share: float):
         self.new, self.old, self.share = new, old, share
@@ -236,9 +236,9 @@ class MixedBatches(Batches[AnyBatch]):
 
     def batch(self, number: int) -> AnyBatch:
         """Return the batch with this number, from the new or the old corpus."""
-        n_old = int(number * self.share)  # number of batches of the old corpus before this batch
+        n_old = int(number * self.share)  # number of earlier batches from the old corpus
         return self.old.batch(n_old) if int((number + 1) * self.share) > n_old else self.new.batch(number - n_old)
 
     def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:
-        """Yield each example of the new corpus once, in a fixed order."""
+        """Yield each example of the new corpus once, in a fixed order. The old corpus is left out."""
         yield from self.new.in_order(one_in)

@@ -24,7 +24,7 @@ from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20  # bytes read at a time
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-MARK_EVERY = 32 << 20  # minimum number of bytes between two positions from which reading can start
+MARK_EVERY = 32 << 20  # minimum number of bytes between two marks, the positions from which reading can start
 MOST_COPIED = 16 << 30  # maximum size of a temporary copy, in bytes
 _copies: dict[object, Path] = {}
 MARK = "\ufeff"  # the byte-order mark; dropped only at the start of a file
@@ -53,7 +53,7 @@ def state_of(path: Path) -> tuple[int, int]:
 
 
 def copy_once(key: object, name: str, blocks: Callable[[], Iterable[bytes]]) -> Path:
-    """Return a temporary file with the blocks, written only once for each key. `name` is for error messages."""
+    """Return a temporary file with these blocks. It is written once for each key. `name` is for error messages."""
     if key in _copies:
         return _copies[key]
     copy, size = _folder() / str(len(_copies)), 0
@@ -184,7 +184,7 @@ class TextCounts:
         return self.cr > 1 and self.cr >= OLD_MAC * self.newlines
 
     def add(self, text: str) -> None:
-        """Add the counts of a piece of text."""
+        """Add a piece of text to the counts."""
         encoded = text.encode("utf-8", "surrogatepass")
         self.text.update(encoded)
         self.utf8_bytes += len(encoded)
@@ -265,7 +265,7 @@ def _damage_counter(encoding: str) -> Callable[[bytes, str, TextCounts], None]:
 
 
 def _genuine_counter(encoding: str) -> Callable[[bytes], int]:
-    """Return a function that counts the replacement characters that the file itself contains, block by block."""
+    """Return a function that counts, in each block, the replacement characters that the file itself contains."""
     if encoding == "utf-8" or encoding.startswith(MIXED):
         genuine, tail = REPLACEMENT.encode(), b""
 

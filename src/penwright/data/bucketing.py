@@ -31,7 +31,7 @@ from penwright.tokenizers.markup import cut_pair
 
 Labels = NDArray[np.int32]
 _LONGEST_BATCH = 4  # maximum size of a batch of long labelled texts, as a multiple of `batch_tokens`
-MOST_HIDDEN = 0.9  # maximum share of tokens dropped from a text, unless the average share is set higher
+MOST_HIDDEN = 0.9  # maximum share of tokens dropped from a text, unless `TokenDropout.mean` is higher
 
 
 class Bucketed(Batches[AnyBatch]):
@@ -52,7 +52,7 @@ class Bucketed(Batches[AnyBatch]):
             lengths: The lengths of each side of all examples, the targets first.
             batch_tokens: The maximum size of a batch: number of rows times length of the longest row. With `alike`,
                 the average number of tokens per batch.
-            seed: The seed of the shuffling.
+            seed: The random seed for shuffling.
             longest: The maximum length of each side. Examples with a longer side are left out.
             alike: Give all batches the same number of examples. Batches of very long examples are divided: none holds
                 more than four times `batch_tokens`.
@@ -133,7 +133,7 @@ class PairBatches(Bucketed[PairBatch]):
 class TokenDropout:
     """Token dropout with a random share for each text (word dropout, Iyyer et al. 2015).
 
-    The shares vary as widely around `mean` as possible, because the model must also learn to read nearly whole texts.
+    The shares vary as widely around `mean` as possible, because the model must also learn from nearly complete texts.
     Dropped tokens are removed instead of masked, to save time. The first word is never dropped: a text must keep more
     than its start token.
     """
@@ -144,7 +144,7 @@ class TokenDropout:
 
     @property
     def _never_hidden(self) -> slice:
-        """The positions that are never dropped."""
+        """The positions that are never dropped: the first token and, with `keeps_start`, the start token before it."""
         return slice(0 if self.keeps_start else 1, 2)
 
     def draw_lengths(self, lengths: NDArray[np.int64], random: Generator) -> NDArray[np.int64]:
@@ -198,7 +198,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         """
         self.text, self.labels, self.markers = text, labels, markers
         self.token_dropout, self.targets = token_dropout, targets
-        self.are_pairs = False  # whether each text is a pair; a long pair is cut in the same way in each epoch
+        self.are_pairs = False  # whether each text is a pair; long pairs are truncated the same way in every epoch
         self.cut = max(1, context_length - 2)
         self.beyond = np.maximum(text.lengths - self.cut, 0)  # number of tokens beyond the context, for each text
         self.n_cut = int((self.beyond > 0).sum())
@@ -237,7 +237,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         return LabelledBatch(len(rows), tokens, torch.arange(tokens.shape[1]) < lengths[:, None], targets)
 
     def _part(self, row: int, begin: int) -> NDArray[np.integer]:
-        """Return at most `cut` tokens of a text: those from `begin` on or, for a pair, the beginning of each text."""
+        """Return at most `cut` tokens of a text, starting at `begin`. Long pairs are truncated by cut_pair()."""
         if self.are_pairs and self.beyond[row]:
             return np.array(cut_pair(self.text[row].tolist(), self.markers.end, self.cut))
         return self.text[row][begin : begin + self.cut]

@@ -45,7 +45,7 @@ class Cleaning:
     """Rules for dropping examples. Only `deduplicate` applies to documents."""
 
     max_characters: int = 5000  # maximum number of characters in a side of a pair, or in a labelled text
-    max_ratio: float | None = 9.0  # maximum ratio of the lengths of a pair, if one of them exceeds 30 characters
+    max_ratio: float | None = 9.0  # maximum ratio of the two lengths of a pair, if a side exceeds 30 characters
     deduplicate: bool = True
 
 
@@ -54,7 +54,7 @@ KEEP_ALL = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  #
 
 
 def broken_rules(numbers: NDArray[np.integer[Any]], reasons: Mapping[str, int]) -> list[Rule]:
-    """Return one rule per reason, which drops the items that are broken for that reason."""
+    """Return one rule for each reason why items can be broken; the rule drops these items."""
 
     def rule(number: int) -> Callable[[Mask], Mask]:
         return lambda _: numbers == number
@@ -115,7 +115,7 @@ class Report:
 def describe(file: SourceFile) -> str:
     """Describe a file in one line: its size, encoding and corrections."""
     encoding = " and ".join(NAMES.get(each, each) for each in file.encoding.split("|"))
-    encoding += " (chosen for each line)" if "|" in file.encoding else ""
+    encoding += " (detected for each line)" if "|" in file.encoding else ""
     facts = [f"{file.n_bytes:,} bytes"]
     if file.format:
         facts.append(FORMATS[file.format].description)

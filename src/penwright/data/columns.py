@@ -41,7 +41,7 @@ class ColumnChoice(NamedTuple):
 
 
 def names_in(columns: Columns) -> list[str]:
-    """Return the column names in the settings and from training. A first row that contains one of them is a header."""
+    """Return the column names set by the user or used in training. A first row with one of them is a header."""
     requested = [name for key in KEYS for name in requested_columns(columns, key)]
     trained = [name for each in columns.as_trained.values() for name, _ in each]
     return [name for name in (*requested, *trained) if isinstance(name, str) and not name.isdecimal()]
@@ -95,7 +95,7 @@ def _other_side(table: Table, profiles: Sequence[Profile], source: int | None, t
     if known is None:
         return guess_pair(table.name, profiles)
     others = [each for each in profiles if each.index != known]
-    guess = Guess((others[0].index,), "only one other column is left") if len(others) == 1 else None
+    guess = Guess((others[0].index,), "only one column was left to choose") if len(others) == 1 else None
     if guess is None:
         both = guess_pair(table.name, _possible_sides(profiles, known))
         guess = Guess(tuple(index for index in both.columns if index != known)[:1], both.reason)
@@ -143,7 +143,7 @@ def _score_column(table: str, profiles: Sequence[Profile]) -> Guess:
             return Guess((some[0].index,), f"'{some[0].name}' {why}")
     scales = [each for each in numbers if each.is_scale]
     if len(scales) == 1:
-        return Guess((scales[0].index,), f"'{scales[0].name}' is the only column of numbers with fractions")
+        return Guess((scales[0].index,), f"'{scales[0].name}' is the only column with fractional numbers")
     options = [Option((setting("label", each),), each.described()) for each in numbers or profiles]
     raise Undecided(f"{table}: which column is the score?", options)
 

@@ -16,7 +16,7 @@ from penwright.errors import PenwrightError
 from penwright.text import count
 from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate
 
-BETWEEN_LABELS = "\x1f"  # the "unit separator" of ASCII, which no label contains
+BETWEEN_LABELS = "\x1f"  # the ASCII unit separator; no label contains it
 FORMAT_VERSION = 1  # increase this when a code change alters how files are read
 UNKNOWN = "broken"
 Roles = Mapping[str, Sequence[tuple[str, int]]]  # for each role, the names and numbers (from 1) of its columns
@@ -71,7 +71,7 @@ class Columns:
     text_pairs: bool | None = None  # True: read a pair of texts; False: join the columns; None: a pair if there are two
     label: str | int | None = None
     label_kind: LabelKind | None = None  # the kind of labels; None: detect it
-    group: str | int | None = None  # column; rows with the same value in it are held out together
+    group: str | int | None = None  # group column; rows with the same group are held out together
     label_names: Mapping[str, str] = field(default_factory=dict)  # new names for labels in the files
     as_trained: Roles = field(default_factory=dict)  # the columns used in training, for roles that are not set
 
@@ -85,7 +85,7 @@ class ReadingOptions:
 
     columns: Columns = ALL_COLUMNS
     validation: Sequence[str | Path] = ()  # files with the held-out examples
-    held_out: float | None = None  # share to hold out if `validation` is empty; None: chosen by the data's size
+    held_out: float | None = None  # share to hold out if `validation` is empty; None: depends on the corpus size
     seed: int = 0
     encoding: str | None = None  # encoding of text files; None: detect it
     cleaning: Cleaning = STANDARD
@@ -215,7 +215,7 @@ class Sources(Generic[Item]):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The description of the chosen columns of each source."""
+        """A description of the chosen columns for each source."""
         return tuple(source.choice for source in self.each)
 
     @property

@@ -70,7 +70,7 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
 
 
 def _single_files(paths: list[str]) -> list[str]:
-    """Replace archives with the files in them, unless that gives more than two files and more files than paths."""
+    """Replace archives with the files in them, if this gives at most two files or no more files than paths."""
     files = expand_archives(paths)
     return files if len(files) <= max(2, len(paths)) else paths
 
@@ -236,7 +236,7 @@ def _task_by_values(table: Table, profiles: Sequence[Profile]) -> tuple[str, str
 
 
 def _refuse_scored_pairs(table: Table, profiles: Sequence[Profile], texts: Sequence[Profile]) -> None:
-    """Raise Undecided for pairs of texts with a score: the task is probably to predict the score."""
+    """Raise Undecided for pairs of texts with a score, since the task may be to predict the score."""
     scale = next((column for column in profiles if column.is_scale), None)
     if pair_of_texts(texts) is not None and scale is not None:
         raise Undecided(

@@ -49,12 +49,12 @@ class Documents(Sources[Document]):
 
 @dataclass(frozen=True)
 class TextSlice:
-    """A slice, in characters, of a text that is read in pieces."""
+    """A range of characters in a text that is read piece by piece."""
 
     pieces: Callable[[], Iterator[str]]
     begin: int = 0
     end: int | None = None
-    file: SourceFile | None = None  # the file that contains the text; reading can start near any position
+    file: SourceFile | None = None  # the file with the text, if reading can start in the middle of it
 
     def pieces_from(self, position: int) -> tuple[Cut, Iterator[str]]:
         """Return the position of the first piece, and the pieces. Pieces that end before `position` may be omitted."""

@@ -50,7 +50,7 @@ SIGNATURES = {
 CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
 MIXED = "utf-8|"  # prefix that marks a mixed encoding; the rest names the encoding of the lines that are not UTF-8
 FEWEST_MIXED = 0.05  # a file is mixed if each of two encodings has at least this share of its non-ASCII lines
-LONGEST_LINE = 1 << 24  # maximum number of bytes decoded together; longer lines are cut
+LONGEST_LINE = 1 << 24  # maximum number of bytes decoded at once; longer lines are split
 MAX_CONTROLS = 0.05  # maximum share of control characters (NUL included) in the bytes of a text
 CANDIDATES = [
     *("cp1252", "cp1250", "iso8859_2", "cp1253", "cp1254"),
@@ -61,7 +61,7 @@ CANDIDATES = [
 CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and Windows-1252; rare in the languages of the latter
 TURKISH = b"\xfd"  # ı in Windows-1254: 40 % of Turkish non-ASCII letters; ý in Windows-1252: rare even in Icelandic
 BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # in no encoding does a byte below 0x30 continue a character
-HEAD, SAMPLE = 1 << 16, 1 << 15  # number of bytes for recognizing text, and for guessing an encoding
+HEAD, SAMPLE = 1 << 16, 1 << 15  # numbers of bytes examined to recognize text, and to guess an encoding
 MAX_STRANGENESS = 0.4  # maximum mess ratio of a text (see charset_normalizer); even a pangram must pass
 MAX_INVALID = 0.001  # maximum share of invalid bytes in a damaged UTF-8 file
 STRAY_BYTES = 3  # a file with more invalid sequences than this may have another encoding
@@ -150,7 +150,7 @@ def decoder_of(encoding: str) -> codecs.IncrementalDecoder:
 
 
 class _LineDecoder(codecs.IncrementalDecoder):
-    """A decoder for concatenated files in two encodings: UTF-8, and another encoding for the remaining lines."""
+    """A decoder for files that mix two encodings: UTF-8, and another one for the lines that are not UTF-8."""
 
     def __init__(self, other: str) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ def whole_characters(sample: bytes) -> bytes:
 
 
 def guess_encoding(sample: bytes) -> str:
-    """Return the likeliest encoding of lines that are not UTF-8. The last character must be complete."""
+    """Return the likeliest encoding of lines that are not UTF-8. The sample must end with a complete character."""
     matches = from_bytes(sample, cp_isolation=CANDIDATES, enable_fallback=False, threshold=MAX_STRANGENESS)
     best = matches.best()
     if best is None:

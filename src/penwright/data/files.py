@@ -97,7 +97,7 @@ class SourceFile:
         return self.encoding == PARQUET
 
     def blocks(self, begin: int = 0) -> Iterator[str]:
-        """Yield the text in pieces of about 1 MiB, cut anywhere. `begin` is 0 or the offset of one of `marks`."""
+        """Yield the text in pieces of about 1 MiB, cut at any point. `begin` is 0 or the offset of one of `marks`."""
         raw = raw_blocks(self.stored, self.path, BLOCK_BYTES, begin)
         return decoded(raw, self.encoding, TextCounts(), self.n_cr > 0, first=not begin)
 
@@ -108,13 +108,13 @@ class SourceFile:
     def chunks_from(self, position: int) -> tuple[Cut, Iterator[str]]:
         """Return the position of the first piece, and the pieces of `chunks` from about the given position to the end.
 
-        Text far before the position is not read. The first piece may start well before the position.
+        Reading starts at a mark before the position, so the first piece may start well before it.
         """
         for mark in reversed(self.marks):
             if mark.characters + BLOCK_BYTES <= position:
                 blocks = self.blocks(mark.offset)
                 first = next(blocks, "")
-                # Cut at the last line break of the block, as chunks() does. The following pieces are then the same.
+                # Cut at the last line break of the block, as chunks() does, so that all later pieces are the same.
                 if cut := first.rfind("\n") + 1:
                     size = len(first[:cut].encode("utf-8", "surrogatepass"))
                     return Cut(mark.characters + cut, mark.utf8_bytes + size), cut_at_lines(blocks, first[cut:])
@@ -194,7 +194,7 @@ def read_markup(path: str | Path, encoding: str | None = None) -> str:
 
 
 def format_of(stored: Path, name: str, encoding: str | None = None) -> Format | None:
-    """Return the format of a file, or None for plain text or Parquet. Raises NotText for files that are not read."""
+    """Return the format of a file, or None for plain text or Parquet. Raises NotText for unsupported files."""
     head = next(raw_blocks(stored, name, START), b"")
     guess = encoding or first_guess(head)
     kind = detect_format(name, head, decoder_of(guess).decode(head), lambda: open_raw(stored))

@@ -26,7 +26,7 @@ from penwright.errors import Option, PenwrightError, Undecided
 from penwright.languages import LANGUAGE_NAMES
 
 FEW = 20  # maximum number of different identifiers (class1, class2, ...) that may be labels
-CLEARLY_FEWER = 5  # minimum factor by which a column must have fewer distinct values than any other to be chosen
+CLEARLY_FEWER = 5  # a column is chosen if every other has at least this many times as many distinct values
 CLEARLY_LONGER = 2  # a column is chosen if it has at least this many times as many characters as any other
 ENOUGH_TO_TELL = 20  # minimum number of rows needed to judge the values of a column
 MOST_OPTIONS = 8  # maximum number of columns or choices in a message
@@ -109,7 +109,7 @@ def guess_label(table: str, profiles: Profiles, without: Sequence[int] = ()) -> 
         best = likely[0]
         what = "is the only one with few values" if len(likely) == 1 else "has by far the fewest values"
         check = "; guessed from the values alone: to choose another, --set data.label=NAME" if len(profiles) > 2 else ""
-        return Guess((best.index,), f"column {best.name} {what} ({len(best.values):,} in all), all short{check}")
+        return Guess((best.index,), f"column {best.name} {what} ({len(best.values):,} distinct), all short{check}")
     if likely:
         raise _undecided(table, "which column is the label?", "label", likely)
     left = [column for column in profiles if column.index not in without]
@@ -204,7 +204,7 @@ def named_pair(profiles: Profiles) -> tuple[Profile, Profile] | None:
     by_name = {column.key: column for column in profiles if column.has_words}
     by_name = {name: column for name, column in by_name.items() if not (column.is_constant and column.n_rows > 2)}
     kinds = [(SOURCE_NAMES, TARGET_NAMES), (PROMPT_NAMES, ANSWER_NAMES)]
-    if any(name in by_name for name in INSTRUCTION_NAMES):  # next to an instruction, `input` belongs to the prompt
+    if any(name in by_name for name in INSTRUCTION_NAMES):  # if there are instructions, `input` is part of the prompt
         kinds.reverse()
     for sources, targets in kinds:
         source = next((by_name[name] for name in sources if name in by_name), None)
@@ -250,7 +250,7 @@ def undecided_pair(table: str, profiles: Profiles, candidates: Profiles) -> Unde
         Option((setting("source", first), setting("target", second)), f"{first.described()} to {second.described()}")
         for first, second in permutations(candidates, 2)
     ]
-    number = f"{len(candidates)} hold text" if len(texts_of(profiles)) > 2 else "fewer than two hold text"
+    number = f"{len(candidates)} contain text" if len(texts_of(profiles)) > 2 else "fewer than two contain text"
     question = f"{table}: which columns are the source and the target? Of its columns, {number}: {overview(profiles)}"
     return Undecided(question, options[:MOST_OPTIONS])
 
@@ -270,7 +270,7 @@ def texts_of(profiles: Profiles) -> list[Profile]:
     return telling if len(texts) > 2 and len(telling) >= 2 else texts
 
 
-# --- shared wording ---
+# --- shared messages ---
 
 
 def unused(profiles: Profiles, used: Collection[int]) -> str:
@@ -281,7 +281,7 @@ def unused(profiles: Profiles, used: Collection[int]) -> str:
 
 
 def advice_for_more_texts(profiles: Profiles, texts: Collection[int], used: Collection[int]) -> str:
-    """Describe how to join unused text columns to the text; return "" if there are none."""
+    """Describe how to read the unused text columns as well; return "" if there are none."""
     more = [column for column in texts_of(profiles) if column.index not in used]
     every = [column for column in profiles if column.index in texts or column in more]
     how = "both text columns, as a pair" if len(every) == 2 else "all text columns, joined by a space"

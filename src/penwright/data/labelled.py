@@ -53,7 +53,7 @@ from penwright.text import count
 
 MOST_HELD_OUT = 2000  # maximum number of held-out rows, unless the settings give a share
 MOST_LABELS = 1000  # maximum number of different labels
-MOST_LABELS_PER_TEXT = 0.5  # if the settings name the label column: maximum number of labels per text
+MOST_LABELS_PER_TEXT = 0.5  # maximum number of different labels per text, if the settings name the label column
 FEWEST_LINES = 2  # minimum number of lines in a file of labelled lines
 
 
@@ -135,7 +135,7 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
     are_pairs = len(texts) == 2 and columns.text_pairs is not False
     if columns.text_pairs and not are_pairs:
         raise PenwrightError(
-            f"{table.name}: this model reads pairs of texts. Name their columns: --columns FIRST,SECOND"
+            f"{table.name}: this model expects pairs of texts. Name their columns: --columns FIRST,SECOND"
         )
     names = (" | " if are_pairs else " + ").join(table.columns[text] for text in texts)
     choice = f"text = column {names}, label = column {table.columns[label]}"
@@ -181,7 +181,7 @@ def _groups(table: Table, column: int) -> Iterator[str]:
 
 
 def _rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
-    """Return the rules that drop labelled texts. A blank text and a missing label are different reasons."""
+    """Return the rules that drop labelled texts. Blank texts and missing labels are counted separately."""
     missing: Rule = ("the label is missing", lambda _: (rows.second_sizes == 0) & (rows.broken == 0))
     blank: Rule = ("the text is blank", lambda _: (rows.first_sizes == 0) & (rows.broken == 0))
     return [missing, blank, *common_rules(rows, cleaning)]
@@ -252,7 +252,7 @@ def _classes(rows: Rows, keep: Mask) -> Hashes:
 
 
 def _without_lost_labels(rows: Rows, keep: Mask, chosen: Mask) -> Mask:
-    """Return the held-out rows, without rows that have a label missing from the training rows."""
+    """Return the held-out rows, except those with a label that no training row has."""
     known = {label for _, labels in rows.read(keep & ~chosen) for label in labels.split(BETWEEN_LABELS)}
     lost = np.zeros_like(chosen)
     lost[chosen] = [not known.issuperset(labels.split(BETWEEN_LABELS)) for _, labels in rows.read(chosen)]

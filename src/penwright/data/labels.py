@@ -23,12 +23,12 @@ BLANK_IN_PAIR = Broken("one text of the pair is blank")
 NO_NUMBER = Broken("the label is not a number")
 FEW_NUMBERS = 10  # more different numbers than this are probably a scale, not class names
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
-DECIMAL_COMMA = re.compile(r"[-+]?(0,\d+|\d+,(?!\d{3}$)\d+)")  # "1,234" may have a thousands separator instead
+DECIMAL_COMMA = re.compile(r"[-+]?(0,\d+|\d+,(?!\d{3}$)\d+)")  # not "1,234", whose comma may separate thousands
 PLACEHOLDERS = {"na", "n/a", "#n/a", "?", "-", "none", "nan", "null"}  # values that mean "no label", in lower case
 
 
 def single_label(label: str, location: str) -> str:
-    """Return a tidy label. A list of one label counts as that label. Raises PenwrightError for a longer list."""
+    """Return a normalized label. A list of one label counts as that label. Raises PenwrightError for a longer list."""
     items = _items(label)
     if items is not None and len(items) > 1:
         raise PenwrightError(
@@ -39,7 +39,7 @@ def single_label(label: str, location: str) -> str:
 
 
 def with_tidy_labels(table: Table, texts: Sequence[int], label: int, columns: Columns) -> Iterator[TwoSides | Broken]:
-    """Yield the text and the label of every row. Labels are tidied, and renamed as specified in the settings."""
+    """Yield the text and the label of every row. Labels are normalized, and renamed as specified in the settings."""
     tidy: dict[str, str | Broken] = {}
     names, (problem_type, separator) = columns.label_names, columns.label_kind or LabelKind()
     for number, row in enumerate(select(table, texts, label, BETWEEN_TEXTS if columns.text_pairs else " ")):
@@ -65,7 +65,7 @@ def with_tidy_labels(table: Table, texts: Sequence[int], label: int, columns: Co
 
 
 def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str:
-    """Return the labels of a cell, tidy and sorted, in the format of `Labelled.label`; "" if there are none."""
+    """Return the labels of a cell, normalized and sorted, in the format of `Labelled.label`; "" if there are none."""
     items = _items(cell)
     if items is None:
         items = [cell] if separator is None else cell.split(separator)
@@ -134,7 +134,7 @@ def find_separator(labels: Collection[str]) -> str | None:
 
 
 def tidy_label(label: str) -> str:
-    """Return a label in one line: without invisible characters, with plain spaces, with its accents composed (NFC)."""
+    """Return a label on one line, without invisible characters, with plain spaces and composed accents (NFC)."""
     if label.isascii():
         return " ".join(label.split())
     visible = (c for c in normalize("NFC", label) if category(c) != "Cf" or c in JOINERS)
@@ -214,7 +214,7 @@ def notes_on_labels(counts: Mapping[str, int], held_out: Set[str]) -> list[str]:
 
 
 def _placeholders(counts: Mapping[str, int]) -> Iterator[str]:
-    """Yield a warning if some labels are usual signs of a missing value."""
+    """Yield a warning if some labels are common markers of a missing value."""
     found = [label for label in counts if label.lower() in PLACEHOLDERS]
     if found:
         names = ", ".join(f'{json.dumps(label, ensure_ascii=False)}=""' for label in found)

@@ -49,7 +49,7 @@ class MaskedBatches(Batches[MaskedBatch]):
             yield self._masked(batch, np.random.default_rng((0, number, 2)))
 
     def examples(self, rows: Indices) -> MaskedBatch:
-        """Truncate these texts to the context, and return them as a batch. Every call masks the same tokens."""
+        """Truncate these texts to the context length, and return them as a batch. Every call masks the same tokens."""
         return self._masked(self.texts.examples(rows), np.random.default_rng((0, *rows.tolist())))
 
     def _masked(self, batch: LabelledBatch, random: np.random.Generator) -> MaskedBatch:

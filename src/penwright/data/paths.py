@@ -103,7 +103,7 @@ def expand_archives(paths: Sequence[str]) -> list[str]:
 
 
 def tables_in(path: str) -> list[Path]:
-    """Return the tables (TABLE_PARTS) in a folder or pattern; [] if there are none, or if there are other texts too."""
+    """Return the tables (TABLE_PARTS) in a folder or pattern; [] if it has no tables, or also other text files."""
     files = _matching_files(path) if is_pattern(path) else _files_in(Path(path)) if is_folder(path) else []
     tables = [file for file in files if suffix_of(file) in TABLE_PARTS]
     others = [file for file in files if is_pattern(path) or suffix_of(file) in TEXT_SUFFIXES]
@@ -235,7 +235,7 @@ def visible_files(folder: Path) -> Iterator[Path]:
         current = waiting.pop()
         try:
             status = current.stat()
-            if (status.st_dev, status.st_ino) in seen:  # a link to a parent folder, or to one already read
+            if (status.st_dev, status.st_ino) in seen:  # a link to a parent folder or to a folder already read
                 continue
             seen.add((status.st_dev, status.st_ino))
             entries = sorted((each for each in current.iterdir() if not each.name.startswith(".")), reverse=True)

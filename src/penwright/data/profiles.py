@@ -14,7 +14,7 @@ MOST_ROWS = 50_000  # the sample is spread over this many rows: files are often 
 MOSTLY = 0.9  # a column is not text if at least this share of its values are numbers, links, ...
 LONGEST_EXAMPLE = 40  # maximum length of an example value, in characters
 LONGEST_LABEL = 50  # maximum length of a label, in characters
-MOST_CLASSES = 30  # a column with more than this many different numbers is a scale if some are fractional
+MOST_CLASSES = 30  # a column with more distinct numbers than this holds a scale if some are fractional
 TEXT, EMPTY, NUMBERS, IDENTIFIERS, LISTS = "text", "no values", "numbers", "identifiers", "lists"
 DATES = "dates or times"
 
@@ -183,7 +183,7 @@ def _begin_alike(values: frozenset[str]) -> bool:
     """Return whether all values share a long prefix that makes up much of their text."""
     if len(values) < 5:
         return False
-    first, last = min(values), max(values)  # a prefix that the first and last share is common to all values
+    first, last = min(values), max(values)  # in sorted order; a prefix shared by both is shared by all
     shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return shared >= 10 and shared >= 0.4 * sum(map(len, values)) / len(values)
 

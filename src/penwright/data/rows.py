@@ -43,13 +43,13 @@ TwoSides = tuple[str, str]
 RowSource = Source[TwoSides]
 Sizes = NDArray[np.uint32]
 SHORT = 30  # the ratio of lengths is checked only if a side has more characters than this
-TOO_LONG = "longer than"  # the reason for dropping long rows begins with these words
+TOO_LONG = "longer than"  # beginning of the reason for dropping long rows
 BATCH = 8192  # number of rows measured at a time
 
 
 @dataclass(frozen=True)
 class Rows(Sources[TwoSides]):
-    """The lengths and hashes of all rows of a list of sources: 33 bytes per row, however long the text."""
+    """The lengths and hashes of all rows of several sources. Each row takes 33 bytes, however long its text."""
 
     reasons: Mapping[str, int]  # maps each reason why a row can be broken to its error code
     first_hashes: Hashes
@@ -171,7 +171,7 @@ class RowKind(Generic[Example]):
 def hold_out_some(
     rows: Rows, keep: Mask, reading: ReadingOptions, *, first: str, unit: str, most: int, least: int = 0
 ) -> Mask:
-    """Choose the rows to hold out, by hashes of their first sides. Messages call these sides `first`, a plural."""
+    """Choose the rows to hold out, by hashes of their first sides. `first` is the word for these sides in messages."""
     kept, fraction = int(keep.sum()), reading.held_out
     if len(np.unique(rows.first_hashes[keep])) < 2:
         raise PenwrightError(
@@ -200,7 +200,7 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
         rest, files = keep & ~chosen, rows.files
         how = f"chosen by the hashes of {kind.chosen_by} and seed {reading.seed}"
         if any(source.groups for source in rows.each):
-            how = f"{chosen.sum() / keep.sum():.0%} of all, in whole groups, chosen by hashes and seed {reading.seed}"
+            how = f"{chosen.sum() / keep.sum():.0%} of the rows, whole groups chosen by hash with seed {reading.seed}"
     learned, leaked = clean(rows, [kind.leak_rule(rows, where, chosen)], rest)
     training, held_out = kind.part(rows, learned), kind.part(where, chosen)
     report = Report(

@@ -12,7 +12,7 @@ Hashes = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 
 DEFAULT_FRACTION = 0.1
-TOO_MANY = 2  # if a selection is more than this many times as large as requested, select groups one by one
+TOO_MANY = 2  # if a selection exceeds the requested size by more than this factor, select groups one by one
 ENOUGH_FOR_ONE = 0.3  # a class gets a held-out row if its size times the held-out share is at least this
 
 
@@ -86,7 +86,7 @@ def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, 
 
 
 def held_out_documents(hashes: Hashes, sizes: NDArray[np.int64], wanted: int, seed: int) -> Mask:
-    """Select whole documents by their hashes, up to `wanted` characters in total: at least one, never all.
+    """Select whole documents by their hashes, up to `wanted` characters in total: at least one document, but never all.
 
     Identical documents stay together.
     """

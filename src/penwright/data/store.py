@@ -77,7 +77,7 @@ class TokenStore:
         return self.columns[column].n_bytes
 
     def verify(self) -> None:
-        """Compare the checksums of all files; raise PenwrightError if one differs. Opening only checks their sizes."""
+        """Raise PenwrightError if the checksum of a file is wrong. Opening a store checks only the file sizes."""
         for name, expected in self.hashes.items():
             if _sha256(self.folder / name) != expected:
                 raise PenwrightError(f"{self.folder / name} is damaged; delete {self.folder} to rebuild it")
@@ -89,7 +89,7 @@ class TokenStore:
 
 
 def _sha256(path: Path, known: str | None = None) -> str:
-    """Return the SHA-256 of a file: `known`, if given. The hash of a large file is cached until the file changes."""
+    """Return the SHA-256 of a file, or `known` if given. For large files, it is cached until the file changes."""
     if path.stat().st_size < LARGE:
         return known or sha256_of(path)
     return str(remember(["sha256", *identity_of(path)], lambda: {"sha256": known or sha256_of(path)})["sha256"])
@@ -169,7 +169,7 @@ def _open_column(folder: Path, name: str, summary: ColumnSummary) -> Column:
 
 
 def _map(path: Path, dtype: DTypeLike) -> np.ndarray:
-    if path.stat().st_size == 0:  # an empty file cannot be mapped
+    if path.stat().st_size == 0:  # an empty file cannot be memory-mapped
         return np.empty(0, dtype=dtype)
     return np.memmap(path, dtype=dtype, mode="r")
 

@@ -132,7 +132,7 @@ class _Saved:
 
 
 class _File:
-    """A file that is hashed while it is written. If `progress` has a size for it, writing resumes at that size."""
+    """A file that is hashed while it is written. If `progress` records a size for it, writing resumes there."""
 
     def __init__(self, path: Path, files: ExitStack, progress: _Saved | None = None) -> None:
         self.path, self.hash = path, hashlib.sha256()
@@ -187,7 +187,7 @@ class _TextColumn:
             if self._n_waiting >= _BATCH_CHARACTERS:
                 self._flush()
         self._row_ends.append(len(self._chunks))
-        self._n_waiting += 1  # count empty texts too, so that they cannot accumulate without limit
+        self._n_waiting += 1  # count empty texts too; otherwise, they could pile up in memory
 
     def synchronize(self) -> None:
         self._flush()

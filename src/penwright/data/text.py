@@ -85,7 +85,7 @@ def open_evaluation_text(paths: Sequence[str | Path], reading: ReadingOptions = 
 
 
 def _kept_documents(documents: Documents, held_out: Documents | None, cleaning: Cleaning) -> tuple[Mask, list[Dropped]]:
-    """Return the documents to keep, and how many each rule drops. Documents in `held_out` are dropped."""
+    """Return a mask of the documents to keep, and how many each rule drops. Documents in `held_out` are dropped."""
     keep = np.ones(len(documents.hashes), dtype=np.bool_)
     rules: list[Rule] = [
         *broken_rules(-documents.characters, documents.reasons),
@@ -122,7 +122,7 @@ def _whole_documents(documents: Documents, keep: Mask, reading: ReadingOptions) 
     parts = documents.part(keep & ~chosen), documents.part(chosen)
     split = (
         f"held out: {count(len(parts[1]), 'whole document')} out of {len(kept):,}, {_describe_size(*parts)}, "
-        f"by seed {reading.seed}"
+        f"chosen with seed {reading.seed}"
     )
     return parts, split
 

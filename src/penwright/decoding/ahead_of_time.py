@@ -105,7 +105,7 @@ def forget(part: ModelPart, name: str, n_threads: int) -> None:
 
 
 def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
-    """Load the compiled part; return None if it is not compiled, or, with a warning, if it cannot be trusted.
+    """Load the compiled part. Return None if there is none, or (with a warning) if the file is unsafe or damaged.
 
     This calls torch's C++ loader, since its Python wrapper takes two seconds to import and parses JSON at each step.
     """

@@ -51,7 +51,7 @@ def newest_half(context_length: int) -> int:
 
 
 def in_view(prompt: Sequence[int], context_length: int) -> Sequence[int]:
-    """Return the part of a prompt that the model reads: if the prompt is too long, its last newest_half() tokens."""
+    """Return the part of a prompt that the model sees: if the prompt is too long, its last newest_half() tokens."""
     return prompt if len(prompt) <= context_length else prompt[-newest_half(context_length) :]
 
 
@@ -85,7 +85,7 @@ class _DecoderRows:
         return logits
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
-        """Keep these rows."""
+        """Keep only these rows."""
         self._tokens = self._tokens[rows]
         self._lengths = self._lengths[rows.cpu().numpy()]
         self._cache.select(rows)
@@ -141,7 +141,7 @@ class PromptBatch(_DecoderRows):
         self._known = known
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
-        """Read all prompts in one pass; return the logits after the last token of each."""
+        """Prefill all prompts in one pass; return the logits after the last token of each."""
         if self._known:
             self._cache.begin(self._known)
         n_known = self._cache.longest

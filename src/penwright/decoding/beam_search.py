@@ -32,7 +32,7 @@ from penwright.decoding.sampling.logits_process import NEG_INF
 from penwright.decoding.sampling.topk import MAX_K, Choose, MaskedTopK, TokenSelector
 from penwright.decoding.sampling.utf8 import FREE, Situations, States, Utf8Rules
 
-MIN_PATIENCE = 4  # `beam_patience` always lets beams grow by at least this many tokens, even if they are short
+MIN_PATIENCE = 4  # minimum number of tokens by which `beam_patience` lets beams grow, however short they are
 
 
 def _unmasked(best: MaskedTopK, n: int) -> list[list[int]]:
@@ -190,7 +190,7 @@ class _Search:
         return continuations
 
     def _apply_guides(self, continuations: _Continuations, logits: Tensor, best: MaskedTopK) -> None:
-        """Replace the continuations of constrained sentences with those that satisfy their constraints best."""
+        """Replace the continuations of constrained sentences with those that their constraint automata choose."""
         beam_size, sentences = self.settings.beam_size, list(self.guided)
         likely = _unmasked(best, beam_size)
         options = [
@@ -201,7 +201,7 @@ class _Search:
         counts = [len(tokens) for beams in options for tokens in beams]
         which = torch.from_numpy(np.repeat(rows, counts)).to(logits.device)
         option_tokens = [token for beams in options for each in beams for token in each]
-        tokens = torch.tensor(option_tokens, device=logits.device, dtype=torch.long)  # no tokens if all logits are NaN
+        tokens = torch.tensor(option_tokens, device=logits.device, dtype=torch.long)  # empty if all logits are NaN
         gains = iter((logits[which, tokens] - best.logsumexp[which]).tolist())  # one GPU transfer for all sentences
         before = np.stack([self.log_probs[sentences], self.merits[sentences]], axis=2).tolist()
         chosen = [
@@ -221,7 +221,7 @@ class _Search:
     def _allowed_top_k(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> MaskedTopK:
         """Return the likeliest tokens of each row, omitting tokens that the constraints of the row forbid."""
         best = self.choose(logits, self.utf8_rules, situations, max(n_best, min(MAX_K, logits.shape[1])))
-        self.utf8_rules.forbid(logits, situations)  # also outside the top tokens: a constraint may choose any token
+        self.utf8_rules.forbid(logits, situations)  # in all logits: a constraint may choose tokens outside the top k
         rows, tokens = list[int](), list[int]()
         for sentence, guided in self.guided.items():
             for beam, banned in guided.banned(self.length, end_id):

@@ -74,7 +74,7 @@ def n_common(one: Tokens, other: Tokens) -> int:
 
 
 Known = Callable[[int], list[KeysValues]]  # a function that returns the keys and values of a text's first n tokens
-READ_TOKENS = 1024  # maximum number of prompt tokens per pass, padding included; more would delay running rows
+READ_TOKENS = 1024  # maximum number of prompt tokens per pass, padding included; larger passes would delay other rows
 
 
 class ContinuousBatch:
@@ -146,7 +146,7 @@ class ContinuousBatch:
         return admitted
 
     def _prefill(self, requests: Sequence[Request]) -> Iterator[Logits]:
-        """Read the prompts of new rows: each distinct prompt once, except for a prefix that is already cached."""
+        """Prefill new rows: process each distinct prompt once, except for a prefix that is already cached."""
         if not requests:
             return
         groups: dict[tuple[int, int], list[Request]] = {}

@@ -59,7 +59,7 @@ class StepGraphs:
         self._step = step
         self._graphs: dict[Key, _Graph] = {}  # the least recently used graph comes first
         self._last: Key = ()
-        self._n_in_a_row = 0  # number of steps in a row with the key `_last`
+        self._n_in_a_row = 0  # number of consecutive steps whose key was `_last`
         self._works = True
 
     def __call__(self, inputs: Inputs) -> Tensor:

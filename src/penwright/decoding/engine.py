@@ -53,7 +53,7 @@ WORTH_THREADS: dict[Part, float] = {  # minimum number of parameters for multith
     "sources": 2_000_000,
     "best": inf,
 }
-# Minimum number of parameters for multithreading an uncompiled int8 step of one row; packed copies of weights count.
+# Minimum number of parameters (packed copies included) for multithreading an uncompiled int8 step of one row.
 WORTH_THREADS_INT8 = 100_000_000
 
 KINDS: dict[Part, type[ModelPart]] = {  # parts with a module of their own; all other parts use DecodeStep
@@ -76,7 +76,7 @@ class DecodeEngine:
 
     @contextmanager
     def watched(self, watch: Callable[[], None]) -> Iterator[None]:
-        """Call `watch` before each step inside the context."""
+        """Call `watch` before each step inside the `with` block."""
         self.watch = watch
         try:
             yield
@@ -230,7 +230,7 @@ def _check(part_module: ModelPart, part: Part, n_threads: int, graph: nn.Module)
     if compiled is None or not _is_close(compiled, graph, inputs):
         forget(part_module, part, n_threads)
         raise PenwrightError(
-            "the code that torch compiled gives different results than the model, and was deleted: use the model "
+            "the code that torch compiled gives different results from the model, and was deleted: use the model "
             "without compiled steps, or try a different --precision"
         )
 

@@ -1,4 +1,4 @@
-"""The computations of decoding as functions of tensors, with example inputs, for compilation ahead of time."""
+"""The computations of decoding as functions of tensors, with example inputs, for ahead-of-time compilation."""
 
 from typing import Literal, NamedTuple
 
@@ -88,7 +88,7 @@ class PromptStep(ModelPart):
 
 
 def _kernel_of(name: str, origins: Int[Tensor, "rows room"] | None) -> Kernel:
-    """Return the kernel of self-attention or cross-attention, by name; cross-attention needs no `origins`."""
+    """Return the attention kernel for the module with this name; cross-attention needs no `origins`."""
     return stepping_attention(None if name.endswith("cross_attention") else origins)
 
 

@@ -24,7 +24,7 @@ class BeamSettings:
     length_penalty: float = 1.0
     banned: tuple[int, ...] = ()  # tokens that are never generated
     coverage_penalty: float = 0.0  # weight of the coverage penalty in the final ranking (translation/alignment.py)
-    beam_patience: float = 0.25  # how far unfinished beams may grow, as a share of their length (at least 4 tokens)
+    beam_patience: float = 0.25  # share of their length by which unfinished beams may still grow (at least 4 tokens)
 
 
 @dataclass(frozen=True)

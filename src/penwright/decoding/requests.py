@@ -161,7 +161,7 @@ class CandidateReport(NamedTuple):
 
     rank: int  # rank of the chosen token, before sampling settings are applied; 1 is the likeliest
     entropy: float  # entropy of the model's distribution, in nats
-    likely: tuple[TokenCandidate, ...]  # likely candidates, likeliest first
+    likely: tuple[TokenCandidate, ...]  # the most likely candidates, best first
 
 
 class TokenUpdate(NamedTuple):

@@ -65,7 +65,7 @@ class _Order(NamedTuple):
     # The arrays below end with a zero, which represents n-grams and contexts that were not counted.
     discounted: Counts  # count of each n-gram, minus the discount
     totals: Counts  # sum of the counts of all n-grams with the same context
-    freed: Counts  # total discount of each context; its probability goes to shorter n-grams
+    freed: Counts  # total discount of each context, which is redistributed to shorter n-grams
 
     def find(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the index of each n-gram in `codes`, or -1 if the n-gram was not counted."""

@@ -121,7 +121,7 @@ class SetCounts(NamedTuple):
     right: Int64[Tensor, " n_labels"]  # number of texts for which a label is both predicted and true
     predicted: Int64[Tensor, " n_labels"]
     true: Int64[Tensor, " n_labels"]
-    exact: int  # number of texts whose predicted set of labels is the true one
+    exact: int  # number of texts whose predicted set of labels equals the true set
     n_texts: int
 
     def plus(self, other: "SetCounts") -> "SetCounts":
@@ -161,7 +161,7 @@ def set_scores(counts: SetCounts) -> tuple[Score, ...]:
 def scores_of_labels(
     counts: SetCounts, labels: Sequence[str], thresholds: Float[Tensor, " n_labels"]
 ) -> tuple[LabelScores, ...]:
-    """Return the scores of each label, with its threshold."""
+    """Return the scores and the threshold of each label."""
     numbers = zip(counts.right.tolist(), counts.true.tolist(), counts.predicted.tolist(), strict=True)
     rows = zip(labels, numbers, thresholds.tolist(), strict=True)
     return tuple(label_score(label, *three)._replace(threshold=threshold) for label, three, threshold in rows)
@@ -204,15 +204,15 @@ def worst_sets(
 def regression_scores(predicted: Numbers, truth: Numbers, deviation: float) -> tuple[Score, ...]:
     """Return Pearson's correlation, Spearman's rank correlation, the mean absolute error, and nats per text.
 
-    The nats are those of a normal distribution around the prediction. Its standard deviation is `deviation`, that of
-    the training scores.
+    The nats are the negative log-likelihood under a normal distribution around the prediction. Its standard deviation,
+    `deviation`, is that of the training scores.
     """
     r, n = correlation(predicted, truth), len(truth)
     error = (1 - r**2) / sqrt(max(1, n - 1))
     nats = float(np.square((predicted - truth) / deviation).mean()) / 2 + log(2 * pi) / 2
     return (
         Score("Pearson's r", r, True, f"correlation on {n:,} texts, standard error {error:.3f}", error),
-        Score("Spearman's rho", correlation(ranks(predicted), ranks(truth)), True, "correlation of the ranks"),
+        Score("Spearman's rho", correlation(ranks(predicted), ranks(truth)), True, "rank correlation"),
         Score("mean absolute error", float(np.abs(predicted - truth).mean())),
         Score("nats per text", nats),
     )

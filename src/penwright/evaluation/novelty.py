@@ -161,7 +161,7 @@ class _PassageSearch:
     _document: str = ""
     _held: str = ""  # end of the text so far; repeated punctuation may continue in the next chunk
     _texts: list[_Text] = field(init=False)
-    _carried: bytes = b""  # end of the text searched so far, searched again with the next chunk
+    _carried: bytes = b""  # end of the text searched so far; it is searched again with the next chunk
     _line: int = 1  # number of the line in which `_carried` begins
 
     def __post_init__(self) -> None:
@@ -213,7 +213,7 @@ class _PassageSearch:
         self._carried = piece[max(0, kept) :]
 
     def _measure(self, level: int, hashes: Hashes, places: NDArray[np.int64], piece: bytes) -> None:
-        """Extend the matches at these positions. Skip texts with a known passage of at least twice the window size."""
+        """Extend the matches at these positions. Skip texts that have a passage of at least twice the window size."""
         size, wanted, texts, inside = self._windows[level]
         open_texts = np.array([text.n_bytes < min(2 * size, len(text.spelled)) for text in self._texts])
         if not open_texts.any():

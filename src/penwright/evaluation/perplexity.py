@@ -28,7 +28,7 @@ class NegativeLogLikelihood(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """The mean negative log-likelihood, in nats per target."""
+        """The mean negative log-likelihood per target, in nats."""
         return self.nats / max(1, self.n_targets)
 
 

@@ -33,7 +33,7 @@ class Mistake(NamedTuple):
     probability: float  # probability of the predicted label
     predicted: str
     label: str  # true label
-    text: str  # beginning of the text
+    text: str  # first LONGEST_TEXT characters of the text
     row: int  # index of the text among all texts, from 0
 
 

@@ -45,5 +45,5 @@ def bleu_for(references: Sequence[str]) -> BLEU:
 
 
 def bleu_in_words(value: float) -> str:
-    """Return what a BLEU score usually means for a reader; scores on different texts are hardly comparable."""
+    """Return the translation quality that a BLEU score suggests. Scores on different texts are hardly comparable."""
     return next((words for limit, words in QUALITY if value < limit), "often as good as a human translation")

@@ -70,7 +70,7 @@ def tune(translator: Translator, sources: Sequence[str], references: Sequence[st
     ]
     trials.sort(key=lambda trial: -(trial.bleu + trial.chrf))
     sources, references = sources[1::2], references[1::2]
-    say(f"comparing the best settings with the current ones on {len(sources):,} other sources")
+    say(f"comparing the best settings with the current ones on the other {len(sources):,} sources")
     before = [translation.text for translation in translator.translate(sources, constraints=NO_CONSTRAINTS)]
     after = _translated_by(translator, sources, trials[0])
     p = 1.0 if before == after else _p_value(before, after, references)

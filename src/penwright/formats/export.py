@@ -60,7 +60,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     try:
         with saving(folder, is_locked=False) as unfinished:
             yield unfinished
-            _require_empty(folder)  # another program may have used it in the meantime
+            _require_empty(folder)  # another program may have created files there in the meantime
     except OSError as error:
         raise PenwrightError(f"{folder} cannot be written: {error}") from error
 

@@ -217,9 +217,7 @@ def _scaling(file: GGUFFile, own: Mapping[str, Any], settings: ModelSettings) ->
     frequencies = rotary_frequencies(settings.d_head, settings.positions.base)
     expected = frequencies / scaled(frequencies, scaling)
     if factors.shape != frequencies.shape or not torch.allclose(expected, factors, rtol=1e-3):
-        raise PenwrightError(
-            f"the tensor {ROPE_FACTORS} differs from that of Llama 3, and no other scaling is supported"
-        )
+        raise PenwrightError(f"the tensor {ROPE_FACTORS} differs from that of Llama 3. No other scaling is supported")
     return scaling
 
 

@@ -105,7 +105,7 @@ def _byte_level(metadata: Mapping[str, Any]) -> Table:
 
 
 def words_in(metadata: Mapping[str, Any]) -> str:
-    """Return the name in WORDS of the rule by which the tokenizer of a GGUF file splits text into words."""
+    """Return the llama.cpp name of the word-splitting rule of a GGUF file's tokenizer (see WORDS)."""
     pre = str(metadata.get(f"{KEY}pre", "default"))
     return ALIASES.get(pre, pre)
 

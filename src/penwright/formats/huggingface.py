@@ -59,7 +59,7 @@ ROPE_KEYS = {  # for each type of RoPE scaling: {transformers key: our key}
         "original_max_position_embeddings": "original_context",
     },
 }
-CROSS_ENCODER = ("sentence_transformers", "sbert_ce_default_activation_function")  # keys of models that score pairs
+CROSS_ENCODER = ("sentence_transformers", "sbert_ce_default_activation_function")  # keys of cross-encoders
 ARCHITECTURES = WRITERS | TRANSLATORS | ENCODERS  # keyed by the class name in transformers
 
 
@@ -77,8 +77,8 @@ def settings_from_huggingface(config: Config) -> Outline:
     if quantization := config.get("quantization_config"):
         method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization
         raise PenwrightError(
-            f"config.json: quantization_config (quant_method = {method!r}) is not supported. Import the model that was "
-            "quantized, or a GGUF file of it"
+            f"config.json: quantization_config (quant_method = {method!r}) is not supported. Import the original, "
+            "unquantized model, or a GGUF file of it"
         )
     config = {**architecture.defaults, **_flat(config)}
     for key, values in architecture.supported.items():
@@ -134,7 +134,7 @@ def weights_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> t
     if outline.settings.problem_type == "multi_label_classification":
         weights["thresholds"] = torch.full((outline.n_labels,), 0.5)
     if outline.settings.problem_type == "regression":
-        weights["scale"] = torch.tensor([0.0, 1.0])  # outputs are scores that need no rescaling
+        weights["scale"] = torch.tensor([0.0, 1.0])  # the outputs are already scores on the original scale
     return outline, weights
 
 

@@ -52,7 +52,7 @@ UNUSED: dict[Task, set[str]] = {  # settings that have no effect, by task
 
 
 class _Candidate(NamedTuple):
-    """A candidate for export: a class of the transformers library, its config.json, and the settings that are lost."""
+    """A candidate for export: a class of transformers, its config.json, and the settings that would be lost."""
 
     architecture: Architecture
     config: dict[str, object]
@@ -125,7 +125,7 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
     if wanted["qkv_bias"] == wanted["bias"]:
         wanted["qkv_bias"] = None
     if wanted["token_types"] == 2:
-        wanted["text_pairs"] = False  # not needed: the tokenizers of transformers set the token types of a pair
+        wanted["text_pairs"] = False  # transformers needs no such setting: its tokenizers set the token types of a pair
     if task == "translate":
         wanted["n_decoder_layers"] = wanted["n_decoder_layers"] or wanted["n_layers"]
     config: dict[str, object] = {key: values[0] for key, values in architecture.supported.items()}
@@ -191,7 +191,7 @@ def _their_value(key: str, wanted: dict[str, object]) -> object:
 def folded(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights with the label prior or the scale of scores folded into the output layer.
 
-    The exported classifier gives the same probabilities as the balanced one; its logits differ by a constant per text.
+    The exported classifier gives the same probabilities as this model; its logits differ by a constant per text.
     """
     kept = dict(weights)
     if (prior := kept.pop("log_prior", None)) is not None:

@@ -136,7 +136,7 @@ def download(name: str, wanted: Sequence[str] = WANTED) -> Path:
 
     Raises PenwrightError if the download fails.
     """
-    hub = import_extra("huggingface_hub", "hub", "models of the Hugging Face Hub")
+    hub = import_extra("huggingface_hub", "hub", "models from the Hugging Face Hub")
     try:
         return Path(hub.snapshot_download(name, allow_patterns=[*wanted]))
     except Exception as error:  # a network error, an error of the Hub, or a wrong name

@@ -17,7 +17,7 @@ from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
 from penwright.tokenizers.sentencepiece import added_token, as_tokenizer_json, parse_sentencepiece
 
 Table = dict[str, Any]
-OWN_TOKENIZER = "penwright-tokenizer.json"  # for exported translators: tokenizer.json cannot express their tokenizers
+OWN_TOKENIZER = "penwright-tokenizer.json"  # written for translators, whose tokenizers tokenizer.json cannot express
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 USUAL = {role: f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}  # special tokens of BERT
 ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # roles of the special tokens that begin and end a text
@@ -56,7 +56,7 @@ def _built(folder: Path, config: Table) -> Table:
         return wordpiece(content.decode(), settings)
     if (folder / "merges.txt").is_file():
         return _byte_level(folder, config, settings)
-    if config.get("model_type") == "xlm-roberta":  # its ids are not those of its SentencePiece model
+    if config.get("model_type") == "xlm-roberta":  # token ids differ from those of its SentencePiece model
         raise PenwrightError(
             "there is no tokenizer.json, which a model of type xlm-roberta needs. Write one with transformers: "
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
@@ -199,7 +199,7 @@ def _numbers_pieces(folder: Path, file: Table) -> bool:
 
 
 def _numbered(file: Table, numbers: Mapping[str, int]) -> tuple[tuple[int, ...], dict[str, int]]:
-    """Return the model's id for each piece of a tokenizer.json, and the ids of the model's other tokens by name."""
+    """Return the model's id of each piece in a tokenizer.json, and a dict that maps its other tokens to their ids."""
     known, unknown = _ids_of(file), numbers.get("<unk>", 0)
     pieces = sorted(known, key=known.__getitem__)
     others = {piece: number for piece, number in numbers.items() if piece not in known}

@@ -179,7 +179,7 @@ def _modules(architecture: Architecture | None, model: Model) -> dict[str, list[
 def _shapes(model: Model, rank: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tensors that an adapter may have: low-rank factors, and whole parameters.
 
-    The head, the token embeddings and the fitted parameters (whose names have no dot) are stored whole.
+    The head, the token embeddings and the model's top-level parameters (no dot in the name) are stored whole.
     """
     in_full, shapes = (*HEAD, *VOCABULARY, ""), dict[str, tuple[int, ...]]()
     for name, tensor in model.named_parameters():
@@ -200,8 +200,8 @@ def _renamed(
     ours = [f"{each}.{last}" if each else last for each in modules.get(module, [module])]
     if not shapes.keys() >= set(ours):
         raise PenwrightError(
-            f"{folder / ADAPTER} has {name}. The model has no such part, or Penwright does not adapt it: it adapts the "
-            "linear layers of the blocks. Check the base model, and target_modules in the adapter's settings"
+            f"{folder / ADAPTER} has {name}. The model has no such part, or it is not a linear layer of a block: "
+            "Penwright adapts only these. Check the base model, and target_modules in the adapter's settings"
         )
     rows = [shapes[each][0] for each in ours]
     is_whole = tensor.dim() > 0 and sum(rows) == len(tensor)

@@ -1,4 +1,4 @@
-"""The files of sentence-transformers beside an encoder: its modules, and how it pools the vectors of the tokens."""
+"""The files of sentence-transformers in an encoder's folder: the list of its modules, and its pooling settings."""
 
 import json
 from pathlib import Path

@@ -15,8 +15,8 @@ from penwright.tokenizers.checks import FOREIGN, MOST_PIECES
 from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
 from penwright.tokenizers.sentencepiece import added_token, as_tokenizer_json, parse_sentencepiece
 
-# The roles of special tokens in the files of transformers, and their usual names. A tokenizer without a token for
-# a role gets a token with the first of these names.
+# The roles of special tokens in the files of transformers, and their usual names. If a tokenizer
+# has no token for a role, a token with the first of these names is added.
 ROLES = {"start": ("bos", "cls"), "end": ("eos", "sep"), "pad": ("pad",)}
 NAMES = {
     "start": ("<s>", "[CLS]", "<|begin_of_text|>", "<bos>"),

@@ -52,7 +52,7 @@ class Completion:
 
 
 class Generator:
-    """A language model with its tokenizer, which generates the text after a prompt.
+    """A language model with its tokenizer, for generating text that continues a prompt.
 
     The same prompt, settings and seed give the same text, whether a prompt is alone or in a batch.
     """
@@ -77,7 +77,7 @@ class Generator:
     def generate(
         self, prompts: str | Sequence[str], settings: GivenSettings = None, *, n: int = 1, **options: Any
     ) -> list[Completion]:
-        """Write `n` completions of each prompt: `generate("It was", temperature=0.7, max_new_tokens=50)`.
+        """Generate `n` completions of each prompt: `generate("It was", temperature=0.7, max_new_tokens=50)`.
 
         Options are the [decoding] settings, by name; the defaults come from the run's recipe. `settings` is a
         DecodingSettings or a table. A repeated prompt gets different completions, unless the temperature is 0.
@@ -200,9 +200,9 @@ class Generator:
             return PromptBatch(self.model, [tokens], 1, self._engine).first()[0]
 
     def embed(self, texts: str | Sequence[str]) -> Float[Tensor, "texts d_model"]:
-        """Return a unit vector for each text: the mean of the hidden states that the output layer reads.
+        """Return a unit vector for each text: the mean of the last layer's hidden states.
 
-        A text longer than the context is read in windows, and the vectors of the windows are averaged.
+        A text longer than the context is split into windows, and the vectors of the windows are averaged.
         """
         texts = [texts] if isinstance(texts, str) else texts
         room = self.model.settings.context_length
@@ -223,7 +223,7 @@ class Generator:
         return nats / log(2) / n_bytes if n_bytes else None
 
     def warnings(self, prompt: str) -> tuple[str, ...]:
-        """Return warnings about parts of a prompt that the model cannot read: unknown characters and excess tokens."""
+        """Return warnings about unknown characters in a prompt, and about tokens that do not fit in the context."""
         warnings = unknown_warnings(self.tokenizer, prompt)
         n_prompt, context_length = len(self._encode(prompt)), self.model.settings.context_length
         if n_prompt > context_length:

@@ -42,7 +42,7 @@ class HeadArithmetic:
     output: Float64[np.ndarray, "targets d_head"]  # output before the output projection, which mixes all heads
 
     def row(self, position: int) -> "HeadArithmetic":
-        """Return the arithmetic of a single target position, with arrays of one row."""
+        """Return a copy that is restricted to one target position."""
         if position >= len(self.target_tokens):
             raise UsageError(f"there is no position {position}: positions are 0 to {len(self.target_tokens) - 1}")
         one = slice(position, position + 1)

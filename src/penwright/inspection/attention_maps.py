@@ -141,8 +141,8 @@ def packed_maps(model: Model, reading: ForwardPass, layers: Sequence[int] | None
 def alignment(maps: AttentionMaps) -> Alignment:
     """Return the mean attention of all cross-attention heads at the position where each token is chosen.
 
-    A token is chosen at the position of the token before it. All layers count, since the layers that align best differ
-    from model to model. Raises UsageError unless the model is a translator.
+    A token is chosen at the position of the token before it. All layers are averaged, since the layers that align best
+    differ from model to model. Raises UsageError unless the model is a translator.
     """
     cross = maps.part("cross")
     return Alignment(cross.weights.mean((0, 1))[: len(maps.answers)], maps.answers, cross.source_tokens)
@@ -169,7 +169,7 @@ def _recorded(
 ) -> dict[PartName, dict[int, Tensor]]:
     """Run the model once, and return the attention weights by part and layer.
 
-    Layers that are not recorded use the fast kernel.
+    Layers that are not recorded use the fused attention kernel.
     """
     wanted = {place: name for place, name in attentions(model).items() if layers is None or place[1] in layers}
     if not wanted:

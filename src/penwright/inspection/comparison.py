@@ -78,12 +78,12 @@ def _same_ends(first: Sequence[str], second: Sequence[str]) -> Spans:
         at = [at[0] + 1, at[1] + 1]
         yield slice(starts[0], at[0]), slice(starts[1], at[1])
         starts = list(at)
-    if at != [len(first), len(second)]:  # the remaining tokens have no text
+    if at != [len(first), len(second)]:  # tokens without text are left at the end
         yield slice(starts[0], len(first)), slice(starts[1], len(second))
 
 
 def _shared(first: Sequence[str], second: Sequence[str]) -> Spans:
-    """Align common tokens one to one, and differing spans one to one or, if their lengths differ, as a whole."""
+    """Align equal tokens one to one. Align differing spans one to one if equally long, otherwise as a whole."""
     begin, end = _ends_in_common(first, second)
     one, other = first[begin : len(first) - end], second[begin : len(second) - end]
     if len(one) * len(other) > MOST_PAIRS:
@@ -100,7 +100,7 @@ def _shared(first: Sequence[str], second: Sequence[str]) -> Spans:
 
 
 def _ends_in_common(first: Sequence[str], second: Sequence[str]) -> tuple[int, int]:
-    """Return the lengths of the common beginning and of the common end, which do not overlap."""
+    """Return the lengths of the common prefix and the common suffix, which do not overlap."""
     shorter = min(len(first), len(second))
     begin = next((at for at in range(shorter) if first[at] != second[at]), shorter)
     end = next((at for at in range(shorter - begin) if first[-1 - at] != second[-1 - at]), shorter - begin)

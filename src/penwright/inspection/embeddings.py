@@ -72,7 +72,7 @@ def plane(matrix: Float[np.ndarray, "n d_model"]) -> tuple[Float64[np.ndarray, "
 def neighbours(model: Model, tokenizer: Tokenizer, word: str, k: int = 10, side: Side | None = None) -> Neighbours:
     """Return the tokens nearest to a word.
 
-    The word is read with a leading space if this yields a single token; otherwise, it is read by itself.
+    The word is tokenized with a leading space if this yields a single token; otherwise, without one.
     """
     ids, table, words = _ids_of(tokenizer, word), _table(model, side), vocabulary(tokenizer)
     found, close = nearest(table, table[ids].mean(0), k, [*ids, *special_ids(tokenizer)])

@@ -29,14 +29,14 @@ _AS_BYTES = "penwright.as_bytes"
 class Token:
     """A token and the characters that it covers in whole or in part: from `start` up to, but not including, `end`."""
 
-    text: str  # readable text; the name of a special token; bytes of an incomplete character as ⟨c3⟩
+    text: str  # its text, the name of a special token, or the bytes of an incomplete character, like ⟨c3⟩
     id: int
     start: int
     end: int
 
 
 def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[Token, ...]:
-    """Return the tokens of a text, without special ones; several may cover the same character.
+    """Return the tokens of a text without special tokens; several tokens may cover the same character.
 
     Offsets refer to the text that the tokenizer reads, in which an unpaired surrogate becomes U+FFFD.
     """
@@ -53,7 +53,7 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[Token, ...]:
 
 
 def special_token(tokenizer: Tokenizer, token: int, place: int) -> Token:
-    """Return a special token, which covers no characters of the text."""
+    """Return a Token for a special token, which covers no characters of the text."""
     return Token(readable(tokenizer, token), token, place, place)
 
 

@@ -125,7 +125,7 @@ def _gradients(
     places: Float[Tensor, " steps"],
     shares: Float[Tensor, " steps"],
 ) -> list[Vectors]:
-    """Return the sum of the outcome's gradients at these points on the line, weighted by `shares`."""
+    """Return the sum, weighted by `shares`, of the outcome's gradients at points between the baseline and the input."""
     sums = [torch.zeros_like(base) for base in baseline]
     for some, weights in zip(places.to(sums[0]).split(ROWS), shares.to(sums[0]).split(ROWS), strict=True):
         points = [

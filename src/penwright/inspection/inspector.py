@@ -137,8 +137,8 @@ class Inspector:
     def loss_by_position(self, texts: Sequence[str], targets: Sequence[str] | None = None) -> LossByPosition:
         """Return the mean loss at each position.
 
-        A language model reads each text in adjacent windows of the context length. For a translator, `targets` are
-        required.
+        For a language model, each text is split into consecutive windows of the context length. For a translator,
+        `targets` are required.
         """
         return loss_by_position(self.model, self.reader.read_all(texts, targets))
 
@@ -284,7 +284,7 @@ class Inspector:
         return embedding_map(self.model, self.tokenizer, words, n, side)
 
     def positions(self, n: int | None = None, side: Side | None = None) -> PositionalSimilarity:
-        """Return the vectors of positions and their similarities."""
+        """Return the position encodings and the similarities between them."""
         return positional_similarity(self.model, n, side)
 
     def induction(self, n: int = 50, seed: int = 0) -> HeadStatistics:

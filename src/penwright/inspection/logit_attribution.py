@@ -100,7 +100,7 @@ def _before_norm(stack: StackRecord) -> Float[Tensor, "positions d_model"]:
 def _normalize(
     norm: nn.Module, stream: Float[Tensor, "positions d_model"], vectors: Float[Tensor, "_ positions d_model"]
 ) -> None:
-    """Apply a norm to each vector in place, with the statistics of `stream`, the sum of the vectors."""
+    """Normalize each vector in place with the statistics of `stream`, the sum of the vectors."""
     if isinstance(norm, nn.Identity):
         return
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
@@ -198,7 +198,7 @@ def logit_attribution(
 
 
 def _pooled(model: EncoderOnly, found: Contributions) -> Float[Tensor, "contributions d_model"]:
-    """Return each contribution to the vector that the output layer reads.
+    """Return each contribution to the input vector of the output layer.
 
     The pooler's activation is replaced by a factor for each dimension (its output divided by its input), so the sum
     stays exact.
@@ -236,7 +236,7 @@ def logit_lens(model: Model, reading: ForwardPass, names: Sequence[str], k: int 
     norm of a pre-norm model. It does nothing in a post-norm model, since block outputs are already normalized. The last
     row is the model's own prediction. Early layers may use a different representation from the last one, so their
     predictions can mislead; Belrose et al. (2023) train an affine map for each layer instead. For a translator, the
-    lens reads the decoder; for a classifier, it predicts labels. `names` has the names of all outcomes: the vocabulary,
+    lens shows the decoder; for a classifier, it predicts labels. `names` has the names of all outcomes: the vocabulary,
     or the labels.
     """
     with evaluating(model):

@@ -1,8 +1,8 @@
-"""The data for the picture of a whole model: an overview of one forward pass, and the details of one place.
+"""The data for the picture of a whole model: an overview of one forward pass, and the details of one layer.
 
 The overview (`ModelMap`) has numbers for every sublayer at every position, and the attention of one position.
-`place_detail` has the vectors of one place at one position: an embedding, a block or the output layer. For the
-queries, keys and values of a head, see `arithmetic.py`. No result contains a weight matrix.
+`place_detail` has the vectors of an embedding, a block or the output layer at one position. For the queries, keys and
+values of a head, see `arithmetic.py`. No result contains a weight matrix.
 """
 
 from collections.abc import Sequence
@@ -94,12 +94,12 @@ class PlaceDetail:
     sublayers: tuple[SublayerDetail, ...]  # the sublayers of a block; empty for an embedding or the output layer
     outcomes: TopPredictions | None  # the likeliest outcomes; only for the output layer, otherwise None
     logits: Float64[np.ndarray, " k"]
-    log_sum: float  # the logarithm of the sum of exp(logit) over all outcomes
+    log_sum: float  # log-sum-exp of the logits of all outcomes
 
 
 @torch.no_grad()
 def model_map(model: Model, reading: ForwardPass, names: Sequence[str], position: int, k: int = 10) -> ModelMap:
-    """Return the overview of a forward pass. `position` is in the decoder or, if there is none, in the encoder."""
+    """Return an overview of a forward pass at a position in the decoder or, if there is none, in the encoder."""
     recording = record(model, reading)
     last = recording.stacks[-1]
     require_position(position, len(last.embedded))
@@ -135,7 +135,7 @@ def place_detail(
     name, _, where = place.partition(".")
     stack = recording.stacks[-1] if place == "output" else stacks.get(name)  # type: ignore[call-overload]  # any text
     if stack is None or not (place == "output" or where == "embedding" or where.isdecimal()):
-        raise UsageError(f"the model has no place '{place}'. The places are {_places(recording)}")
+        raise UsageError(f"this model has no place called '{place}'. Choose one of {_places(recording)}")
     tokens = reading.sides(stack.name)[0]
     require_position(position, len(tokens))
     empty = np.zeros(0)
@@ -154,13 +154,13 @@ def place_detail(
         return PlaceDetail(place, position, token, labels, tuple(map(_numbers, vectors)), (), None, empty, 0.0)
     block = [each for each in stack.sublayers if each.layer == int(where)]
     if not block:
-        raise UsageError(f"the model has no place '{place}'. The places are {_places(recording)}")
+        raise UsageError(f"this model has no place called '{place}'. Choose one of {_places(recording)}")
     details = tuple(_sublayer(each, position, reading.sides(each.part)[1]) for each in block)
     return PlaceDetail(place, position, token, (), (), details, None, empty, 0.0)
 
 
 def require_position(position: int, length: int) -> None:
-    """Raise UsageError unless a text of this length has this position."""
+    """Raise UsageError if the position is not in a text of this length."""
     if not 0 <= position < length:
         raise UsageError(f"there is no position {position}: positions are 0 to {length - 1}")
 

@@ -1,6 +1,6 @@
 """Activation patching between two texts (Vig et al. 2020; Meng et al. 2022): which activations carry the difference.
 
-The model reads the other text, with one activation replaced by the one from the first text. If this restores the
+The model processes the other text, with one activation replaced by the one from the first text. If this restores the
 prediction for the first text, the difference passes through the patched place. Both texts need the same number of
 tokens, since an activation is copied to the same position.
 """
@@ -64,7 +64,7 @@ class Patching:
                 "feed_forward": f"the {self.part} feed-forward output of layer {self.layers[layer]}",
             }
             what = f"{named[self.kind]} at {where}"
-        return f"Copying {what} from the text into the other text restores {share}."
+        return f"Copying {what} from this text into the other one restores {share}."
 
     def __str__(self) -> str:
         return self.explanation

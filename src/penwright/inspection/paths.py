@@ -55,7 +55,7 @@ class Paths:
     position: int  # position of the token before the outcome; 0 for a label
     log_prob: float
     n_edges: int  # number of all edges; only the strongest are measured
-    edges: tuple[Edge, ...]  # sorted by the size of the effect
+    edges: tuple[Edge, ...]  # sorted by the absolute value of the effect, largest first
 
     def sentence(self, edge: Edge) -> str:
         """Return one sentence about an edge."""
@@ -151,7 +151,7 @@ def _inputs(site: _Site, stack: StackRecord, x: Float[Tensor, "rows positions d_
     if sublayer is None:
         return read_out(model, x)
     if sublayer.part == "cross" and site.via != "query":
-        x = stack.stack.norm(x)  # cross-attention reads the encoder's output after its final norm
+        x = stack.stack.norm(x)  # cross-attention attends to the encoder's output after its final norm
     elif sublayer.residual.norm_first:
         x = sublayer.residual.norm(x)
     if not isinstance(sublayer.module, Attention):
@@ -206,7 +206,7 @@ def _pulled(
     objective: AttributionTarget,
     gradients: dict[tuple[int, str], Tensor],
 ) -> Float[Tensor, "sites positions d_model"]:
-    """Return, for each input, the gradient of log p(outcome) with respect to the residual stream through it alone."""
+    """Return, for each input, the gradient of log p(outcome) with respect to the stream, through that input alone."""
     stream = vectors.sum(0)
     found = []
     for site in sites:

@@ -180,7 +180,7 @@ def _neighbours(result: Neighbours) -> View:
         {"text": text, "id": token, "similarity": cosine}
         for text, token, cosine in zip(result.texts, result.ids, result.cosines, strict=True)
     ]
-    return View("neighbours", {"token": result.word, "neighbours": near}, heading="The nearest tokens, by cosine")
+    return View("neighbours", {"token": result.word, "neighbours": near}, heading="Nearest tokens by cosine similarity")
 
 
 @view.register

@@ -38,7 +38,7 @@ def make_model(
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[torch.device]:
-    """Put the model in evaluation mode inside the context, then restore its mode; yield the model's device."""
+    """Put the model in evaluation mode inside the `with` block, then restore its mode; yield the model's device."""
     device = next(model.parameters()).device
     if not model.training:  # setting evaluation mode again would take longer than a step of a small model
         yield device

@@ -107,7 +107,7 @@ def plain_attention(
     mask: KernelMask,
     dropout: float,
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
-    """Compute attention step by step, with the matrix of attention weights.
+    """Compute attention explicitly, with the full matrix of attention weights.
 
     Causal attention of many targets is computed in blocks of targets; each block skips the sources that come after it.
     """

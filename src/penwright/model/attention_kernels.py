@@ -21,7 +21,7 @@ def record_attention(
 ) -> Iterator[Mapping[str, list[Float[Tensor, "batch n_heads targets sources"]]]]:
     """Record the attention weights of every layer inside the `with` block.
 
-    Yield a list for each layer name, with one matrix per forward pass, oldest first. Attention is computed step by step
+    Yield a list for each layer name, with one matrix per forward pass, oldest first. Attention is computed explicitly
     instead of by the fused kernel; outputs are equal up to rounding. `keep` converts each matrix before it is stored,
     for example to a smaller dtype.
     """

@@ -142,7 +142,7 @@ class Cache:
         self.origins[:, self.longest :] = torch.arange(len(rows), device=rows.device)[:, None]
 
     def own_rows(self, n_tokens: int) -> Int[Tensor, "batch n_tokens"]:
-        """Return the `origins` of rows that each store their own `n_tokens` tokens."""
+        """Return the `origins` of rows that share no tokens: each row stores its own `n_tokens` tokens."""
         rows = torch.arange(len(self.lengths), device=self.lengths.device)
         return rows[:, None].repeat(1, n_tokens)
 
@@ -166,7 +166,7 @@ class Cache:
 
 
 class ContinuousCache(Cache):
-    """A KV cache for continuous batching. Thanks to spare rows, adding or removing rows copies little."""
+    """A KV cache for continuous batching. Thanks to spare rows, rows can be added and removed cheaply."""
 
     def __init__(self, settings: ModelSettings, n_layers: int, capacity: int, like: Tensor):
         super().__init__(settings, n_layers, 0, capacity, like)

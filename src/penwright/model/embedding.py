@@ -1,4 +1,4 @@
-"""Embeddings of tokens and positions, and the output layer. Positions are added vectors or rotations (RoPE)."""
+"""Embeddings of tokens, position encodings (added vectors or RoPE), and the output layer."""
 
 from math import pi, sqrt
 from typing import Literal, NamedTuple

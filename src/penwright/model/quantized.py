@@ -13,7 +13,7 @@ from penwright.native.toolchain import SOURCES
 LARGEST = 127  # largest value of symmetric int8
 TINY = 1e-8  # minimum value of a scale, to avoid division by zero
 WHOLE_VECTORS = 32  # torch's kernel reads past the end of a single row unless the width is a multiple of this
-BLOCK = 64  # int8_product.cpp needs weights whose numbers of outputs and inputs are padded to a multiple of this
+BLOCK = 64  # int8_product.cpp needs weights padded to a multiple of this in both dimensions
 ZERO = 128  # zero point of the unsigned rows in int8_product.cpp
 SOURCE = SOURCES / "int8_product.cpp"
 COMPILES = torch.cpu._is_vnni_supported()  # the C++ operator needs AVX-512 VNNI

@@ -46,7 +46,7 @@ class DecoderOnly(nn.Module):
         segments: Int[Tensor, "batch length"] | None = None,
         cache: Cache | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the hidden states that the output layer reads.
+        """Return the hidden states, which are the inputs of the output layer.
 
         Tokens attend only within their own segment. With a cache, they follow the cached tokens.
         """
@@ -94,7 +94,7 @@ class EncoderDecoder(nn.Module):
     def hidden(
         self, target: Int[Tensor, "batch targets"], encoded: Encoded, cache: Cache | None = None
     ) -> Float[Tensor, "batch targets d_model"]:
-        """Return the hidden states that the output layer reads; with a cache, the tokens follow the cached ones."""
+        """Return the inputs of the output layer; with a cache, `target` follows the cached tokens."""
         positions = positions_of(target, cache, self.settings)
         mask = Mask(causal=True, window=self.settings.window)
         return self.decoder(self.target_embedding(target, positions), positions, mask, cache, encoded)
@@ -135,7 +135,7 @@ class EncoderOnly(nn.Module):
         padding: Bool[Tensor, "batch length"],
         positions: Int[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch n_labels"]:
-        """Return the label logits of each text. `padding` is False at padding tokens.
+        """Return the label logits of each text. `padding` is a mask that is False at padding tokens.
 
         `positions` are needed only if tokens were removed from the texts.
         """

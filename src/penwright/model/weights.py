@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from penwright.model.transformer import DecoderOnly
 
 MOST_COUNTED = 5_000_000  # maximum number of tokens whose bigrams are counted
-# Learning of bigrams by the embeddings and the output layer: the number of steps, the initial learning rate, and the
-# number of tokens in each step.
+# Training on bigrams: the number of steps, the initial learning rate, and the number of tokens in each step.
 BIGRAM_STEPS, BIGRAM_RATE, BIGRAM_ROWS = 80, 0.03, 2048
 Convert = Callable[[Tensor, Tensor], Tensor]
 ADAPTER = ".lora_B"  # suffix of the names of adapter weights
@@ -69,7 +68,7 @@ def initialize(model: nn.Module, settings: ModelSettings) -> None:
 def start_from_bigrams(model: "DecoderOnly", tokens: Integer[np.ndarray, " tokens"]) -> None:
     """Train the embeddings and the output layer to predict each token from the one before it.
 
-    They learn from the counts of all bigrams at once, smoothed as by Witten and Bell (1991). This takes seconds, and
+    They learn from the counts of all bigrams at once, with Witten-Bell smoothing. This takes seconds, and
     replaces the first part of training, in which a model learns little else. The output of each sublayer must be zero.
     """
     embedding, output, n = model.embedding, model.output, len(model.output.weight)

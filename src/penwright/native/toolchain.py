@@ -23,7 +23,7 @@ SOURCES = Path(__file__).parent  # folder of the C++ operators
 def set_inductor_cache() -> None:
     """Set the cache folder of torch's compiler to Penwright's cache, since /tmp may be emptied at any time.
 
-    This keeps a folder that the user chose, but replaces torch's default, /tmp/torchinductor_USER. If other users can
+    A folder that the user chose is kept; torch's default, /tmp/torchinductor_USER, is replaced. If other users can
     write to the folder, this process compiles again in a temporary folder.
     """
     chosen = os.environ.get(INDUCTOR_CACHE_VARIABLE)
@@ -69,7 +69,7 @@ def why_not_trusted(path: Path) -> str:
 
 
 def _danger_of(place: Path, *, is_above: bool) -> str:
-    """Return how other users could change this file or folder, and what to do; "" if they cannot."""
+    """Return a message if other users could change this file or folder, with the remedy; "" if they cannot."""
     try:
         target, link = place.stat(), place.lstat()  # stat() and lstat() differ only for a symbolic link
     except FileNotFoundError:

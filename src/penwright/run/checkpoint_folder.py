@@ -41,7 +41,7 @@ class CheckpointFolder:
         return [Checkpoint(path, step) for step, path in sorted((s, p) for s, p in steps if s is not None)]
 
     def first(self) -> Checkpoint | None:
-        """Return the first checkpoint, which has weights only. Return None if it does not exist (in older runs)."""
+        """Return the first checkpoint, which contains only weights, or None if it does not exist (in older runs)."""
         folder = self.folder / CHECKPOINTS / FIRST
         try:
             return Checkpoint(folder, int(read_json(folder / "manifest.json", MOST_IN_SMALL)["step"]))
@@ -141,7 +141,7 @@ class CheckpointFolder:
             save_checkpoint(first, weights, None, self._with_origin(state))
 
     def save_early(self, step: int, weights: Tensors, state: Record) -> None:
-        """Save these weights as an early checkpoint, which is kept when later ones are deleted."""
+        """Save these weights as an early checkpoint, which prune() never deletes."""
         early = Checkpoint(self.folder / CHECKPOINTS / f"{EARLY}{step:08d}", step)
         save_checkpoint(early, weights, None, self._with_origin(state))
 
@@ -155,7 +155,7 @@ class CheckpointFolder:
         return {**state, "made_with": self.made_with} if self.made_with else state
 
     def delete_checkpoints_after(self, step: int) -> None:
-        """Delete the checkpoints after this step, and unfinished ones."""
+        """Delete the checkpoints of later steps, and unfinished ones."""
         for checkpoint in [*self.checkpoints(), *self.early()]:
             if checkpoint.step > step:
                 remove_folder(checkpoint.folder)

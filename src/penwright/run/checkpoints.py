@@ -37,8 +37,8 @@ Shapes = dict[str, tuple[int, ...]]
 Record = dict[str, Any]  # a JSON object
 WEIGHTS, TRAINING, STATE, MANIFEST = "model.safetensors", "training.safetensors", "state.json", "manifest.json"
 SHARD = re.compile(r"training-(\d{5})-of-(\d{5})\.safetensors", re.ASCII)
-FIRST = "first"  # folder of the first checkpoint, which has weights only
-EARLY = "early-"  # prefix of the folder names of early checkpoints, which have weights only
+FIRST = "first"  # folder of the first checkpoint, which contains only weights
+EARLY = "early-"  # prefix of the folder names of early checkpoints, which contain only weights
 NAME = re.compile(r"step-(\d{8,15})", re.ASCII)
 MOST_IN_HEADER = 100_000_000  # maximum size of a header in bytes (the limit of safetensors)
 
@@ -114,7 +114,7 @@ class Checkpoint:
                 raise DamagedCheckpoint(str(error)) from None
             if not is_whole:
                 require_plain_part(path)
-                raise DamagedCheckpoint(f"{path} is damaged: its content is not what was saved")
+                raise DamagedCheckpoint(f"{path} is damaged: its content has changed since it was saved")
 
     def _required(self, manifest: Manifest) -> tuple[str, ...]:
         """Return the names of the files that this checkpoint must have."""

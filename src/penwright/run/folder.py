@@ -7,7 +7,7 @@ ngrams.safetensors (linear classifier on n-grams, only in runs of classifiers)  
 checkpoints/first/ (the weights of the first checkpoint, kept for comparison)
 checkpoints/early-00000012/ (the weights after 1, 10, 100 ... seconds, if `training.early` asks for them)
 job.json (the last torchrun job that trained the run)
-quickened.json (precision for decoding)  alignment.json (head that aligns best)  calibration.json  tensorboard/
+quickened.json (precision for decoding)  alignment.json (attention head for alignment)  calibration.json  tensorboard/
 """
 
 import hashlib
@@ -51,7 +51,7 @@ OPTIMIZED, ALIGNMENT, CALIBRATION = "quickened.json", "alignment.json", "calibra
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
 LINEAR_FILE = "ngrams.safetensors"  # file with the linear classifier on n-grams, only in runs of classifiers
 BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK, LINEAR_FILE}  # can exist before training begins
-OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # files written by us, except .json files
+OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # files of a run, except .json files
 CHECKSUM = "# Checksum of the lines below: sha256 {}. If you change them by hand, delete this line.\n"
 
 
@@ -107,8 +107,8 @@ class Run(CheckpointFolder):
         match = re.fullmatch(re.escape(CHECKSUM.strip()).replace(r"\{\}", "([0-9a-f]{64})"), first.decode("latin-1"))
         if match and match[1] != hashlib.sha256(content).hexdigest():
             warn(
-                f"{self.folder / RECIPE} is not as Penwright wrote it: it was changed by hand, or is damaged. "
-                "If you changed it, delete its first line; otherwise restore the old content",
+                f"{self.folder / RECIPE} has changed since Penwright wrote it: it was edited by hand, or is damaged. "
+                "If you edited it, delete its first line; otherwise restore the old content",
                 PenwrightWarning,
                 stacklevel=2,
             )
@@ -154,7 +154,7 @@ class Run(CheckpointFolder):
             record = read_json(path, MOST_IN_SMALL)
             digest = record.pop("sha256", None)
             if digest not in (None, _digest(record)):
-                raise ValueError("its content is not what was saved")
+                raise ValueError("its content has changed since it was saved")
             if kind is not None:
                 kind.model_validate(record)
         except (OSError, ValueError, UnsafeFile) as error:
@@ -191,7 +191,7 @@ class Run(CheckpointFolder):
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     raise PenwrightError(
-                        f"{self.folder} is being trained by another process. Wait until it ends, or stop it"
+                        f"{self.folder} is being trained by another process. Wait until that process ends, or stop it"
                     ) from None
                 except OSError:  # the file system does not support locks
                     pass

@@ -13,7 +13,7 @@ from penwright.storage import open_plain
 
 STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
 MAX_BYTES = 64_000_000  # maximum number of bytes to read from the end of a file
-N_SHOWN = 3  # maximum number of damaged lines that are named
+N_SHOWN = 3  # maximum number of damaged lines listed in a message
 KEYS: Mapping[str, Mapping[str, type]] = {  # required keys of a line, with the types of their values
     STEPS: {"step": int, "seconds": float, "targets": int},
     METRICS: {"step": int},
@@ -56,10 +56,10 @@ class LogEnd(NamedTuple):
     offset: int = 0  # end of the last complete line, in bytes
     last_line: bytes = b""  # the last complete line; if it is no longer there, the file is read again from the start
     n_lines: int = 0
-    bad: tuple[int, ...] = ()  # the first damaged lines
+    bad: tuple[int, ...] = ()  # numbers of the first damaged lines
 
 
-_ends: dict[Path, LogEnd] = {}  # by log file; entries are replaced as a whole, since several threads read them
+_ends: dict[Path, LogEnd] = {}  # keyed by log file; several threads read the entries, so each is replaced as a whole
 
 
 def read_end(path: Path) -> LogEnd:
@@ -99,7 +99,7 @@ def read_end(path: Path) -> LogEnd:
 
 
 def _records(lines: Sequence[bytes], name: str) -> tuple[list[Record], list[int]]:
-    """Return the valid records of a file with this name, and the numbers of the other lines that are not empty."""
+    """Return the valid records among the lines of the named file, and the line numbers of the damaged ones."""
     parsed = [(number, parse_record(line, KEYS[name])) for number, line in enumerate(lines, start=1) if line.strip()]
     return [record for _, record in parsed if record is not None], [at for at, record in parsed if record is None]
 
@@ -158,7 +158,7 @@ def held_out_losses(evaluations: Sequence[Record]) -> dict[int, float]:
 
 
 def rises_above(loss: float, lowest: float) -> bool:
-    """Return whether a held-out loss is far enough above the lowest one to mean overfitting. Less is noise."""
+    """Return whether a held-out loss exceeds the lowest one by enough to indicate overfitting rather than noise."""
     return loss > lowest * (1 + OVER_FITTED)
 
 

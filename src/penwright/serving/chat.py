@@ -61,7 +61,7 @@ class ChatRequest(SamplingRequest):
     `top_k`, `min_p` and `repetition_penalty` are not part of OpenAI's API.
     """
 
-    model: Name | None = None  # name of a model; None for the first that was trained to answer
+    model: Name | None = None  # name of a model; None for the first chat model
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
     max_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = (
         None  # maximum number of new tokens; None for the run's setting
@@ -171,12 +171,12 @@ class ChatChunk(BaseModel):
 
 @router.post("/chat/completions", response_model=ChatAnswer)
 async def chat_completions(body: ChatRequest, registry: Registry, limits: Limits) -> Response:
-    """Answer a conversation n times. If `stream` is true, send events, with [DONE] as the last."""
+    """Return n answers to a conversation. If `stream` is true, send events, with [DONE] as the last."""
     work = await asyncio.to_thread(_job, body, _model(body, registry), limits)
     await work.prepare()
     pieces = work.stream()
     if body.stream:
-        first = await anext(pieces)  # an error before the first event gets an ordinary error response
+        first = await anext(pieces)  # an error before the first event is sent as an ordinary error response
         return StreamingResponse(events(_chunks(work, body, first, pieces)), media_type="text/event-stream")
     async with aclosing(pieces):
         async for _ in pieces:
@@ -185,7 +185,7 @@ async def chat_completions(body: ChatRequest, registry: Registry, limits: Limits
 
 
 def _model(body: ChatRequest, registry: ModelRegistry) -> ModelWorker:
-    """Return the requested model or, if none is named, the first model that was trained to answer."""
+    """Return the requested model or, if none is named, the first chat model."""
     if body.model is not None:
         return registry.get(body.model)
     answering = (each for each in registry if isinstance(each.application, Generator) and each.application.template)

@@ -51,7 +51,7 @@ async def classify(body: ClassifyRequest, registry: Registry, limits: Limits) ->
 
 
 class CalibrationBin(BaseModel):
-    """The held-out texts whose predicted label had a probability from `low` to `high`."""
+    """The held-out texts whose predicted label has a probability between `low` and `high`."""
 
     low: float
     high: float

@@ -47,7 +47,7 @@ class _Side(NamedTuple):
     target: str | None
 
     async def find(self, question: Callable[[Inspector, str, str | None], T]) -> tuple[T, tuple[str, ...]]:
-        """Call `question` with the inspector and the text. Return its result, and warnings about omitted text."""
+        """Return the result of calling `question` with the inspector and the text, and warnings about omitted text."""
 
         def answer() -> tuple[T, tuple[str, ...]]:
             insp = self.worker.inspector
@@ -94,7 +94,7 @@ def _two(body: ComparisonRequest, registry: ModelRegistry) -> _Two:
 async def _tokens(two: _Two) -> tuple[View, tuple[str, ...]]:
     one, warnings = await two.first.find(Inspector.token_nlls)
     other, more = await two.second.find(Inspector.token_nlls)
-    # on a thread, since comparing very different texts takes seconds
+    # use a separate thread, since comparing very different texts takes seconds
     found = await asyncio.to_thread(compare, one, other)
     return compared(found, two.names), warnings + more
 
@@ -114,7 +114,7 @@ class EarlyRequest(ModelRequest):
 
 
 class EarlyAnswer(BaseModel):
-    """An answer from the weights at one moment of training, or from the served weights."""
+    """An answer of the model with early weights, or with the served weights."""
 
     step: int | None
     seconds: float | None  # seconds from the start of training; None if unknown, or for the served weights
@@ -123,7 +123,7 @@ class EarlyAnswer(BaseModel):
 
 
 class EarlyAnswers(BaseModel):
-    """The answers, oldest weights first. If there are no early weights, there is only one answer."""
+    """The answers, in order of training. If there are no early weights, there is only one answer."""
 
     answers: list[EarlyAnswer]
 

@@ -17,7 +17,7 @@ MAX_BIASES = 300
 
 
 def _limit_entries(given: Any) -> Any:
-    """Refuse a large object before validating its values."""
+    """Reject an object with too many entries before validating its values."""
     if isinstance(given, dict) and len(given) > MAX_BIASES:
         raise ValueError(f"must have at most {MAX_BIASES} entries")
     return given
@@ -29,11 +29,11 @@ Biases = Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], BeforeVa
 class StreamOptions(BaseModel):
     """Options for a streamed response."""
 
-    include_usage: bool = False  # whether to end with an event that contains the token counts
+    include_usage: bool = False  # whether the last event contains the token counts
 
 
 class SamplingRequest(BaseModel):
-    """The fields that requests for completions and for answers have in common."""
+    """The fields that completion requests and chat requests have in common."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -103,7 +103,7 @@ class LogProbs(BaseModel):
 
 
 class CompletionChoice(BaseModel):
-    """A completion, or a chunk of one in a stream."""
+    """A completion, or a chunk of a streamed completion."""
 
     index: int
     text: str

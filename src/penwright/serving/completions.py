@@ -43,7 +43,7 @@ class CompletionJob:
         self._settings = _settings(body)
         self._requests, self._echoes, self._n_read = list[Request](), list[str](), 0
         self.choices: list[_ChoiceBuilder] = []
-        _ = worker.generator  # raises UsageError unless the model continues texts
+        _ = worker.generator  # raises UsageError unless the model is a language model
 
     async def prepare(self) -> None:
         """Check the request and tokenize its prompts, on a thread because long prompts take time.
@@ -63,7 +63,7 @@ class CompletionJob:
         for text, tokens in prompts:
             new_requests = generator.requests(tokens, self._settings, n, n_likely=body.logprobs or 0, biases=biases)
             for request in new_requests:
-                request.number += times[tuple(tokens)] * n  # a repeated prompt gets different completions
+                request.number += times[tuple(tokens)] * n  # so that repeated prompts get different completions
             times[tuple(tokens)] += 1
             self._requests += new_requests
             self._echoes += [text] * n
@@ -261,6 +261,6 @@ def _biases(given: Mapping[str, float], tokenizer: Tokenizer) -> dict[int, float
     for text in given:
         if text not in known:
             raise UsageError(
-                f"logit_bias: there is no token '{text[:20]}'. The tokens are 0 to {tokenizer.vocab_size - 1}"
+                f"logit_bias: there is no token '{text[:20]}'. The token ids are 0 to {tokenizer.vocab_size - 1}"
             )
     return {known[text]: value for text, value in given.items()}

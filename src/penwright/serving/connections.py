@@ -67,7 +67,7 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Handle received bytes. They do not extend the time limit for headers; the middleware has one for bodies."""
+        """Handle received bytes. They do not extend the time limit for headers. The middleware limits bodies."""
         was_waiting = self.conn.their_state is h11.IDLE
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:

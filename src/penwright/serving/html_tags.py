@@ -12,7 +12,7 @@ VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "met
 _BEGIN = re.compile(r"</?[a-zA-Z]|<[!?]")
 _NAME = re.compile(r"</?([a-zA-Z][^\s/>]*)")
 _UNTRANSLATED = re.compile(r"""\s(?:translate\s*=\s*["']?no\b|class\s*=\s*["'][^"']*\bnotranslate\b)""", re.IGNORECASE)
-_STOP = re.compile("[>\"']")  # end of a tag, or beginning of a quoted value, where > is an ordinary character
+_STOP = re.compile("[>\"']")  # end of a tag, or a quotation mark: inside a quoted value, > does not end the tag
 _LETTER = re.compile(r"[^\W\d_]")
 _SPACES = re.compile(r"[ \t\r\n\f]+")  # white space that a browser displays as one space
 _SPACE = ("&nbsp;", "&#160;", "&#xa0;", "&#xA0;")
@@ -29,7 +29,7 @@ class Piece(NamedTuple):
 def pieces(html: str) -> list[Piece]:
     """Split a page into pieces, in linear time. `with_texts` joins the pieces and inserts the translations."""
     found: list[Piece] = []
-    kept: list[str] = []  # names of the open elements, from the outermost one that must not be translated
+    kept: list[str] = []  # names of the open elements; the first is the outermost untranslated one
     for part, is_text in _parts(html):
         found.append(_piece(part) if is_text and not kept else Piece(part))
         name = None if is_text else _NAME.match(part)

@@ -57,14 +57,14 @@ class InspectRequest(ModelRequest):
     target: Text | None = None  # a translation or a label; None for the model's own output
     head: Annotated[Text, Field(max_length=40)] = "0.0"  # LAYER.HEAD or PART.LAYER.HEAD, for example "cross.3.2"
     heads: Annotated[list[Name], Field(max_length=4096, fail_fast=True, default_factory=list)]  # heads to ablate
-    part: PartName | None = None  # encoder, decoder or cross (rollout and patching only); None: the last part
+    part: PartName | None = None  # encoder, decoder or cross; None for the last. For rollout and patching
     position: Annotated[int, Field(ge=0, le=2**31)] | None = (
         None  # position to show; for attribution, the position before the token to explain
     )
     place: Annotated[Text, Field(max_length=40)] = (
         "output"  # place in the model, e.g. "decoder.embedding" or "decoder.2"
     )
-    other_text: Text = ""  # text to compare with in patching
+    other_text: Text = ""  # second text, for activation patching
     kind: PatchKind = "residual"  # kind of activations to patch
     method: Method = "integrated_gradients"
     word: Text = ""  # word whose nearest neighbours are returned

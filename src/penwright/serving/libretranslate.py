@@ -90,7 +90,7 @@ class TranslateRequest(BaseModel):
     q: Text | Annotated[list[Text], Field(max_length=MAX_ENTRIES, fail_fast=True)]  # texts to translate
     source: Name = "auto"  # language code, or "auto" to detect the language
     target: Name  # language code
-    format: Literal["text", "html"] = "text"  # in "html", tags are kept, and the text between tags is translated
+    format: Literal["text", "html"] = "text"  # "html": keep the tags, and translate the text between them
     alternatives: Annotated[int, Field(ge=0, le=MAX_INT)] = 0  # number of alternative translations to return
     api_key: Text | None = None  # the server's key, if it has one
 
@@ -110,7 +110,7 @@ class Detected(BaseModel):
 
 
 class Translated(BaseModel):
-    """The translations: one text if the request has a single text, or a list if it has a list."""
+    """The translations: a string if the request contains a string, or a list if it contains a list."""
 
     translatedText: str | list[str]
     alternatives: list[str] | list[list[str]] | None = None
@@ -174,7 +174,7 @@ async def _ranked_translations(worker: ModelWorker, texts: Sequence[str], n: int
 
 
 def _ranks(page: Sequence[Piece], ranked: Mapping[str, Sequence[str]]) -> range:
-    """Return the range from 1 to the largest number of candidate translations of a text on the page."""
+    """Return the ranks of the candidate translations, from 1 to the largest number of candidates of any text."""
     return range(1, 1 + max((len(ranked[text]) for text in texts_of(page)), default=1))
 
 

@@ -29,7 +29,7 @@ from penwright.workflows.load import load
 T = TypeVar("T")
 WATCH_SECONDS = 1.0  # seconds between two checks of the run folders
 MAX_SHARE = 0.05  # maximum fraction of time spent loading checkpoints, because loading slows down training
-IDLE_SECONDS = 30.0  # seconds after which a replaced model is closed, if it answers no requests
+IDLE_SECONDS = 30.0  # seconds after which a replaced model is closed, unless it still answers requests
 _loading = asyncio.Lock()  # ensures that only one run's early weights are in memory at a time
 
 
@@ -44,7 +44,7 @@ class LiveModels:
         self._retired: list[tuple[ModelWorker, float]] = []
         self._failed: dict[Path, int | None] = {}  # step of the checkpoint that could not be loaded, by run folder
         self._reported: set[str] = set()
-        self._resting_until = 0.0  # until this time, no checkpoint of a run in training is loaded
+        self._resting_until = 0.0  # time until which no checkpoint of a run that is being trained is loaded
 
     async def watch(self) -> None:
         """Check the run folders at regular intervals until cancelled."""
@@ -52,7 +52,7 @@ class LiveModels:
             try:
                 await asyncio.to_thread(self.update)
             except Exception as error:  # an error in one run must not stop the others from being updated
-                self._report(f"the folders of the served runs cannot be followed: {error!r}", error)
+                self._report(f"the folders of the served runs cannot be watched: {error!r}", error)
             self._close_idle()
             await asyncio.sleep(WATCH_SECONDS)
 
@@ -98,7 +98,7 @@ class LiveModels:
         return newest.step if best is None else best
 
     def _may_load(self, run: Run, step: int, is_learning: bool) -> bool:
-        """Return whether to load a checkpoint now. Skip those that failed; pause between loads during training."""
+        """Return whether to load a checkpoint now. Skip it if it failed before; limit the loads during training."""
         is_resting = is_learning and monotonic() < self._resting_until
         return self._failed.get(run.folder) != step and not is_resting
 
@@ -117,7 +117,7 @@ class LiveModels:
 
     @contextmanager
     def _damage_reported(self, name: str) -> Iterator[None]:
-        """Report an error of the run with this name instead of raising it; the folder may be damaged or deleted."""
+        """Report an error in this run instead of raising it: its folder may be damaged or deleted."""
         try:
             yield
         except DAMAGE as error:

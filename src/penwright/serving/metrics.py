@@ -66,7 +66,7 @@ class _Models(Collector):
         written = GaugeMetricFamily("penwright_rows", "Completions in progress", labels=["model"])
         tokens = CounterMetricFamily("penwright_tokens_written", "Tokens generated for completions", labels=["model"])
         texts = CounterMetricFamily("penwright_texts", "Texts translated or classified", labels=["model"])
-        left = CounterMetricFamily("penwright_texts_given_up", "Texts abandoned by their client", labels=["model"])
+        left = CounterMetricFamily("penwright_texts_given_up", "Texts whose client has disconnected", labels=["model"])
         families: tuple[GaugeMetricFamily | CounterMetricFamily, ...] = (written, tokens, texts, left)
         for worker in self._registry:
             inside.add_metric([worker.name], worker.n_inside)

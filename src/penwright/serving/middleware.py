@@ -33,7 +33,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-# A refused body is drained for at most LINGER_SECONDS, and up to LINGER_BODIES times max_body_bytes.
+# After a rejection, the rest of the body is read and discarded: for at most LINGER_SECONDS, and at most LINGER_BODIES
+# times max_body_bytes.
 LINGER_SECONDS, LINGER_BODIES = 2.0, 16
 
 
@@ -100,10 +101,10 @@ class Middleware:
         """Reject requests from pages of other sites, even if their host resolves to this machine (DNS rebinding)."""
         host = headers.get("host", "")
         if self._hosts and host.lower() not in self._hosts:
-            raise _Rejected(403, "this server does not answer to that host name. Use the address that it printed")
+            raise _Rejected(403, "this server does not accept that host name. Use the address that it printed")
         origin = headers.get("origin")
         if origin is not None and _netloc(origin) != host.lower():
-            raise _Rejected(403, "pages of other sites may not use this server")
+            raise _Rejected(403, "this server refuses requests from pages of other sites")
 
     async def _checked_body(self, scope: Scope, headers: Headers, incoming: _Body) -> bytes:
         """Check the key, then read and return the body. LibreTranslate clients may send the key in the body."""

@@ -33,7 +33,7 @@ from penwright.workflows.optimize import kept_alignment
 
 T = TypeVar("T")
 Check = Callable[[], None]  # function that raises an error if the work should stop
-WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # compiling constraints alternates between work and sleep of these lengths
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # seconds to work and to sleep, in turn, while compiling constraints
 # The errors that reading a damaged run may raise.
 DAMAGE = (PenwrightError, OSError, ValueError)
 
@@ -69,7 +69,7 @@ class ModelWorker:
         self._builder = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-build-{name}")
         self._read_folder()
         self.n_inside = 0  # number of queued and running texts
-        self.is_stopping = self.is_learning = False  # whether the server is stopping; whether the run is in training
+        self.is_stopping = self.is_learning = False  # whether the server is stopping; whether the run is being trained
         self.is_live = False  # whether a newer checkpoint may replace the model
 
     def _read_folder(self) -> None:
@@ -157,9 +157,9 @@ class ModelWorker:
                 return await asyncio.wrap_future(self._executor.submit(function))
 
     async def run_in_steps(self, begin: Callable[[], Steps[None, None, T]]) -> T:
-        """Run long work, in the form of a generator, on the model's thread. Other requests run whenever it yields.
+        """Run a long task, written as a generator, on the model's thread. Whenever it yields, other requests can run.
 
-        `begin` returns the generator, and runs on the model's thread, too. If the client disconnects, the work stops.
+        `begin` also runs on the model's thread, and returns the generator. If the client disconnects, the task stops.
         """
         with self._slots(1):
             async with asyncio.timeout(self.limits.deadline_seconds):
@@ -171,8 +171,8 @@ class ModelWorker:
     async def build(self, function: Callable[[Check], T]) -> T:
         """Run a slow function that does not use the model, e.g. one that compiles a pattern, and return its result.
 
-        The function runs on its own thread. Its argument is a check that it must call frequently. The check ends it
-        if the client has disconnected or `build_seconds` have passed, and lets the model's thread run.
+        The function runs on its own thread. Its argument is a check that it must call frequently. The check raises an
+        error if the client has disconnected or `build_seconds` have passed, and otherwise lets the model's thread run.
         """
         disconnected, seconds = Event(), self.limits.build_seconds
         with self._slots(1):
@@ -184,9 +184,10 @@ class ModelWorker:
                 disconnected.set()
 
     async def write(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, TokenUpdate], None]:
-        """Yield the tokens of completions (made by `generator.requests`), each with the index of its request.
+        """Yield the tokens of completions, each with the index of its request.
 
-        Wrap the generator in `contextlib.aclosing`. When it is closed early, the work stops within one token.
+        `generator.requests` makes the requests. Wrap the generator in `contextlib.aclosing`: when it is closed early,
+        the work stops within one token.
         """
         until = asyncio.get_running_loop().time() + self.limits.deadline_seconds
         with self._slots(len(requests)):
@@ -289,7 +290,7 @@ def _build_check(disconnected: Event, until: float) -> Check:
             raise ClientsDisconnected("all clients have disconnected")
         now = monotonic()
         if now > until:
-            raise UsageError("the pattern and the words take too long to prepare. Use fewer, or simpler ones")
+            raise UsageError("the pattern and the words take too long to compile. Use fewer words or a simpler pattern")
         if now - began > WORK_SECONDS:
             sleep(REST_SECONDS)
             began = monotonic()

@@ -42,7 +42,7 @@ class ModelFacts(BaseModel):
     languages: list[str]  # the two language codes of a translator, as `languages_of` returns them
     decoding: dict[str, Any]  # default decoding settings of the model
     examples: list[str]  # sample prompts from the training of the model
-    sample: str  # text to inspect; for a model that continues texts, a prompt and the start of its completion
+    sample: str  # sample text to inspect; for a language model, a prompt and the start of its completion
 
 
 class Models(BaseModel):
@@ -79,7 +79,7 @@ def steps(registry: Registry) -> Steps:
 
 
 def facts(worker: ModelWorker) -> ModelFacts:
-    """Describe a model by its weights and its run folder. The samples in the folder may have been deleted."""
+    """Describe a model, based on its weights and its run folder. If the samples were deleted, there are no examples."""
     opened, model = worker.opened, worker.application.model
     settings, samples = opened.recipe.model, records_of(opened.run, SAMPLES).lines
     examples = list(dict.fromkeys(record["prompt"] for record in samples if record["prompt"].strip()))

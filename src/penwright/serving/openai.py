@@ -52,12 +52,12 @@ async def model(name: str, registry: Registry) -> ModelEntry:
 
 @router.post("/completions", response_model=CompletionAnswer)
 async def completions(body: CompletionRequest, registry: Registry, limits: Limits) -> Response:
-    """Complete one or more prompts n times each. If `stream` is true, send events, with [DONE] as the last."""
+    """Return n completions of each prompt. If `stream` is true, send events, with [DONE] as the last."""
     work = CompletionJob(body, registry.get(body.model, "writer"), limits)
     await work.prepare()
     pieces = work.stream()
     if body.stream:
-        first = await anext(pieces)  # an error before the first event gets an ordinary error response
+        first = await anext(pieces)  # an error before the first event is sent as an ordinary error response
         return StreamingResponse(events(_pieces(work, first, pieces)), media_type="text/event-stream")
     async with aclosing(pieces):
         async for _ in pieces:

@@ -17,7 +17,7 @@ FLAT, N_FLAT = 0.003, 4  # on a plateau, the loss changes by at most the fractio
 
 
 def records_of(run: Run, name: str) -> RunRecords:
-    """Return the records in a file. If it cannot be read, return no records, with the error as the problem."""
+    """Return the records in a file or, if it cannot be read, no records and a description of the problem."""
     try:
         return read_records(run.folder / name)
     except PenwrightError as error:
@@ -25,7 +25,7 @@ def records_of(run: Run, name: str) -> RunRecords:
 
 
 def end_of(run: Run, name: str) -> LogEnd:
-    """Read the end of a file of records. If it cannot be read, return an empty end, with the error as the problem."""
+    """Return the last record of a file or, if it cannot be read, no record and a description of the problem."""
     try:
         return read_end(run.folder / name)
     except PenwrightError as error:

@@ -94,7 +94,7 @@ class Samples(BaseModel):
 
 
 class RunSettings(BaseModel):
-    """All settings of a recipe by their full names."""
+    """All settings of a recipe, keyed by their full names."""
 
     settings: dict[str, Any]
 
@@ -135,7 +135,7 @@ def figures(registry: Registry, run: RunName) -> Figures:
 
 @lru_cache(maxsize=16)
 def _figures(folder: Path, versions: tuple[tuple[int, int], ...]) -> Figures:
-    """Return the curves, with an empty state. `versions`, from the log files' sizes and times, is only a cache key."""
+    """Return the curves, without the state. `versions` (sizes and times of the log files) is only a cache key."""
     steps, evaluations = (records_of(Run(folder), name) for name in (STEPS, METRICS))
     return Figures(
         steps=_columns(downsample(_with_speed(steps.lines), MAX_POINTS)),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penwright.serving.studio import Studio
 
 IDLE_TICKS = 10  # idle time after which memory is returned to the system, in tenths of a second
-BACKLOG = 256  # listen backlog: maximum number of connections that wait to be accepted; they may come before `run`
+BACKLOG = 256  # listen backlog: maximum number of connections waiting to be accepted, even before `run` is called
 OFTEN, WINDOW = 5, 60.0  # maximum number of messages of one kind to log per WINDOW seconds
 
 
@@ -124,7 +124,7 @@ class _Draining(uvicorn.Server):
         self._n_idle = self._n_seen = 0
 
     async def on_tick(self, counter: int) -> bool:
-        """Return memory to the system when the server becomes idle. uvicorn calls this ten times a second."""
+        """Return freed memory to the system when the server becomes idle. uvicorn calls this ten times a second."""
         self._n_idle = 0 if self.server_state.tasks else self._n_idle + 1
         if self._n_idle == IDLE_TICKS and self._n_seen != self.server_state.total_requests:
             self._n_seen = self.server_state.total_requests

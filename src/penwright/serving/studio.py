@@ -162,7 +162,7 @@ def train(studio: TheStudio, body: TrainRequest) -> Queued:
 
 @router.post("/stop")
 def stop(studio: TheStudio, body: NameRequest) -> Done:
-    """Stop a run. It is saved first and can be resumed. A run that is still waiting is removed from the queue."""
+    """Stop a run. It saves a checkpoint first, and can be resumed. A run that is still waiting leaves the queue."""
     state = next((each.state for each in studio.queue.facts() if each.name == body.name), None)
     if state == "waiting":
         studio.queue.remove(body.name)

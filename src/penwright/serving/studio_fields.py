@@ -71,7 +71,7 @@ class TrainRequest(PlanRequest):
     """The texts, the training budget and the other settings of a run, and its name."""
 
     name: Name
-    choices: Annotated[dict[Planned, int | Word], Field(default_factory=dict)]  # the plan's choices that are kept
+    choices: Annotated[dict[Planned, int | Word], Field(default_factory=dict)]  # settings to take from the plan
 
 
 class ResumeRequest(ModelRequest):

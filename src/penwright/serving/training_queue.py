@@ -92,7 +92,7 @@ class TrainingQueue:
                              created=time.time()))  # fmt: skip
 
     def has(self, name: str) -> bool:
-        """Return whether the queue has a job with this name, waiting, running or ended."""
+        """Return whether the queue has a job with this name. Jobs that have ended count, too."""
         return self._read(check_name(name)) is not None
 
     def resume(self, name: str, folder: Path | None, minutes: float | None) -> Job:
@@ -139,7 +139,7 @@ class TrainingQueue:
         ]
 
     def advance(self) -> None:
-        """Start the first waiting run, unless another run is in training."""
+        """Start the first waiting run, unless another run is being trained."""
         with self._mutex:
             self._processes = [each for each in self._processes if each.poll() is None]
             jobs = self._jobs()

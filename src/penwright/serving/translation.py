@@ -48,7 +48,7 @@ from penwright.translation.results import Translation
 router = APIRouter(prefix="/translating", responses=ERROR_RESPONSES)
 T = TypeVar("T")
 MAX_TARGET_CHARACTERS = 4 * MAX_CHARACTERS  # maximum length of a translation in a request, in characters
-MIN_WEIGHT = 0.01  # links with a smaller attention weight are not sent
+MIN_WEIGHT = 0.01  # alignment links with a smaller attention weight are not sent
 
 
 @router.post("/cut", response_model=TranslatedDocument)
@@ -161,7 +161,7 @@ async def tree(body: SearchRequest, registry: Registry, limits: Limits) -> Respo
     def answer() -> None:
         def watch(source: int, extension: Extension) -> None:
             if source != 0:
-                raise UsageError("the tree shows one sentence only. Send a single line that is not too long")
+                raise UsageError("the tree needs a single sentence. Send one line that fits the model's context")
             grown(source, extension)
 
         beam_size = body.beam_size or translator.defaults.beam_size

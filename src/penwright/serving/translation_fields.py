@@ -82,7 +82,7 @@ class SentencesRequest(TranslationOptions):
 
 
 class SearchRequest(TranslationOptions, SentenceRequest):
-    """A request for the alternatives or the beam tree of one sentence."""
+    """A request for the alternative words or the beam search tree of one sentence."""
 
     n: Annotated[int, Field(ge=1, le=20)] = 6
 
@@ -113,7 +113,7 @@ class Links(BaseModel):
     """The word alignment of a translation, without weights below 0.01."""
 
     links: list[Link]
-    aligned_by: str  # description of the attention heads that provide the weights
+    aligned_by: str  # description of the attention heads that the weights come from
 
 
 class SourceSentence(BaseModel):
@@ -129,7 +129,7 @@ class Paragraph(BaseModel):
     """A paragraph with its layout; see translation/documents.py."""
 
     first: str  # white space and bullet before the first line
-    rest: str  # white space before each further line
+    rest: str  # white space before each subsequent line
     width: int  # width of the longest line, in columns; 0 for a single line
     sentences: list[SourceSentence]
 
@@ -153,7 +153,7 @@ class OtherWord(BaseModel):
     word: str
     probability: float  # probability of the word's first token
     text: str
-    prefix: str  # prefix of the translation that ends with this word
+    prefix: str  # the translation up to and including this word
 
 
 class OtherWords(BaseModel):
@@ -195,7 +195,7 @@ def check_sentence(text: str, prefix: str, name: str) -> None:
 
 
 def other_word(found: Alternative, prefix: str) -> OtherWord:
-    """Return a possible next word, together with the prefix that ends with this word."""
+    """Return a possible next word, with the part of its translation up to and including the word."""
     end = found.text.find(found.word, len(prefix.strip())) + len(found.word)
     probability = exp(found.log_prob)
     return OtherWord(

@@ -48,7 +48,7 @@ class TokenChoice(BaseModel):
     """A candidate for the next token."""
 
     id: int
-    text: str  # text of the token alone
+    text: str  # text of the token, decoded by itself
     shown: str | None = None  # text that the token adds, if not the same as `text`; "" for part of a character
     probability: float  # the model's probability, without the decoding settings
     chance: float | None = None  # probability with the decoding settings; None if no setting applies
@@ -59,7 +59,7 @@ class NextTokenDistribution(BaseModel):
 
     likeliest: list[TokenChoice]
     entropy: float  # entropy of the model's distribution, in nats
-    n_kept: int  # number of tokens that can be sampled
+    n_kept: int  # number of tokens with a nonzero probability after filtering, e.g. by top_k
 
 
 class WrittenToken(BaseModel):
@@ -155,7 +155,7 @@ async def write(body: PromptRequest, registry: Registry, limits: Limits) -> Stre
 
     is_quick = not is_constrained(settings)
     updates = worker.write(await (asyncio.to_thread(prepare, never_end) if is_quick else worker.build(prepare)))
-    first = await anext(updates, None)  # an error before the first token gets an ordinary error response
+    first = await anext(updates, None)  # an error before the first token is sent as an ordinary error response
     return StreamingResponse(_events(worker, first, updates), media_type="text/event-stream")
 
 
@@ -216,13 +216,13 @@ def _tokens(worker: ModelWorker, body: PromptRequest) -> Tokens:
     tokenizer = worker.generator.tokenizer
     unknown = next((token for token in body.tokens if token >= tokenizer.vocab_size), None)
     if unknown is not None:
-        raise UsageError(f"there is no token {unknown}. The tokens are 0 to {tokenizer.vocab_size - 1}")
+        raise UsageError(f"there is no token {unknown}. The token ids are 0 to {tokenizer.vocab_size - 1}")
     return tuple(tokenizer.prompt([*tokenizer.encode(body.text), *body.tokens]))
 
 
 def _next_distribution(worker: ModelWorker, tokens: Tokens, settings: DecodingSettings) -> NextTokenDistribution:
     tokenizer, context = worker.generator.tokenizer, worker.generator.model.settings.context_length
-    logits = worker.logits(tuple(in_view(tokens, context)))  # the model reads only the tokens that fit in its context
+    logits = worker.logits(tuple(in_view(tokens, context)))  # the model sees only the tokens that fit in its context
     sampling = plan_of(tokenizer, settings, []).sampling
     processed = sampling.process(logits[None], History([tokens], logits[None]) if sampling.uses_history else None)[0]
     draw_probabilities = sampling.probabilities(processed)

@@ -1,4 +1,4 @@
-"""START HERE: the table of tasks. Each task is a module that has its corpus, batches, scores and samples.
+"""START HERE: the table of tasks. Each task is a module that defines its corpus, batches, scores and samples.
 
 In every run, `workflows/plan.py` opens the corpus and plans the recipe. Then `workflows/train.py` trains the tokenizer
 and stores the tokens. A `Session` runs the steps of a `Trainer`, evaluates the model and saves the run. Classifiers of
@@ -76,7 +76,7 @@ class Scoring(Protocol):
         """Return the scores of `quick_evaluate`, computed on the whole held-out set."""
 
     def baselines(self, context: RunContext, whole: bool, /) -> Sequence[Score]:
-        """Return the scores of baselines, named like the model's scores."""
+        """Return the scores of baselines, under the same names as the model's scores."""
 
 
 TASKS: Mapping[Task, TaskParts] = {
@@ -98,7 +98,7 @@ SCORING: Mapping[str, Scoring] = {
 
 
 def scoring_of(recipe: Recipe) -> Scoring:
-    """Return the functions that score a model of this recipe: those of its task or, for classifiers, of its labels."""
+    """Return the functions that score a model of this recipe: those of its task or, for classifiers, its label kind."""
     return SCORING[recipe.model.problem_type if recipe.task == "classify" else recipe.task]
 
 

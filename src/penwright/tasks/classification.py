@@ -43,11 +43,11 @@ from penwright.tasks.labelled import (
     true_targets,
 )
 
-# The maximum number of doubtful labels to list. A label is doubtful if a different one has at least this probability.
+# Maximum number of doubtful labels to list, and the probability of another label that makes a label doubtful.
 MOST_DOUBTFUL, DOUBTFUL = 50, 0.8
 
 
-# The probability of a label for each text, and whether the label is right.
+# For each text, the probability of the predicted label, and whether that label is right.
 Confidence = tuple[NDArray[np.float64], NDArray[np.bool_]]
 
 

@@ -35,7 +35,7 @@ from penwright.tokenizers.chat_template import template_of
 AnyCorpus = Corpus[Document] | Corpus[Pair] | Corpus[Labelled] | Corpus[Conversation]
 AnyPart = CorpusPart[Document] | CorpusPart[Pair] | CorpusPart[Labelled] | CorpusPart[Conversation]
 
-FIRST = 500  # number of pairs in which to look for English words, to tell which side is English
+FIRST = 500  # number of pairs to search for English words, to tell which side is English
 
 
 @dataclass
@@ -81,7 +81,7 @@ class RunContext:
 
 
 def make_card(corpus: AnyCorpus, training: TokenStore, tokenizer: Tokenizer, data: DataSettings) -> ModelCard:
-    """Collect facts about the model from the corpus, the token store, the tokenizer and the data settings."""
+    """Make a model card from the corpus, the token store, the tokenizer and the data settings."""
     pairs = (each for each in islice(corpus.training, FIRST) if isinstance(each, Pair))
     languages = languages_between(corpus.names) or checked_languages(requested_languages(data), pairs)
     sources = training.columns.get("source")

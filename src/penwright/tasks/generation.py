@@ -23,7 +23,7 @@ EVALUATED_PER_MINUTE = 60_000  # maximum number of tokens evaluated per minute o
 # On a CPU, maximum product of parameters and tokens in a quick evaluation of an imported model (about 15 seconds).
 MOST_COMPUTED = 5 * 10**11
 LONGEST_WINDOW = 1024  # maximum window for imported models, in tokens, as in transformers' examples
-COUNTED = 5_000_000  # maximum number of training tokens for the baselines, which limits memory and time
+COUNTED = 5_000_000  # maximum number of training tokens for the baselines, to limit memory and time
 TEXT_COLUMNS, LABEL_COLUMNS = ("text",), ()
 
 open_corpus, open_evaluation = open_text, open_evaluation_text

@@ -162,7 +162,7 @@ def some_texts(context: RunContext, corpus: AnyCorpus, part: AnyPart, seed: int)
 
 
 def linear_accuracy(corpus: AnyCorpus, until: float) -> float:
-    """Return the percentage of held-out texts that a linear classifier labels correctly, one label for each text.
+    """Return the accuracy of a linear classifier on held-out texts with one label each, in percent.
 
     `until` is the deadline for fitting the classifier, on the clock of `time.monotonic`.
     """

@@ -85,7 +85,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     nats = nats_of_sets(shares.logit().expand(truth.shape), truth) / max(1, len(truth))
     found = [
         micro._replace(note="always the most frequent label"),
-        Score("nats per text", nats, note="each label predicted with its frequency in the held-out texts"),
+        Score("nats per text", nats, note="the probability of each label is its frequency in the held-out texts"),
     ]
     if context.linear is not None:
         thresholds, note = _baseline_thresholds(context, truth)

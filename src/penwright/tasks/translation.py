@@ -31,8 +31,8 @@ N_SAMPLES = 3
 MOST_EVALUATED = 2000  # maximum number of pairs that a quick evaluation translates
 EVALUATED_PER_MINUTE = 200  # maximum number of pairs per minute of budget, so that evaluations take up little of it
 MOST_LEARNED = 50_000  # maximum number of pairs that the dictionary of the baseline is learned from
-SHARE = 0.5  # share of sentences that get hints, among those with usable terms
-MOST_HINTS = 3  # maximum number of hints in a sentence
+SHARE = 0.5  # share of sentences that get dictionary hints, among those with usable terms
+MOST_HINTS = 3  # maximum number of dictionary hints in a sentence
 SHORTEST = 3  # minimum length of a term that gets a hint, in characters
 MOST_READ = 200_000  # maximum number of sentences that are searched for terms before training
 ENTRIES, FEW_ENTRIES = 0.05, 1_000  # limit on added entries: this share of the sentences or, if larger, this number
@@ -72,7 +72,7 @@ def evaluate(context: RunContext, beam_size: int | None = None, output: Path | N
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
     """Score greedy translations of a sample of the held-out pairs.
 
-    They rank checkpoints as reliably as beam search on all pairs.
+    These scores rank checkpoints as reliably as beam search on all pairs.
     """
     pairs = _sample_of_pairs(context)
     return _scores(context, pairs, _translate(context, pairs, beam_size=1))
@@ -166,7 +166,7 @@ def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_R
     note = (
         f"{file.path}: {len(entries):,} terms, {len(new):,} of them in no training sentence; for these, the "
         f"dictionary's translations are enforced. {len(pairs):,} entries become training examples, and some training "
-        "sentences get hints"
+        "sentences include translations as hints"
     )
     fingerprint = hashlib.sha256(f"{corpus.fingerprint} {file.sha256} {SHARE} {ENTRIES}".encode()).hexdigest()
     report = replace(corpus.report, notes=(*corpus.report.notes, note))
@@ -213,7 +213,7 @@ def _examples(entries: Sequence[Entry], new: Collection[int], most: int) -> list
 
 
 def _read(part: CorpusPart[Pair], entries: Sequence[Pair], glossary: Glossary, seed: int) -> Iterator[Pair]:
-    """Yield the pairs, some of them with hints, and then the dictionary entries."""
+    """Yield the pairs, some with dictionary translations as hints, and then the dictionary entries."""
     for pair in part:
         yield pair._replace(source=hinted_source(pair, glossary, Random(f"{seed} {pair.source}")))
     yield from entries

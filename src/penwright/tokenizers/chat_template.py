@@ -21,10 +21,10 @@ PLAIN = (
     "{% for message in messages %}{{ '\\n' if not loop.first }}{{ message.role | capitalize }}:\n{{ message.content }}"
     "{% endfor %}{{ '\\nAssistant:\\n' if add_generation_prompt }}"
 )
-OPEN, CLOSE = "\ue000", "\ue001"  # delimit the number of a message, which is a placeholder for its content
+OPEN, CLOSE = "\ue000", "\ue001"  # enclose the number of a message: the placeholder for its content
 EDGE = "\x1f"  # white space around each placeholder; a template that removes it trims the contents of messages
 PLACE = re.compile(f"({EDGE}?){OPEN}(\\d{{1,6}}){CLOSE}({EDGE}?)")
-PROBE = 'Say "hé" & <go>'  # a message to test whether a template writes messages as they are
+PROBE = 'Say "hé" & <go>'  # a message to test whether a template copies messages unchanged
 ASSISTANT = "assistant"
 MOST_SECONDS = 10
 LIMITS = {"RLIMIT_AS": 512 << 20, "RLIMIT_CPU": MOST_SECONDS, "RLIMIT_CORE": 0}
@@ -45,7 +45,7 @@ class Turn(NamedTuple):
     """An answer by the assistant, and the text between the previous answer and this one."""
 
     prompt: tuple[str, ...]  # pieces of text: Markup from the template, or the contents of messages
-    answer: Answer  # includes the template's spaces around it, because a tokenizer may join a space to a word
+    answer: Answer  # with the spaces that the template puts around it: a tokenizer may join a space to a word
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ChatTemplate:
     def turns(self, messages: Sequence[Message]) -> tuple[list[Turn], tuple[str, ...]]:
         """Return the turns of a conversation, and the pieces after the last answer.
 
-        These pieces are the prompt for the next answer. They leave out the token that ends the last answer.
+        These pieces are the prompt for the next answer. They do not include the token that ends the last answer.
         """
         turns, pieces, is_after_answer = list[Turn](), list[str](), False
         end = self.end_of_turn or self.end_token
@@ -101,7 +101,7 @@ class ChatTemplate:
         return False
 
     def check(self) -> None:
-        """Raise PenwrightError if the template does not write messages as they are, apart from spaces around them."""
+        """Raise PenwrightError unless the template copies messages unchanged, apart from the spaces around them."""
         probe = Message("user", PROBE)
         pieces = self.turns([probe])[1]
         if PROBE not in pieces or "".join(pieces) != _rendered(self, (probe,)):
@@ -112,14 +112,14 @@ class ChatTemplate:
         return tokenizer.special_ids.get(self.end_of_turn, tokenizer.end_id)
 
     def _pieces(self, messages: Sequence[Message]) -> Iterator[Markup | Message]:
-        """Yield the text of the template in pieces, and the messages between them, trimmed if it trims them."""
+        """Yield the pieces of template text, and the messages between them, trimmed if the template trims messages."""
         marked = tuple(Message(each.role, f"{EDGE}{OPEN}{n}{CLOSE}{EDGE}") for n, each in enumerate(messages))
         text, place = _rendered(self, marked), 0
         for found in PLACE.finditer(text):
             if found.start() > place:
                 yield Markup(text[place : found.start()])
             if int(found[2]) >= len(messages):
-                raise PenwrightError("the chat template writes characters that are reserved for messages")
+                raise PenwrightError("the chat template outputs private-use characters that are reserved for messages")
             message, place = messages[int(found[2])], found.end()
             content = message.content if found[1] else message.content.lstrip()
             yield message._replace(content=content if found[3] else content.rstrip())
@@ -139,7 +139,7 @@ def _rendered(template: ChatTemplate, messages: tuple[Message, ...]) -> str:
 
 @lru_cache(maxsize=1024)
 def _answer(template: ChatTemplate, messages: tuple[Message, ...]) -> dict[str, str]:
-    """Return the rendered text or an error. Any template but the plain one gets a process with limited memory and time.
+    """Return the rendered text or an error. Except for PLAIN, templates run in a process with limited memory and time.
 
     Raises PenwrightError if it exceeds a limit.
     """
@@ -198,7 +198,7 @@ def _any_of(names: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def encode_chunks(tokenizer: Tokenizer, chunks: Sequence[str | Sequence[str]]) -> Ragged:
-    """Encode texts, some of them split into pieces, to one array; return it with the number of tokens of each text."""
+    """Encode texts, some of them in pieces, into one array; return it with the number of tokens of each text."""
     texts = [chunk for chunk in chunks if isinstance(chunk, str)]
     if len(texts) == len(chunks):
         return tokenizer.encode_ragged(texts)

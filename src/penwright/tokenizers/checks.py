@@ -20,7 +20,7 @@ PLAIN = ("truncation", "padding")  # entries of a tokenizer.json that Penwright 
 
 
 def kind_of(library: LibraryTokenizer) -> Kind:
-    """Return the kind of a tokenizer, from the types of its components; raise ValueError if no kind has them all."""
+    """Return the kind of a tokenizer, inferred from its components; raise ValueError for an unknown combination."""
     parts = json.loads(library.to_str())
     splitter = parts["pre_tokenizer"]
     match parts["model"]["type"], splitter and (splitter["type"], splitter.get("use_regex")):
@@ -33,11 +33,11 @@ def kind_of(library: LibraryTokenizer) -> Kind:
         case "Unigram", ("ByteLevel", True) | ("Sequence", None):
             return "unigram"
         case other:
-            raise ValueError(f"no kind of tokenizer has these components: {other}")
+            raise ValueError(f"its combination of components is not supported: {other}")
 
 
 def check_file(file: Table) -> None:
-    """Raise ValueError unless the file has only entries that Penwright writes, and ids 0, 1, 2 ... without gaps."""
+    """Raise ValueError if the file has entries that Penwright never writes, or gaps in its token ids."""
     for part in PLAIN:
         if file.get(part) is not None:
             raise ValueError(f"it defines {part}")
@@ -50,7 +50,7 @@ def check_file(file: Table) -> None:
     for token in file["added_tokens"]:
         ids.add(token["id"])
     if len(ids) > MOST_PIECES or not all(type(token_id) is int for token_id in ids) or ids != set(range(len(ids))):
-        raise ValueError("its token ids are not 0, 1, 2 ... without gaps")
+        raise ValueError("its token ids are not consecutive numbers from 0")
     if len(file["model"].get("merges") or ()) > MOST_PIECES:
         raise ValueError("it has too many merges")
 

@@ -59,7 +59,7 @@ Keys = UInt64[np.ndarray, "columns words"]
 
 
 class Words(NamedTuple):
-    """The words of concatenated texts, as positions in UTF-16 code units; `bounds[i]` is the first word of text i."""
+    """Words of concatenated texts, as offsets in UTF-16 code units. Text i begins with the word `bounds[i]`."""
 
     text: bytes
     starts: Numbers

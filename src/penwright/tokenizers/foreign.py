@@ -22,26 +22,26 @@ TokenIds = tuple[TokenId, ...]
 
 
 class Conventions(BaseModel):
-    """The way a model uses its tokenizer: the special tokens, and the tokens around a text."""
+    """The conventions of a model: its special tokens, and the tokens that it expects around a text."""
 
     model_config = ConfigDict(extra="forbid")
 
     pad: TokenId
     start: TokenId
     end: TokenId
-    ends: TokenIds = ()  # further tokens that end a text, such as the end of a turn
+    ends: TokenIds = ()  # additional tokens that end a text, such as an end-of-turn token
     begins: bool = True  # whether a prompt begins with the start token
     source_prefix: TokenIds = ()  # tokens before each source of a translator, for example the language token
     target_prefix: TokenIds = ()  # tokens between the start token and each target of a translator
     ids: TokenIds | None = None  # the model's id for each id of the tokenizers library; None: the same ids
-    extra: dict[str, TokenId] = {}  # ids, by name, of tokens that tokenizer.json lacks
+    extra: dict[str, TokenId] = {}  # names and ids of tokens that tokenizer.json lacks
     target: dict[str, Any] | None = None  # tokenizer.json for targets, with its own `ids` and `extra`; None if shared
 
 
 class ForeignTokenizer(Tokenizer):
     """A tokenizer that another project trained. Unlike Penwright's own, it may normalize texts.
 
-    As in all tokenizers of Penwright, special tokens in a text are not recognized.
+    As in all Penwright tokenizers, special tokens in a text are treated as ordinary text.
     """
 
     def __init__(self, file: Table) -> None:
@@ -91,14 +91,14 @@ class ForeignTokenizer(Tokenizer):
             self._bytes[self.unknown_id] = "\N{REPLACEMENT CHARACTER}".encode()
 
     def encode_ragged(self, texts: Sequence[str]) -> Ragged:
-        """Encode many texts to one array; return it with the number of tokens of each text."""
+        """Encode many texts into one array; return it with the number of tokens of each text."""
         encodings = self._library.encode_batch_fast(list(map(_clean, texts)), add_special_tokens=False)
         lengths = np.array([len(each) for each in encodings], dtype=np.int64)
         numbers = np.fromiter((number for each in encodings for number in each.ids), np.int64, int(lengths.sum()))
         return Ragged(self._ids[numbers].astype(self.dtype), lengths)
 
     def sizes(self, text: str) -> list[int]:
-        """Return the number of UTF-8 bytes of the text that each token covers."""
+        """Return, for each token, the number of UTF-8 bytes of text that it covers."""
         if self.kind == "bpe" and self._plain.get("normalizer") is None:
             return super().sizes(text)
         text, covered, sizes = _clean(text), 0, []
@@ -144,7 +144,7 @@ class ForeignTokenizer(Tokenizer):
 
     @property
     def merges(self) -> list[tuple[str, str]]:
-        """The merges of BPE in order of priority; empty for other kinds."""
+        """The BPE merges in order of priority; empty for other kinds of tokenizers."""
         merges = (self._plain["model"].get("merges") or []) if self._plain["model"]["type"] == "BPE" else []
         return [tuple(each.split(" ", 1) if isinstance(each, str) else each) for each in merges]
 
@@ -159,7 +159,7 @@ class ForeignTokenizer(Tokenizer):
         return self._plain
 
     def has(self, token: int) -> bool:
-        """Return whether this token id of the model has a name in the tokenizer."""
+        """Return whether the tokenizer defines a token with this id."""
         return self._pieces[token] != f"<unused {token}>"
 
     @property

@@ -32,7 +32,7 @@ def text_in_pieces(text: str, tokenizer: Tokenizer) -> tuple[str, ...]:
 
 
 def encode_text(text: str, tokenizer: Tokenizer) -> list[int]:
-    """Return the tokens of a text, or of a pair of texts, without the start token and the last end token."""
+    """Return the tokens of a text, or of a pair of texts, without the start token and the final end token."""
     first, *others = (tokenizer.encode(each) for each in text.split(BETWEEN_TEXTS))
     return [*first, *(token for tokens in others for token in (tokenizer.end_id, *tokens))]
 

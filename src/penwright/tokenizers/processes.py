@@ -70,7 +70,7 @@ class EncodingProcesses:
             self._idle.put(process)
 
     def close(self) -> None:
-        """End the processes."""
+        """Stop the encoding processes."""
         for process in self._processes:
             process.kill()
         self._threads.shutdown(cancel_futures=True)

@@ -194,7 +194,7 @@ def from_tokenizer_json(file: Table) -> SentencePieceModel:
 
 
 def as_protobuf(model: SentencePieceModel) -> bytes:
-    """Return the model as a file of SentencePiece (sentencepiece_model.proto)."""
+    """Serialize the model as a SentencePiece file (sentencepiece_model.proto)."""
     pieces = [
         _field(1, piece.text.encode()) + _key(2, FIXED32) + struct.pack("<f", piece.score) + _field(3, piece.type)
         for piece in model.pieces

@@ -61,12 +61,12 @@ class Tokenizer:
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Encode many texts to arrays of `dtype`. This is much faster than one text at a time."""
+        """Encode many texts into arrays of `dtype`. This is much faster than encoding them one by one."""
         tokens, lengths = self.encode_ragged(texts)
         return np.split(tokens, np.cumsum(lengths)[:-1]) if texts else []
 
     def encode_ragged(self, texts: Sequence[str]) -> Ragged:
-        """Encode many texts to one array; return it with the number of tokens of each text."""
+        """Encode many texts into one array; return it with the number of tokens of each text."""
         texts = texts if _is_well_formed("".join(texts)) else [well_formed(text) for text in texts]
         return self._encoder(list(map(with_space, texts)) if self.prefix_space else texts)
 
@@ -81,7 +81,7 @@ class Tokenizer:
         return text.removeprefix(" ") if self.prefix_space else text
 
     def sizes(self, text: str) -> list[int]:
-        """Return the number of UTF-8 bytes of the text that each token covers."""
+        """Return, for each token, the number of UTF-8 bytes of text that it covers."""
         if self.kind == "characters":  # <unk> does not have the bytes of the character that it replaces
             return [len(character.encode()) for character in well_formed(text)]
         sizes = [len(self._bytes[token_id]) for token_id in self.encode(text)]
@@ -150,7 +150,7 @@ class Tokenizer:
 
     @property
     def merges(self) -> list[tuple[str, str]]:
-        """The merges of BPE in order of priority; empty for other kinds."""
+        """The BPE merges in order of priority; empty for other kinds of tokenizers."""
         return [(left, right) for left, right in json.loads(self._library.to_str())["model"].get("merges", [])]
 
     @property

@@ -21,7 +21,7 @@ from penwright.tokenizers.checks import MARKED_WORDS, SPECIALS, UNKNOWN, Kind
 from penwright.tokenizers.encoders import SPELLING
 from penwright.tokenizers.tokenizer import Tokenizer, well_formed, with_space
 
-_SAMPLE_BYTES: dict[Kind, int] = {"bpe": 50_000_000, "unigram": 10_000_000}  # training a unigram model is slower
+_SAMPLE_BYTES: dict[Kind, int] = {"bpe": 50_000_000, "unigram": 10_000_000}  # unigram training is slower
 _PIECE_LENGTH = 1 << 16
 # Very long spans without white space, or of white space only, are useless for training. BPE takes time that is
 # quadratic in the length of a span.
@@ -51,7 +51,7 @@ def train_tokenizer(
     no text or the vocabulary is too small.
     """
     if kind not in KINDS:
-        raise UsageError(f'there is no tokenizer.type "{kind}" to train. Choose one of {", ".join(KINDS)}')
+        raise UsageError(f'tokenizer.type "{kind}" cannot be trained. Choose one of {", ".join(KINDS)}')
     texts = map(with_space, texts) if prefix_space else texts
     pieces: Iterator[str] = chain.from_iterable(map(_pieces, texts))
     if kind in _SAMPLE_BYTES:

@@ -67,8 +67,9 @@ def trimmed(tokenizer: Tokenizer, used: Collection[int]) -> Tokenizer:
 def extended(tokenizer: Tokenizer, new: int | Sequence[str], texts: Iterable[str] = ()) -> Tokenizer:
     """Return a tokenizer with tokens added at the end of its vocabulary.
 
-    `new` is a list of words to add, or the number of tokens to learn from `texts`. Learned tokens are further merges of
-    BPE, or the words that save the most tokens. A token never spans several words, and no token is added twice.
+    `new` is a list of words to add, or the number of tokens to learn from `texts`. With BPE,
+    the learned tokens are new merges; otherwise, they are the words that save the most tokens. A token never spans
+    several words, and no token is added twice.
 
     Raises PenwrightError if this tokenizer cannot be changed.
     """

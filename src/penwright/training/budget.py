@@ -38,7 +38,7 @@ class TrainState:
 
 
 def count_steps(settings: TrainingSettings, batches: AnyBatches) -> int | None:
-    """Return the number of optimizer steps, or None for a budget in minutes, which `Clock` converts later."""
+    """Return the number of optimizer steps, or None for a budget in minutes (see `Clock`)."""
     if settings.steps is not None:
         return settings.steps
     if settings.epochs is not None:
@@ -51,7 +51,7 @@ def count_steps(settings: TrainingSettings, batches: AnyBatches) -> int | None:
 
 MEASURED_STEPS = 8  # minimum number of steps for measuring throughput
 MARK_AT_LATEST = 200  # latest step at which the measurement of throughput starts
-MIN_CHANGE = 0.1  # the last step is moved only if the number of remaining steps changes by more than this fraction
+MIN_CHANGE = 0.1  # `total_steps` is corrected only if the remaining steps change by more than this fraction
 
 
 @dataclass
@@ -158,7 +158,7 @@ class Budget:
         step, elapsed, shift = state.step - state.first_step, state.seconds - state.first_second, self._end_shift
         if state.total_steps is None:
             total = clock.settle(step, elapsed, state.reserved_seconds)
-            # evaluations may have used up time that the cooldown needs
+            # evaluations may have used up time that was meant for the cooldown
             if total is not None and state.reserved_seconds:
                 total = max(total, step + int(step * clock.least_left))
         else:

@@ -20,7 +20,7 @@ from penwright.training.distributed.launcher import stop_requests
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
 
-# Minimum and maximum seconds between two checkpoints, and seconds per weight, since saving a large model takes longer.
+# Minimum and maximum seconds between two checkpoints, and the minimum per weight: large models take longer to save.
 LEAST_INTERVAL, MOST_INTERVAL, INTERVAL_PER_WEIGHT = 10.0, 300.0, 2e-6
 EVALUATIONS = 10  # default number of evaluations per run
 # Number of consecutive evaluations with overfitting after which the cooldown starts, and after which training stops.
@@ -102,7 +102,7 @@ class Session:
         return self.trainer.ranks.is_main
 
     def _is_asked_to_stop(self) -> bool:
-        """Return whether to stop after this step. If there are several ranks, they decided together during the step."""
+        """Return whether to stop after this step. Several ranks make this decision together, during the step."""
         return self.trainer.stops if self.trainer.ranks.size > 1 else self.trainer.should_stop()
 
     def _evaluation_is_due(self) -> bool:
@@ -233,7 +233,7 @@ class Session:
     def _handle_over_fitting(self, scores: Sequence[Score]) -> None:
         """Stop when patience is exhausted. With `cooldown_on_overfitting`, overfitting first starts the cooldown.
 
-        Overfitting is judged by the held-out loss, which changes smoothly. Accuracy and similar scores jump by chance.
+        Overfitting is judged by the held-out loss, since accuracy and similar scores are too noisy.
         """
         settings, state = self.trainer.settings, self.trainer.state
         nats = _nats(scores)

@@ -16,7 +16,7 @@ from penwright.model.weights import weights_of
 from penwright.training.distributed.parallel import like, locals_of
 from penwright.training.distributed.ranks import ALONE, Ranks
 
-# coefficients of the quintic polynomial that brings singular values close to 1 in five rounds
+# coefficients of the quintic polynomial of Muon's Newton-Schulz iteration
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
 
 
@@ -191,7 +191,7 @@ class WeightAverage:
             self._swap()
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Set the average to these weights."""
+        """Load the averaged weights."""
         for name, tensor in self.average.items():
             tensor.copy_(like(weights[name], tensor))
 

@@ -92,7 +92,7 @@ class Trainer:
         self.stops, self.seconds = False, 0.0  # set at each step: whether to stop, and the seconds elapsed on rank 0
         self.saver: ShardedSaver | None = None  # writes checkpoints of sharded weights if ranks share a disk
         self.is_sharded = self.ranks.size > 1 and self.settings.parallelism == "fsdp"
-        self.unsharded: Model | None = None  # under FSDP2, the unsharded model with which rank 0 evaluates, on the CPU
+        self.unsharded: Model | None = None  # under FSDP2, rank 0's unsharded copy on the CPU, for evaluation
         kind: Parallelism = "fsdp" if self.is_sharded else "ddp"
         # until FSDP2 reduces a gradient, each rank holds all of it in float32
         n_bytes = 4 * sum(parameter.numel() for parameter in model.parameters())
@@ -102,7 +102,7 @@ class Trainer:
             self.model.to(machine.device)
         elif self.ranks.is_main:  # FSDP2 moves one block after another to the GPU, which need not hold them all
             self.model, self.unsharded = deepcopy(model), model
-        if recipe.lora and recipe.tokenizer.is_pretrained and self._mixed:  # saves time and memory in each step
+        if recipe.lora and recipe.tokenizer.is_pretrained and self._mixed:  # bfloat16 saves time and memory
             narrow(self.model)
         weight = recipe.distillation.weight if recipe.distillation else 0.0
         taught = Teachers([teacher.eval() for teacher in teachers], weight) if teachers else None

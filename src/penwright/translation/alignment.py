@@ -67,7 +67,7 @@ def coverage(maps: Maps) -> float:
 
 
 class AlignmentHead(NamedTuple):
-    """A cross-attention head, and the step from which its weights are taken."""
+    """A cross-attention head, and the decoding step from which its weights are taken."""
 
     layer: int
     head: int
@@ -217,7 +217,7 @@ def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
 
 
 class _TargetWords(NamedTuple):
-    """The word pairs of all sentence pairs: the index of each pair's target word, and the prior weight of its link."""
+    """All pairs of a source and a target word: the index of each target word, and the prior weight of each link."""
 
     target: NDArray[np.int64]
     prior: NDArray[np.float64]

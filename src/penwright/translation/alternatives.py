@@ -23,7 +23,7 @@ from penwright.translation.results import ConstrainedSegment, Segment, SegmentRe
 
 
 class TokenSampler:
-    """A sampler of the next tokens, which replaces the top-k choice in a search with a single beam."""
+    """A sampler of the next tokens, which replaces top-k selection in a search with a single beam."""
 
     def __init__(self, sampling: Sampling, rng: RowRng):
         self._sampling, self._rng = sampling, rng
@@ -126,7 +126,7 @@ class AlternativeSearch:
         return results
 
     def _draw(self, rows: TargetBatch, sampling: Sampling, rng: RowRng, limits: Sequence[int]) -> list[Hypothesis]:
-        """Sample a translation for each row, by a search with a single beam whose tokens are drawn at random."""
+        """Sample a translation for each row: run a beam search with one beam, and draw its tokens at random."""
         sampler = TokenSampler(sampling, rng)
         selector = TokenSelector(self._utf8_rules(sampling.banned), sampler.choose, sampler.select)
         hypotheses = beam_search(rows, limits, BeamSettings(1), end_id=self._tokenizer.end_id, selector=selector)

@@ -24,9 +24,9 @@ from penwright.translation.constraints.requirements import (
 )
 
 LONGEST_LOOP = 6  # maximum number of words in a repeated phrase
-MIN_REPEATS = 4  # a word that occurs this many times in a row triggers a warning (a phrase: one time fewer)
+MIN_REPEATS = 4  # occurrences of a word in a row that trigger a warning; for a phrase, one fewer
 STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters, at least six times in a row
-FEW_TOKENS = 8  # sources with fewer tokens than this get no warning about the length of the translation
+FEW_TOKENS = 8  # minimum source length, in tokens, for a warning about the length of the translation
 SHORTEST, LONGEST = 0.3, 3.0  # usual range of the number of target tokens per source token
 
 
@@ -188,7 +188,7 @@ def distinct_segments(texts: Sequence[SplitText]) -> list[Segment]:
 
 
 def still_wanted(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedSegment | None:
-    """Return a function that tells whether any text with a given segment is still wanted; None without `wanted`."""
+    """Return a function that tells whether any text that contains a segment is still wanted; None without `wanted`."""
     if wanted is None:
         return None
     texts_of: dict[Segment, set[int]] = {}

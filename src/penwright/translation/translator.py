@@ -34,7 +34,7 @@ from penwright.translation.results import (
     still_wanted,
 )
 
-SHORTEST_REACH = 5  # smallest permitted source limit, in tokens: up to four for one character, plus the end token
+SHORTEST_REACH = 5  # lower bound of the source limit, in tokens: up to four for one character, plus the end token
 USED_BY_BEAMS = (*BEAM_SETTINGS, "max_new_tokens")
 Given = TypeVar("Given", Constraints, Constraints | Sequence[Constraints])
 
@@ -74,7 +74,7 @@ class Translator:
         """
         self.model, self.tokenizer, self.source_language = model, tokenizer, source_language
         self.defaults = defaults or DecodingSettings()
-        # hints lengthen a source, which might then exceed the learned positions
+        # hints lengthen the source, possibly beyond the last learned position
         self.hints = hints and model.settings.positions.type != "learned"
         self._new_terms = Glossary(tuple(Entry(*term) for term in new_terms))
         self._engine = DecodeEngine(model)
@@ -196,7 +196,7 @@ class Translator:
         constraints = _with_old_name(constraints, demands)
         parts = [part for _, lines in self._prepared([source], constraints, prefix) for line in lines for part in line]
         if len(parts) != 1:
-            raise UsageError("alternatives need a single sentence: give one line that fits the model")
+            raise UsageError("alternatives need a single sentence: give one line that fits the model's context")
         search = self._search(decoding_settings(self.defaults, None, options, BEAM_SETTINGS))
         results = self._alternatives.complete_prefix(parts[0].segment, 2 * n, search)
         alternatives: dict[str, Alternative] = {}

@@ -1,4 +1,4 @@
-"""Pictures with several parts: the tree of a beam search, the arithmetic of a head, the comparison of two texts."""
+"""Pictures with several parts: a beam search tree, the attention computation of a head, a comparison of two texts."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -93,7 +93,7 @@ def arithmetic(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 
 def _places(width: int) -> list[str]:
-    """Return the column labels of a vector with this many dimensions; a long vector is shortened."""
+    """Return the column labels of a vector with this many dimensions. Those of a long vector are abbreviated."""
     places = [str(place) for place in range(width)]
     return places if width <= WIDEST else [*places[: WIDEST - 1], f"… {width - 1}"]
 

@@ -78,7 +78,7 @@ class View:
         return {"text/plain": repr(self), "text/html": notebook.cell(self._small_page())}
 
     def _small_page(self) -> str:
-        """Return a page that fits a notebook's output cell of at most `notebook.LIMIT` bytes."""
+        """Return a page for a notebook's output cell, reduced to at most `notebook.LIMIT` bytes."""
         for data, note in notebook.smaller(self.name, as_table(self.data)):
             page = html([View(self.name, data, {**self.options, **note}, self.heading)])
             if len(notebook.cell(page).encode()) <= notebook.LIMIT:

@@ -12,7 +12,7 @@ from penwright.views.packing import as_table, to_root_bytes
 
 LIMIT = 1_000_000  # maximum size of a cell's output, in bytes of HTML
 THUMBNAIL = 64  # maximum width and height of a thumbnail in pixels, as in modules/heads.js
-HEIGHT = 520  # height of a frame in pixels if the notebook runs no scripts
+HEIGHT = 520  # height of a frame in pixels if the notebook does not run scripts
 
 # This script runs in the notebook. It sets the height of every frame, and sends the theme (light or dark) at the start
 # and after each change. It is installed once, even if cells run again, and does not keep removed frames alive. Since a

@@ -18,7 +18,7 @@ ALIGNMENT = 8
 
 
 def to_root_bytes(probabilities: Float[ndarray, "*shape"]) -> UInt8[ndarray, "*shape"]:
-    """Return probabilities as bytes: 255 times the square root. Each is restored with an error of at most 0.004."""
+    """Encode probabilities as bytes: 255 times the square root. After decoding, the error is at most 0.004."""
     return np.sqrt(probabilities.clip(0, 1)).__imul__(255).round().astype(np.uint8)
 
 
@@ -42,7 +42,7 @@ def as_table(record: Any) -> Any:
 
 
 def _plain(value: Any, arrays: list[bytes]) -> Any:
-    """Return the value as JSON types. Arrays are appended to `arrays` and replaced by their shape, type and offset."""
+    """Convert a value to JSON types. Arrays are appended to `arrays` and replaced by their shape, type and offset."""
     if isinstance(value, np.ndarray):
         return _set_aside(value, arrays)
     value = as_table(value)

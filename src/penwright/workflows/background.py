@@ -30,7 +30,7 @@ except ImportError:  # on Windows, decoding steps are not compiled
 SWITCH = "PENWRIGHT_COMPILE"  # environment variable; "off": compile only if `penwright optimize` is called
 FEWEST_PARAMETERS = 100_000  # minimum number of parameters; smaller models are not worth compiling
 MOST_PARAMETERS = 300_000_000  # maximum number of parameters; compilation needs memory for random weights
-NICENESS = 10  # nice value with which other programs, training included, get about ten times as much processor time
+NICENESS = 10  # nice value: other programs, training included, get about ten times as much processor time
 LOCK, FAILED = "background.lock", "background-failed"
 SOON = "will be faster in a minute or two: its steps are being compiled in the background"
 INITIAL_STD = 0.02  # standard deviation of the random weights, for the check of the compiled code
@@ -39,8 +39,8 @@ INITIAL_STD = 0.02  # standard deviation of the random weights, for the check of
 def compile_in_background(run: Run, precision: Precision) -> bool:
     """Start a process that compiles the decoding steps of a run. Return whether it was started.
 
-    Nothing is started for very small or very large models, without a compiler, if `PENWRIGHT_COMPILE` is "off", while
-    another process compiles, or if compiling this shape has failed before.
+    No process is started if the model is very small or very large, there is no compiler, `PENWRIGHT_COMPILE` is "off",
+    another process is compiling, or compiling this shape has failed before.
     """
     if not _is_possible():
         return False
@@ -61,7 +61,7 @@ def compile_in_background(run: Run, precision: Precision) -> bool:
 
 
 def can_be_compiled(model: DecoderOnly | EncoderDecoder) -> bool:
-    """Return whether the decoding steps of this model are compiled in the background, now or at first use."""
+    """Return whether a background process may compile the decoding steps of this model."""
     n_parameters = sum(tensor.numel() for tensor in model.state_dict().values())
     return _is_possible() and FEWEST_PARAMETERS <= n_parameters <= MOST_PARAMETERS
 
@@ -84,7 +84,7 @@ def is_compiling(model: DecoderOnly | EncoderDecoder) -> bool:
 
 
 def compilation_note(model: Model) -> str:
-    """Report whether a model on the CPU decodes with compiled steps; return "" if there is nothing to report."""
+    """Return a note on whether a CPU model decodes with compiled steps; "" if there is nothing to report."""
     if isinstance(model, EncoderOnly):
         return ""
     if engine.are_steps_compiled(model):

@@ -18,7 +18,7 @@ from penwright.workflows.train import train
 # A function that is called at the start of a run with its folder and its plan (None if the run is resumed). It
 # returns the observers of the run.
 Watch = Callable[[Path, Prepared | None], Sequence[Observer]]
-MEMBERS_SHARE = 0.5  # share of a budget in minutes that the members get; the student gets the rest
+MEMBERS_SHARE = 0.5  # fraction of a budget in minutes for the members; the student gets the rest
 
 
 def train_ensemble(settings: Table, n_members: int, folder: Path, watch: Watch) -> Application:

@@ -34,7 +34,7 @@ from penwright.tasks import (
     translation,
 )
 from penwright.text import count
-from penwright.workflows.load import OpenedRun, best_precision, corpus_record, open_run
+from penwright.workflows.load import CorpusRecord, OpenedRun, ReadingRecord, best_precision, corpus_record, open_run
 
 
 def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpus:
@@ -49,7 +49,8 @@ def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpu
     if corpus_record(opened_run.run).is_untrained:
         raise UsageError(f"{opened_run.run.folder} was imported, so it has no held-out text. Name files to use instead")
     corpus = parts.open_corpus(recipe.data.train, reading)
-    require_unchanged(opened_run.run, corpus, "Restore the original data, or name different files to evaluate on.")
+    advice = "Restore the original data, or name different files to evaluate on."
+    require_unchanged(opened_run.run, opened_run.recipe, corpus, advice)
     return corpus
 
 
@@ -87,10 +88,14 @@ def with_resolved_paths(run: Run, recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"data": data, "distillation": distillation, "finetuning": finetuning})
 
 
-def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
-    """Raise PenwrightError unless the run was trained on this corpus, with the same held-out set."""
+def require_unchanged(run: Run, recipe: Recipe, corpus: AnyCorpus, advice: str) -> None:
+    """Raise PenwrightError unless the run was trained on this corpus, with the same held-out set.
+
+    Another version of Penwright may describe the chosen columns in other words, which changes the fingerprint. The
+    corpus is then the same if its files, the [data] settings in `recipe` and the numbers of examples are.
+    """
     before = corpus_record(run)
-    if before.fingerprint == corpus.fingerprint:
+    if before.fingerprint == corpus.fingerprint or _is_reworded(run, before, recipe, corpus):
         return
     known, current = ({file.sha256 for file in before.files}, {file.sha256 for file in corpus.files})
     changed = [str(file.path) for file in corpus.files if file.sha256 not in known]
@@ -101,6 +106,15 @@ def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
         raise PenwrightError(f"{run.folder} was trained on {named}, not on {', '.join(changed)}. {advice}")
     what = ", ".join(changed) if changed else "how the data is read (a [data] setting, or the version of Penwright)"
     raise PenwrightError(f"{run.folder} was trained on different data: {what} changed since then. {advice}")
+
+
+def _is_reworded(run: Run, before: CorpusRecord, recipe: Recipe, corpus: AnyCorpus) -> bool:
+    """Return whether only the description of the corpus can have changed since training."""
+    files = [file.sha256 for file in before.files] == [file.sha256 for file in corpus.files]
+    now = ReadingRecord(n_read=corpus.report.n_read, n_kept=corpus.report.n_kept)
+    paths = {"train", "validation", "dictionary"}
+    data, own = (each.data.model_dump(exclude=paths) for each in (recipe, run.recipe))
+    return files and before.report == now and data == own
 
 
 def evaluate(

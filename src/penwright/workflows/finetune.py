@@ -25,7 +25,7 @@ from penwright.workflows.evaluate import columns_of_training, require_unchanged,
 from penwright.workflows.load import base_weights, corpus_record, open_base, open_run
 
 SAMPLE = 1_000_000  # number of characters of the new text to check against the base model's tokenizer
-FEW_HELD_OUT = 0.05  # share of texts to hold out if there are few: with 16 texts per label, one of each label
+FEW_HELD_OUT = 0.05  # fraction of texts to hold out if there are few: about one of 16 texts per label
 MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base model does not know
 
 
@@ -64,7 +64,7 @@ def with_base(settings: Table) -> Table:
 def has_few_labels(recipe: Recipe, settings: Table, corpus: AnyCorpus) -> bool:
     """Return whether a pretrained encoder will be tuned contrastively, so that hardly any text is held out.
 
-    Cross-validation then says more than a few held-out texts, which are worth more in training.
+    Cross-validation is then more reliable than a few held-out texts, which are more useful for training.
     """
     is_tuned = recipe.finetuning is not None and recipe.tokenizer.is_pretrained
     has_one_label = recipe.task == "classify" and corpus.label_kind in (None, LabelKind())
@@ -123,7 +123,7 @@ def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
             "Train a new run on this text, without --from and --tokenizer"
         )
     if unknown:
-        yield f"{100 * share:.2g} % of the characters are unknown to the tokenizer, and are read as <unk>: {shown}"
+        yield f"{100 * share:.2g} % of the characters are unknown to the tokenizer, and become <unk>: {shown}"
 
 
 def changed_tokenizer(recipe: Recipe, corpus: AnyCorpus, say: Say) -> Tokenizer | None:
@@ -217,5 +217,5 @@ def _old_corpus(recipe: Recipe) -> AnyCorpus:
         raise PenwrightError(
             f"--keep-old needs the text that {base.run.folder} was trained on: {error}. {advice}"
         ) from None
-    require_unchanged(base.run, corpus, f"{advice}.")
+    require_unchanged(base.run, base.recipe, corpus, f"{advice}.")
     return corpus

@@ -63,7 +63,7 @@ def with_imported_base(settings: Table, run: Path | None, say: Say = say_nothing
         settings: Settings of the new run.
         run: Folder of the new run, if already chosen. The base is imported next to this folder.
         say: Function that is called with messages about the import.
-        is_dry: Whether writing is forbidden.
+        is_dry: Whether this is a dry run, which must not write anything.
 
     Raises:
         PenwrightError: If the base cannot be imported, or if it would have to be imported in a dry run.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import penwright.generation.generator
     import penwright.translation.translator
 
-# The kind of application of each task, and the command that uses it.
+# For each task, the kind of application, and the command to use it.
 KINDS: Mapping[Task, tuple[str, str]] = {
     "generate": ("writer", "generate"),
     "chat": ("writer", "generate"),
@@ -124,10 +124,18 @@ class Origin(BaseModel):
         return f"imported from {self.source} ({self.architecture}, licence: {self.licence or 'not stated'})"
 
 
+class ReadingRecord(BaseModel):
+    """The numbers of examples in the report on how the data was read, as stored in corpus.json."""
+
+    n_read: int
+    n_kept: int
+
+
 class CorpusRecord(BaseModel):
     """The content of corpus.json: what a run was trained on."""
 
     fingerprint: str
+    report: ReadingRecord | None = None  # missing in older runs
     files: list[CorpusFile]
     card: ModelCard
     trained_from: str | None = None  # folder in which the run was trained; missing in older runs
@@ -156,8 +164,8 @@ def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
 
     Args:
         recipe: The recipe of the fine-tuning run.
-        run: The fine-tuning run. A relative path to the base starts at the folder in which this run was trained.
-            Without a run, a relative path starts at the current folder.
+        run: The fine-tuning run. A relative path to the base is resolved from the folder in which this run was
+            trained; without a run, from the current folder.
 
     Raises:
         PenwrightError: If the base does not exist, or if its weights have changed.
@@ -173,7 +181,7 @@ def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
         raise PenwrightError(f"{name} starts from {folder}, which cannot be opened: {error}") from None
     if recipe.lora and opened_run.recipe.lora:
         raise PenwrightError(
-            f"{folder} was trained with LoRA itself, and an adapter needs a base with all weights. Make one: penwright "
+            f"{folder} was itself trained with LoRA, but an adapter needs a base with all weights. Make one: penwright "
             f"export {quote(str(folder))} --to penwright --output NEW_RUN"
         )
     if digest is None:

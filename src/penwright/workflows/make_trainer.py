@@ -96,16 +96,16 @@ def make_trainer(
 
 
 def skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
-    """Yield notices about texts that training leaves out, or reads only in part."""
+    """Yield notices about texts that training leaves out, or uses only in part."""
     batches, reach = trainer.batches, recipe.model.context_length
     if n := batches.n_left_out:
         yield f"left out: {count(n, 'pair')} longer than {reach} tokens, the limit of the model's learned positions"
     if n := batches.n_cut if recipe.model.text_pairs else 0:
-        yield f"{count(n, 'pair')} longer than the context of {reach} tokens: the end of the longer text is not read"
+        yield f"{count(n, 'pair')} longer than the context of {reach} tokens: the end of the longer text is cut off"
     elif n := batches.n_cut if recipe.task == "chat" else 0:
-        yield f"{count(n, 'conversation')} longer than the context of {reach} tokens: only the end is read"
+        yield f"{count(n, 'conversation')} longer than the context of {reach} tokens: only the end is used"
     elif n := batches.n_cut:
-        yield f"{count(n, 'text')} longer than the context of {reach} tokens: each epoch learns from a different part"
+        yield f"{count(n, 'text')} longer than the context of {reach} tokens: each epoch uses a different part"
 
 
 def _temporary_folder(run: Run) -> Path:

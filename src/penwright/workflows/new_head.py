@@ -41,11 +41,11 @@ from penwright.text import count
 from penwright.training.observers import Observer, notify
 
 MOST_TEXTS = 1000  # maximum number of texts to embed for the head
-SHARE = 0.1  # maximum share of a budget in minutes for embedding texts
+SHARE = 0.1  # maximum fraction of a budget in minutes to spend on embedding texts
 CHUNK = 64  # number of texts to embed between two checks of the elapsed time
 WEAK = (0.3, 1.0)  # regularization strengths to try before STRENGTHS: few texts need strong regularization
 # Contrastive fine-tuning: folds of its cross-validation, texts per step, steps, and learning rate. The rate is SetFit's
-# (Tunstall et al. 2022), but all texts of a batch are compared, so fewer steps suffice (measured).
+# (Tunstall et al. 2022), but all texts of a batch are compared, so fewer steps suffice.
 FOLDS, BATCH, STEPS, FEWEST_STEPS, RATE, WEIGHT_DECAY = 2, 32, 20, 5, 2e-5, 0.01
 TUNING_SHARE = 0.7  # maximum share of a budget for contrastive fine-tuning
 
@@ -64,7 +64,7 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
     """Fit the head on the embeddings of the training texts, or of a random sample if there are many.
 
     It is a logistic regression, or a ridge regression for scores. Ordinary training starts from it (Kumar et al. 2022).
-    With `finetuning.contrastive`, there is no ordinary training, but contrastive fine-tuning of the encoder, unless
+    With `finetuning.contrastive`, there is no ordinary training. The encoder is fine-tuned contrastively, unless
     cross-validation shows that the frozen embeddings are better.
     """
     assert context.training is not None
@@ -136,7 +136,7 @@ def _tune(
     seconds: float,
     observers: Sequence[Observer],
 ) -> Validated | None:
-    """Tune the encoder for at most `seconds`. Return the cross-validation, or None if frozen embeddings are better.
+    """Tune the encoder for at most `seconds`. Return its cross-validation; None if frozen embeddings are better.
 
     With few texts, small differences may be due to chance. Frozen embeddings therefore count as better only if their
     lead in correctly classified texts exceeds one standard error.
@@ -168,9 +168,9 @@ def _tune(
 
 
 def _affordable_steps(model: EncoderOnly, texts: LabelledBatches, rows: NDArray[np.int64], seconds: float) -> int:
-    """Return the number of steps (at most STEPS) for each fold and for the final training, to take `seconds` in all."""
+    """Return the number of steps (at most STEPS) such that all folds and the final training take `seconds` in total."""
     trial = deepcopy(model)
-    for _ in range(2):  # the first step is slow, so the time of the second one counts
+    for _ in range(2):  # time the second step, because the first is slow
         begin = monotonic()
         contrast(trial, texts, rows, 1)
         step = monotonic() - begin

@@ -66,7 +66,7 @@ def optimize(folder: Path, precision: Precision | None = None, say: Say = say_no
     opened_run = open_run(folder)
     if opened_run.recipe.task == "classify":
         raise UsageError(
-            f"{folder} holds a classifier: it reads a text in one pass, and has no decoding steps to compile"
+            f"{folder} holds a classifier: it processes a text in one pass, and has no decoding steps to compile"
         )
     toolchain.require_compiler()
     require_writable_cache()

@@ -123,7 +123,8 @@ def _reopen_text(
     """Open the corpus and the tokenizer, and initialize the model. Raise PenwrightError if the text has changed."""
     torch.manual_seed(recipe.seed)
     corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe, columns_of_training(run)))
-    require_unchanged(run, corpus, "Restore the original data to resume, or train a new run with a different --run.")
+    advice = "Restore the original data to resume, or train a new run with a different --run."
+    require_unchanged(run, recipe, corpus, advice)
     tokenizer = Tokenizer.load(run.tokenizer_path)
     if checkpoint:
         require_shapes(checkpoint, recipe, tokenizer.vocab_size, len(corpus.labels))

@@ -39,7 +39,7 @@ from penwright.workflows.optimize import choose_precision, expected_precision
 from penwright.workflows.plan import Prepared
 
 WORTH_COMPILING = 5.0  # minimum budget in minutes for compiling the decoding steps during training
-WATCHED, FIRST_STEPS = 0.1, 8  # share of the budget in which the throughput is checked; number of steps to ignore
+WATCHED, FIRST_STEPS = 0.1, 8  # fraction of the budget in which throughput is checked; first steps to ignore
 CHECK_EVERY = 5.0  # seconds of training between two checks of the throughput
 FASTER = 2.0  # plan again if the measured throughput is at least this many times the planned one
 LINEAR_SHARE = 0.25  # maximum share of a budget in minutes for fitting linear classifiers on n-grams
@@ -67,7 +67,7 @@ class _PaceCheck:
         self._start = (0, 0.0)
 
     def __call__(self, trainer: Trainer) -> None:
-        """Compare real and planned throughput every few seconds, until the share WATCHED of the budget is spent.
+        """Compare real and planned throughput every few seconds, until the fraction WATCHED of the budget is spent.
 
         Raises _LargerModelFits if a larger model fits into the rest of the budget.
         """
@@ -146,7 +146,7 @@ def _begin(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> RunCo
 
 
 def _with_precision(recipe: Recipe, machine: Machine) -> Recipe:
-    """Return the recipe with the precision chosen for this machine, which a resumed run then also uses."""
+    """Return the recipe with the precision chosen for this machine. A resumed run keeps this precision."""
     training = recipe.training.model_copy(update={"precision": str(machine.precision).removeprefix("torch.")})
     return recipe.model_copy(update={"training": training})
 

@@ -18,7 +18,7 @@ from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20
 MOST_MEMBERS = 200_000
-MOST_UNPACKED = 8 << 30  # maximum size of all members together, in bytes
+MOST_UNPACKED = 8 << 30  # maximum total size of all members, in bytes
 MOST_RATIO = 250  # maximum ratio of unpacked to packed size; DEFLATE reaches 1,032, but only on pure repetition
 LARGE = 64 << 20  # unpacked size, in bytes, above which MOST_RATIO is checked
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError, UnicodeError)
@@ -42,7 +42,7 @@ ODT_SKIPPED = {
 
 
 def archive_of(path: str | Path) -> Path | None:
-    """Return the .zip archive that the path leads into, or None."""
+    """Return the .zip archive that contains the file at this path, or None."""
     path = Path(path)
     for parent in path.parents:
         if parent.suffix.lower() == ".zip":

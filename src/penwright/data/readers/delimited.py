@@ -13,14 +13,14 @@ Cells = list[str]
 SEPARATOR_LINE = re.compile(r'"?sep=(..?)"?', re.IGNORECASE)  # the first line of some Excel exports
 STAND_IN = "\ue000"  # replaces a multi-character delimiter, which the csv module does not support
 MOST_LINES = 100_000  # maximum number of lines per row; a quote mark that stays open longer counts as text
-SWALLOWED = 4  # a quote mark is stray if it joins this many lines, each a complete row by itself
+SWALLOWED = 4  # a quote mark is stray if it joins at least this many lines that are complete rows
 LONGEST_CELL = 2**31 - 1
 BACKSLASH = re.compile(r'\\(["\\])|\\')
 COPY_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 COPY_CODES = {"n": "\n", "t": "\t", "r": "\r", "N": ""}
 PREFIX = "__label__"
 SAMPLE = 1000  # number of lines that are examined
-MOST = 0.98  # share of lines that must match the expected form
+MOST = 0.98  # minimum share of lines in the expected form
 FEWEST = 20  # minimum number of lines for detecting labels; also the minimum number of lines per label
 LONGEST_LABEL = 30  # maximum length of a label, in characters
 MOST_WORDS = 3  # maximum number of words in a label
@@ -88,7 +88,7 @@ class QuotedRows:
 
     def __init__(self, lines: Iterable[str], dialect: Dialect, width: int | None, is_cut: bool) -> None:
         csv.field_size_limit(LONGEST_CELL)
-        self.is_proper = True  # whether all quote marks of the last row were correctly placed
+        self.is_proper = True  # whether all quote marks in the latest row are correctly placed
         self._dialect, self._width, self._is_cut = dialect, width, is_cut
         self._mark = dialect.delimiter if len(dialect.delimiter) == 1 else STAND_IN
         self._is_replaced = len(dialect.delimiter) > 1

@@ -15,7 +15,7 @@ OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 @dataclass(frozen=True)
 class Format:
-    """A file format, and the way it is read."""
+    """A file format, and how Penwright reads it."""
 
     name: str
     description: str  # name with an article, for messages

@@ -10,11 +10,11 @@ from penwright.languages import LANGUAGE_NAMES, split_words
 
 SAMPLE_ROWS = 1000  # number of rows from which a layout is detected
 DELIMITERS = ("\t", ";", "|", ",", "^", "~", "::", "||", "|||")
-FEW_FIT = 0.3  # minimum share of rows of the usual width, if the first row is a header
+FEW_FIT = 0.3  # minimum share of rows with the usual width, if the first row is a header
 TABBED = 0.95  # minimum share of lines with the same number of tabs, if nothing else suggests a table
-MANY_FIT = 0.6  # minimum share of rows of the usual width, if there is no header
+MANY_FIT = 0.6  # minimum share of rows with the usual width, if there is no header
 LONGEST_KNOWN = 30  # column names are rarely longer than this many characters
-LONGEST_NAME = 100  # maximum length of a column name, in characters; surveys often use whole questions
+LONGEST_NAME = 100  # maximum length of a column name, in characters; in surveys, names are often whole questions
 MOST_BEFORE = 20  # maximum number of rows before a header, such as titles and comments
 ENOUGH = 3  # minimum number of values needed to judge the length of a column's texts
 LONG = 20  # minimum length of nearly all values in a text column, in characters
@@ -221,7 +221,7 @@ def is_header(cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
         return False
     others = [row for row in below if list(row) != list(cells)]
     n_repeats, n_different = len(below) - len(others), len(set(map(tuple, others)))
-    # Ignore repetitions of the header, unless the rows are repetitive anyway.
+    # Ignore later copies of the header, unless other rows are often repeated too.
     if n_repeats <= REPEATS * len(below) and 2 * n_different > len(others):
         below = others
     votes = 0

@@ -71,7 +71,7 @@ class _Page(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.lines: list[str] = []
         self.line: list[str] = []
-        self.dropped: list[str] = []  # the open elements whose text is left out
+        self.dropped: list[str] = []  # open elements whose text is skipped
         self.n_pre = 0
 
     def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
@@ -85,7 +85,7 @@ class _Page(HTMLParser):
             self.n_pre += tag == "pre"
 
     def handle_startendtag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
-        """End the line at a self-closing block such as `<br/>`. XHTML's `<script/>` has no content to leave out."""
+        """End the line at a self-closing block such as `<br/>`. A self-closing `<script/>` has no content to skip."""
         if tag in BLOCKS and not self.dropped:
             self.end_line()
 
@@ -141,7 +141,7 @@ def _cues(text: str) -> Segments:
         matched = TIMES.match(line)
         if matched:
             if time is not None and lines and lines[-1].strip().isdecimal():
-                lines.pop()  # the number of this cue, if no blank line came before it
+                lines.pop()  # this cue's number, if no blank line separates the cues
             if time is not None and lines:
                 yield time, _plain(" ".join(lines))
             time, lines = _seconds(matched[1]), []

@@ -1,4 +1,4 @@
-"""Tables of text: delimited text, sheets of spreadsheets, and detection of the table in any file."""
+"""Tables of text: delimited files, spreadsheet sheets, and detection of a table in any file."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ TOO_MANY = Broken("too many fields (possibly a delimiter in a text without quote
 REPEATED = Broken("a repeated header")
 BEFORE = Broken("a row before the header")
 TSV, CSV, JSON, PARQUET = (".tsv", ".tab"), (".csv",), (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
-SHEETS = ("xlsx", "ods")  # formats of spreadsheets
+SHEETS = ("xlsx", "ods")  # spreadsheet formats
 TABLE_SUFFIXES = (*TSV, *CSV, *JSON, *PARQUET)
 
 

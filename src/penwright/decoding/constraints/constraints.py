@@ -45,7 +45,7 @@ class Rules:
     """The constraints of the settings as one regular expression: the pattern, the words and the stop strings."""
 
     def __init__(self, settings: DecodingSettings, check: Callable[[], None] = never_end):
-        """Build the expression. `check` may raise an exception to abort. Raises UsageError for a bad pattern."""
+        """Build the expression. `check` may raise an exception to abort. Raises UsageError for an invalid pattern."""
         self.expressions = make = Expressions(check=check)
         self._stops = [stop for stop in settings.stop if stop]
         self._banned = [ConstrainedWord.read(word) for word in settings.banned_words]
@@ -77,7 +77,7 @@ class Rules:
         return make.then(self._any_case(word.text[start:]), make.anything if word.open_after else apart)
 
     def _remainders(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
-        """Return an expression for the rest of the word for each prefix of the word that the prompt ends with."""
+        """Return an expression for the rest of the word, for each prefix of it at the end of the prompt."""
         remainders, folded = [], prompt.casefold()
         for n in range(1, len(word.text)):
             before = prompt[:-n][-1:]
@@ -109,12 +109,12 @@ class Rules:
 
 
 class TokenText(NamedTuple):
-    """The characters that each token adds after given bytes of an incomplete character."""
+    """The characters that each token adds to a text, given the incomplete character at the end of that text."""
 
     tokens: Int64[np.ndarray, " tokens"]  # tokens that keep the UTF-8 valid, longest text first
     classes: Int64[np.ndarray, "tokens longest"]  # for each token, the character classes of the characters that it adds
     n_longer: list[int]  # number of tokens that add more than i characters, for i = 0, 1, 2, ...
-    tails: Int64[np.ndarray, " tokens"]  # for each token, the index of the incomplete character at its end
+    tails: Int64[np.ndarray, " tokens"]  # for each token, the index of the incomplete character that it ends with
 
 
 class CompletionConstraint:

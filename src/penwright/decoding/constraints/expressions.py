@@ -64,7 +64,7 @@ class Expressions:
         return whole
 
     def work(self, n_parts: int = 1) -> None:
-        """Count the work, and call `check` occasionally; raise TooLarge if the limit is exceeded."""
+        """Add to the work counter, and call `check` occasionally; raise TooLarge if the limit is exceeded."""
         self._work_left -= n_parts
         self._until_check -= n_parts
         if self._work_left < 0:
@@ -120,7 +120,7 @@ class Expressions:
         return classes
 
     def derive(self, number: Expression, of_class: int) -> Expression:
-        """Return the derivative with respect to a character of this class; raise TooLarge if it takes too much work."""
+        """Return the derivative with respect to a character of this class. Raise TooLarge if this exceeds `limit`."""
         key = number, of_class
         known = self._derived.get(key)
         if known is None:
@@ -185,7 +185,7 @@ class Classes:
         edges = {0, N_CODE_POINTS, *(edge for spans in sets for span in spans for edge in span)}
         self._borders = np.array(sorted(edges), dtype=np.int64)
         numbers = np.zeros(len(edges) - 1, dtype=np.int64)
-        for spans in sets:  # each set may split the classes formed so far
+        for spans in sets:  # each set may split the existing classes
             _, numbers = np.unique(2 * numbers + self._inside(spans), return_inverse=True)
         self._numbers: Int64[np.ndarray, " pieces"] = numbers.reshape(-1).astype(np.int64)
         self.count = int(self._numbers.max()) + 1

@@ -61,13 +61,13 @@ def _parse(pattern: str) -> Any:
     except ImportError:
         version = ".".join(map(str, sys.version_info[:2]))
         raise PenwrightError(
-            f"patterns cannot be read under Python {version}, whose parser differs: use Python 3.11"
+            f"patterns do not work under Python {version}, whose parser differs: use Python 3.11"
         ) from None
     return _parser.parse(pattern)
 
 
 class _Reader:
-    """A translator of parse trees of patterns into expressions."""
+    """A translator from parse trees of regular expressions to `Expression`s."""
 
     def __init__(self, expressions: Expressions):
         self._make = expressions
@@ -167,11 +167,11 @@ def _every_character() -> str:
 
 
 def _cased_matches(pattern: str, flags: int) -> list[int]:
-    """Return the characters that match a set and also exist in another case."""
+    """Return the characters that match a set and have both upper and lower case."""
     return [ord(character) for character in re.compile(pattern, flags).findall(_cased_characters())]
 
 
 @cache
 def _cased_characters() -> str:
-    """Return every character that also exists in another case."""
+    """Return every character that has both upper and lower case."""
     return "".join(c for c in _every_character() if c.lower() != c or c.upper() != c)

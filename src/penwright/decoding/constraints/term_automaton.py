@@ -113,9 +113,9 @@ class Prospects(NamedTuple):
     barred: list[int]  # single-token terms that are forbidden, or have occurred often enough
     may_end: bool  # whether all required terms are present, assuming that the last word is complete
     may_end_word: bool  # False if ending the word here would complete a term more often than permitted
-    progress: int  # number of required terms complete or in progress; only hypotheses with equal numbers compete
+    progress: int  # number of required terms that are complete or begun; hypotheses compete only at equal progress
     needed: int  # minimum number of tokens to complete all required terms, excluding the end token
-    needed_anew: int  # the value of `needed` if the term in progress is abandoned, or its last word becomes longer
+    needed_anew: int  # `needed` if the next token abandons the term in progress or lengthens its last word
     hard: Match | None  # the longest match of a missing required term
     soft: Match | None  # the longest match of a soft term, unless the term has occurred often enough
     waiting: list[RequiredTerm]  # required terms that have not begun
@@ -223,7 +223,7 @@ class ConstraintAutomaton:
 
     @cached_property
     def _beginnings(self) -> dict[After, list[tuple[int, Tokens]]]:
-        """For each kind of preceding token, the terms that can begin, as pairs (term index, one of its forms)."""
+        """The terms that can begin after each kind of preceding token, as pairs (term index, form of the term)."""
         beginnings: dict[After, list[tuple[int, Tokens]]] = {"nothing": [], "opening": [], "anything": []}
         for number, term in enumerate(self.terms):
             beginnings["nothing"] += [(number, form) for form in dict.fromkeys(term.first + term.forms)]

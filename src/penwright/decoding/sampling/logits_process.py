@@ -202,7 +202,7 @@ class History:
             past.push(token)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep these rows."""
+        """Keep only these rows."""
         indices = torch.tensor(rows, device=self.seen.device)
         self.seen, self.written = self.seen[indices], self.written[indices]
         self.pasts = [self.pasts[row] for row in rows]
@@ -277,7 +277,7 @@ class Bias:
 
 
 def add_biases(logits: Logits, history: History, biases: Sequence[Bias]) -> Logits:
-    """Add the biases that apply after the text that each row has so far."""
+    """Add to the logits of each row the biases that apply after its text so far."""
     added = np.zeros(tuple(logits.shape), dtype=np.float32)
     for row, past in enumerate(history.pasts):
         for bias in biases:

@@ -155,7 +155,7 @@ class RowRng:
     block = 64  # number of random numbers drawn at once; a different number would change the generated texts
 
     def __init__(self, seed: int, rows: Sequence[int]):
-        """Seed one generator per row with `seed` and the number in `rows`; both determine what the row draws."""
+        """Seed one generator per row with `seed` and the row's number in `rows`."""
         keys = [int(np.random.SeedSequence((seed, row)).generate_state(1, np.uint64)[0]) for row in rows]
         self._generators = [torch.Generator().manual_seed(key >> 1) for key in keys]  # 63 bits, since seeds are signed
         self._drawn = torch.empty(len(keys), 0, dtype=torch.float64)
@@ -170,7 +170,7 @@ class RowRng:
         return self._drawn[:, self._used - 1]
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep these rows."""
+        """Keep only these rows."""
         self._generators = [self._generators[row] for row in rows]
         self._drawn = self._drawn[list(rows)]
 

@@ -23,10 +23,10 @@ STEPS = (
 MISSING = np.array([0, 1, 2, 3, 2, 2, 3, 3, 255])  # number of bytes still missing in each state
 BROKEN = N_STATES = 8  # the state of invalid UTF-8
 MOST_LEFT = 3  # with this many tokens left, any character can be completed
-FREE = N_STATES * (MOST_LEFT + 1)  # row of `may_come` without UTF-8 restrictions, for constrained texts
+FREE = N_STATES * (MOST_LEFT + 1)  # row of `may_come` that allows any bytes; constrained texts use it
 
 States = UInt8[np.ndarray, "*texts"]
-Situations = Int64[np.ndarray, "*texts"]  # UTF-8 states, each with the number of tokens that may follow the next one
+Situations = Int64[np.ndarray, "*texts"]  # pairs (UTF-8 state, number of tokens that fit after the next one)
 
 
 class Utf8Rules:
@@ -45,7 +45,7 @@ class Utf8Rules:
         may_come = np.concatenate([may_come, np.ones_like(may_come[:1])])
         may_come[:, list(banned)] = False
         self.may_come: Bool[np.ndarray, "situations vocab_size"] = may_come
-        # the forbidden tokens, by situation and device
+        # forbidden tokens for each row of `may_come` and each device
         self._masked: dict[tuple[int, torch.device], Int64[Tensor, " tokens"]] = {}
 
     @classmethod
@@ -70,13 +70,13 @@ class Utf8Rules:
         return torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int64))
 
     def situations(self, states: States, n_left: Int[np.ndarray, "*#texts"]) -> Situations:
-        """Return, for each UTF-8 state, its index in `may_come`, if `n_left` more tokens fit after the next one."""
+        """Return the row of `may_come` for each UTF-8 state when `n_left` tokens may follow the next one."""
         return states + N_STATES * np.minimum(np.maximum(n_left, 0), MOST_LEFT)  # faster than np.clip
 
     def forbid(self, logits: Float[Tensor, "rows vocab_size"], situations: Int64[np.ndarray, " rows"]) -> None:
         """Mask the forbidden tokens in place."""
         first = int(situations[0])
-        if (situations == first).all():  # nearly always, the same rules apply to all rows
+        if (situations == first).all():  # the usual case: the same rules apply to all rows
             logits.index_fill_(1, self._forbidden_in(first, logits.device), NEG_INF)
             return
         for situation in np.unique(situations).tolist():

@@ -16,7 +16,7 @@ class Rename(NamedTuple):
     """A module of a transformers model class, and our names for it; {i} represents the layer number."""
 
     theirs: str
-    ours: tuple[str, ...]  # several names if a module of transformers combines several modules of ours
+    ours: tuple[str, ...]  # several if one module of transformers combines several modules of Penwright
     transposed: bool = False
 
 
@@ -39,7 +39,7 @@ class Architecture:
     restore: Callable[[Tensors], Tensors] = _unchanged  # inverse of `prepare`, used on export
     offset: int = 0  # number of unused learned positions included in max_position_embeddings
     has_head: bool = True  # whether an encoder has a classification head
-    ignored: tuple[str, ...] = ()  # prefixes of the names of tensors that we do not need
+    ignored: tuple[str, ...] = ()  # name prefixes of tensors that are not imported
 
 
 VALUE_NAMES: dict[str, dict[object, object]] = {  # for each of our settings: {value in transformers: our value}
@@ -69,7 +69,7 @@ def first_of(*names: str) -> Callable[[Tensors], Tensors]:
 
 
 def rename(theirs: str, *ours: str, transposed: bool = False) -> Rename:
-    """Return the table entry of a module: its name in transformers, and our names."""
+    """Return the table entry that maps the name of a module in transformers to our names."""
     return Rename(theirs, ours, transposed)
 
 

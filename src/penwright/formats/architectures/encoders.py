@@ -107,7 +107,7 @@ def _modern(name: str) -> str:
 
 
 def _writing(prefix: str, offset: int = 0) -> Callable[[Tensors], Tensors]:
-    """Return a `restore` function that sets token type 0 to zero, since the position embeddings include its vector."""
+    """Return a `restore` function that zeroes the vector of token type 0, which `prepare` added to the positions."""
 
     def restore(tensors: Tensors) -> Tensors:
         name, types = (f"{prefix}embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type"))

@@ -16,7 +16,7 @@ from penwright.training.auto.machine import GAIN, choose_compilation
 from penwright.training.auto.throughput import MeasureThroughput
 
 MANY_CHARACTERS = 400  # a script with more distinct characters than this is not an alphabet
-# Characters per token with a vocabulary of 1,024, and the increase for each doubling of the vocabulary (measured).
+# Measured characters per token with a vocabulary of 1,024, and the increase for each doubling of the vocabulary.
 CHARACTERS_PER_TOKEN = (2.4, 0.4)
 # In Chinese and Japanese: characters per token with a vocabulary of 1,024, and the increase for each doubling.
 CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)
@@ -72,7 +72,7 @@ PARAMETERS_PER_TOKEN: dict[Task, float] = {
     "classify": 0.6,
     "encode": 12.0,
 }
-# minimum number of epochs for the second-smallest classifier to beat the smallest on a small corpus (measured)
+# number of epochs from which the second-smallest classifier beat the smallest on a small corpus
 CLASSIFIER_EPOCHS = 8.0
 FEWEST_STEPS = 100  # minimum number of steps to learn anything: on Multi30k, 50 steps gave BLEU 1.8, and 100 gave 9.6
 # Throughput of a whole run, divided by that of its fastest step. The difference goes into padding, dropout, compiling
@@ -95,7 +95,7 @@ class CapacityPlanner:
 
     @property
     def is_short(self) -> bool:
-        """Whether the budget for text generation is below SHORT minutes. A small vocabulary is then best (measured)."""
+        """Whether a model for text generation is trained for less than SHORT minutes, and needs a small vocabulary."""
         return self._facts.task == "generate" and self._choices.number("training.minutes", DEFAULT_MINUTES) < SHORT
 
     @property
@@ -111,7 +111,7 @@ class CapacityPlanner:
 
     @property
     def corpus_tokens(self) -> float:
-        """Estimated number of tokens in the training set. For a classifier, only those that it reads in an epoch."""
+        """Estimated number of tokens in the training set. For a classifier, count at most one context per text."""
         tokens = self._facts.tokens_in(self._choices.section("tokenizer")["type"], self.vocab_size)
         if self._facts.task != "classify":
             return tokens
@@ -193,7 +193,7 @@ class CapacityPlanner:
     def minutes_wanted(self) -> float | None:
         """Return the minutes that the chosen model needs if the budget is far too small, otherwise None.
 
-        A budget is far too small if it allows fewer than FEWEST_STEPS steps, or if even the smallest model reads only a
+        A budget is far too small if it allows fewer than FEWEST_STEPS steps, or if even the smallest model sees only a
         part of the text.
         """
         if self.counted_tokens is not None:
@@ -213,7 +213,7 @@ class CapacityPlanner:
         return needed * size.flops_per_token / self._flops(smallest) / self.tokens(smallest)
 
     def largest_size(self) -> tuple[str, str]:
-        """Return the largest size that can get enough training and suits the memory and the corpus, and the reason."""
+        """Return the largest size that suits the memory, the corpus and the budget, and the reason."""
         # if no size fits the settings, try the smallest one, which raises an error with the reason
         sizes = [name for name in LADDER if self._is_possible(name)] or [LADDER[0]]
         chosen, tokens = sizes[0], self.tokens(sizes[0])
@@ -221,7 +221,7 @@ class CapacityPlanner:
             cost, needed = self._flops(name) / self._flops(chosen), self.tokens_needed(name)
             if self._device.type == "cpu" and self._measure(name).training_bytes > available_memory():
                 break
-            # the second-smallest classifier does not overfit even a small corpus (measured)
+            # in experiments, the second-smallest classifier did not overfit even a small corpus
             is_small_classifier = self._facts.task == "classify" and name == LADDER[1]
             if (self._dwarfs_corpus(name) and not is_small_classifier) or self._max_flops_gain * tokens / cost < needed:
                 break

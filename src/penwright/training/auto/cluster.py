@@ -65,7 +65,7 @@ def estimate_cluster(recipe: Recipe, size: Size, n_gpus: int, gpu: Gpu) -> Clust
     training = recipe.training
     states = float(ADAMW_BYTES * size.parameters)
     activations = (size.training_bytes - states) / 2 / n_gpus  # bfloat16 halves the memory of the float32 activations
-    if training.activation_checkpointing:  # keeps the input of each block, and all activations of one block
+    if training.activation_checkpointing:  # the inputs of all blocks, and the activations of one
         activations *= 1 / ACTIVATIONS_PER_LAYER + 1 / recipe.model.n_layers
     can_shard = recipe.task in SHARDED_TASKS and recipe.lora is None
     parallelism, reason = choose_parallelism(states + activations, gpu.memory, can_shard=can_shard)

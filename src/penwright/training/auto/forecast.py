@@ -19,7 +19,7 @@ CONTEXT, MEASURED = 4_000_000, 300_000
 BELOW, ABOVE = 0.06, 0.08
 YOUNG = 0.2  # for runs of n < 1 epochs, the upper deviation is ABOVE + YOUNG * (1 - n)
 AT_MOST = 8.0  # bits per byte of uncompressed text
-SATURATION = 8.0  # any number of repetitions of a text is worth less than this many epochs of new text
+SATURATION = 8.0  # repeated epochs are together worth less than this many epochs of new text
 PAYS = 0.01  # minimum relative gain for which doubling the time pays off
 MOST_DOUBLINGS = 10
 # Number of epochs after which the few recorded runs gained little: on Multi30k, 55 epochs gave 0.25 BLEU more than 13.

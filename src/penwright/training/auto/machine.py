@@ -29,7 +29,7 @@ PAYS_FROM = 240.0
 # Minimum seconds of training with adapters for which compiling pays off. Compiling 30 blocks took one core a minute,
 # and then saved a sixth of the time.
 LORA_PAYS_FROM = 1200.0
-GAIN = 1.45  # speedup from compiling when training on a CPU (measured)
+GAIN = 1.45  # measured speedup from compiling when training on a CPU
 
 
 class Machine(NamedTuple):
@@ -39,7 +39,7 @@ class Machine(NamedTuple):
     precision: torch.dtype  # number format of matrix products; weights stay in float32
     reasons: tuple[str, ...]
     ranks: Ranks = ALONE
-    decoding_threads: int | None = None  # torch's number of threads before training, for decoding in later processes
+    decoding_threads: int | None = None  # torch's number of threads before training, which decoding also uses
 
 
 def choose_machine(settings: TrainingSettings) -> Machine:
@@ -134,7 +134,7 @@ def _precision(requested: str, device: torch.device) -> tuple[torch.dtype, str]:
 
 
 def _cpu_multiplies_bfloat16() -> bool:
-    """Return whether the CPU has bfloat16 instructions. On a busy machine, a timing would be less reliable."""
+    """Return whether the CPU has bfloat16 instructions, since timings are unreliable on a busy machine."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
@@ -180,5 +180,5 @@ def compile_blocks(model: nn.Module, *, dynamic: bool) -> None:
 
 
 def uncompiled() -> AbstractContextManager[None]:
-    """Return a context without compiled code, for evaluation and decoding, whose shapes would cause recompilation."""
+    """Return a context that disables compiled code, since evaluation and decoding would often cause recompilation."""
     return torch.compiler.set_stance("force_eager")

@@ -13,7 +13,7 @@ from penwright.training.auto.capacity import DEFAULT_MINUTES, LADDER, MANY_CHARA
 from penwright.training.auto.choices import Choice, Choices
 from penwright.training.auto.throughput import MeasureThroughput
 
-MANY_EPOCHS = 6.0  # number of epochs from which classifiers need a higher token dropout (measured)
+MANY_EPOCHS = 6.0  # number of epochs from which classifiers did better with a higher token dropout
 CHARACTER_EPOCHS = 6.0  # epochs after which characters beat subwords (5 % worse after 3.5, 6 % better after 13)
 LORA_RATE = 1e-2  # learning rate of adapters (measured: better than 2e-3 after 40 steps)
 PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3  # usual learning rates for fine-tuning, in full and with adapters
@@ -23,7 +23,7 @@ FINE_BATCH, FINE_RATE, NARROW_RATE, WIDTH_OF_BERT = 768, 5e-5, 1e-4, 768
 NEEDS_EMBEDDINGS = {"add_tokens", "contrastive"}  # fine-tuning settings that require training the embeddings
 FEW_LABELS = 64  # maximum number of texts per label for which a pretrained encoder is tuned contrastively
 # Initialization from bigrams: the largest vocabulary for which it takes only seconds, and the minimum number of planned
-# epochs at which it is skipped. It lowered the bits per byte of small models by 3 % after 6.6 epochs (measured).
+# epochs at which it is skipped. It lowered the bits per byte of small models by 3 % after 6.6 epochs.
 MOST_BIGRAMMED, BIGRAM_EPOCHS = 8192, 8.0
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
 
@@ -95,13 +95,13 @@ class _Planner:
             vocabulary, reason = self._vocabulary()
             self._suggest("tokenizer.vocab_size", vocabulary, reason)
             if self.facts.task in ("classify", "encode"):
-                reason = "a word gets the same tokens at the start of a text as elsewhere, which helps (measured)"
+                reason = "a word gets the same tokens at the start of a text as elsewhere, which helped in experiments"
                 self._suggest("tokenizer.prefix_space", True, reason)
 
     def _prefers_characters(self) -> bool:
         """Return whether a text-generating model should use characters, not subwords.
 
-        Characters are better for a small text, and for a medium-sized text with many epochs (measured). This also
+        Characters did better in experiments with small texts, and with medium-sized texts and many epochs. This also
         holds for Chinese and Japanese, where most characters are words. Return False if the settings have a
         tokenizer type or a vocabulary size.
         """
@@ -124,10 +124,10 @@ class _Planner:
         doublings = log2(max(256.0, 4000 * (text / 4e6) ** 0.5))
         pieces = 2 ** (floor(doublings) if self.capacity.is_short else round(doublings))
         if self.facts.task == "translate":
-            pieces *= 2  # a larger vocabulary shortens sentences: 3 BLEU points more after two minutes (measured)
+            pieces *= 2  # a larger vocabulary shortens sentences: BLEU after two minutes was 3 points higher
         size = f"{rounded(text / 1e6)} MB of text"
         if self.facts.task in ("classify", "encode"):
-            return min(32_000, max(512, 8 * pieces)), f"for {size}: whole words separate classes best (measured)"
+            return min(32_000, max(512, 8 * pieces)), f"for {size}: whole words separate classes best"
         return min(32_000, max(512, pieces)), f"for {size}, so that most tokens occur often"
 
     def _choose_batch(self) -> None:
@@ -136,21 +136,21 @@ class _Planner:
             self._suggest("model.context_length", context, "tokens that the model sees at once")
             if self._is_pretrained:
                 batch = 512 if self.choices.section("lora") else 1024
-            self._suggest("training.batch_tokens", batch, "a model learns fastest in many small steps")
+            self._suggest("training.batch_tokens", batch, "a model learns fastest from many small batches")
         elif self.facts.task == "chat":
             self._suggest("model.context_length", 512, "tokens that the model sees at once")
             self._suggest("training.batch_tokens", 4096, "padding included")
         elif self.facts.task == "translate":
             self._suggest("model.context_length", 256, "longer texts are split into sentences")
-            self._suggest("training.batch_tokens", 2048, "padding included; a model learns fastest in many small steps")
+            self._suggest("training.batch_tokens", 2048, "a model learns fastest from many small batches")
         elif self.facts.task == "encode":
             self._suggest("model.context_length", 256, "longer lines are split into parts")
-            self._suggest("training.batch_tokens", 4096, "average, padding included")
+            self._suggest("training.batch_tokens", 4096, "an average, padding included")
         else:
             self._suggest("model.context_length", 256, "longer texts are split into parts")
-            batch, reason = 3072, "average, padding included; all batches have the same number of texts"
+            batch, reason = 3072, "an average, padding included: all batches have the same number of texts"
             if self._is_pretrained:
-                batch, reason = FINE_BATCH, "a pretrained model learns best in many small steps (measured)"
+                batch, reason = FINE_BATCH, "a pretrained model learns best from many small batches"
             self._suggest("training.batch_tokens", batch, reason)
 
     def _choose_model(self) -> None:
@@ -158,7 +158,7 @@ class _Planner:
         if size is None or size in LADDER:
             self._suggest("model.qk_norm", True, "keeps attention stable at high learning rates")
             if self.facts.task == "translate":
-                self._suggest("model.scale_embeddings", True, "makes translators learn faster (measured)")
+                self._suggest("model.scale_embeddings", True, "makes translators learn faster")
             if self.facts.task == "classify":  # choose token dropout before the size, since dropped tokens cost no time
                 if not self._is_pretrained:
                     self._suggest("model.token_dropout", *self._token_dropout())
@@ -168,26 +168,26 @@ class _Planner:
                     few = f"at most {FEW_LABELS} texts for each label"
                     self._suggest("finetuning.contrastive", True, f"{few}: needs fewer texts than ordinary training")
                     self._suggest("model.ngrams", False, f"{few}: n-grams need more texts")
-                self._suggest("model.ngrams", True, "adds a linear classifier, which learns fast (measured)")
+                self._suggest("model.ngrams", True, "adds a linear classifier, which learns fast")
         if size is None and self.facts.task == "classify":
-            self._suggest("model.n_layers", 2, "labels carry little information; more layers overfit (measured)")
+            self._suggest("model.n_layers", 2, "labels carry little information, so more layers overfit")
         if size is None and "d_model" not in self.choices.section("model"):
             self._suggest("model.size", *self.capacity.largest_size())
         if (size is None or size in LADDER) and self._starts_from_bigrams:
-            reason = "separate embeddings and output layer can be initialized from the bigrams of the text"
+            reason = "separate embeddings and output layer can be initialized from bigram counts"
             self._suggest("model.tie_embeddings", "none", reason)
-            self._suggest("training.bigram_init", True, "replaces the first part of a short training run (measured)")
+            self._suggest("training.bigram_init", True, "replaces the first part of a short training run")
 
     def _choose_regularization(self) -> None:
         model = self.choices.section("model")
         if self.facts.task == "classify" and self._is_pretrained:
-            rate, reason = (0.0, "reads no text twice (measured)") if self.capacity.epochs < 1 else (0.1, "as in BERT")
+            rate, reason = (0.0, "each text is seen at most once") if self.capacity.epochs < 1 else (0.1, "as in BERT")
             self._suggest("model.dropout", rate, reason)
             self._suggest("model.attention_dropout", rate, reason)
         if "dropout" not in model and (model.get("size") is None or model["size"] in LADDER):
             self._suggest("model.dropout", *self._dropout())
         if self.facts.task == "classify" and not self._is_taught and self.capacity.epochs >= MANY_EPOCHS:
-            reason = f"for about {amount(self.capacity.epochs, 'epoch')}, so that predictions depend on several words"
+            reason = f"for about {amount(self.capacity.epochs, 'epoch')}, to prevent reliance on single words"
             self.choices.revise("model.token_dropout", 0.7, reason)
         if self.facts.task == "translate":
             self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")
@@ -200,7 +200,7 @@ class _Planner:
         if self.facts.task == "classify":
             if self._is_taught:
                 return 0.1, "a model overfits to teachers' predictions more slowly than to labels"
-            return 0.3, "small labelled sets overfit quickly (measured)"
+            return 0.3, "small labelled sets overfit quickly"
         epochs = self.capacity.epochs
         # pairs (maximum number of epochs, dropout); measured with weight decay, for up to 15 epochs
         rates = [(3.3 if self.capacity.is_short else 1.7, 0.0), (15.0, 0.1), (50.0, 0.2)]
@@ -235,8 +235,8 @@ class _Planner:
 
     def _token_dropout(self) -> tuple[float, str]:
         if self._is_taught:
-            return 0.45, "lower than without teachers (measured): they, too, see only the tokens that are kept"
-        return 0.6, "makes predictions depend on several words; accuracy rose by a point in half the time (measured)"
+            return 0.45, "lower than usual, since the teachers, too, see only the tokens that are kept"
+        return 0.6, "prevents reliance on single words; in experiments, accuracy rose by a point in half the time"
 
     def _choose_optimizer(self) -> None:
         if self.choices.section("lora") or self._is_pretrained:
@@ -264,17 +264,17 @@ class _Planner:
             return
         self.choices.suggest_type("optimizer", {"type": "muon"}, "needs far fewer steps than AdamW")
         if self.choices.section("optimizer")["type"] == "muon":
-            self._suggest("optimizer.weight_decay", 0.1, "less overfitting in training with many epochs (measured)")
+            self._suggest("optimizer.weight_decay", 0.1, "reduces overfitting in training with many epochs")
         if self.facts.task == "translate" and self.choices.section("optimizer")["type"] == "muon":
-            reason = "high for the embeddings, each of which is updated rarely (measured)"
+            reason = "high for the embeddings, since each is updated rarely"
             self._suggest("optimizer.adamw.learning_rate", 0.02, reason)
             self._suggest("optimizer.adamw.betas", (0.9, 0.98), "the other settings were tuned with these values")
         self._choose_schedule(0.6, "the number of steps need not be known until the cooldown begins")
 
     def _choose_optimizer_of_classifier(self) -> None:
-        """Choose AdamW with a low learning rate: after five epochs, Muon overfits by 0.02 nats more (measured)."""
+        """Choose AdamW with a low learning rate: in experiments, Muon overfitted by 0.02 nats more after 5 epochs."""
         n_read = self.capacity.epochs * self.facts.n_examples
-        rate = min(0.003, max(0.001, 240 / n_read))  # fitted on two corpora (benchmarks/LOG.md)
+        rate = min(0.003, max(0.001, 240 / n_read))  # this formula was fitted to two corpora (benchmarks/LOG.md)
         optimizer: Table = {"type": "adamw", "learning_rate": round(rate, 4), "weight_decay": 0.0}
         reason = (
             f"overfits less than Muon; learning rate {rate:.2g} for {rounded(n_read)} texts, counted over all epochs"

@@ -45,7 +45,7 @@ def throughput_meter(
         n_rows = max(1, (min(batch_tokens, most) if machine.device.type == "cpu" else batch_tokens) // length)
         n_working = min(n_rows, machine.ranks.size)
         rows = n_rows // n_working  # rows of the batch per process
-        shown = max(1, round(length * (1 - settings.token_dropout)))  # tokens that a classifier drops cost no time
+        shown = max(1, round(length * (1 - settings.token_dropout)))  # with token dropout, fewer tokens are processed
         batch = _random_batch(task, vocab_size, rows, shown, n_labels).to(machine.device)
 
         def step() -> None:

@@ -1,4 +1,7 @@
-"""The start and end of training processes (ranks): torchrun's agent, stop signals, heartbeats. It imports no torch."""
+"""The start and end of training processes (ranks): torchrun's agent, stop signals, heartbeats.
+
+Importing this module does not import torch.
+"""
 
 import logging
 import os
@@ -190,7 +193,7 @@ def treat_as_ctrl_c() -> None:
 
 @contextmanager
 def stop_requests(on_request: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
-    """Catch the first stop signal, and append its number to the yielded list. A second signal acts as usual.
+    """Catch the first stop signal, and append its number to the yielded list. A second signal has its usual effect.
 
     The first signal also calls `on_request`.
 

@@ -1,4 +1,4 @@
-"""Data-parallel training with DDP, where ranks hold the whole model, or FSDP2, where each holds and saves a shard."""
+"""Data-parallel training, with DDP (each rank holds the whole model) or FSDP2 (each rank holds a shard)."""
 
 import json
 import warnings
@@ -33,7 +33,7 @@ SECONDS_TO_END = 60.0  # maximum seconds for completing a checkpoint when traini
 
 
 def choose_parallelism(n_bytes: float, memory: float, *, can_shard: bool) -> tuple[Parallelism, str]:
-    """Choose DDP if a training step of `n_bytes` fits in the memory of a rank, otherwise FSDP2. Return the reason."""
+    """Choose DDP if the `n_bytes` of a training step fit in a rank's memory, otherwise FSDP2. Return the reason."""
     sizes = f"model, optimizer and activations take about {n_bytes / 1e9:.2g} GB of {memory / 1e9:.2g} GB per process"
     if n_bytes <= FITS * memory:
         return "ddp", sizes

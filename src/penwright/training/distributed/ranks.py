@@ -277,13 +277,13 @@ def join() -> Ranks:
 
 
 def joined() -> Ranks:
-    """Return the ranks of the last `join()`, or ALONE if it was not called."""
+    """Return the group that the last `join()` returned, or ALONE if it was not called."""
     return join() if dist.is_available() and dist.is_initialized() else ALONE
 
 
 @contextmanager
 def synchronized(module: nn.Module, is_last: bool) -> Iterator[None]:
-    """Inside the `with` block, reduce gradients over the ranks only if this is the last batch of the step."""
+    """All-reduce gradients in the `with` block only if this is the last batch of the step."""
     if _is_fsdp(module):
         module.set_requires_gradient_sync(is_last)
     with nullcontext() if is_last or not isinstance(module, DistributedDataParallel) else module.no_sync():

@@ -26,7 +26,7 @@ from penwright.storage import near_miss
 from penwright.text import WITHOUT_SPACES
 
 Case = Literal["any", "exact", "follow"]
-_LETTERS = rf"(?:(?!{WITHOUT_SPACES.pattern})\w)+"  # the letters of a word, in scripts that separate words by spaces
+_LETTERS = rf"(?:(?!{WITHOUT_SPACES.pattern})\w)+"  # letters of scripts that separate words by spaces
 _WORD = re.compile(rf"{_LETTERS}(?:-{_LETTERS})*|[^\s]")
 OPEN, CLOSE = "\u27e6", "\u27e7"
 LONGEST_ENDING = 4  # maximum number of letters that an inflected form has after its stem
@@ -66,8 +66,8 @@ class Glossary:
     def read(cls, path: Path) -> "Glossary":
         """Read a glossary file.
 
-        Raises PenwrightError, with the line number, for an invalid line, a line that is not UTF-8, or a term with two
-        translations.
+        Raises PenwrightError, with the line number, for an invalid line, a line that is not UTF-8, or a term with
+        two different translations.
         """
         try:
             content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
@@ -93,7 +93,7 @@ class Glossary:
         return cls(tuple(entry for _, entry in entries.values()))
 
     def find(self, text: str) -> list[TermOccurrence]:
-        """Return the terms that occur in the text as whole words, in order. If two overlap, the longer one counts."""
+        """Return the terms that occur in the text as whole words, in order. If two overlap, the longer one is kept."""
         words = list(_WORD.finditer(text))
         folded = [word[0].casefold() for word in words]
         occurrences = [

@@ -63,7 +63,7 @@ class DraftReport(NamedTuple):
 
     spots: Sequence[tuple[Constraint, TargetWord]]  # each required word, and the draft's word that it should replace
     unwanted: Sequence[str]  # words of the draft that the search must avoid, because required words replace them
-    missed: frozenset[tuple[str, ...]]  # the forms of the missing required words
+    missed: frozenset[tuple[str, ...]]  # forms of the required words that are missing
     n_tokens: int | None = None  # length of the draft in tokens, end token included
 
 
@@ -96,7 +96,7 @@ class ConstraintResult(NamedTuple):
     def warnings(self) -> list[str]:
         """Return warnings about results that a person should check."""
         if self.state == "inserted":
-            return [f"inserted after translation, so check its position: {self.source}"]
+            return [f"inserted after translation; check its position: {self.source}"]
         return [f"the glossary's translation is missing: {self.source}"] if self.state == "missed" else []
 
 
@@ -147,7 +147,7 @@ class AutomatonBuilder:
         return ConstraintAutomaton((), self._borders)
 
     def beginning(self, prefix: str, guide: ConstraintAutomaton | None) -> ConstraintAutomaton | None:
-        """Return the automaton with an added prefix, which all targets must begin with."""
+        """Return an automaton that also makes all targets begin with a prefix."""
         if not prefix.strip():
             return guide
         tokens = tuple(self._tokenizer.target.encode(prefix.strip()))
@@ -232,7 +232,7 @@ def find_spans(text: str, constraints: Sequence[Constraint]) -> list[Range | Non
 
 
 def find_span(text: str, constraint: Constraint, taken: Collection[Range]) -> Range | None:
-    """Return the range of the first whole-word occurrence of the required words that overlaps no taken range."""
+    """Return the range of the first occurrence of the required words as whole words, outside of the `taken` ranges."""
     forms = {*constraint.forms, *(map(capitalize, constraint.forms) if constraint.follows_case else ())}
     pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
     spans = [match.span() for match in re.finditer(pattern, text)] if pattern else []

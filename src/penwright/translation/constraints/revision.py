@@ -25,7 +25,7 @@ from penwright.translation.constraints.requirements import Constraint, DraftRepo
 from penwright.translation.results import ConstrainedSegment, Segment, SegmentResult, source_tokens
 
 BATCH_TOKENS = 2048  # maximum number of target tokens per batch, padding included; limits the memory for logits
-MIN_LOSS = 1.0  # a word translates hidden tokens if hiding them lowers its log-probability by more than this, in nats
+MIN_LOSS = 1.0  # minimum drop in a word's log-probability, in nats, when the tokens that it translates are hidden
 
 
 class HiddenSource(NamedTuple):
@@ -185,7 +185,7 @@ def _draft(
 ) -> DraftReport:
     """Return the report on one draft.
 
-    Words of the draft that are replaced must be avoided, unless they occur more than once or are themselves required.
+    The next search must avoid each replaced word, unless it occurs several times in the draft or is itself required.
     """
     located = {constraint: word for constraint, word in replaced.items() if word is not None}
     required = {form.casefold() for constraint in draft.constraints for form in constraint.forms}

@@ -1,4 +1,4 @@
-"""Beam search for translations of segments that meet constraints. A batch holds segments of similar length."""
+"""Constrained beam search for translations of segments. A batch holds segments of similar length."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -52,8 +52,8 @@ class Searcher:
         """Return the distinct results of each segment, best first.
 
         The first search does not require the glossary words. If its draft misses some, their places in the draft are
-        found, and the words are swapped in. If n_best is 1 and the draft becomes hardly less likely, it is the result.
-        Otherwise, the search runs again with all constraints.
+        found, and the words are swapped in. If n_best is 1 and this hardly lowers the probability, the new draft is
+        the result. Otherwise, the search runs again with all constraints.
 
         `watch` is called during both searches; its indices count the segments of the current search. Segments that are
         no longer `wanted` keep the results found so far.
@@ -100,7 +100,7 @@ class Searcher:
         return self._constrained(segment, constraints, enforced, NO_DRAFT)
 
     def _with_draft(self, segment: Segment, draft: DraftReport) -> ConstrainedSegment:
-        """Constrain a segment by all its requirements."""
+        """Constrain a segment by all its glossary words, its protected spans and its prefix."""
         constraints = constraints_of(segment.source, segment.constraints)
         return self._constrained(segment, constraints, constraints, draft)
 
@@ -189,8 +189,8 @@ class Searcher:
     def limit(self, n_source: int, guide: ConstraintAutomaton | None = None, asked_for: int | None = None) -> int:
         """Return the maximum length of a target, in tokens.
 
-        Twice the source length is more than any language pair needs. Short sources vary the most, so 20 tokens are
-        added.
+        Twice the source length is more than any language pair needs. The ratio varies most for short sources, so 20
+        tokens are added.
         """
         n_required = len(guide.prefix) + guide.start().prospects.needed if guide else 0
         return min(asked_for or 2 * n_source + 20 + n_required, self._model.settings.context_length)
