@@ -37,7 +37,7 @@ def kill(text: Path, times: int) -> None:
             command = [sys.executable, "-m", "penwright", "train", text, "--run", run, "--steps", "1000000", *OPTIONS]
             command += ["--set", "training.evaluate_every=5", "--processes", "2"]
             process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-            while not (run.exists() and Run(run).checkpoints()):
+            while not (run.exists() and Run(run).checkpoints.all()):
                 sleep(0.1)
             sleep(random.uniform(0, 3))
             ranks = _children_of(process.pid)
@@ -48,7 +48,7 @@ def kill(text: Path, times: int) -> None:
             seconds.append(monotonic() - begin)
             errors = [line for line in said.splitlines() if line.startswith("penwright:")]
             survivors = [each for each in ranks if Path(f"/proc/{each}").exists()]
-            newest, warnings = Run(run).newest()
+            newest, warnings = Run(run).checkpoints.newest()
             print(
                 f"{turn + 1}: rank {rank} killed; all ended after {seconds[-1]:.1f} s; {len(survivors)} left; "
                 f"{len(errors)} line; step {newest.step} is intact; {len(warnings)} damaged; {errors}",

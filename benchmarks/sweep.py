@@ -46,7 +46,7 @@ def main(name: str, minutes: float, corpus: Sequence[str], alternatives: Sequenc
 def _best(run: Run) -> tuple[str, float, float]:
     """Return the name of the score, its value at the best step, and the epochs of the whole run."""
     records = run.records("metrics.jsonl")
-    best = next(record for record in records if record["step"] == run.best_step())
+    best = next(record for record in records if record["step"] == run.checkpoints.best_step())
     what = next(name for name in ("BLEU", "bits per byte", "accuracy") if name in best)
     return what, float(best[what]), float(records[-1]["epoch"])
 

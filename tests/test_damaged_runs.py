@@ -65,7 +65,7 @@ def generate_from_first_checkpoint(folder: Path) -> object:
 
 def resume_run(folder: Path) -> object:
     resume(folder, {"training": {"steps": 1}}, [WarningObserver()])
-    return {name: tensor.sum().item() for name, tensor in Run(folder).newest()[0].weights().items()}
+    return {name: tensor.sum().item() for name, tensor in Run(folder).checkpoints.newest()[0].weights().items()}
 
 
 def export(folder: Path) -> object:
@@ -176,8 +176,8 @@ def test_run_can_be_loaded_while_training_saves_and_prunes(tmp_path: Path) -> No
 
     def save(step: int) -> None:
         weights = {"w": torch.full((10,), float(step))}
-        run.save_checkpoint(step, weights, {"m": torch.zeros(1)}, {"step": step, "best_step": step - step % 3 or step})
-        run.prune(keep=1)
+        run.checkpoints.save(step, weights, {"m": torch.zeros(1)}, {"step": step, "best_step": step - step % 3 or step})
+        run.checkpoints.prune(keep=1)
 
     def keep_saving() -> None:
         for step in range(2, 200):
@@ -187,9 +187,9 @@ def test_run_can_be_loaded_while_training_saves_and_prunes(tmp_path: Path) -> No
     save(1)
     with background(keep_saving):
         while not finished.is_set():
-            (checkpoint, weights), warned = run.read_best(lambda each: (each, each.weights()))
+            (checkpoint, weights), warned = run.checkpoints.read_best(lambda each: (each, each.weights()))
             assert warned == [] and weights["w"][0] == checkpoint.step
-            assert run.best_step() is not None
+            assert run.checkpoints.best_step() is not None
             loaded.append(checkpoint.step)
     assert loaded == sorted(loaded) and len(set(loaded)) > 3
 

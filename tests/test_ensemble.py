@@ -7,6 +7,7 @@ import pytest
 from penwright.application import Application
 from penwright.config import Table, merge
 from penwright.errors import Interrupted, PenwrightError
+from penwright.run.checkpoint_folder import CheckpointFolder
 from penwright.run.folder import Run
 from penwright.training.auto import planner
 from penwright.training.observers import Observer
@@ -75,7 +76,7 @@ def test_call_with_other_settings_does_not_resume_the_ensemble(settings: Table, 
     }
     for _ in range(2):  # the second time, nothing is left to do
         ensemble.train_ensemble(settings, 2, tmp_path / "all", no_observers)
-    assert Run.open(tmp_path / "all").newest()[0].step == 4
+    assert Run.open(tmp_path / "all").checkpoints.newest()[0].step == 4
     for what, other in others.items():
         with pytest.raises(PenwrightError, match=rf"member-1 was begun with a different {what}\."):
             ensemble.train_ensemble(merge(settings, other), 2, tmp_path / "all", no_observers)
@@ -135,9 +136,9 @@ def test_member_killed_before_its_first_checkpoint_restarts(
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Run, "save_checkpoint", kill)
+        patch.setattr(CheckpointFolder, "save", kill)
         ensemble.train_ensemble(settings, 2, tmp_path / "all", no_observers)
-    assert not Run(tmp_path / "all-member-1").checkpoints()
+    assert not Run(tmp_path / "all-member-1").checkpoints.all()
     ensemble.train_ensemble(settings, 2, tmp_path / "all", no_observers)
     assert Run(tmp_path / "all").is_finished
 
@@ -159,7 +160,7 @@ def test_student_resumes_from_another_working_directory(
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
     resume(Path("../all"), {"training": {"steps": 2}})
-    assert Run(tmp_path / "all").newest()[0].step == 6
+    assert Run(tmp_path / "all").checkpoints.newest()[0].step == 6
 
 
 def test_choices_of_the_first_member_apply_to_all(

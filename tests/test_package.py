@@ -102,15 +102,15 @@ def test_run_is_evaluated_with_baselines_and_resumed(folder: Path, monkeypatch: 
         (bleu, *_) = penwright.evaluate(folder / "pairs", paths, quiet=True)
         assert [each.name for each in bleu.baselines] == names
     penwright.resume(folder / "novel", steps=2, quiet=True)
-    assert Run(folder / "novel").last_step() == 6
+    assert Run(folder / "novel").checkpoints.last_step() == 6
     with pytest.raises(UsageError, match="keeps its model"):
         penwright.resume(folder / "novel", steps=2, settings={"model": {"d_model": 8}}, quiet=True)
 
 
 def test_first_checkpoint_is_kept_and_can_be_loaded(folder: Path) -> None:
     run = Run(folder / "novel")
-    first = run.first()
-    assert first is not None and first.step == 2 and first.step not in [each.step for each in run.checkpoints()]
+    first = run.checkpoints.first()
+    assert first is not None and first.step == 2 and first.step not in [each.step for each in run.checkpoints.all()]
     first.verify()
     assert isinstance(penwright.load(folder / "novel" / "checkpoints" / "first"), Generator)
 

@@ -20,7 +20,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def save(run: Run, step: int, best_step: int | None = None) -> None:
-    run.save_checkpoint(step, WEIGHTS, {"m": torch.zeros(3)}, {"step": step, "best_step": best_step})
+    run.checkpoints.save(step, WEIGHTS, {"m": torch.zeros(3)}, {"step": step, "best_step": best_step})
 
 
 def empty_file(run: Run, step: int, name: str) -> None:
@@ -29,7 +29,7 @@ def empty_file(run: Run, step: int, name: str) -> None:
 
 def test_checkpoint_round_trips(run: Run) -> None:
     save(run, 7)
-    checkpoint, warnings = run.newest()
+    checkpoint, warnings = run.checkpoints.newest()
     assert (checkpoint.step, checkpoint.state(), warnings) == (7, {"step": 7, "best_step": None}, [])
     torch.testing.assert_close(checkpoint.weights()["w"], WEIGHTS["w"])
 
@@ -37,7 +37,7 @@ def test_checkpoint_round_trips(run: Run) -> None:
 def test_newest_checkpoint_is_found_by_number_not_by_name(run: Run) -> None:
     save(run, 9_900)
     save(run, 100_000_000)
-    assert run.newest()[0].step == 100_000_000
+    assert run.checkpoints.newest()[0].step == 100_000_000
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "state.json", "manifest.json"])
@@ -45,7 +45,7 @@ def test_newest_checkpoint_is_found_by_number_not_by_name(run: Run) -> None:
 def test_damaged_checkpoint_falls_back_to_the_previous_one(run: Run, name: str, damage: str) -> None:
     save(run, 1)
     save(run, 2)
-    path = run.checkpoints()[-1].folder / name
+    path = run.checkpoints.all()[-1].folder / name
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
     changed = {"flip a bit": bytes(content), "cut": bytes(content[:-1]), "empty": b""}.get(damage)
@@ -55,7 +55,7 @@ def test_damaged_checkpoint_falls_back_to_the_previous_one(run: Run, name: str, 
         path.write_bytes(content.replace(b"{", b"[", 1))
     else:
         path.write_bytes(changed)
-    checkpoint, warnings = run.newest()
+    checkpoint, warnings = run.checkpoints.newest()
     assert checkpoint.step == 1
     assert "step-00000002" in warnings[0]
 
@@ -64,13 +64,13 @@ def test_run_with_only_damaged_checkpoints_is_refused(run: Run) -> None:
     save(run, 1)
     empty_file(run, 1, "model.safetensors")
     with pytest.raises(PenwrightError, match=r"model\.safetensors is damaged"):
-        run.newest()
+        run.checkpoints.newest()
 
 
 def test_files_of_another_checkpoint_are_detected(run: Run) -> None:
     save(run, 1)
-    run.save_checkpoint(2, {"w": torch.ones(1000)}, {}, {"step": 2})
-    one, two = run.checkpoints()
+    run.checkpoints.save(2, {"w": torch.ones(1000)}, {}, {"step": 2})
+    one, two = run.checkpoints.all()
     (one.folder / "model.safetensors").write_bytes((two.folder / "model.safetensors").read_bytes())
     with pytest.raises(DamagedCheckpoint, match=r"step-00000001/model\.safetensors"):
         one.verify()
@@ -79,24 +79,24 @@ def test_files_of_another_checkpoint_are_detected(run: Run) -> None:
 def test_pruning_keeps_the_last_and_the_best(run: Run) -> None:
     for step in range(1, 7):
         save(run, step, best_step=min(step, 2))
-    run.prune(keep=2)
-    assert [checkpoint.step for checkpoint in run.checkpoints()] == [2, 5, 6]
-    assert run.best()[0].step == 2
+    run.checkpoints.prune(keep=2)
+    assert [checkpoint.step for checkpoint in run.checkpoints.all()] == [2, 5, 6]
+    assert run.checkpoints.best()[0].step == 2
 
 
 def test_pruning_keeps_the_best_if_the_newest_state_is_damaged(run: Run) -> None:
     for step in range(1, 7):
         save(run, step, best_step=min(step, 2))
     empty_file(run, 6, "state.json")
-    run.prune(keep=1)
-    assert [checkpoint.step for checkpoint in run.checkpoints()] == [2, 6]
+    run.checkpoints.prune(keep=1)
+    assert [checkpoint.step for checkpoint in run.checkpoints.all()] == [2, 6]
 
 
 def test_best_checkpoint_without_scores_is_the_newest(run: Run) -> None:
     save(run, 1)
     save(run, 2)
-    assert run.best_step() is None
-    assert (run.best()[0].step, run.best()[1]) == (2, [])
+    assert run.checkpoints.best_step() is None
+    assert (run.checkpoints.best()[0].step, run.checkpoints.best()[1]) == (2, [])
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.json", "manifest.json"])
@@ -113,14 +113,14 @@ def test_damaged_best_checkpoint_falls_back_to_another_one(
     for step, best in bests.items():
         save(run, step, best)
     empty_file(run, damaged, name)
-    checkpoint, warnings = run.best()
+    checkpoint, warnings = run.checkpoints.best()
     assert checkpoint.step == used
     assert len(warnings) == 1 and f"step-0000000{damaged}" in warnings[0]
 
 
 def test_missing_best_checkpoint_falls_back_to_the_newest(run: Run) -> None:
     save(run, 5, best_step=2)
-    checkpoint, warnings = run.best()
+    checkpoint, warnings = run.checkpoints.best()
     assert checkpoint.step == 5 and "step-00000002" in warnings[0]
 
 
@@ -128,8 +128,8 @@ def test_resuming_deletes_newer_damaged_checkpoints(run: Run) -> None:
     for step in (2, 5, 6):
         save(run, step, best_step=min(step, 5))
     empty_file(run, 6, "model.safetensors")
-    run.delete_after(run.newest()[0].step)
-    assert [checkpoint.step for checkpoint in run.checkpoints()] == [2, 5]
+    run.delete_after(run.checkpoints.newest()[0].step)
+    assert [checkpoint.step for checkpoint in run.checkpoints.all()] == [2, 5]
 
 
 def test_partial_checkpoint_of_a_killed_run_is_ignored(run: Run) -> None:
@@ -137,7 +137,7 @@ def test_partial_checkpoint_of_a_killed_run_is_ignored(run: Run) -> None:
     partial = run.folder / "checkpoints" / "step-00000002.tmp-123"
     partial.mkdir()
     (partial / "model.safetensors").write_bytes(b"half")
-    assert run.newest()[0].step == 1
+    assert run.checkpoints.newest()[0].step == 1
     save(run, 2)
     assert not partial.exists()
 
@@ -151,7 +151,7 @@ def test_full_disk_is_reported_and_saved_checkpoints_stay(run: Run) -> None:
             save(run, 2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert run.newest()[0].step == 1
+    assert run.checkpoints.newest()[0].step == 1
     assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["step-00000001"]
 
 
@@ -206,16 +206,16 @@ def test_resuming_deletes_partial_checkpoints(run: Run) -> None:
     unfinished = run.folder / "checkpoints" / "step-00000002.tmp-17"
     unfinished.mkdir()
     run.delete_after(1)
-    assert not unfinished.exists() and [checkpoint.step for checkpoint in run.checkpoints()] == [1]
+    assert not unfinished.exists() and [checkpoint.step for checkpoint in run.checkpoints.all()] == [1]
 
 
 def test_finding_is_discarded_when_the_best_checkpoint_changes(run: Run) -> None:
-    assert run.finding("found.json") is None
+    assert run.finding("found.json", ExampleFinding) is None
     save(run, 1, best_step=1)
     run.save_finding("found.json", {"head": 3})
-    assert run.finding("found.json") == {"head": 3}
+    assert run.finding("found.json", ExampleFinding) == ExampleFinding(head=3)
     save(run, 2, best_step=2)
-    assert run.finding("found.json") is None
+    assert run.finding("found.json", ExampleFinding) is None
 
 
 def test_only_one_process_trains_a_run(run: Run) -> None:
@@ -246,7 +246,7 @@ def test_run_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
 
 def test_checkpoint_files_have_default_permissions(run: Run) -> None:
     save(run, 1)
-    modes = {path.stat().st_mode for path in run.newest()[0].folder.iterdir()}
+    modes = {path.stat().st_mode for path in run.checkpoints.newest()[0].folder.iterdir()}
     (run.folder / "plain").touch()
     assert modes == {(run.folder / "plain").stat().st_mode}
 
@@ -287,7 +287,7 @@ def test_damaged_finding_is_ignored_with_a_warning(run: Run, content: bytes) -> 
 def test_finding_without_a_checksum_is_read(run: Run) -> None:
     save(run, 1, best_step=1)
     (run.folder / "found.json").write_text('{"head": 3, "best_step": 1}')
-    assert run.finding("found.json", ExampleFinding) == {"head": 3}
+    assert run.finding("found.json", ExampleFinding) == ExampleFinding(head=3)
 
 
 def test_modified_finding_is_ignored_with_a_warning(run: Run) -> None:
@@ -313,16 +313,16 @@ def test_modified_finding_is_ignored_with_a_warning(run: Run) -> None:
 def test_invalid_manifest_makes_a_damaged_checkpoint(run: Run, manifest: bytes) -> None:
     save(run, 1)
     save(run, 2)
-    (run.checkpoints()[1].folder / "manifest.json").write_bytes(manifest)
-    checkpoint, (warning,) = run.newest()
-    assert checkpoint.step == 1 and "step-00000002" in warning and run.best()[0].step == 1
+    (run.checkpoints.all()[1].folder / "manifest.json").write_bytes(manifest)
+    checkpoint, (warning,) = run.checkpoints.newest()
+    assert checkpoint.step == 1 and "step-00000002" in warning and run.checkpoints.best()[0].step == 1
 
 
 def test_renamed_checkpoint_is_detected(run: Run) -> None:
     save(run, 1)
     save(run, 2)
-    run.checkpoints()[0].folder.rename(run.folder / "checkpoints" / "step-00000009")
-    checkpoint, (warning,) = run.newest()
+    run.checkpoints.all()[0].folder.rename(run.folder / "checkpoints" / "step-00000009")
+    checkpoint, (warning,) = run.checkpoints.newest()
     assert checkpoint.step == 2 and "step-00000009" in warning
 
 

@@ -96,8 +96,8 @@ def test_nothing_is_read_through_a_symlink(parent: Path, part: str, use: Callabl
 
 def test_symlinked_checkpoint_is_skipped_with_a_warning(parent: Path) -> None:
     run = Run(parent / "here" / "run")
-    (run.folder / "checkpoints" / "step-00000009").symlink_to(run.checkpoints()[0].folder)
-    checkpoint, (warning,) = run.newest()
+    (run.folder / "checkpoints" / "step-00000009").symlink_to(run.checkpoints.all()[0].folder)
+    checkpoint, (warning,) = run.checkpoints.newest()
     assert checkpoint.step == 2 and "step-00000009 is a symbolic link" in warning
 
 
@@ -128,7 +128,7 @@ def test_run_folder_itself_may_be_a_symlink(parent: Path) -> None:
     (parent / "latest").symlink_to(parent / "here" / "run")
     assert load(parent / "latest")
     resume(parent / "latest", {"training": {"steps": 1}})
-    assert Run(parent / "here" / "run").last_step() == 3
+    assert Run(parent / "here" / "run").checkpoints.last_step() == 3
 
 
 def test_pruning_deletes_only_penwrights_own_names(parent: Path) -> None:
@@ -196,11 +196,11 @@ def test_recipe_that_does_not_match_the_weights_is_refused(
 
 def forget_origin(run: Run) -> None:
     """Remove from each checkpoint the record of its files, which older versions did not save."""
-    for checkpoint in run.checkpoints():
+    for checkpoint in run.checkpoints.all():
         weights, training, state = checkpoint.weights(), checkpoint.training(), checkpoint.state()
         del state["made_with"]
         weights = {name: tensor.clone() for name, tensor in weights.items()}
-        run.save_checkpoint(checkpoint.step, weights, {n: t.clone() for n, t in training.items()}, state)
+        run.checkpoints.save(checkpoint.step, weights, {n: t.clone() for n, t in training.items()}, state)
 
 
 def test_older_checkpoints_without_a_record_of_their_files_load(parent: Path) -> None:

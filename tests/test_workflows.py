@@ -11,6 +11,7 @@ from penwright import losses
 from penwright.config import Recipe, Table, merge, validate
 from penwright.errors import PenwrightError, UsageError
 from penwright.evaluation.scores import Score
+from penwright.run.checkpoint_folder import CheckpointFolder
 from penwright.run.folder import Run
 from penwright.run.records import is_over_fitted
 from penwright.tasks import TASKS, generation, reading_of, translation
@@ -179,8 +180,8 @@ def test_much_faster_run_restarts_with_a_larger_model(
     if width == 24:
         train(prepare(settings(24, steps=4)), Path("fresh"))  # the recipe alone describes what was trained
         fresh = Run.open(Path("fresh"))
-        assert 0 < requested[0] < 0.03 and run.best_step() == fresh.best_step() == 4
-        found, wanted = run.best()[0].weights(), fresh.best()[0].weights()
+        assert 0 < requested[0] < 0.03 and run.checkpoints.best_step() == fresh.checkpoints.best_step() == 4
+        found, wanted = run.checkpoints.best()[0].weights(), fresh.checkpoints.best()[0].weights()
         assert all(torch.equal(found[name], wanted[name]) for name in wanted)
         steps = [[(each["step"], each["loss"]) for each in which.records("steps.jsonl")] for which in (run, fresh)]
         assert steps[0] == steps[1]
@@ -272,7 +273,7 @@ def test_training_reports_a_model_that_does_not_beat_its_baselines(trained_run: 
 def test_run_of_a_different_kind_is_refused_before_its_model_is_read(
     trained_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Run, "read_best", lambda *_: pytest.fail("the weights were read"))
+    monkeypatch.setattr(CheckpointFolder, "read_best", lambda *_: pytest.fail("the weights were read"))
     with pytest.raises(UsageError, match="run holds a writer; `translate` needs a translator"):
         load.load_translator(trained_run)
 
@@ -285,7 +286,7 @@ def test_score_that_is_not_finite_does_not_beat_the_baselines(trained_run: Path)
 
 
 def test_overfitting_is_detected_from_the_evaluations(trained_run: Path) -> None:
-    run, step = Run(trained_run), Run(trained_run).last_step()
+    run, step = Run(trained_run), Run(trained_run).checkpoints.last_step()
     run.append("metrics.jsonl", {"step": step, "nats per token": 3.0})
     assert not is_over_fitted(run.records("metrics.jsonl"), step, step)
     (run.folder / "metrics.jsonl").write_text(

@@ -1,14 +1,12 @@
 """Applications: trained models with their tokenizers, ready to use. Each application is imported only when needed."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, Union
-
-from pydantic import PositiveInt
 
 from penwright.config import Recipe
 from penwright.languages import Languages, requested_languages
 from penwright.model import Model
 from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
+from penwright.run.provenance import ModelCard
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import template_of
 
@@ -24,18 +22,6 @@ Application: TypeAlias = Union[
     "penwright.classification.classifier.Classifier",
 ]
 ModelKind = Literal["writer", "translator", "classifier"]  # the attribute `kind` of an application
-
-
-@dataclass(frozen=True)
-class ModelCard:
-    """Facts about the training data of a model that are needed for inference, as in the corpus.json of a run."""
-
-    labels: tuple[str, ...] = ()
-    max_source_tokens: PositiveInt | None = None  # length of the longest training source in tokens, end token included
-    languages: Languages | None = None  # source and target language, if known; missing in older runs
-    new_terms: tuple[
-        tuple[str, tuple[str, ...]], ...
-    ] = ()  # dictionary terms that occur in no training sentence, with their translations
 
 
 def languages_of(recipe: Recipe, card: ModelCard) -> Languages | None:

@@ -100,10 +100,10 @@ def runs(penwright: Command, corpora: Path, tmp_path_factory: pytest.TempPathFac
 def forget_origin(folder: Path) -> None:
     """Remove from each checkpoint the record of its files, which older versions did not save."""
     run = Run(folder)
-    for checkpoint in run.checkpoints():
+    for checkpoint in run.checkpoints.all():
         state = {key: value for key, value in checkpoint.state().items() if key != "made_with"}
         weights, training = (
             {name: tensor.clone() for name, tensor in tensors.items()}
             for tensors in (checkpoint.weights(), checkpoint.training())
         )
-        run.save_checkpoint(checkpoint.step, weights, training, state)
+        run.checkpoints.save(checkpoint.step, weights, training, state)

@@ -202,7 +202,7 @@ def test_final_linear_part_is_fitted_on_held_out_texts_too(
     used = load_classifier(run).linear
     assert used is not None and torch.equal(used.coefficients.weights, whole.coefficients.weights)
     measured = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-    if Run.open(run).best_step() == measured["step"]:
+    if Run.open(run).checkpoints.best_step() == measured["step"]:
         nats = json.loads(penwright("evaluate", run, "--json").stdout)[2]["value"]
         assert nats == pytest.approx(measured["nats per text"])
     seen = json.loads(penwright("evaluate", run, corpora / "labels.csv", "--json").stdout)[2]

@@ -34,14 +34,14 @@ def new_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def weights(run: Path) -> dict[str, bytes]:
-    found = Run(run).newest()[0].weights()
+    found = Run(run).checkpoints.newest()[0].weights()
     return {name: tensor.numpy().tobytes() for name, tensor in found.items()}
 
 
 def copy_without_last_checkpoint(run: Path, copy: Path) -> Path:
     """Copy a run as if it had been killed after its second-to-last checkpoint."""
     shutil.copytree(run, copy)
-    shutil.rmtree(Run(copy).checkpoints()[-1].folder)
+    shutil.rmtree(Run(copy).checkpoints.all()[-1].folder)
     return copy
 
 
@@ -67,11 +67,13 @@ def test_fine_tuning_starts_from_the_base_weights(
     assert "too little text" not in made.stdout + made.stderr
     base, run = open_run(runs / "translator"), open_run(tmp_path / "run")
     assert f"({runs / 'translator'}, before fine-tuning)" in made.stderr
-    assert run.recipe.finetuning.base_sha256 == base.run.best()[0].weights_sha256
+    assert run.recipe.finetuning.base_sha256 == base.run.checkpoints.best()[0].weights_sha256
     assert run.tokenizer.fingerprint == base.tokenizer.fingerprint
-    first = run.run.checkpoints()[0] if run.run.checkpoints()[0].step == 0 else run.run.first()
+    first = run.run.checkpoints.all()[0] if run.run.checkpoints.all()[0].step == 0 else run.run.checkpoints.first()
     assert all(torch.equal(tensor, base.weights()[name]) for name, tensor in first.weights().items())
-    assert not torch.equal(run.run.newest()[0].weights()["encoder.norm.weight"], base.weights()["encoder.norm.weight"])
+    assert not torch.equal(
+        run.run.checkpoints.newest()[0].weights()["encoder.norm.weight"], base.weights()["encoder.norm.weight"]
+    )
     assert penwright_package.load(tmp_path / "run").kind == "translator"
     assert metrics_of_step_zero(tmp_path / "run")["nats per token"] > 0
 
@@ -100,18 +102,18 @@ def test_lora_saves_only_adapters_and_merges_them_on_loading(
         *("--set", 'lora.targets=["query", "value"]'),
     )
     assert made.returncode == 0, made.stderr
-    saved = Run(run).newest()[0].weights()
+    saved = Run(run).checkpoints.newest()[0].weights()
     assert saved
     assert all(name.endswith(("lora_A", "lora_B")) for name in saved)
     assert sum(map(torch.numel, saved.values())) < 0.1 * sum(map(torch.numel, open_run(base).weights().values()))
-    training = Run(run).newest()[0].training()
+    training = Run(run).checkpoints.newest()[0].training()
     assert all(".lora_" in name or name.startswith("random/") for name in training)
     opened = open_run(run)
     merged, before = opened.weights(), open_run(base).weights()
     changed = {name for name in merged if not torch.equal(merged[name], before[name])}
     assert changed
     assert all(name.endswith(("query.weight", "value.weight")) for name in changed)
-    best = next(r for r in Run(run).records("metrics.jsonl") if r["step"] == Run(run).best_step())
+    best = next(r for r in Run(run).records("metrics.jsonl") if r["step"] == Run(run).checkpoints.best_step())
     scores = {score.name: score.value for score in penwright_package.evaluate(run, quiet=True)}
     assert scores["nats per token"] == pytest.approx(
         best["nats per token"], rel=1e-4
@@ -192,10 +194,10 @@ def test_frozen_embeddings_stay_as_they_are(penwright: Command, runs: Path, corp
     options = ["--from", runs / "writer", "--steps", 6, *settings("--set", "finetuning.freeze_embeddings=true")]
     made = penwright("train", corpora / "labels.csv", "--run", whole, *options)
     assert made.returncode == 0, made.stderr
-    before, after = open_run(runs / "writer").weights(), Run(whole).newest()[0].weights()
+    before, after = open_run(runs / "writer").weights(), Run(whole).checkpoints.newest()[0].weights()
     assert torch.equal(after["embedding.tokens.weight"], before["embedding.tokens.weight"])
     assert not torch.equal(after["encoder.norm.weight"], before["decoder.norm.weight"])
-    assert not any(name.startswith("optimizer/embedding") for name in Run(whole).newest()[0].training())
+    assert not any(name.startswith("optimizer/embedding") for name in Run(whole).checkpoints.newest()[0].training())
     resumed = penwright("train", "--resume", copy_without_last_checkpoint(whole, killed))
     assert resumed.returncode == 0, resumed.stderr
     assert weights(killed) == weights(whole)
@@ -211,7 +213,7 @@ def test_classifier_is_fine_tuned_keeping_its_head(
     assert f"({base}, before fine-tuning)" in made.stderr  # the labels are the same, so the head is kept
     recipe = open_run(run).recipe
     assert (recipe.model.ngrams, recipe.model.balanced) == (True, True)
-    assert {"mixture", "log_prior"} <= Run(run).newest()[0].weights().keys()
+    assert {"mixture", "log_prior"} <= Run(run).checkpoints.newest()[0].weights().keys()
     assert penwright_package.load(run).classify("a fine film")[0].label in ("good", "bad")
 
 

@@ -243,7 +243,7 @@ def test_runs_of_different_kinds_are_not_compared(penwright, runs: Path) -> None
 
 def test_checkpoint_folder_loads_unless_damaged_or_missing(runs: Path, tmp_path: Path) -> None:
     folder = min((runs / "writer" / "checkpoints").glob("step-*"))
-    weights = Run(runs / "writer").checkpoints()[0].weights()
+    weights = Run(runs / "writer").checkpoints.all()[0].weights()
     loaded = dict(penwright_package.load(folder).model.named_parameters())
     assert all(bool((weights[name] == loaded[name]).all()) for name in weights if name in loaded)
     broken = tmp_path / "run" / "checkpoints"

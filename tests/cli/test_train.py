@@ -139,7 +139,7 @@ def train_and_stop(forks: Forks) -> TrainAndStop:
     def train(run: Path, number: signal.Signals, arguments: Sequence[object]) -> tuple[int, str]:
         process = forks.start("train", "--run", run, *arguments)
         deadline = time.monotonic() + 120
-        while not run.is_dir() or not any(checkpoint.step >= 20 for checkpoint in Run(run).checkpoints()):
+        while not run.is_dir() or not any(checkpoint.step >= 20 for checkpoint in Run(run).checkpoints.all()):
             assert time.monotonic() < deadline, f"no checkpoint: {forks.errors.read_text('utf-8')}"
             time.sleep(0.02)
         os.kill(process, number)
@@ -149,7 +149,7 @@ def train_and_stop(forks: Forks) -> TrainAndStop:
 
 
 def weights_of(folder: Path) -> bytes:
-    return (Run(folder).checkpoints()[-1].folder / "model.safetensors").read_bytes()
+    return (Run(folder).checkpoints.all()[-1].folder / "model.safetensors").read_bytes()
 
 
 STOPPABLE = [*QUICK, "--steps", "120", "--set", "training.evaluate_every=20", "--set", "model.dropout=0.2"]
@@ -177,7 +177,7 @@ def test_stopped_run_resumes_to_identical_weights(
     code, stderr = train_and_stop(interrupted, number, [corpora / "novel.txt", *STOPPABLE])
     assert code == (-number if number == signal.SIGKILL else 130)
     assert number == signal.SIGKILL or f"--resume {interrupted}" in stderr
-    assert Run(interrupted).checkpoints()[-1].step < 120
+    assert Run(interrupted).checkpoints.all()[-1].step < 120
     if number in (signal.SIGINT, signal.SIGHUP):  # the same handler as of SIGTERM
         return
     resumed = penwright("train", "--resume", interrupted)
@@ -196,11 +196,11 @@ def test_killed_lora_run_resumes_to_identical_weights(
     whole, interrupted = tmp_path / "whole", tmp_path / "broken"
     assert penwright("train", corpora / "novel.txt", "--run", whole, *options).returncode == 0
     train_and_stop(interrupted, signal.SIGKILL, [corpora / "novel.txt", *options])
-    assert Run(interrupted).checkpoints()[-1].step < 120
+    assert Run(interrupted).checkpoints.all()[-1].step < 120
     resumed = penwright("train", "--resume", interrupted)
     assert resumed.returncode == 0, resumed.stderr
     assert weights_of(interrupted) == weights_of(whole)
-    assert all(".lora_" in name for name in Run(interrupted).checkpoints()[-1].weights())
+    assert all(".lora_" in name for name in Run(interrupted).checkpoints.all()[-1].weights())
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
@@ -217,7 +217,7 @@ def test_compiled_run_resumes_to_identical_weights(
     code, stderr = forks.wait()
     assert code == 0, stderr
     shutil.copytree(uninterrupted, interrupted)
-    shutil.rmtree(Run(interrupted).checkpoints()[-1].folder)
+    shutil.rmtree(Run(interrupted).checkpoints.all()[-1].folder)
     forks.start("train", "--resume", interrupted)
     code, stderr = forks.wait()
     assert code == 0, stderr
@@ -247,7 +247,7 @@ def test_further_budget_resumes_a_finished_run(penwright: Command, corpora: Path
     penwright("train", corpora / "novel.txt", "--run", run, "--steps", 10, *QUICK)
     done = penwright("train", "--resume", run, "--steps", 5)
     assert done.returncode == 0, done.stderr
-    assert Run(run).checkpoints()[-1].step == 15
+    assert Run(run).checkpoints.all()[-1].step == 15
 
 
 def test_resuming_with_changed_data_is_refused(penwright: Command, corpora: Path, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_resuming_with_changed_data_is_refused(penwright: Command, corpora: Path
 def test_time_budget_ends_with_the_cooldown_complete(penwright: Command, corpora: Path, tmp_path: Path) -> None:
     done = penwright("train", corpora / "novel.txt", "--run", tmp_path / "run", "--minutes", 0.05, *QUICK)
     assert done.returncode == 0, done.stderr
-    state = Run(tmp_path / "run").checkpoints()[-1].state()
+    state = Run(tmp_path / "run").checkpoints.all()[-1].state()
     assert state["step"] == state["total_steps"]
 
 

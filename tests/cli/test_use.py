@@ -102,7 +102,7 @@ def test_evaluate_reproduces_the_best_score_of_training(penwright: Command, runs
         s["name"]: s["value"] for s in json.loads(penwright("evaluate", runs / name, "--beam", 1, "--json").stdout)
     }
     metrics = [json.loads(line) for line in (runs / name / "metrics.jsonl").read_text().strip().split("\n")]
-    expected = next(record for record in metrics if record["step"] == Run(runs / name).best_step())
+    expected = next(record for record in metrics if record["step"] == Run(runs / name).checkpoints.best_step())
     for score, value in scores.items():
         if score != "calibration error":  # not measured during training
             assert value == pytest.approx(expected[score], rel=1e-4), score
@@ -110,7 +110,7 @@ def test_evaluate_reproduces_the_best_score_of_training(penwright: Command, runs
 
 def test_damaged_best_checkpoint_is_skipped_with_a_warning(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "writer", tmp_path / "writer")
-    damaged = Run(tmp_path / "writer").best()[0].folder
+    damaged = Run(tmp_path / "writer").checkpoints.best()[0].folder
     (damaged / "model.safetensors").write_bytes(b"")
     for use in (load, evaluate):
         with pytest.warns(UserWarning, match=f"model.safetensors is damaged.*skipped {damaged.name}"):
@@ -120,7 +120,7 @@ def test_damaged_best_checkpoint_is_skipped_with_a_warning(runs: Path, tmp_path:
 @pytest.mark.parametrize("name", ["writer", "translator", "classifier"])
 def test_load_reads_only_weights_and_leaves_the_rng_state_unchanged(runs: Path, tmp_path: Path, name: str) -> None:
     shutil.copytree(runs / name, tmp_path / name)
-    for checkpoint in Run(tmp_path / name).checkpoints():
+    for checkpoint in Run(tmp_path / name).checkpoints.all():
         (checkpoint.folder / "training.safetensors").unlink()
     before = torch.get_rng_state()
     loaded, expected = load(tmp_path / name).model.state_dict(), load(runs / name).model.state_dict()

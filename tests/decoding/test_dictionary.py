@@ -118,7 +118,7 @@ def test_translator_trains_with_a_dictionary_and_uses_hints(pairs: Path, terms: 
     assert "Hund" in found.text  # required if the hint is not enough
     assert next(each.state for each in found.candidates[0].outcomes if not each.protected) in ("found", "forced")
     resume(tmp_path / "run", {"training": {"steps": 2}})
-    assert Run(tmp_path / "run").last_step() == 6
+    assert Run(tmp_path / "run").checkpoints.last_step() == 6
     assert penwright.evaluate(tmp_path / "run", quiet=True)
     terms.write_text("dog\tHund\n", encoding="utf-8")
     with pytest.raises(PenwrightError, match=r"terms\.tsv changed since then"):

@@ -26,6 +26,7 @@ from penwright.formats.huggingface_tokenizer import read_tokenizer
 from penwright.generation.generator import Generator
 from penwright.languages import Languages
 from penwright.losses import summed_loss
+from penwright.run.provenance import corpus_record
 from penwright.tasks import TASKS, RunContext, generation
 from penwright.tasks.generation import FEW_TOKENS, SAMPLE_TOKENS  # before tests make them smaller
 from penwright.tokenizers import Tokenizer
@@ -34,7 +35,7 @@ from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.tokenizers.markup import Markup
 from penwright.tokenizers.vocabulary import trimmed
 from penwright.workflows.import_model import import_model, with_imported_base
-from penwright.workflows.load import corpus_record, load, open_run
+from penwright.workflows.load import load, open_run
 from penwright.workflows.make_trainer import make_context
 from penwright.workflows.plan import prepare
 

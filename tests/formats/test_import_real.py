@@ -14,9 +14,10 @@ from penwright.application import Application
 from penwright.classification.classifier import Classifier
 from penwright.errors import UsageError
 from penwright.generation.generator import Generator
+from penwright.run.provenance import corpus_record
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import Message
-from penwright.workflows.load import corpus_record, open_run
+from penwright.workflows.load import open_run
 
 PROMPTS = ["The capital of France is", "def fib(n):\n    ", "Once upon a time"]
 SCRIPTS = {  # ranges of code points

@@ -129,7 +129,9 @@ def fine_tune(folder: Path, base: Path, lora: bool = False, text: str | None = N
 
 def weights_at_step_zero(run: Path) -> dict[str, torch.Tensor]:
     found = Run(run)
-    return next(each for each in [found.first(), *found.checkpoints()] if each and each.step == 0).weights()
+    return next(
+        each for each in [found.checkpoints.first(), *found.checkpoints.all()] if each and each.step == 0
+    ).weights()
 
 
 @pytest.mark.parametrize("lora", [False, True])

@@ -36,10 +36,10 @@ class LiveServer(NamedTuple):
 
 def save_next_checkpoint(run: Run, step: int, total: int = 99) -> None:
     """Save a checkpoint with changed weights, as training does."""
-    weights = {name: tensor * 0.9 for name, tensor in run.newest()[0].weights().items()}
-    run.save_checkpoint(step, weights, weights, {"step": step, "total_steps": total, "best_step": 6})
+    weights = {name: tensor * 0.9 for name, tensor in run.checkpoints.newest()[0].weights().items()}
+    run.checkpoints.save(step, weights, weights, {"step": step, "total_steps": total, "best_step": 6})
     run.append("steps.jsonl", {"step": step, "seconds": step / 10, "targets": 9 * step, "loss": 3.0})
-    run.prune(2)
+    run.checkpoints.prune(2)
 
 
 @pytest.fixture
@@ -117,13 +117,13 @@ def test_stopped_run_serves_its_newest_checkpoint_unless_it_got_worse(runs: Path
     run.mark_stopped()
     models.update()
     assert registry.get().step == 10 and not registry.get().is_learning
-    weights = run.newest()[0].weights()
+    weights = run.checkpoints.newest()[0].weights()
     worse = {"step": 20, "total_steps": 99, "best_step": 6, "evaluations_since_best": 1}
-    run.save_checkpoint(20, weights, weights, worse)
+    run.checkpoints.save(20, weights, weights, worse)
     models.update()
     assert registry.get().step == 6
-    run.save_checkpoint(30, weights, weights, {**worse, "step": 30, "evaluations_since_best": 0})
-    (run.checkpoints()[-1].folder / "model.safetensors").write_bytes(b"damaged")
+    run.checkpoints.save(30, weights, weights, {**worse, "step": 30, "evaluations_since_best": 0})
+    (run.checkpoints.all()[-1].folder / "model.safetensors").write_bytes(b"damaged")
     for _ in range(3):
         models.update()
     assert registry.get().step == 6, "the best one stands in for a damaged one"
@@ -172,7 +172,7 @@ def test_damaged_checkpoint_leaves_the_previous_one_in_use(live_server: LiveServ
     save_next_checkpoint(live_server.run, 10)
     assert eventually(lambda: step_of(live_server) == 10)
     save_next_checkpoint(live_server.run, 20)
-    newest = live_server.run.checkpoints()[-1].folder / "model.safetensors"
+    newest = live_server.run.checkpoints.all()[-1].folder / "model.safetensors"
     damaged = bytearray(newest.read_bytes())
     damaged[-1] ^= 1
     newest.write_bytes(damaged)
@@ -208,8 +208,8 @@ def test_error_of_the_watcher_is_logged_once_and_does_not_end_it(
 
 
 def save_checkpoint_after_damage(run: Run) -> None:
-    first = run.checkpoints()[0].weights()
-    run.save_checkpoint(30, first, first, {"step": 30, "total_steps": 99, "best_step": 6})
+    first = run.checkpoints.all()[0].weights()
+    run.checkpoints.save(30, first, first, {"step": 30, "total_steps": 99, "best_step": 6})
     run.append("steps.jsonl", {"step": 30, "seconds": 3.0, "targets": 270, "loss": 3.0})
 
 
@@ -237,8 +237,8 @@ def test_registry_follows_its_folder_up_to_max_models(runs: Path, tmp_path: Path
 
 
 def test_early_weights_answer_beside_served_weights(live_server: LiveServer) -> None:
-    weights = {name: tensor * 0.5 for name, tensor in live_server.run.newest()[0].weights().items()}
-    live_server.run.save_early(2, weights, {"step": 2, "seconds": 1.25})
+    weights = {name: tensor * 0.5 for name, tensor in live_server.run.checkpoints.newest()[0].weights().items()}
+    live_server.run.checkpoints.save_early(2, weights, {"step": 2, "seconds": 1.25})
     status, found = ask(live_server.address, "early", {"text": "It was", "max_new_tokens": 12})
     assert status == 200
     then, now = found["answers"]

@@ -215,8 +215,8 @@ def test_training_is_stopped_after_confirmation(visit: Any, runs: Path) -> None:
 def run_with_early_weights(runs: Path) -> Iterator[Run]:
     """The writer's run with early weights of step 2."""
     run = Run(runs / "writer")
-    weights = {name: tensor * 0.5 for name, tensor in run.newest()[0].weights().items()}
-    run.save_early(2, weights, {"step": 2, "seconds": 1.25})
+    weights = {name: tensor * 0.5 for name, tensor in run.checkpoints.newest()[0].weights().items()}
+    run.checkpoints.save_early(2, weights, {"step": 2, "seconds": 1.25})
     yield run
     shutil.rmtree(run.folder / "checkpoints" / "early-00000002")
 
@@ -244,7 +244,8 @@ def test_slider_moves_through_early_answers_and_heads(
     page.focus(f"{THEN_AND_NOW} input[type=range]")
     with page.expect_response("**/inspect/heads") as response:
         page.keyboard.press("ArrowLeft")
-    assert response.value.ok and response.value.request.post_data_json["step"] == run_with_early_weights.early()[0].step
+    (early, *_) = run_with_early_weights.checkpoints.early()
+    assert response.value.ok and response.value.request.post_data_json["step"] == early.step
     assert page.inner_text(f"{THEN_AND_NOW} output") == "After 1 second · step 2"
     assert page.inner_text(f"{THEN_AND_NOW} [aria-current] .hint") == "After 1 second · step 2"
     assert page.locator(f"{THEN_AND_NOW} article:visible").count() == (2 if width > 900 else 1)
@@ -271,7 +272,7 @@ def test_open_head_stays_open_when_the_slider_moves(visit: Any, run_with_early_w
 def test_views_of_early_weights_equal_the_early_models(call_api: Any, run_with_early_weights: Run) -> None:
     body = {"model": "writer", "text": "It was", "head": "decoder.0.1"}
     status, found = call_api("inspect/head?format=json", {**body, "step": 2})
-    inspector = penwright.inspect(penwright.load(run_with_early_weights.early()[0].folder))
+    inspector = penwright.inspect(penwright.load(run_with_early_weights.checkpoints.early()[0].folder))
     expected = inspector.attention("It was").part("decoder").weights[0, 1]
     assert status == 200 and found["views"][0]["data"]["weights"] == pytest.approx(expected, abs=1e-6)
     status, refused = call_api("inspect/head", {**body, "step": 3})

@@ -135,7 +135,7 @@ def write_by_keyboard(page: Any, run: Run) -> None:
     page.focus(f"#open-{run.folder.name}")
     page.keyboard.press("Enter")
     page.wait_for_selector("main[data-ready='write']")
-    assert f"step {run.best_step()}" in page.inner_text("#picker")
+    assert f"step {run.checkpoints.best_step()}" in page.inner_text("#picker")
     page.focus(".editor")
     page.keyboard.type("It was")
     page.keyboard.press("Control+Enter")
@@ -191,7 +191,7 @@ def test_from_an_empty_folder_to_a_writer_by_keyboard(page: Any, studio: Studio)
     studio.start()
     page.wait_for_selector(f".job.finished[aria-label='{name}']")
     run = Run(studio.folder / "runs" / name)
-    assert run.is_finished and run.last_step() == STEPS
+    assert run.is_finished and run.checkpoints.last_step() == STEPS
     said = page.inner_text(f".job[aria-label='{name}']")
     assert re.search("As unsure about the next .* as if choosing between", said)
     check_layout_and_accessibility(page)

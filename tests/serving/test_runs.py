@@ -200,7 +200,7 @@ def test_strange_recipe_is_a_problem_of_its_run(call_api: Any, runs: Path, conte
 def test_state_with_strange_counters_hides_no_run(call_api: Any, runs: Path, state: dict[str, object]) -> None:
     folder = make_unfinished_run(runs, "odd")
     try:
-        Run(folder).save_checkpoint(1, {}, {}, state)
+        Run(folder).checkpoints.save(1, {}, {}, state)
         assert {"writer", "odd"} <= {run["name"] for run in get(call_api, "")["runs"]}
     finally:
         shutil.rmtree(folder)
@@ -322,7 +322,7 @@ def test_stop_request_ends_the_training_process(call_api: Any, runs: Path) -> No
         assert eventually(lambda: len(Run(runs / "long").records("steps.jsonl")) > 0, 120)
         assert call_api("runs/stop", {"run": "long"})[0] == 200
         _, output = process.communicate(timeout=60)
-        state = Run(runs / "long").newest()[0].state()
+        state = Run(runs / "long").checkpoints.newest()[0].state()
         assert process.returncode == 130 and "everything is saved" in output and 0 < state["step"] < 100_000
         assert get(call_api, "/figures?run=long")["state"] == "stopped"
     finally:

@@ -96,7 +96,7 @@ def save_run(ranks: Ranks, changes: Table, out: Path) -> None:
         trainer.saver.wait()
         trainer.saver.close()
     elif ranks.is_main:
-        run.save_checkpoint(report.step, weights, tensors, record)
+        run.checkpoints.save(report.step, weights, tensors, record)
 
 
 def resume_run(run: Path) -> Callable[[Ranks, Table, Path], None]:
@@ -104,7 +104,7 @@ def resume_run(run: Path) -> Callable[[Ranks, Table, Path], None]:
 
     def resume(ranks: Ranks, changes: Table, out: Path) -> None:
         trainer = make_trainer(ranks, changes)
-        trainer.load(Run(run).newest()[0] if ranks.is_main else None)
+        trainer.load(Run(run).checkpoints.newest()[0] if ranks.is_main else None)
         trainer.synchronize()
         for _ in trainer.steps():
             pass

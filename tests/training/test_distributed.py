@@ -102,7 +102,7 @@ def test_run_resumes_with_another_number_of_ranks(trained: Path, name: str) -> N
 
 @linux
 def test_each_rank_saves_its_part_and_damaged_parts_are_detected(trained: Path) -> None:
-    checkpoint = Run(trained / "short run of 4").newest()[0]
+    checkpoint = Run(trained / "short run of 4").checkpoints.newest()[0]
     names = [f"training-{rank:05d}-of-00004.safetensors" for rank in range(4)]
     assert sorted(path.name for path in checkpoint.folder.glob("training*")) == names
     sizes = [(checkpoint.folder / name).stat().st_size for name in names]
@@ -126,22 +126,22 @@ def savers(store: HashStore, place: Path) -> list[ShardedSaver]:
 
 def test_checkpoint_appears_once_all_ranks_have_saved(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    run.save_checkpoint(1, {"w": torch.zeros(2)}, {"m": torch.zeros(2)}, {})
+    run.checkpoints.save(1, {"w": torch.zeros(2)}, {"m": torch.zeros(2)}, {})
     first, second = savers(HashStore(), tmp_path / "checkpoints")
     tensors = {"m": torch.ones(2)}
 
     def complete(folder: Path, parts: Record) -> None:
-        run.complete_checkpoint(2, folder, parts, {"w": torch.ones(2)}, {"step": 2})
+        run.checkpoints.complete(2, folder, parts, {"w": torch.ones(2)}, {"step": 2})
 
     first.start("step-00000002", tensors, complete)
     tensors["m"].zero_()
     sleep(0.1)
-    assert [checkpoint.step for checkpoint in run.checkpoints()] == [1]  # if killed here, the older checkpoint remains
+    assert [each.step for each in run.checkpoints.all()] == [1]  # if killed here, the older checkpoint remains
     second.start("step-00000002", {}, complete)
     for saver in (first, second):
         saver.wait()
         saver.close()
-    newest, warnings = run.newest()
+    newest, warnings = run.checkpoints.newest()
     assert newest.step == 2 and not warnings and newest.training()["m"].tolist() == [1, 1]
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
 
@@ -260,9 +260,9 @@ def test_restarted_job_resumes_its_run_and_keeps_its_budget(tmp_path: Path, monk
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a job")
     assert is_restarted(run) and not has_extended(run)
     state = {"step": 7, "total_steps": 9}
-    run.save_checkpoint(7, {}, {}, state)
+    run.checkpoints.save(7, {}, {}, state)
     assert has_extended(run)
-    run.save_checkpoint(9, {}, {}, {**state, "step": 9})
+    run.checkpoints.save(9, {}, {}, {**state, "step": 9})
     assert not has_extended(run)  # the budget is used up: this is a new request
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert has_extended(run)
@@ -280,7 +280,8 @@ def start(environment: dict[str, str], *options: object) -> Process:
 def wait_for_evaluation(run: Path) -> None:
     """Wait until the run has been evaluated and saved."""
     until = monotonic() + 120
-    while monotonic() < until and not (run.exists() and Run(run).records("metrics.jsonl") and Run(run).checkpoints()):
+    opened = Run(run)
+    while monotonic() < until and not (run.exists() and opened.records("metrics.jsonl") and opened.checkpoints.all()):
         sleep(0.05)
 
 
@@ -300,12 +301,12 @@ def test_ctrl_c_saves_and_run_resumes_with_fewer_processes(
     stderr = process.communicate(timeout=120)[1]
     assert process.returncode == 130, stderr
     assert stderr.count("everything is saved") == 1 and "parallelism: ddp" in stderr and "Traceback" not in stderr
-    last = Run.open(run).last_step()
+    last = Run.open(run).checkpoints.last_step()
     assert 20 <= last < 100_000
     monkeypatch.setenv("PENWRIGHT_CACHE", environment["PENWRIGHT_CACHE"])
     resumed = CliRunner().invoke(app, ["train", "--resume", str(run), "--steps", "3"])
     assert resumed.exit_code == 0 and "trained with 2 processes; with 1" in resumed.stderr
-    assert Run.open(run).last_step() == last + 3
+    assert Run.open(run).checkpoints.last_step() == last + 3
 
 
 @linux
@@ -322,7 +323,7 @@ def test_killed_rank_restarts_all_ranks_of_a_sharded_run(
     assert process.returncode == 0, stderr
     assert stderr.count("resuming from step") == 1 and "parallelism: fsdp" in stderr and "Traceback" not in stderr
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
-    newest, warnings = Run.open(run).newest()
+    newest, warnings = Run.open(run).checkpoints.newest()
     assert newest.step == n_steps and not warnings
     assert (newest.folder / "training-00001-of-00002.safetensors").exists()
     assert not list((run / "checkpoints").glob("*.tmp-*"))
@@ -352,4 +353,4 @@ def test_both_nodes_restart_though_only_one_counts_it(text: Path, environment: d
             process.wait()
     assert [process.returncode for process in nodes] == [0, 0], stderr
     assert "".join(stderr).count("resuming from step") == 1
-    assert Run.open(run).last_step() == 400
+    assert Run.open(run).checkpoints.last_step() == 400

@@ -71,7 +71,7 @@ def test_check_after_each_step_can_end_the_session(run: Run, make_trainer: MakeT
     trainer = make_trainer(training={"steps": 7})
     with pytest.raises(PenwrightError, match="enough"):
         Session(run, trainer, list, list, [recorder], check).fit()
-    assert recorder.steps == [1, 2, 3] and recorder.ended and not run.checkpoints()
+    assert recorder.steps == [1, 2, 3] and recorder.ended and not run.checkpoints.all()
 
 
 @pytest.mark.parametrize(("step", "is_due"), [(1, False), (19, False), (20, True), (99, True)])
@@ -108,8 +108,8 @@ def test_best_checkpoint_is_kept_though_later_ones_are_worse(run: Run, make_trai
     recorder = Recorder()
     trainer = make_trainer(training={"steps": 10, "evaluate_every": 2, "keep": 1})
     session_of(run, trainer, [3.0, 1.0, 2.0, 2.5, 2.6], recorder).fit()
-    assert run.best()[0].step == 4
-    assert [checkpoint.step for checkpoint in run.checkpoints()] == [4, 10]
+    assert run.checkpoints.best()[0].step == 4
+    assert [checkpoint.step for checkpoint in run.checkpoints.all()] == [4, 10]
 
 
 def test_equal_scores_are_ranked_by_nats(run: Run, make_trainer: MakeTrainer) -> None:
@@ -121,7 +121,7 @@ def test_equal_scores_are_ranked_by_nats(run: Run, make_trainer: MakeTrainer) ->
 
     trainer = make_trainer(training={"steps": 8, "evaluate_every": 2})
     Session(run, trainer, evaluate, lambda: [Sample("a", "b")], [recorder := Recorder()]).fit()
-    assert recorder.evaluated_at == [(2, True), (4, True), (6, False), (8, False)] and run.best_step() == 4
+    assert recorder.evaluated_at == [(2, True), (4, True), (6, False), (8, False)] and run.checkpoints.best_step() == 4
 
 
 def test_scores_within_the_noise_are_ranked_by_nats(run: Run, make_trainer: MakeTrainer) -> None:
@@ -169,14 +169,14 @@ def test_kill_right_after_the_rename_keeps_the_best_step(
     monkeypatch.setattr(Path, "replace", rename_and_die)
     with pytest.raises(Killed):
         session_of(run, make_trainer(training={"steps": 10, "evaluate_every": 2}), values, Recorder()).fit()
-    assert [checkpoint.step for checkpoint in run.checkpoints()] == [2, 4]
-    assert (run.best_step(), run.best()[0].step) == (best, best)
+    assert [checkpoint.step for checkpoint in run.checkpoints.all()] == [2, 4]
+    assert (run.checkpoints.best_step(), run.checkpoints.best()[0].step) == (best, best)
 
 
 def test_nan_score_is_never_the_best(run: Run, make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(training={"steps": 6, "evaluate_every": 2})
     session_of(run, trainer, [nan, 5.0, nan], Recorder()).fit()
-    assert run.best_step() == 4
+    assert run.checkpoints.best_step() == 4
 
 
 def test_patience_stops_early_and_says_so(run: Run, make_trainer: MakeTrainer) -> None:
@@ -205,7 +205,7 @@ def test_stop_signal_saves_after_the_step_and_says_how_to_resume(
     before = signal.getsignal(number)
     with pytest.raises(Interrupted, match="--resume"):
         session_of(run, make_trainer(training={"steps": 9, "evaluate_every": 9}), [], StopsAtStep3()).fit()
-    assert run.newest()[0].step == 3
+    assert run.checkpoints.newest()[0].step == 3
     assert signal.getsignal(number) is before
 
 
@@ -222,7 +222,7 @@ def test_failing_display_neither_ends_training_nor_loses_a_checkpoint(
     recorder, trainer = Recorder(), make_trainer(training={"steps": 8, "evaluate_every": 2, "patience": 1})
     observers = [ClosedTerminal(), recorder]
     Session(run, trainer, lambda: [Score("loss", 1.0)], list, observers).fit()
-    assert recorder.ended and "stopped early" in recorder.words[0] and run.newest()[0].step == 4
+    assert recorder.ended and "stopped early" in recorder.words[0] and run.checkpoints.newest()[0].step == 4
 
 
 def test_unwritable_stop_files_still_say_how_to_resume(run: Run, make_trainer: MakeTrainer) -> None:
@@ -233,7 +233,7 @@ def test_unwritable_stop_files_still_say_how_to_resume(run: Run, make_trainer: M
 
     with pytest.raises(Interrupted, match="--resume"):
         session_of(run, make_trainer(training={"steps": 9, "evaluate_every": 9}), [], BlocksStopFiles()).fit()
-    assert run.newest()[0].step == 1
+    assert run.checkpoints.newest()[0].step == 1
 
 
 def test_stop_request_ends_the_run_like_a_signal(run: Run, make_trainer: MakeTrainer) -> None:
@@ -248,9 +248,9 @@ def test_stop_request_ends_the_run_like_a_signal(run: Run, make_trainer: MakeTra
         pass
     with pytest.raises(Interrupted, match="--resume"):
         session_of(run, make_trainer(training=settings), [], RequestsStopAtStep3()).fit()
-    assert run.newest()[0].step == 3 and run.was_stopped and not run.is_stop_requested
+    assert run.checkpoints.newest()[0].step == 3 and run.was_stopped and not run.is_stop_requested
     resumed = make_trainer(training=settings)
-    resumed.load(run.newest()[0])
+    resumed.load(run.checkpoints.newest()[0])
     run.clear_stop_files()
     session_of(run, resumed, [1.0], Recorder()).fit()
     assert not run.was_stopped
@@ -291,7 +291,7 @@ def test_overfitting_brings_the_cooldown_forward(run: Run, make_trainer: MakeTra
     session_of(run, trainer, [3.0, 3.02, 3.1, 3.2, 2.0, 1.0, 1.5, 1.5], recorder, "nats per token").fit()
     assert trainer.state.step == 2 * 16  # found at 12 and 16, then 16 steps of cooldown
     assert "overfit" in recorder.words[0]
-    assert run.best_step() == 24 and run.is_finished
+    assert run.checkpoints.best_step() == 24 and run.is_finished
 
 
 def test_continued_overfitting_ends_the_run_also_after_a_resume(run: Run, make_trainer: MakeTrainer) -> None:
@@ -301,7 +301,7 @@ def test_continued_overfitting_ends_the_run_also_after_a_resume(run: Run, make_t
     session_of(run, trainer, [1.0, *[3.0] * 9], recorder, "nats per token").fit()  # the cooldown is from 12 to 48
     assert trainer.state.step == 32 and trainer.state.stopped_early and "stopped early" in recorder.words[-1]
     again = make_trainer(training={"steps": 100})
-    again.load(run.newest()[0])
+    again.load(run.checkpoints.newest()[0])
     assert again.state.stopped_early and run.is_finished
 
 
@@ -362,7 +362,7 @@ def test_saved_state_includes_the_time_of_the_evaluation(run: Run, make_trainer:
     trainer = make_trainer(training={"steps": 4, "evaluate_every": 4})
     session = Session(run, trainer, lambda: time.sleep(0.3) or [Score("loss", 1.0)], list, [])
     session.fit()
-    state = run.newest()[0].state()
+    state = run.checkpoints.newest()[0].state()
     (record,) = run.records("metrics.jsonl")
     assert state["reserved_seconds"] >= 0.3
     assert state["seconds"] >= record["seconds"] + 0.29
@@ -392,14 +392,14 @@ def test_early_weights_are_kept_at_logarithmic_times(run: Run, make_trainer: Mak
 
     trainer = make_trainer(training={"steps": 12, "evaluate_every": 2, "keep": 1, "early": 2})
     Session(run, trainer, lambda: [Score("loss", 1.0 / trainer.state.step)], list, [Clock()]).fit()
-    early = run.early()
+    early = run.checkpoints.early()
     assert [each.step for each in early] == [1, 3], "kept after 4 s and 12 s, and no third one"
     for each in early:
         each.verify()
         assert {path.name for path in each.folder.iterdir()} == {"model.safetensors", "state.json", "manifest.json"}
-    assert [each.step for each in run.checkpoints()] == [12], "other checkpoints are still pruned"
+    assert [each.step for each in run.checkpoints.all()] == [12], "other checkpoints are still pruned"
     run.delete_after(2)
-    assert [each.step for each in run.early()] == [1]
+    assert [each.step for each in run.checkpoints.early()] == [1]
 
 
 def test_checkpoints_are_saved_between_evaluations(run: Run, make_trainer: MakeTrainer) -> None:
@@ -411,7 +411,7 @@ def test_checkpoints_are_saved_between_evaluations(run: Run, make_trainer: MakeT
     session = session_of(run, trainer, [1.0, 1.0], Clock())
     session.save_interval = 10.0
     session.fit()
-    assert [each.step for each in run.checkpoints()] == [3, 6, 9, 12]
+    assert [each.step for each in run.checkpoints.all()] == [3, 6, 9, 12]
 
 
 @pytest.mark.usefixtures("_usual_evaluations")
@@ -429,4 +429,4 @@ def test_save_interval_grows_with_the_budget_and_the_model_size() -> None:
 def test_early_weights_are_not_kept_by_default(run: Run, make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(training={"steps": 2})
     session_of(run, trainer, [1.0, 1.0, 1.0], Recorder()).fit()
-    assert run.early() == []
+    assert run.checkpoints.early() == []

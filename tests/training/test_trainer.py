@@ -81,10 +81,10 @@ def test_resume_is_bit_for_bit_equal_to_an_uninterrupted_run(
             break
     run = Run.create(tmp_path / "run")
     tensors, state = interrupted.save()
-    run.save_checkpoint(3, interrupted.weights(), tensors, state)
+    run.checkpoints.save(3, interrupted.weights(), tensors, state)
     torch.manual_seed(99)  # as in another process
     resumed = make_trainer(**settings)
-    resumed.load(run.newest()[0])
+    resumed.load(run.checkpoints.newest()[0])
     train(resumed)
     assert_same_weights(resumed, uninterrupted)
     for name, tensor in uninterrupted.weights().items():

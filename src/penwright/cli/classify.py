@@ -145,7 +145,8 @@ def _classify_table(run: Path, path: str, names: Sequence[str], choice: "_Choice
     A regression model adds only `predicted`.
     """
     from penwright.run.folder import Run
-    from penwright.workflows.load import corpus_record, load_classifier
+    from penwright.run.provenance import corpus_record
+    from penwright.workflows.load import load_classifier
 
     classifier, table = load_classifier(run, device), UserTable.read(path)
     choice.check(classifier.labels, classifier.problem)

@@ -15,7 +15,7 @@ from penwright.cli.options import AnySetting, Json, print_json
 
 if TYPE_CHECKING:
     from penwright.run.folder import Run
-    from penwright.workflows.load import Origin
+    from penwright.run.provenance import Origin
 
 EXTRAS = {"datasets": "hub", "tensorboard": "tensorboard", "babel": "demo", "num2words": "demo"}
 
@@ -39,11 +39,12 @@ def runs(
 def _print_run(run_folder: Path, json: bool) -> None:
     """Print the task, the step and the best scores of a run."""
     from penwright.run.folder import Run
+    from penwright.run.records import METRICS
 
     run = Run.open(run_folder)
-    metrics = run.records("metrics.jsonl")
+    metrics = run.records(METRICS)
     last = metrics[-1] if metrics else {"step": 0}
-    best, origin = run.best_step(), _origin(run)
+    best, origin = run.checkpoints.best_step(), _origin(run)
     if json:
         imported = {} if origin is None else {"imported": origin.model_dump(exclude={"files"})}
         print_json({"run": run_folder, "task": run.recipe.task, "best_step": best, "last": last, **imported})
@@ -56,14 +57,14 @@ def _print_run(run_folder: Path, json: bool) -> None:
     numbers = {key: value for key, value in shown.items() if key not in counters and isinstance(value, int | float)}
     scores = "  ".join(f"{key} {value:.4g}" for key, value in numbers.items())
     state = "" if run.is_finished else "\tunfinished: continue with --resume"
-    steps = f"step {shown['step']:,} of {run.last_step():,}"
+    steps = f"step {shown['step']:,} of {run.checkpoints.last_step():,}"
     print(f"{run_folder}\t{run.recipe.task}\t{steps}\t{scores or 'not yet evaluated'}{state}")
 
 
 def _origin(run: "Run") -> "Origin | None":
     """Return the origin of an imported model. Return None for other models, and for runs without corpus.json."""
     from penwright.errors import PenwrightError
-    from penwright.workflows.load import corpus_record
+    from penwright.run.provenance import corpus_record
 
     try:
         return corpus_record(run).imported

@@ -280,8 +280,9 @@ def _finish(folder: Path, task: str, json: bool) -> None:
 def _example(folder: Path) -> str:
     """Return a held-out prompt to try the model with, quoted for a shell."""
     from penwright.run.folder import Run
+    from penwright.run.records import SAMPLES
 
-    prompts = [record["prompt"].strip() for record in Run.open(folder).records("samples.jsonl")]
+    prompts = [record["prompt"].strip() for record in Run.open(folder).records(SAMPLES)]
     short = [prompt for prompt in prompts if 0 < len(prompt) <= LONGEST_EXAMPLE and "\n" not in prompt]
     plain = [prompt for prompt in short if "'" not in prompt] or short  # shell quoting makes apostrophes hard to read
     return shlex.quote(plain[-1] if plain else "...")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 from numpy.typing import NDArray
+from pydantic import FiniteFloat, NonNegativeInt
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -68,19 +69,19 @@ N_BINS = 10  # number of bins of equal width between 0 and 1
 class Bin(NamedTuple):
     """A bin: the texts whose most probable label has a probability between `low` and `high`."""
 
-    low: float
-    high: float
-    n: int
-    confidence: float  # mean probability of the predicted label
-    accuracy: float  # share of texts whose predicted label is right
+    low: FiniteFloat
+    high: FiniteFloat
+    n: NonNegativeInt
+    confidence: FiniteFloat  # mean probability of the predicted label
+    accuracy: FiniteFloat  # share of texts whose predicted label is right
 
 
 class Calibration(NamedTuple):
     """The calibration of a classifier. Only bins with texts are listed, by increasing probability."""
 
     bins: tuple[Bin, ...]
-    n: int
-    error: float  # expected calibration error: mean |accuracy - confidence|, weighted by texts (Guo et al. 2017)
+    n: NonNegativeInt
+    error: FiniteFloat  # expected calibration error: mean |accuracy - confidence|, weighted by texts (Guo et al. 2017)
 
 
 def compute_calibration(confidences: NDArray[np.float64], right: NDArray[np.bool_]) -> Calibration:

@@ -1,4 +1,4 @@
-"""The checkpoints in a run folder: listing, choosing, saving and deleting them."""
+"""The folder with the checkpoints of a run: listing, choosing, saving and deleting them."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,22 +27,21 @@ ATTEMPTS = 100  # maximum number of attempts to read a checkpoint while training
 
 
 class CheckpointFolder:
-    """The checkpoints in a run folder."""
+    """The checkpoints of a run."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder  # the run folder
+    def __init__(self, run: Path):
+        self.run, self.folder = run, run / CHECKPOINTS
         self.made_with: Record = {}  # the files and settings that the weights depend on, recorded in each checkpoint
 
-    def checkpoints(self) -> list[Checkpoint]:
+    def all(self) -> list[Checkpoint]:
         """List the complete checkpoints, oldest first; folders with other names are ignored."""
-        folder = self.folder / CHECKPOINTS
-        require_plain(folder)
-        steps = [(step_of(path.name), path) for path in folder.glob("step-*")]
+        require_plain(self.folder)
+        steps = [(step_of(path.name), path) for path in self.folder.glob("step-*")]
         return [Checkpoint(path, step) for step, path in sorted((s, p) for s, p in steps if s is not None)]
 
     def first(self) -> Checkpoint | None:
         """Return the first checkpoint, which contains only weights, or None if it does not exist (in older runs)."""
-        folder = self.folder / CHECKPOINTS / FIRST
+        folder = self.folder / FIRST
         try:
             return Checkpoint(folder, int(read_json(folder / "manifest.json", MOST_IN_SMALL)["step"]))
         except (OSError, ValueError, KeyError, TypeError, UnsafeFile):
@@ -50,21 +49,25 @@ class CheckpointFolder:
 
     def last_step(self) -> int:
         """Return the step of the newest checkpoint, or 0 if there is none."""
-        return max((checkpoint.step for checkpoint in self.checkpoints()), default=0)
+        return max((checkpoint.step for checkpoint in self.all()), default=0)
 
     def best_step(self) -> int | None:
         """Return the step with the best held-out score so far, or None if nothing was scored."""
         with suppress(PenwrightError):
-            return self._read_first(_newest_first, Checkpoint.counters, STATE)[0].best_step
+            return self.read_newest(Checkpoint.counters, STATE)[0].best_step
         return None
 
     def newest(self) -> tuple[Checkpoint, list[str]]:
         """Return the newest undamaged checkpoint, and a warning for each damaged one that was skipped."""
-        return self._read_first(_newest_first, _identity)
+        return self.read_newest(_identity)
 
     def best(self) -> tuple[Checkpoint, list[str]]:
         """Return the best undamaged checkpoint (the newest if none has a score), and a warning for each skipped one."""
         return self.read_best(_identity)
+
+    def read_newest(self, read: Callable[[Checkpoint], T], *names: str) -> tuple[T, list[str]]:
+        """Call `read` with the newest undamaged checkpoint. Otherwise, this method works like `read_best`."""
+        return self._read_first(_newest_first, read, *names)
 
     def read_best(self, read: Callable[[Checkpoint], T], *names: str) -> tuple[T, list[str]]:
         """Call `read` with the best undamaged checkpoint. Return its result, and a warning for each skipped checkpoint.
@@ -87,7 +90,7 @@ class CheckpointFolder:
         return checkpoint
 
     def _checkpoint(self, step: int) -> Checkpoint:
-        return Checkpoint(self.folder / CHECKPOINTS / folder_name(step), step)
+        return Checkpoint(self.folder / folder_name(step), step)
 
     def _read_first(
         self,
@@ -100,29 +103,22 @@ class CheckpointFolder:
         The named files of a checkpoint (default: all) are verified. If checkpoints appear or disappear, start over.
         """
         for attempt in range(ATTEMPTS):
-            listed = self.checkpoints()
+            listed = self.all()
             warnings: list[str] = []
             for checkpoint in order(listed):
                 try:
                     checkpoint.verify(*names)
                     return read(checkpoint), warnings
                 except DamagedCheckpoint as damage:
-                    if attempt + 1 < ATTEMPTS and self.checkpoints() != listed:
+                    if attempt + 1 < ATTEMPTS and self.all() != listed:
                         break
                     warnings.append(f"{damage}; skipped {checkpoint.folder.name}")
             else:
                 break
         detail = "; ".join(warnings) or "none has been saved yet"
-        raise PenwrightError(f"{self.folder} has no checkpoint to load: {detail}")
+        raise PenwrightError(f"{self.run} has no checkpoint to load: {detail}")
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether the training budget is spent, or training stopped early."""
-        if not self.checkpoints():
-            return False
-        return self._read_first(_newest_first, Checkpoint.counters)[0].is_finished
-
-    def save_checkpoint(self, step: int, weights: Tensors, training: Tensors, state: Record) -> None:
+    def save(self, step: int, weights: Tensors, training: Tensors, state: Record) -> None:
         """Save a checkpoint atomically.
 
         `state["best_step"]` is the best step so far. It is saved in the checkpoint because a separate file could be out
@@ -130,43 +126,43 @@ class CheckpointFolder:
         """
         save_checkpoint(self._checkpoint(step), weights, training, self._with_origin(state))
 
-    def complete_checkpoint(self, step: int, folder: Path, parts: Record, weights: Tensors, state: Record) -> None:
+    def complete(self, step: int, folder: Path, parts: Record, weights: Tensors, state: Record) -> None:
         """Complete a checkpoint after all ranks have saved their parts in this temporary folder."""
         complete_checkpoint(self._checkpoint(step), folder, parts, weights, self._with_origin(state))
 
     def save_first(self, step: int, weights: Tensors, state: Record) -> None:
         """Save these weights as the first checkpoint, unless one already exists."""
         if self.first() is None:
-            first = Checkpoint(self.folder / CHECKPOINTS / FIRST, step)
+            first = Checkpoint(self.folder / FIRST, step)
             save_checkpoint(first, weights, None, self._with_origin(state))
 
     def save_early(self, step: int, weights: Tensors, state: Record) -> None:
         """Save these weights as an early checkpoint, which prune() never deletes."""
-        early = Checkpoint(self.folder / CHECKPOINTS / f"{EARLY}{step:08d}", step)
+        early = Checkpoint(self.folder / f"{EARLY}{step:08d}", step)
         save_checkpoint(early, weights, None, self._with_origin(state))
 
     def early(self) -> list[Checkpoint]:
         """List the early checkpoints, oldest first (see `training.early`)."""
-        folders = [(path.name.removeprefix(EARLY), path) for path in (self.folder / CHECKPOINTS).glob(f"{EARLY}*")]
+        folders = [(path.name.removeprefix(EARLY), path) for path in self.folder.glob(f"{EARLY}*")]
         steps = [(int(number), path) for number, path in folders if number.isascii() and number.isdigit()]
         return [Checkpoint(path, step) for step, path in sorted(steps)]
 
     def _with_origin(self, state: Record) -> Record:
         return {**state, "made_with": self.made_with} if self.made_with else state
 
-    def delete_checkpoints_after(self, step: int) -> None:
+    def delete_after(self, step: int) -> None:
         """Delete the checkpoints of later steps, and unfinished ones."""
-        for checkpoint in [*self.checkpoints(), *self.early()]:
+        for checkpoint in [*self.all(), *self.early()]:
             if checkpoint.step > step:
                 remove_folder(checkpoint.folder)
-        for path in (self.folder / CHECKPOINTS).glob("step-*.tmp-*"):
+        for path in self.folder.glob("step-*.tmp-*"):
             if step_of(path.name.partition(".")[0]) is not None and is_temporary(path):
                 remove_folder(path)
 
     def prune(self, keep: int) -> None:
         """Delete all checkpoints except the newest `keep` and the best."""
         best = self.best_step()
-        for checkpoint in self.checkpoints()[:-keep]:
+        for checkpoint in self.all()[:-keep]:
             if checkpoint.step != best:
                 remove_folder(checkpoint.folder)
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TypeVar
 from warnings import warn
 
 try:
@@ -25,13 +26,13 @@ try:
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from penwright.config import Recipe, parse_toml, validate, write_toml
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.run.checkpoint_folder import CHECKPOINTS, CheckpointFolder
-from penwright.run.checkpoints import EARLY, FIRST, Record, first_problem
-from penwright.run.records import METRICS, SAMPLES, STEPS, parse_record, read_records
+from penwright.run.checkpoints import EARLY, FIRST, Checkpoint, Record, first_problem
+from penwright.run.records import METRICS, SAMPLES, STEPS, delete_records_after, read_records
 from penwright.storage import (
     MOST_IN_SMALL,
     UnsafeFile,
@@ -42,25 +43,25 @@ from penwright.storage import (
     require_plain,
     to_json,
     write_atomically,
-    write_bytes_atomically,
 )
 
-RECIPE, TENSORBOARD = "recipe.toml", "tensorboard"
+T = TypeVar("T")
+RECIPE, TOKENIZER, TENSORBOARD = "recipe.toml", "tokenizer.json", "tensorboard"
 CORPUS, BASELINES, JOB = "corpus.json", "baselines.json", "job.json"
 OPTIMIZED, ALIGNMENT, CALIBRATION = "quickened.json", "alignment.json", "calibration.json"
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
 LINEAR_FILE = "ngrams.safetensors"  # file with the linear classifier on n-grams, only in runs of classifiers
-BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK, LINEAR_FILE}  # can exist before training begins
+BEFORE_TRAINING = {RECIPE, TOKENIZER, CHECKPOINTS, STOP, LOCK, LINEAR_FILE}  # can exist before training begins
 OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # files of a run, except .json files
 CHECKSUM = "# Checksum of the lines below: sha256 {}. If you change them by hand, delete this line.\n"
 
 
-class Run(CheckpointFolder):
+class Run:
     """An open run folder."""
 
     def __init__(self, folder: Path):
-        super().__init__(folder)
-        self.tokenizer_path = folder / "tokenizer.json"
+        self.folder, self.checkpoints = folder, CheckpointFolder(folder)
+        self.tokenizer_path = folder / TOKENIZER
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
@@ -94,6 +95,11 @@ class Run(CheckpointFolder):
         """The path of the folder, with symbolic links resolved. Relative paths like `../text.txt` start from it."""
         real = self.folder.resolve()
         return self.folder if real == self.folder.absolute() else real
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the training budget is spent, or training stopped early."""
+        return bool(self.checkpoints.all()) and self.checkpoints.read_newest(Checkpoint.counters)[0].is_finished
 
     @property
     def recipe(self) -> Recipe:
@@ -139,10 +145,10 @@ class Run(CheckpointFolder):
 
     def save_finding(self, name: str, record: Record) -> None:
         """Save a result that was measured on the best model, for example the calibration."""
-        kept = {**record, "best_step": self.best_step()}
+        kept = {**record, "best_step": self.checkpoints.best_step()}
         self.write_json(name, {**kept, "sha256": _digest(kept)})
 
-    def finding(self, name: str, kind: type[BaseModel] | None = None) -> Record | None:
+    def finding(self, name: str, kind: type[T]) -> T | None:
         """Load a result that was measured on the best model. Return None if it is missing or outdated.
 
         A file that is damaged, or does not validate as `kind`, is ignored with a warning.
@@ -155,14 +161,14 @@ class Run(CheckpointFolder):
             digest = record.pop("sha256", None)
             if digest not in (None, _digest(record)):
                 raise ValueError("its content has changed since it was saved")
-            if kind is not None:
-                kind.model_validate(record)
+            best = self.checkpoints.best_step()
+            is_current = record.pop("best_step", best) == best
+            finding = TypeAdapter(kind).validate_python(record)
         except (OSError, ValueError, UnsafeFile) as error:
             problem = first_problem(error) if isinstance(error, ValidationError) else str(error)
             warn(f"{path} is damaged and is not used: {problem}", PenwrightWarning, stacklevel=3)
             return None
-        best = self.best_step()
-        return record if record.pop("best_step", best) == best else None
+        return finding if is_current else None
 
     def append(self, name: str, record: Record) -> None:
         """Append a line to steps.jsonl, metrics.jsonl or samples.jsonl."""
@@ -234,30 +240,15 @@ class Run(CheckpointFolder):
         """Read a .jsonl file, skipping damaged lines: the last line may be incomplete if the process was killed."""
         return list(read_records(self.folder / name).lines)
 
-    def _lines(self, name: str) -> Iterator[tuple[bytes, Record]]:
-        try:
-            content = read_bytes(self.folder / name)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise PenwrightError(f"{self.folder / name} cannot be read: {error}") from None
-        for line in content.split(b"\n"):
-            if record := parse_record(line, {"step": int}):
-                yield line, record
-
     def delete_after(self, step: int) -> None:
         """Delete the records and checkpoints after this step, and unfinished checkpoints, before training resumes."""
-        self.delete_checkpoints_after(step)
+        self.checkpoints.delete_after(step)
         for name in (STEPS, METRICS, SAMPLES):
-            kept = [line + b"\n" for line, record in self._lines(name) if record["step"] <= step]
-            try:
-                write_bytes_atomically(self.folder / name, b"".join(kept))
-            except OSError as error:
-                raise PenwrightError(f"{self.folder / name} could not be written: {error}") from None
+            delete_records_after(self.folder / name, step)
 
     def clear(self) -> None:
         """Delete all records and checkpoints, so that training can start again with different settings."""
-        first = self.first()
+        first = self.checkpoints.first()
         if first is not None:
             remove_folder(first.folder)
         self.delete_after(-1)

@@ -1,4 +1,4 @@
-"""The records of a run (steps.jsonl, metrics.jsonl, samples.jsonl), and whether they show overfitting."""
+"""The records of a run: steps.jsonl, metrics.jsonl, samples.jsonl and quickened.json; whether they show overfitting."""
 
 import json
 import os
@@ -7,9 +7,12 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import BaseModel
+
+from penwright.config import Precision
 from penwright.errors import PenwrightError
 from penwright.run.checkpoints import Record
-from penwright.storage import open_plain
+from penwright.storage import open_plain, read_bytes, write_bytes_atomically
 
 STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
 MAX_BYTES = 64_000_000  # maximum number of bytes to read from the end of a file
@@ -20,6 +23,12 @@ KEYS: Mapping[str, Mapping[str, type]] = {  # required keys of a line, with the 
     SAMPLES: {"step": int, "prompt": str, "completion": str},
 }
 OVER_FITTED = 0.01  # relative rise of the held-out loss above its minimum that counts as overfitting, not noise
+
+
+class OptimizeRecord(BaseModel):
+    """The content of quickened.json: the precision in which a run decodes."""
+
+    precision: Precision
 
 
 class RunRecords(NamedTuple):
@@ -136,6 +145,20 @@ def _problem(name: str, bad: Sequence[int]) -> str:
     lines = "line" if len(bad) == 1 else "lines"
     shown = ", ".join(map(str, bad[:N_SHOWN])) + (", ..." if len(bad) > N_SHOWN else "")
     return f"{name}: {lines} {shown} cannot be read and {'is' if len(bad) == 1 else 'are'} skipped"
+
+
+def delete_records_after(path: Path, step: int) -> None:
+    """Delete the records after this step, and damaged lines, from a file."""
+    try:
+        lines = read_bytes(path).split(b"\n") if os.path.lexists(path) else []
+    except OSError as error:
+        raise PenwrightError(f"{path} cannot be read: {error}") from None
+    records = [(line, parse_record(line, {"step": int})) for line in lines]
+    kept = [line + b"\n" for line, record in records if record and record["step"] <= step]
+    try:
+        write_bytes_atomically(path, b"".join(kept))
+    except OSError as error:
+        raise PenwrightError(f"{path} could not be written: {error}") from None
 
 
 def finite_or_none(value: object) -> float | None:

@@ -133,7 +133,7 @@ async def early(body: EarlyRequest, registry: Registry, limits: Limits) -> Early
     """Return the answers of the model after 1, 10, 100, ... seconds of training, and that of the served model."""
     worker = registry.get(body.model)
     check_texts([body.text], limits)
-    answers = [await _early_answer(worker, checkpoint, body) for checkpoint in worker.opened.run.early()]
+    answers = [await _early_answer(worker, checkpoint, body) for checkpoint in worker.opened.run.checkpoints.early()]
     now = await worker.run(lambda: _answer(worker.application, body))
     return EarlyAnswers(answers=[*answers, EarlyAnswer(step=worker.step, seconds=None, text=now, is_served=True)])
 

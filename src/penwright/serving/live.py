@@ -87,14 +87,14 @@ class LiveModels:
 
     def _wanted_step(self, run: Run, state: State) -> int | None:
         """Return the step to serve: the newest or the best (see the module docstring). None without checkpoints."""
-        checkpoints = run.checkpoints()
+        checkpoints = run.checkpoints.all()
         if not checkpoints:
             return None
         newest = checkpoints[-1]
         if state in LIVE:
             return newest.step
         is_usable = state == "stopped" and self._failed.get(run.folder) != newest.step
-        best = None if is_usable and not newest.state().get("evaluations_since_best") else run.best_step()
+        best = None if is_usable and not newest.state().get("evaluations_since_best") else run.checkpoints.best_step()
         return newest.step if best is None else best
 
     def _may_load(self, run: Run, step: int, is_learning: bool) -> bool:
@@ -104,7 +104,7 @@ class LiveModels:
 
     def _load(self, run: Run, step: int, name: str) -> None:
         """Load a checkpoint and serve it under this name. Record a failure, to avoid further attempts."""
-        checkpoint = next((each for each in run.checkpoints() if each.step == step), None)
+        checkpoint = next((each for each in run.checkpoints.all() if each.step == step), None)
         if checkpoint is None:
             return
         begin, self._failed[run.folder] = monotonic(), step
@@ -159,7 +159,7 @@ def _within_limits(found: dict[str, Path], settings: ServingSettings) -> Iterato
 
 def _newest(folder: Path) -> Checkpoint | None:
     with suppress(*DAMAGE):
-        return max(Run(folder).checkpoints(), key=lambda each: each.step, default=None)
+        return max(Run(folder).checkpoints.all(), key=lambda each: each.step, default=None)
     return None
 
 
@@ -178,7 +178,7 @@ async def run_early(worker: ModelWorker, checkpoint: Checkpoint, function: Calla
 
 def early_checkpoint(worker: ModelWorker, step: int) -> Checkpoint:
     """Return the checkpoint of a run at an early step. Raises UsageError if the run did not keep it."""
-    kept = {each.step: each for each in worker.opened.run.early()}
+    kept = {each.step: each for each in worker.opened.run.checkpoints.early()}
     if step not in kept:
         steps = ", ".join(map(str, kept)) or "none"
         raise UsageError(f"{worker.name} has no early weights of step {step}. Steps with early weights: {steps}")

@@ -80,7 +80,7 @@ class ModelWorker:
         self._head: AlignmentHead | None = None
         with suppress(*DAMAGE):
             self.created = int((run.folder / RECIPE).stat().st_mtime)
-            self.step = self.opened.checkpoint.step if self.opened.checkpoint else run.best_step()
+            self.step = self.opened.checkpoint.step if self.opened.checkpoint else run.checkpoints.best_step()
         self.alignment()
 
     def alignment(self) -> AlignmentHead | None:

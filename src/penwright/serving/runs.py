@@ -248,7 +248,7 @@ def _known(run: Run) -> Record:
         "step": int(last.get("step", 0)),
         "total_steps": total if isinstance(total, int) else None,
         "seconds": finite_or_none(last.get("seconds")) or 0.0,
-        "best_step": run.best_step(),
+        "best_step": run.checkpoints.best_step(),
         "scores": {key: finite_or_none(value) for key, value in evaluated.items() if key not in COUNTERS},
         "changed": _changed(run),
         "problem": "; ".join(filter(None, (steps.problem, evaluations.problem))),
@@ -258,7 +258,7 @@ def _known(run: Run) -> Record:
 def state_of(run: Run) -> State:
     """Return the state of a run. Only its files are checked, since a different process may be training it."""
     with suppress(*DAMAGE):
-        checkpoints = run.checkpoints()
+        checkpoints = run.checkpoints.all()
         if checkpoints and checkpoints[-1].counters().is_finished:
             return "finished"
     if run.was_stopped or time.time() - _changed(run) >= QUIET:

@@ -148,7 +148,7 @@ def require_free_disk(folder: Path, wanted: int) -> None:
 
 def zipped(run: Run) -> BinaryIO:
     """Return a zip archive of a run with its best checkpoint. Other machines can use and resume the run."""
-    best, _ = run.best()
+    best, _ = run.checkpoints.best()
     archive: BinaryIO = TemporaryFile()  # noqa: SIM115 - the caller closes it
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED, allowZip64=True) as packed:
         for path in _parts(run.folder, best.folder):

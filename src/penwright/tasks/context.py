@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penwright.application import Application, ModelCard, make_application
+from penwright.application import Application, make_application
 from penwright.classification.linear import LinearClassifier
 from penwright.config import DataSettings, Recipe
 from penwright.data.batches import Markers
@@ -29,6 +29,7 @@ from penwright.data.corpus import (
 from penwright.data.store import TokenStore
 from penwright.languages import checked_languages, languages_between, requested_languages
 from penwright.model import Model
+from penwright.run.provenance import ModelCard
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import template_of
 

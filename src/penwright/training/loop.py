@@ -192,7 +192,7 @@ class Session:
             self.early_marks = [mark for mark in self.early_marks if mark > state.seconds]
             weights = self.trainer.weights()
             if self.is_main:
-                self.run.save_early(state.step, weights, self.trainer.budget.save())
+                self.run.checkpoints.save_early(state.step, weights, self.trainer.budget.save())
 
     def _save(self) -> None:
         tensors, record = self.trainer.save()
@@ -202,17 +202,17 @@ class Session:
         if self.trainer.saver:
             self.trainer.saver.start(folder_name(step), tensors, partial(self._complete, step, weights, record))
         elif self.is_main:
-            self.run.save_checkpoint(step, weights, tensors, record)
+            self.run.checkpoints.save(step, weights, tensors, record)
             self._keep_first_and_best(step, weights, record)
 
     def _complete(self, step: int, weights: Tensors, record: Record, folder: Path, parts: Record) -> None:
         """Complete a checkpoint whose parts all ranks have saved."""
-        self.run.complete_checkpoint(step, folder, parts, weights, record)
+        self.run.checkpoints.complete(step, folder, parts, weights, record)
         self._keep_first_and_best(step, weights, record)
 
     def _keep_first_and_best(self, step: int, weights: Tensors, record: Record) -> None:
-        self.run.save_first(step, weights, record)
-        self.run.prune(self.trainer.settings.keep)
+        self.run.checkpoints.save_first(step, weights, record)
+        self.run.checkpoints.prune(self.trainer.settings.keep)
 
     def _wait_for_saving(self) -> None:
         if self.trainer.saver:

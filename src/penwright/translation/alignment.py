@@ -1,12 +1,14 @@
 """Word alignment from the cross-attention of a translator, recorded in forward passes over given translations."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
+from pydantic import Field, NonNegativeInt
 
 from penwright.decoding.batches import batches_by_length, right_padded
 from penwright.model import evaluating
@@ -66,12 +68,15 @@ def coverage(maps: Maps) -> float:
     return float(np.log(np.clip(received, 1e-6, 1.0)).sum())
 
 
-class AlignmentHead(NamedTuple):
+@dataclass(frozen=True)
+class AlignmentHead:
     """A cross-attention head, and the decoding step from which its weights are taken."""
 
-    layer: int
-    head: int
-    shift: int  # 0 for the step that outputs a token, 1 for the next step, which takes this token as input
+    layer: NonNegativeInt
+    head: NonNegativeInt
+    shift: Annotated[
+        int, Field(ge=0, le=1)
+    ]  # 0 for the step that outputs a token, 1 for the next step, which takes this token as input
 
 
 class Agreement(NamedTuple):

@@ -21,6 +21,7 @@ from penwright.evaluation.scores import Baseline, Mistake, Score
 from penwright.languages import Languages, languages_between
 from penwright.model import Model
 from penwright.run.folder import Run
+from penwright.run.provenance import CorpusRecord, ReadingRecord, corpus_record
 from penwright.tasks import (
     TASKS,
     AnyCorpus,
@@ -34,7 +35,7 @@ from penwright.tasks import (
     translation,
 )
 from penwright.text import count
-from penwright.workflows.load import CorpusRecord, OpenedRun, ReadingRecord, best_precision, corpus_record, open_run
+from penwright.workflows.load import OpenedRun, best_precision, open_run
 
 
 def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpus:

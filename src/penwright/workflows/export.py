@@ -19,9 +19,9 @@ from penwright.model.lora import merged
 from penwright.model.weights import load_weights
 from penwright.run.checkpoints import Tensors
 from penwright.run.folder import CORPUS, Run
+from penwright.run.provenance import corpus_record, made_with
 from penwright.tokenizers import Tokenizer
-from penwright.workflows.consistency import made_with
-from penwright.workflows.load import OpenedRun, corpus_record, open_base, open_run
+from penwright.workflows.load import OpenedRun, open_base, open_run
 
 Format = Literal["ctranslate2", "gguf", "huggingface", "onnx"]
 SAVERS: dict[Format, Callable[[Model, Tokenizer, Path, Precision, ModelMetadata], None]] = {
@@ -125,6 +125,6 @@ def _save_run(run: OpenedRun, weights: Tensors, folder: Path) -> None:
     if isinstance(record.get("trained_from"), str):
         record["trained_from"] = Path(os.path.relpath(run.run.real_folder / record["trained_from"], folder)).as_posix()
     made.write_json(CORPUS, record)
-    made.made_with = made_with(made, recipe)
+    made.checkpoints.made_with = made_with(made, recipe)
     step = run.best.step
-    made.save_checkpoint(step, weights, {}, {"step": step, "total_steps": step, "best_step": step})
+    made.checkpoints.save(step, weights, {}, {"step": step, "total_steps": step, "best_step": step})

@@ -16,13 +16,13 @@ from penwright.errors import PenwrightError, Say, UsageError
 from penwright.languages import languages_between
 from penwright.model import HEAD, Model
 from penwright.model.weights import start_from, weights_for
+from penwright.run.provenance import MAY_CHANGE, corpus_record
 from penwright.tasks import TASKS, AnyCorpus, RunContext, reading_of, token_store
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.vocabulary import extended, trimmed
 from penwright.training.auto.planner import FEW_LABELS
-from penwright.workflows.consistency import MAY_CHANGE
 from penwright.workflows.evaluate import columns_of_training, require_unchanged, with_resolved_paths
-from penwright.workflows.load import base_weights, corpus_record, open_base, open_run
+from penwright.workflows.load import base_weights, open_base, open_run
 
 SAMPLE = 1_000_000  # number of characters of the new text to check against the base model's tokenizer
 FEW_HELD_OUT = 0.05  # fraction of texts to hold out if there are few: about one of 16 texts per label

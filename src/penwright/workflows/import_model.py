@@ -16,9 +16,9 @@ from penwright.formats.huggingface_files import ADAPTER_CONFIG, PREFIX, download
 from penwright.formats.pretrained import Pretrained
 from penwright.languages import Languages
 from penwright.run.folder import CORPUS, RECIPE, Run, require_unused
+from penwright.run.provenance import corpus_record, made_with
 from penwright.storage import saving, sha256_of
-from penwright.workflows.consistency import made_with
-from penwright.workflows.load import corpus_record, load
+from penwright.workflows.load import load
 
 GGUF = ".gguf"
 
@@ -135,8 +135,8 @@ def _write(model: Pretrained, source: str, folder: Path) -> None:
     origin = {"source": source, "architecture": model.architecture, "licence": model.licence, "files": files}
     record = {"fingerprint": _fingerprint(files), "files": files, "card": card, "imported": origin}
     run.write_json(CORPUS, record)
-    run.made_with = made_with(run, recipe)
-    run.save_checkpoint(0, model.weights, {}, {"step": 0, "total_steps": 0, "best_step": 0})
+    run.checkpoints.made_with = made_with(run, recipe)
+    run.checkpoints.save(0, model.weights, {}, {"step": 0, "total_steps": 0, "best_step": 0})
 
 
 def _fingerprint(files: Sequence[dict[str, object]]) -> str:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from warnings import warn
 
 import torch
-from pydantic import BaseModel, PositiveInt, ValidationError
 
-from penwright.application import Application, ModelCard, make_application
+from penwright.application import Application, make_application
 from penwright.config import Precision, Recipe, Task
 from penwright.decoding.engine import are_steps_compiled
 from penwright.devices import keep_freed_memory, limit_threads, usable_device
@@ -20,13 +19,14 @@ from penwright.model.attention import disable_cudnn_attention
 from penwright.model.fused import fuse
 from penwright.model.lora import merged
 from penwright.model.quantized import to_precision
-from penwright.model.weights import load_weights, no_init_weights, weights_for, with_vocabulary
+from penwright.model.weights import load_weights, no_init_weights, shapes_only, weights_for, weights_of, with_vocabulary
 from penwright.run.checkpoint_folder import CHECKPOINTS
-from penwright.run.checkpoints import STATE, WEIGHTS, Checkpoint, Tensors, first_problem
-from penwright.run.folder import CORPUS, LINEAR_FILE, OPTIMIZED, RECIPE, Run
+from penwright.run.checkpoints import STATE, WEIGHTS, Checkpoint, Shapes, Tensors
+from penwright.run.folder import LINEAR_FILE, OPTIMIZED, RECIPE, TOKENIZER, Run
+from penwright.run.provenance import ModelCard, corpus_record, require_made_with
+from penwright.run.records import OptimizeRecord
 from penwright.tokenizers import Tokenizer
 from penwright.workflows.background import SOON, compile_in_background, is_compiling
-from penwright.workflows.consistency import require_made_with, require_shapes
 
 if TYPE_CHECKING:
     import penwright.classification.classifier
@@ -44,12 +44,6 @@ KINDS: Mapping[Task, tuple[str, str]] = {
 }
 
 
-class OptimizeRecord(BaseModel):
-    """The content of quickened.json: the precision in which a run decodes."""
-
-    precision: Precision
-
-
 class OpenedRun(NamedTuple):
     """An opened run folder, with everything that is needed to use the run."""
 
@@ -62,7 +56,7 @@ class OpenedRun(NamedTuple):
     @property
     def best(self) -> Checkpoint:
         """The requested checkpoint, or the best one."""
-        return self.checkpoint or self.run.best()[0]
+        return self.checkpoint or self.run.checkpoints.best()[0]
 
     def model(self, precision: Precision = "float32") -> Model:
         """Load the model of the best or the requested checkpoint. Warn about damaged checkpoints that are skipped."""
@@ -80,7 +74,7 @@ class OpenedRun(NamedTuple):
         if self.checkpoint is not None:
             self.checkpoint.verify(WEIGHTS)
             return self._weights(self.checkpoint)
-        weights, warnings = self.run.read_best(self._weights, WEIGHTS, STATE)
+        weights, warnings = self.run.checkpoints.read_best(self._weights, WEIGHTS, STATE)
         for warning in warnings:
             warn(warning, PenwrightWarning, stacklevel=4)
         return weights
@@ -103,60 +97,6 @@ class OpenedRun(NamedTuple):
             return weights
         base = open_base(self.recipe, self.run)
         return merged(base_weights(self.recipe, base, self.tokenizer), weights, self.recipe.lora)
-
-
-class CorpusFile(BaseModel):
-    """The entry in corpus.json for a file that a run was trained on."""
-
-    path: str
-    sha256: str
-
-
-class Origin(BaseModel):
-    """The origin of an imported model, as stored in corpus.json."""
-
-    source: str
-    architecture: str
-    licence: str | None = None
-    files: list[CorpusFile] = []  # files from which the model was imported
-
-    def __str__(self) -> str:
-        return f"imported from {self.source} ({self.architecture}, licence: {self.licence or 'not stated'})"
-
-
-class ReadingRecord(BaseModel):
-    """The numbers of examples in the report on how the data was read, as stored in corpus.json."""
-
-    n_read: int
-    n_kept: int
-
-
-class CorpusRecord(BaseModel):
-    """The content of corpus.json: what a run was trained on."""
-
-    fingerprint: str
-    report: ReadingRecord | None = None  # missing in older runs
-    files: list[CorpusFile]
-    card: ModelCard
-    trained_from: str | None = None  # folder in which the run was trained; missing in older runs
-    columns: dict[str, tuple[tuple[str, PositiveInt], ...]] = {}  # columns by role, such as "source"; not in older runs
-    imported: Origin | None = None  # origin of the model or of its base, if imported
-
-    @property
-    def is_untrained(self) -> bool:
-        """Whether this is an imported model without further training. Its training text is not available."""
-        return self.imported is not None and self.trained_from is None
-
-
-def corpus_record(run: Run) -> CorpusRecord:
-    """Return the record of a run's training data. Raise PenwrightError if it is missing or damaged."""
-    path = run.folder / CORPUS
-    if not os.path.lexists(path):
-        raise PenwrightError(f"{run.folder} was stopped before its training began. Repeat the command that started it")
-    try:
-        return CorpusRecord.model_validate(run.read_json(CORPUS))
-    except ValidationError as error:
-        raise PenwrightError(f"{path} is damaged: {first_problem(error)}. Restore the original file") from None
 
 
 def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
@@ -186,7 +126,7 @@ def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
         )
     if digest is None:
         return opened_run._replace(checkpoint=opened_run.best)
-    kept = [*opened_run.run.checkpoints(), *filter(None, [opened_run.run.first()])]
+    kept = [*opened_run.run.checkpoints.all(), *filter(None, [opened_run.run.checkpoints.first()])]
     checkpoint = next((each for each in kept if each.weights_sha256 == digest), None)
     if checkpoint is None:
         raise PenwrightError(
@@ -212,7 +152,11 @@ def open_run(folder: str | Path) -> OpenedRun:
     home = folder.parent.parent
     is_inside = folder.parent.name == CHECKPOINTS and (home / RECIPE).is_file()
     run = Run(home)
-    kept = [each for each in (run.first(), *run.early(), *run.checkpoints()) if each] if is_inside else []
+    kept = (
+        [each for each in (run.checkpoints.first(), *run.checkpoints.early(), *run.checkpoints.all()) if each]
+        if is_inside
+        else []
+    )
     checkpoint = next((each for each in kept if each.folder == folder), None)
     if is_inside and not checkpoint:
         available = ", ".join(each.folder.name for each in kept) or "none yet"
@@ -297,4 +241,35 @@ def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:
 def best_precision(run: Run, device: torch.device) -> Precision | None:
     """Return the precision that was chosen for decoding with the best model on a CPU, or None if there is none."""
     finding = run.finding(OPTIMIZED, OptimizeRecord) if device.type == "cpu" else None
-    return finding["precision"] if finding else None
+    return finding.precision if finding else None
+
+
+def require_shapes(checkpoint: Checkpoint, recipe: Recipe, vocab_size: int, n_labels: int) -> None:
+    """Raise PenwrightError unless the weights have the shapes of the model, without allocating memory for the model."""
+    saved, path = checkpoint.shapes(), checkpoint.folder
+    model = recipe.model
+    layers = model.n_layers + (model.n_decoder_layers or 0)
+    if layers > len(saved):  # a model with too many layers would be slow to build, even on the meta device
+        raise PenwrightError(
+            f"{RECIPE} asks for {layers:,} layers, but {path} has only {len(saved)} tensors. Restore the original files"
+        )
+    try:
+        with shapes_only():
+            built = weights_of(make_model(recipe.task, vocab_size, model, n_labels, recipe.lora))
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # raised, e.g., for impossible tensor sizes
+        raise PenwrightError(f"{RECIPE} describes a model that cannot be built: {error}") from None
+    _compare({name: tuple(tensor.shape) for name, tensor in built.items()}, saved, checkpoint)
+
+
+def _compare(expected: Shapes, saved: Shapes, checkpoint: Checkpoint) -> None:
+    for name, shape in expected.items():
+        if name in saved and saved[name] != shape:
+            raise PenwrightError(
+                f"{checkpoint.folder}: {name} was saved with the shape {saved[name]}, but {RECIPE} and {TOKENIZER} "
+                f"describe the shape {shape}. They do not belong together: restore the original files"
+            )
+    if different := sorted(expected.keys() ^ saved.keys()):
+        raise PenwrightError(
+            f"{checkpoint.folder} was saved from a different model than the one in {RECIPE}. Only one of the two has "
+            f"{', '.join(different[:5])}"
+        )

@@ -16,7 +16,8 @@ from penwright.model.transformer import DecoderOnly, EncoderOnly
 from penwright.model.weights import freeze_embeddings, start_from_bigrams
 from penwright.run.checkpoint_folder import CHECKPOINTS
 from penwright.run.checkpoints import folder_name
-from penwright.run.folder import CORPUS, JOB, Run
+from penwright.run.folder import CORPUS, JOB, TOKENIZER, Run
+from penwright.run.provenance import corpus_record
 from penwright.tasks import TASKS, AnyCorpus, RunContext, make_card, token_store
 from penwright.text import count
 from penwright.tokenizers import Tokenizer
@@ -27,9 +28,9 @@ from penwright.training.distributed.ranks import Ranks
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.finetune import start_from_base, with_old_text
-from penwright.workflows.load import corpus_record, load
+from penwright.workflows.load import load
 
-FILES_OF_RANKS = ("tokenizer.json", CORPUS)  # files of the run folder that rank 0 sends to the other ranks
+FILES_OF_RANKS = (TOKENIZER, CORPUS)  # files of the run folder that rank 0 sends to the other ranks
 
 
 def make_context(
@@ -77,10 +78,10 @@ def make_trainer(
         notify(observers, "message", f"parallelism: {recipe.training.parallelism}, {reason}")
         note_run(run.folder)
         if job() and not is_restarted(run):
-            run.write_json(JOB, {"id": job(), "step": run.last_step()})
+            run.write_json(JOB, {"id": job(), "step": run.checkpoints.last_step()})
         files = {name: (run.folder / name).read_text(encoding="utf-8") for name in FILES_OF_RANKS}
         stored = recipe.model_dump(mode="json", exclude_none=True)
-        resumes = bool(run.checkpoints())
+        resumes = bool(run.checkpoints.all())
         first = evaluates_first(context, resumes=resumes)
         work = {"recipe": stored, "files": files, "resumes": resumes, "evaluates_first": first}
         if recipe.training.parallelism == "fsdp":
@@ -143,7 +144,7 @@ def has_extended(run: Run) -> bool:
     not restarted, this is a new job with the same id, which may extend the budget.
     """
     is_new_request = run.is_finished and not env_int("TORCHELASTIC_RESTART_COUNT", 0)
-    return is_restarted(run) and run.last_step() > run.read_json(JOB).get("step", 0) and not is_new_request
+    return is_restarted(run) and run.checkpoints.last_step() > run.read_json(JOB).get("step", 0) and not is_new_request
 
 
 def _with_parallelism(context: RunContext, machine: Machine) -> tuple[Recipe, str]:

@@ -1,14 +1,12 @@
 """Optimize a trained run: choose the precision, the penalties and the alignment head, and calibrate a classifier."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 from warnings import warn
 
 import torch
-from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from penwright.config import Precision
 from penwright.data.batches import Batch
@@ -16,19 +14,20 @@ from penwright.data.corpus import Pair
 from penwright.decoding.engine import compile_steps, n_decoder_parameters
 from penwright.devices import usable_device
 from penwright.errors import PenwrightWarning, Say, UsageError, say_nothing
-from penwright.evaluation.classification import Bin, Calibration
+from penwright.evaluation.classification import Calibration
 from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.tuning import Tuning, apply_trial, tune
 from penwright.model import EncoderOnly, Model
 from penwright.model.transformer import DecoderOnly
 from penwright.native import toolchain
 from penwright.run.folder import ALIGNMENT, CALIBRATION, OPTIMIZED, Run
+from penwright.run.provenance import corpus_record
 from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, AnyCorpus, RunContext, classification
 from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
 from penwright.workflows.background import can_be_compiled
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
-from penwright.workflows.load import OpenedRun, corpus_record, load_translator, open_run
+from penwright.workflows.load import OpenedRun, load_translator, open_run
 
 MAX_LOSS_INCREASE = 0.005  # maximum increase in loss compared with float32, in nats per token
 MEASURED_BATCHES = 100
@@ -36,24 +35,6 @@ MEASURED_BATCHES = 100
 # decoder parameters use FEW_TARGETS, since 4,096 tokens would take them more than half a minute.
 MEASURED_TARGETS, FEW_TARGETS, MEDIUM = 4096, 1024, 30_000_000
 INT8_FROM = 2_000_000  # minimum number of decoder parameters for int8 without compiled steps
-
-
-class HeadRecord(BaseModel):
-    """The content of alignment.json."""
-
-    layer: NonNegativeInt
-    head: NonNegativeInt
-    shift: Literal[0, 1]
-
-
-class CalibrationRecord(BaseModel):
-    """The content of calibration.json: a Calibration with each bin stored as a list."""
-
-    model_config = ConfigDict(allow_inf_nan=False)
-
-    bins: list[tuple[float, float, NonNegativeInt, float, float]]
-    n: NonNegativeInt
-    error: float
 
 
 def optimize(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
@@ -184,16 +165,15 @@ def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = (), s
         pairs = [(pair.source, pair.target) for pair in _pairs(opened_run, paths)]
         say(f"choosing the attention head that aligns best on {len(pairs):,} pairs (once for this model)")
         best = choose_head(translator.model, translator.tokenizer, pairs)[0]
-        opened_run.run.save_finding(ALIGNMENT, {**best.head._asdict(), "f1": best.f1, "n_pairs": len(pairs)})
+        opened_run.run.save_finding(ALIGNMENT, {**asdict(best.head), "f1": best.f1, "n_pairs": len(pairs)})
     return Aligner(translator.model, translator.tokenizer, kept_alignment(opened_run.run))
 
 
 def kept_alignment(run: Run) -> AlignmentHead | None:
     """Return the attention head that load_aligner() chose for the current model, or None."""
-    kept, model = run.finding(ALIGNMENT, HeadRecord), run.recipe.model
-    if kept is None:
+    head, model = run.finding(ALIGNMENT, AlignmentHead), run.recipe.model
+    if head is None:
         return None
-    head = AlignmentHead(kept["layer"], kept["head"], kept["shift"])
     if head.layer >= (model.n_decoder_layers or model.n_layers) or head.head >= model.n_heads:
         warn(f"{run.folder / ALIGNMENT} names a head that the model does not have", PenwrightWarning, stacklevel=2)
         return None
@@ -206,13 +186,12 @@ def calibrate(folder: Path, device: str = "cpu") -> Calibration:
     recipe = opened_run.recipe
     if recipe.task != "classify" or recipe.model.problem_type != "single_label_classification":
         raise UsageError(f"{folder} is not a classifier with one label for each text, so it cannot be calibrated")
-    kept = opened_run.run.finding(CALIBRATION, CalibrationRecord)
-    if kept is None:
+    calibration = opened_run.run.finding(CALIBRATION, Calibration)
+    if calibration is None:
         context = evaluation_context(opened_run, open_corpus_of(opened_run), opened_run.model(), torch_device)
-        measured = classification.calibration(context)
-        opened_run.run.save_finding(CALIBRATION, measured._asdict())
-        return measured
-    return Calibration(tuple(Bin(*each) for each in kept["bins"]), kept["n"], kept["error"])
+        calibration = classification.calibration(context)
+        opened_run.run.save_finding(CALIBRATION, calibration._asdict())
+    return calibration
 
 
 def _pairs(opened_run: OpenedRun, paths: Sequence[str]) -> list[Pair]:

@@ -16,6 +16,7 @@ from penwright.devices import advise_on_out_of_memory
 from penwright.errors import Interrupted, PenwrightError, UsageError
 from penwright.run.checkpoints import Checkpoint, Record
 from penwright.run.folder import Run
+from penwright.run.provenance import corpus_record, require_made_with
 from penwright.run.records import METRICS, is_over_fitted
 from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, RunContext, reading_of
@@ -26,9 +27,8 @@ from penwright.training.distributed.ranks import join
 from penwright.training.loop import Session
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
-from penwright.workflows.consistency import require_made_with, require_shapes
 from penwright.workflows.evaluate import columns_of_training, require_unchanged, with_resolved_paths
-from penwright.workflows.load import corpus_record
+from penwright.workflows.load import require_shapes
 from penwright.workflows.make_trainer import has_extended, make_context, make_trainer
 from penwright.workflows.new_head import fit_head
 from penwright.workflows.plan import apply_changes
@@ -42,7 +42,7 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
     if set(changes) - CHANGEABLE:
         raise UsageError("a resumed run keeps its model: only [training], [data] and [decoding] can change")
     run = Run.open(folder)
-    if run.checkpoints() and corpus_record(run).is_untrained:
+    if run.checkpoints.all() and corpus_record(run).is_untrained:
         raise UsageError(f"{folder} was imported, so there is no training to resume. To train it further, use --from")
     with run.lock():
         return _resume(run, changes, observers)
@@ -56,7 +56,9 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     run.warn_of_edits()
     machine = choose_machine(recipe.training)
     is_extended = any(name in changes.get("training", {}) for name in BUDGETS) and not has_extended(run)
-    newest, warnings = run.newest() if run.checkpoints() else (None, [])  # no checkpoint: start over with the same seed
+    newest, warnings = (
+        run.checkpoints.newest() if run.checkpoints.all() else (None, [])
+    )  # no checkpoint: start over with the same seed
     context = _reopen(run, resolved_recipe, machine, newest, observers)
     trainer = make_trainer(context, machine, run, observers)
     for warning in warnings:
@@ -67,8 +69,8 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
             notify(observers, "message", notice)
     run.delete_after(trainer.state.step)
     if is_extended and trainer.state.step:
-        best = run.best_step() or trainer.state.step
-        if is_over_fitted(run.records(METRICS), run.last_step(), best):
+        best = run.checkpoints.best_step() or trainer.state.step
+        if is_over_fitted(run.records(METRICS), run.checkpoints.last_step(), best):
             advice = "more text or a higher model.dropout would help more than further training"
             notify(observers, "message", f"overfitting since step {best:,}: {advice}")
         trainer.budget.extend()

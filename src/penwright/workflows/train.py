@@ -19,6 +19,7 @@ from penwright.devices import advise_on_out_of_memory, give_back_memory, with_th
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Score
 from penwright.run.folder import BASELINES, CORPUS, LINEAR_FILE, Run
+from penwright.run.provenance import made_with
 from penwright.run.records import METRICS, is_over_fitted
 from penwright.storage import remember
 from penwright.tasks import TASKS, AnyCorpus, RunContext, labelled, scoring_of
@@ -30,7 +31,6 @@ from penwright.training.loop import Session
 from penwright.training.observers import Observer, StepLog, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.background import compilation_note, compile_in_background
-from penwright.workflows.consistency import made_with
 from penwright.workflows.finetune import origin_of_base
 from penwright.workflows.load import load, open_base
 from penwright.workflows.make_trainer import evaluates_first, make_context, make_trainer, skipped_text
@@ -216,12 +216,12 @@ def fit(
     `check` is called after each step, and may end the training by an exception.
     """
     parts, scoring = TASKS[context.recipe.task], scoring_of(context.recipe)
-    run.made_with = made_with(run, context.recipe)
+    run.checkpoints.made_with = made_with(run, context.recipe)
     watching = [StepLog(run), *observers]
     session = Session(
         run, trainer, lambda: scoring.quick_evaluate(context), lambda: parts.sample(context), watching, check
     )
-    if context.recipe.finetuning and evaluates_first(context, resumes=bool(run.checkpoints())):
+    if context.recipe.finetuning and evaluates_first(context, resumes=bool(run.checkpoints.all())):
         start = session.evaluate_now()  # saves the checkpoint of step 0, which is the best so far
         note = f"{context.recipe.finetuning.base}, before fine-tuning"
         # the score that ranks checkpoints, and the nats per token
@@ -235,10 +235,10 @@ def fit(
     if context.recipe.lora:  # free the memory of the base model, which is large and is loaded again below
         context.model.to("meta")
         give_back_memory()
-    best, warnings = run.best()
+    best, warnings = run.checkpoints.best()
     for warning in warnings:
         notify(observers, "message", warning)
-    is_too_long = is_over_fitted(run.records(METRICS), run.last_step(), best.step)
+    is_too_long = is_over_fitted(run.records(METRICS), run.checkpoints.last_step(), best.step)
     for baseline, value in _unbeaten(run, best.step, to_beat):
         more = "more text" if is_too_long else "more minutes, or more text"
         has = f"has {value:.3f}" if best.step else f"has {value:.3f}, as before fine-tuning"

@@ -1,19 +1,23 @@
-"""Checks that the recipe, the tokenizer, the corpus record and the weights of a run belong together.
+"""The provenance of a run: its training data, and the files and settings that its weights were made with.
 
 Mismatched weights may load without an error. With two swapped token ids or a different rotary base, the model writes
 nonsense. Each checkpoint therefore records the files and settings that it was made with. They are compared with the
 current files and settings of the run before a model is built.
 """
 
+import os
+from dataclasses import dataclass
+
+from pydantic import BaseModel, PositiveInt, ValidationError
+
 from penwright.config import Recipe, flatten
 from penwright.errors import PenwrightError
-from penwright.model import make_model
-from penwright.model.weights import shapes_only, weights_of
-from penwright.run.checkpoints import Checkpoint, Record, Shapes
-from penwright.run.folder import CORPUS, LINEAR_FILE, RECIPE, Run
+from penwright.languages import Languages
+from penwright.run.checkpoints import Checkpoint, Record, first_problem
+from penwright.run.folder import CORPUS, LINEAR_FILE, RECIPE, TOKENIZER, Run
 from penwright.storage import sha256_of
 
-FILES = ("tokenizer.json", CORPUS, LINEAR_FILE)
+FILES = (TOKENIZER, CORPUS, LINEAR_FILE)
 MAY_CHANGE = {  # [model] settings that may change when a run is resumed
     "size",
     "context_length",
@@ -23,6 +27,72 @@ MAY_CHANGE = {  # [model] settings that may change when a run is resumed
     "token_dropout",
     "zero_init_outputs",
 }
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """Facts about the training data of a model that are needed for inference, as in the corpus.json of a run."""
+
+    labels: tuple[str, ...] = ()
+    max_source_tokens: PositiveInt | None = None  # length of the longest training source in tokens, end token included
+    languages: Languages | None = None  # source and target language, if known; missing in older runs
+    new_terms: tuple[
+        tuple[str, tuple[str, ...]], ...
+    ] = ()  # dictionary terms that occur in no training sentence, with their translations
+
+
+class CorpusFile(BaseModel):
+    """The entry in corpus.json for a file that a run was trained on."""
+
+    path: str
+    sha256: str
+
+
+class Origin(BaseModel):
+    """The origin of an imported model, as stored in corpus.json."""
+
+    source: str
+    architecture: str
+    licence: str | None = None
+    files: list[CorpusFile] = []  # files from which the model was imported
+
+    def __str__(self) -> str:
+        return f"imported from {self.source} ({self.architecture}, licence: {self.licence or 'not stated'})"
+
+
+class ReadingRecord(BaseModel):
+    """The numbers of examples in the report on how the data was read, as stored in corpus.json."""
+
+    n_read: int
+    n_kept: int
+
+
+class CorpusRecord(BaseModel):
+    """The content of corpus.json: what a run was trained on."""
+
+    fingerprint: str
+    report: ReadingRecord | None = None  # missing in older runs
+    files: list[CorpusFile]
+    card: ModelCard
+    trained_from: str | None = None  # folder in which the run was trained; missing in older runs
+    columns: dict[str, tuple[tuple[str, PositiveInt], ...]] = {}  # columns by role, such as "source"; not in older runs
+    imported: Origin | None = None  # origin of the model or of its base, if imported
+
+    @property
+    def is_untrained(self) -> bool:
+        """Whether this is an imported model without further training. Its training text is not available."""
+        return self.imported is not None and self.trained_from is None
+
+
+def corpus_record(run: Run) -> CorpusRecord:
+    """Return the record of a run's training data. Raise PenwrightError if it is missing or damaged."""
+    path = run.folder / CORPUS
+    if not os.path.lexists(path):
+        raise PenwrightError(f"{run.folder} was stopped before its training began. Repeat the command that started it")
+    try:
+        return CorpusRecord.model_validate(run.read_json(CORPUS))
+    except ValidationError as error:
+        raise PenwrightError(f"{path} is damaged: {first_problem(error)}. Restore the original file") from None
 
 
 def made_with(run: Run, recipe: Recipe) -> Record:
@@ -70,34 +140,3 @@ def _digest(run: Run, name: str) -> str:
         return sha256_of(run.folder / name)
     except OSError as error:
         raise PenwrightError(f"{run.folder / name} cannot be read: {error}") from None
-
-
-def require_shapes(checkpoint: Checkpoint, recipe: Recipe, vocab_size: int, n_labels: int) -> None:
-    """Raise PenwrightError unless the weights have the shapes of the model, without allocating memory for the model."""
-    saved, path = checkpoint.shapes(), checkpoint.folder
-    model = recipe.model
-    layers = model.n_layers + (model.n_decoder_layers or 0)
-    if layers > len(saved):  # a model with too many layers would be slow to build, even on the meta device
-        raise PenwrightError(
-            f"{RECIPE} asks for {layers:,} layers, but {path} has only {len(saved)} tensors. Restore the original files"
-        )
-    try:
-        with shapes_only():
-            built = weights_of(make_model(recipe.task, vocab_size, model, n_labels, recipe.lora))
-    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # raised, e.g., for impossible tensor sizes
-        raise PenwrightError(f"{RECIPE} describes a model that cannot be built: {error}") from None
-    _compare({name: tuple(tensor.shape) for name, tensor in built.items()}, saved, checkpoint)
-
-
-def _compare(expected: Shapes, saved: Shapes, checkpoint: Checkpoint) -> None:
-    for name, shape in expected.items():
-        if name in saved and saved[name] != shape:
-            raise PenwrightError(
-                f"{checkpoint.folder}: {name} was saved with the shape {saved[name]}, but {RECIPE} and tokenizer.json "
-                f"describe the shape {shape}. They do not belong together: restore the original files"
-            )
-    if different := sorted(expected.keys() ^ saved.keys()):
-        raise PenwrightError(
-            f"{checkpoint.folder} was saved from a different model than the one in {RECIPE}. Only one of the two has "
-            f"{', '.join(different[:5])}"
-        )
