@@ -74,9 +74,8 @@ class AlignmentHead:
 
     layer: NonNegativeInt
     head: NonNegativeInt
-    shift: Annotated[
-        int, Field(ge=0, le=1)
-    ]  # 0 for the step that outputs a token, 1 for the next step, which takes this token as input
+    # 0 for the step that outputs a token, 1 for the next step, which takes this token as input
+    shift: Annotated[int, Field(ge=0, le=1)]
 
 
 class Agreement(NamedTuple):
