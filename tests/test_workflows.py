@@ -12,7 +12,7 @@ from penwright.config import Recipe, Table, merge, validate
 from penwright.errors import PenwrightError, UsageError
 from penwright.evaluation.scores import Score
 from penwright.run.checkpoint_folder import CheckpointFolder
-from penwright.run.folder import Run
+from penwright.run.folder import CORPUS, Run
 from penwright.run.records import is_over_fitted
 from penwright.tasks import TASKS, generation, reading_of, translation
 from penwright.training.auto.planner import Plan
@@ -246,7 +246,7 @@ def test_out_of_memory_during_a_step_gives_advice(trained_run: Path, monkeypatch
 
 
 def test_resuming_a_run_killed_while_reading_gives_advice(trained_run: Path) -> None:
-    (trained_run / load.CORPUS).unlink()
+    (trained_run / CORPUS).unlink()
     with pytest.raises(PenwrightError, match="Repeat the command that started it"):
         resume(trained_run, {})
 
