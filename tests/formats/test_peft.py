@@ -106,7 +106,7 @@ def test_adapters_of_an_encoder_and_a_translator_are_read(
 @pytest.mark.parametrize(
     ("tensors", "settings", "named"),
     [
-        ({"lm_head.lora_A.weight": (RANK, 32)}, {}, r"has lm_head\.lora_A\.weight\. .* does not adapt it"),
+        ({"lm_head.lora_A.weight": (RANK, 32)}, {}, r"has lm_head\.lora_A\.weight\. .* adapts only these"),
         ({"model.embed_tokens.lora_embedding_A": (RANK, 300)}, {}, r"has model\.embed_tokens\.lora_embedding_A"),
         ({"model.norm.weight": (32,)}, {}, r"has model\.norm\.weight"),
         ({"model.layers.0.self_attn.q_proj.lora_B.bias": (32,)}, {}, r"q_proj\.lora_B\.bias"),
