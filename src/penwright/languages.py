@@ -92,7 +92,7 @@ def side_names(first: str, second: str) -> Sides | None:
 
 
 def _roles(first: str, second: str) -> tuple[bool, bool] | None:
-    """Return, for each word, whether it names the source, as "src" does; None unless the other names the target."""
+    """Return whether each word names the source, such as "src"; None unless one names the source, one the target."""
     words = first.lower(), second.lower()
     if (words[0] in SOURCES and words[1] in TARGETS) or (words[0] in TARGETS and words[1] in SOURCES):
         return words[0] in SOURCES, words[1] in SOURCES
@@ -133,7 +133,7 @@ def checked_languages(named: Languages | None, pairs: Iterable[tuple[str, str]])
 
 
 def side_name(path: str) -> str:
-    """Return the end of a file name if it may be a language (`de` for train.de.gz and news-de.txt), otherwise ""."""
+    """Return the part of a file name that may be a language (`de` for train.de.gz and news-de.txt), or ""."""
     suffixes = [suffix[1:] for suffix in Path(path).suffixes if suffix not in FORMAT_SUFFIXES]
     if suffixes:
         return suffixes[-1]

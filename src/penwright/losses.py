@@ -89,14 +89,14 @@ def _hidden(model: Model, batch: Batch) -> Float[Tensor, "targets d_model"]:
         case EncoderDecoder(), PairBatch():
             return model.hidden(batch.target, model.encode(batch.source, batch.source_padding)).flatten(0, -2)
         case _:
-            raise TypeError(f"{type(model).__name__} models cannot read a {type(batch).__name__}")
+            raise TypeError(f"{type(model).__name__} models do not accept a {type(batch).__name__}")
 
 
 def _label_loss(
     model: EncoderOnly, batch: Batch, label_smoothing: float, teachers: Teachers | None
 ) -> Float[Tensor, ""]:
     if not isinstance(batch, LabelledBatch):
-        raise TypeError(f"a classifier cannot read a {type(batch).__name__}")
+        raise TypeError(f"a classifier does not accept a {type(batch).__name__}")
     logits = model(batch.tokens, batch.padding, batch.positions).float()
     loss = _loss_of_logits(model, logits, batch.targets, label_smoothing)
     if teachers is None:

@@ -192,7 +192,7 @@ def is_temporary(path: Path) -> bool:
 def remove_folder(folder: Path) -> None:
     """Delete a folder atomically: other processes see all of it or none of it.
 
-    If the path is a link, it is kept. So are the targets of links inside the folder.
+    A link to a folder is not deleted, and neither are the targets of links inside the folder.
     """
     if not is_real_folder(folder):
         return

@@ -29,7 +29,7 @@ _MARKS = (
 _JOINING = r"[\u1039\u17d2]"  # Burmese and Khmer signs that stack the next consonant below the previous one
 _ALONE = f"[{_HAN}{_LETTERS_OF_KANA}{_SIGNS}{_SOUTH_EAST}]"
 WORD = re.compile(rf"{_BEFORE}*{_ALONE}(?:{_JOINING}{_ALONE}|[{_MARKS}])*|(?:(?!{_ALONE})\S)+")
-ENDS_ALONE = re.compile(rf"{_ALONE}[{_MARKS}]*$")  # matches if the last character is a word by itself
+ENDS_ALONE = re.compile(rf"{_ALONE}[{_MARKS}]*$")  # matches if the last character is a word on its own, as in Chinese
 # A line never ends after opening punctuation, and never begins with closing punctuation.
 _OPENING, _CLOSING = "「『（《〈【〔“‘", "」』）》〉】〕”’、。，．：；？！…—"
 _HARD = "\u00a0\u2007\u202f"  # non-breaking spaces
@@ -53,7 +53,7 @@ def first_words(text: str, n: int) -> str:
 
 
 def next_word(text: str, piece: str) -> str:
-    """Return the first word of a text or, if the text begins with `piece` in a script without spaces, `piece`."""
+    """Return the first word of a text, or `piece` if the text begins with it and its script has no spaces."""
     first = first_words(text, 1)
     return piece if WITHOUT_SPACES.match(first) and text.startswith(piece) and len(piece.split()) == 1 else first
 
@@ -128,7 +128,7 @@ def gaps_between(texts: Sequence[str], gaps: Sequence[str], sources: Sequence[st
 
 
 def gap_between(before: str, gap: str, after: str, in_source: tuple[str, str]) -> str:
-    """Return the white space between two translations whose sources (`in_source`) are separated by `gap`.
+    """Return the white space between two translations, given the `gap` between their sources (`in_source`).
 
     Chinese and Japanese sentences are never separated by a space. Sentences in scripts with spaces are separated by a
     space even if their sources are not.

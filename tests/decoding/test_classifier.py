@@ -43,7 +43,7 @@ def test_long_text_averages_the_log_probabilities_of_its_windows(classifier: Cla
     (found,) = classifier.classify("abcdefghij" + "CBA, .jih")
     average = (log_probs(classifier, "abcdefghij") + log_probs(classifier, "CBA, .jih")) / 2
     assert list(found.scores.values()) == pytest.approx(average.softmax(-1).sort(descending=True).values.tolist())
-    assert found.warnings == ("the text is longer than the model's context, so it was read in 2 windows",)
+    assert found.warnings == ("the text is longer than the model's context, so it was processed in 2 windows",)
 
 
 def test_unknown_characters_are_named_in_a_warning(classifier: Classifier) -> None:

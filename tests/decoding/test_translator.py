@@ -132,7 +132,7 @@ def test_text_longer_than_the_context_is_translated_by_sentence(translator: Tran
     (whole,) = translator.translate(["abcdefgh ab.  A bcdefgh. C"])
     first, second, third = texts_of(translator, ["abcdefgh ab.", "A bcdefgh.", "C"])
     assert whole.text == f"{first}  {second} {third}"
-    assert "translated in parts: the text is longer than the 24 tokens the model reads at once" in whole.warnings
+    assert "translated in parts: the text is longer than the model's limit of 24 tokens" in whole.warnings
 
 
 def test_max_source_tokens_limits_the_parts(

@@ -130,4 +130,4 @@ def test_gpu_plan_gives_times_for_the_text_and_for_the_model_size() -> None:
     found = estimate(LLAMA_8B, 128_256, 131_072, 8, "h100")
     _, _, times, *_ = plan_command._estimate_in_words(found, plan_of_8b(131_072), "8 h100")
     assert found.tokens_per_second == pytest.approx(64_000, rel=0.02)
-    assert "about 2.2 hours to read the text once, and 29 days for 161 billion tokens (20 per parameter)" in times
+    assert "about 2.2 hours for one epoch, and 29 days for 161 billion tokens (20 per parameter)" in times

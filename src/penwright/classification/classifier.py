@@ -89,7 +89,7 @@ class Classifier:
     def classify(self, texts: str | Sequence[str | tuple[str, str]]) -> list[Classification]:
         """Classify each text, and return the classifications in order. For a single text, the list has one item.
 
-        If the model reads pairs, each item is a tuple of two texts, or a string with a tab between the two. A blank
+        If the model expects pairs, each item is a tuple of two texts, or a string with a tab between them. A blank
         text, or a pair with a blank text, gets no label.
         """
         if not self.labels:
@@ -161,7 +161,7 @@ class Classifier:
         return balanced if linear is None else mixed(balanced, self.balance(linear), self.model.mixture, self.problem)
 
     def balance(self, outputs: Float[Tensor, "texts n_labels"]) -> Float[Tensor, "texts n_labels"]:
-        """Return outputs for equally frequent labels if the model is balanced; otherwise, return them unchanged.
+        """Return the outputs, adjusted to equally frequent labels if the model was trained with `balanced`.
 
         Probabilities are divided by the shares of the labels (logit adjustment, Menon et al. 2021).
         """
@@ -203,9 +203,9 @@ class Classifier:
             n_windows(n_tokens, self._room),
         )
         if n_parts > 1 and self.reads_pairs:
-            notes.append("the pair is longer than the model's context, so the end of the longer text was not read")
+            notes.append("the pair is longer than the model's context, so the end of the longer text was ignored")
         elif n_parts > 1:
-            notes.append(f"the text is longer than the model's context, so it was read in {n_parts} windows")
+            notes.append(f"the text is longer than the model's context, so it was processed in {n_parts} windows")
         warnings, problem = tuple(notes), self.problem
         if problem == "regression":
             mean, deviation = self.model.scale.tolist()

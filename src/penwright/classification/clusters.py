@@ -13,17 +13,17 @@ from jaxtyping import Float, Int64
 from penwright.errors import UsageError
 from penwright.text import WITHOUT_SPACES, words
 
-FEWEST_TEXTS = 10  # minimum number of different texts
+FEWEST_TEXTS = 10  # minimum number of distinct texts to cluster
 MOST_CLUSTERS = 30
-MOST_TRIED = 12  # if the number of clusters is not given, it is at most this
-ENOUGH_TEXTS = 5  # ... and there are at least this many texts per cluster
-NEARLY = 0.9  # choose the largest number of clusters whose silhouette reaches this share of the best one
+MOST_TRIED = 12  # maximum number of clusters, unless the caller chooses a number
+ENOUGH_TEXTS = 5  # minimum average number of texts per cluster, unless the caller chooses a number
+NEARLY = 0.9  # choose the largest number of clusters whose silhouette is at least this fraction of the best one
 N_STARTS, N_ITERATIONS = 3, 50  # runs of k-means with different starts, and the maximum number of iterations of each
 SAMPLED = 3000  # maximum number of texts from which the centers are computed
 N_WORDS = 6  # number of typical words of a cluster
-MOST_WORDS = 200  # maximum number of words of a text to look for typical words in
-SIMILAR, SHARED = 0.9, 0.5  # minimum similarities of near-duplicates: of their vectors, and of their words
-N_HASHES = 512  # number of hashes of words
+MOST_WORDS = 200  # only this many words at the beginning of each text can become typical words
+SIMILAR, SHARED = 0.9, 0.5  # minimum similarity of the vectors, and of the words, of near-duplicates
+N_HASHES = 512  # number of hash buckets for words
 WORD = re.compile(r"\w(?:[\w'’-]*\w)?")
 BLOCK = 1024  # number of texts to compare at once
 
@@ -36,7 +36,7 @@ class Cluster(NamedTuple):
 
     rows: tuple[int, ...]  # indices of the texts, the most central first
     similarities: tuple[float, ...]  # cosine similarity of each of these texts with the center
-    words: tuple[str, ...]  # words that occur much more often here than in the other texts
+    words: tuple[str, ...]  # words that occur much more often in this cluster than in the other texts
 
 
 class NearDuplicate(NamedTuple):
@@ -48,7 +48,7 @@ class NearDuplicate(NamedTuple):
 
 
 def centered(vectors: Vectors, texts: Sequence[str]) -> Vectors:
-    """Return unit vectors without the mean vector of the texts, which all vectors of many encoders share.
+    """Subtract the mean vector, a component that the vectors of many encoders share; return unit vectors.
 
     Raises UsageError if there are fewer than FEWEST_TEXTS different texts.
     """
@@ -61,7 +61,7 @@ def centered(vectors: Vectors, texts: Sequence[str]) -> Vectors:
 def find_clusters(vectors: Vectors, texts: Sequence[str], n: int | None = None, seed: int = 0) -> list[Cluster]:
     """Divide texts into `n` clusters, largest first (spherical k-means, Dhillon and Modha 2001).
 
-    By default, the silhouette (Rousseeuw 1987) chooses the number: the largest one that is about as good as the best.
+    By default, `n` is the largest number of clusters whose silhouette (Rousseeuw 1987) is close to the best.
     """
     if n is not None and not 2 <= n <= MOST_CLUSTERS:
         raise UsageError(f"{n} clusters are not possible. Choose a number from 2 to {MOST_CLUSTERS}")
@@ -87,9 +87,9 @@ def find_clusters(vectors: Vectors, texts: Sequence[str], n: int | None = None, 
 
 
 def near_duplicates(vectors: Vectors, texts: Sequence[str], similar: float = SIMILAR) -> list[NearDuplicate]:
-    """Return each text that is nearly the same as an earlier one, with that one, most similar first.
+    """Return each text that is nearly the same as an earlier text, and that earlier text; most similar pairs first.
 
-    Their vectors are similar, and they share words. The vectors of a classifier alone tell little but the label.
+    The two texts must have similar vectors and share words: the vectors of a classifier reveal little but the label.
     """
     points, lexical, first = centered(vectors, texts), _lexical(texts), dict[str, int]()
     earlier = np.array([first.setdefault(text, row) for row, text in enumerate(texts)])
@@ -129,7 +129,7 @@ def _one_k_means(points: Vectors, k: int, rng: np.random.Generator) -> Centers:
         one_hot = np.eye(k, dtype=points.dtype)[which]
         sums = one_hot.T @ points
         empty = np.flatnonzero(one_hot.sum(0) == 0)
-        sums[empty] = points[similarities.max(1).argsort()[: len(empty)]]  # restart at the texts that fit worst
+        sums[empty] = points[similarities.max(1).argsort()[: len(empty)]]  # move empty clusters to the farthest texts
         centers = _unit(sums)
     return centers
 
@@ -146,9 +146,9 @@ def _starts(points: Vectors, k: int, rng: np.random.Generator) -> Centers:
 
 
 def _silhouette(points: Vectors, which: Int64[np.ndarray, " texts"]) -> float:
-    """Return the mean silhouette: how much closer texts are to their own cluster than to the next one, from -1 to 1.
+    """Return the mean silhouette: how much closer texts are to their own cluster than to the nearest other one.
 
-    The distance to a cluster is one minus the mean cosine similarity with its texts.
+    It is between -1 and 1. The distance to a cluster is one minus the mean cosine similarity with its texts.
     """
     present, which = np.unique(which, return_inverse=True)
     if len(present) == 1:
@@ -171,7 +171,7 @@ def _vocabulary(text: str) -> set[str]:
 
 
 def _lexical(texts: Sequence[str]) -> Float[np.ndarray, "texts n_hashes"]:
-    """Return a unit vector for each text whose dot products are about the TF-IDF similarities of the words."""
+    """Return a unit vector for each text. Dot products approximate the TF-IDF similarity of two texts."""
     vocabularies = [_vocabulary(text) for text in texts]
     counts = Counter(word for each in vocabularies for word in each)
     vectors = np.zeros((len(texts), N_HASHES), dtype=np.float32)
@@ -183,7 +183,7 @@ def _lexical(texts: Sequence[str]) -> Float[np.ndarray, "texts n_hashes"]:
 
 
 def _typical(here: Counter[str], n_here: int, everywhere: Counter[str], n_texts: int) -> tuple[str, ...]:
-    """Return the words that are in many texts of a cluster, and in much fewer of all texts."""
+    """Return the words that occur in many texts of a cluster, and in a much smaller share of all texts."""
 
     def weight(word: str) -> float:
         share = here[word] / n_here

@@ -34,11 +34,11 @@ from penwright.errors import PenwrightError
 from penwright.storage import let_others_read, require_plain
 
 MOST_WEIGHTS = 1 << 22  # maximum number of weights (n-grams x labels)
-FEW_NGRAMS = 10_000  # a note reports the maximum number of n-grams if it is below this
+FEW_NGRAMS = 10_000  # if memory limits the n-grams to fewer than this, a note says so
 SMALL_CORPUS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
 PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated, in characters
 ENOUGH_EVALUATIONS = 60  # minimum number of loss evaluations per fit; if time is too short, a fit uses fewer texts
-SMALLEST_SCALE = 0.01  # minimum divisor that turns balanced weights into the initial weights of a new fit
+SMALLEST_SCALE = 0.01  # lower bound on the scale by which weights are divided before a new fit
 SEARCH_SHARE = 0.6  # after vectorizing, tuning the regularization may take this share of the remaining time
 # The names of the tensors in a file. The prefix marks the classifier that was fitted on all texts.
 NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"
@@ -125,9 +125,10 @@ class LinearClassifier(NamedTuple):
         return self._replace(vectorizer=vectorizer, coefficients=coefficients, notes=())
 
     def outputs(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"]:
-        """Return the log-probability of each label, in double precision.
+        """Return the outputs for each text, in double precision.
 
-        A multi-label classifier returns the logits of the labels. A regression model returns the standardized score.
+        These are log-probabilities of the labels, logits for a multi-label classifier, or a standardized score for a
+        regression model.
         """
         if not texts:
             return torch.zeros(0, len(self.coefficients.bias), dtype=torch.double)
@@ -135,7 +136,7 @@ class LinearClassifier(NamedTuple):
         return logits.log_softmax(-1) if self.problem == SINGLE else logits
 
     def save(self, path: Path, whole: "LinearClassifier | None" = None) -> None:
-        """Save the classifier and `whole`, a classifier also fitted on the held-out texts, in one safetensors file.
+        """Save this classifier and `whole`, which was fitted on all texts, in one safetensors file.
 
         Raises PenwrightError if the file cannot be written.
         """
@@ -178,7 +179,7 @@ class LinearClassifier(NamedTuple):
 
 
 def out_of_fold(texts: Sequence[str], labels: Targets, n_labels: int, seed: int = 0) -> Float[Tensor, "texts n_labels"]:
-    """Return the log-probabilities of each text from a linear classifier that was fitted without the text's fold."""
+    """Return the label log-probabilities of each text, from a linear classifier fitted without the text's fold."""
     vectorizer, rows = _vectorize(texts, n_labels)
     folds, n_ngrams = stratified_folds(labels, seed), len(vectorizer.keys)
     strength, _, logits, checked = choose_strength(rows, labels, n_labels, n_ngrams, folds)
@@ -235,7 +236,7 @@ def _balanced(
     log_shares: Float[Tensor, " n_labels"],
     new_log_shares: Float[Tensor, " n_labels"],
 ) -> Coefficients:
-    """Balance the coefficients, which were fitted with the old label shares, and adapt them to the new shares."""
+    """Scale the coefficients, remove the influence of the old label shares, and add that of the new shares."""
     shares, scale = balancing
     return Coefficients(scale * coefficients.weights, scale * coefficients.bias - shares * log_shares + new_log_shares)
 

@@ -223,7 +223,8 @@ def _paths(result: Paths, console: Console) -> Drawn:
     ]
     yield table_of(["from", "to the", "of", "effect", "estimate"], rows)
     yield Text(
-        f"effects on log p, in nats; the {len(result.edges)} strongest of {result.n_edges:,} paths were measured"
+        f"effects on log p, in nats, measured for the {len(result.edges)} of {result.n_edges:,} paths "
+        "with the largest estimates"
     )
 
 

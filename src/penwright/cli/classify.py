@@ -64,7 +64,7 @@ def command(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Classify texts, lines of standard input, or table rows. If the model reads pairs, put a tab between two texts.
+    """Classify texts, lines of standard input, or table rows. Separate the two texts of a pair with a tab.
 
     Prints one line per text: label, probability and text, separated by tabs. Blank texts get no label. If a text can
     have several labels, the labels and the probabilities are separated by |. A regression model prints only a number
@@ -167,9 +167,9 @@ def _classify_table(run: Path, path: str, names: Sequence[str], choice: "_Choice
 
 
 def _cells(result: "Classification", top: int) -> list[str]:
-    """Return the new cells of a row: `top` labels, each with its probability; "" for a missing label.
+    """Return the new cells of a row: the `top` most likely labels with their probabilities; "" for a missing label.
 
-    Several labels of a text share a cell. With `top` above 1, the most likely labels are listed one by one instead.
+    If `top` is 1, the labels from a multi-label model share one cell, and so do their probabilities.
     """
     if result.score is not None:
         return [f"{result.score:.4g}"]

@@ -66,7 +66,7 @@ TextColumns = Annotated[
     str | None,
     typer.Option(
         "--columns",
-        help="Text columns of a table, by name or number, such as premise,hypothesis. Classifiers read two as a pair.",
+        help="Text columns of a table, by name or number. For a classifier of pairs, name two: premise,hypothesis.",
         metavar="NAME,...",
     ),
 ]

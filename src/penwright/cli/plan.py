@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penwright.workflows.plan import Prepared
 
 IMPROVES = "should improve the model", "would hardly improve the model"
-NGpus = Annotated[int | None, typer.Option(help="Also estimate training on this many GPUs.", min=1)]
+NGpus = Annotated[int | None, typer.Option(help="Also estimate training time and memory on this many GPUs.", min=1)]
 GpuName = Annotated[str, typer.Option(help="Kind of GPU for --gpus: a100, h100, h200, b200, l40s or rtx4090.")]
 
 
@@ -101,7 +101,7 @@ def _estimate_in_words(estimate: "ClusterEstimate", plan: "Plan", gpus: str) -> 
         "(estimated, see training/auto/cluster.py)"
     )
     yield (
-        f"on {gpus}: about {duration(plan.tokens / plan.epochs / speed)} to read the text once, and "
+        f"on {gpus}: about {duration(plan.tokens / plan.epochs / speed)} for one epoch, and "
         f"{duration(enough / speed)} for {in_words(enough)} tokens ({TOKENS_PER_PARAMETER} per parameter)"
     )
     if not estimate.fits:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penwright.config import Table, TrainingSettings
     from penwright.workflows.plan import Prepared
 
-Form = Literal["plan", "json", "recipe"]  # what to print in a dry run, which does not train
+Form = Literal["plan", "json", "recipe"]  # what to print in a dry run (without training)
 LONGEST_SIDE = 100  # in the preview, a text, source, target or label is cut to this many characters
 FEW_EXAMPLES = 50  # number of labelled texts below which a warning is printed
 RARE = 0.1  # --balance is advised if the rarest label has at most this fraction of an equal share of the texts
@@ -197,7 +197,7 @@ def warn_of_short_members(member: "Prepared", n_members: int) -> None:
     elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # SATURATION was measured only for this task
         enough = minutes_for(n_members, minutes * SATURATION / plan.epochs)
         warn(
-            f"each of the {n_members} members reads the text only about {amount(plan.epochs, 'time')}, and could learn "
-            "more from it. In the same time, a single model without --ensemble gets better results. "
+            f"each of the {n_members} members goes through the text only about {amount(plan.epochs, 'time')}, and "
+            "could learn more from it. In the same time, a single model without --ensemble gets better results. "
             f"An ensemble pays off from about --minutes {enough:.3g}"
         )

@@ -84,7 +84,7 @@ class Questions:
         return [ask[name](value) for name, values in several.items() for value in values]
 
     def heads(self, statistic: str, shown: int | None = None) -> Question:
-        """Return a question about the statistics of all heads, sorted by one of them; draw at most `shown` rows."""
+        """Return a question about all heads: their statistics, sorted by one of them, in at most `shown` rows."""
         if statistic not in STATISTICS:
             raise UsageError(f"there is no head statistic '{statistic}'. Choose one of {', '.join(STATISTICS)}")
         look, text, target = self.inspector, self.text, self.target
@@ -109,7 +109,7 @@ class Questions:
         return Question(f"head {head}", find, draw, lambda result: [one_head(result, head)])
 
     def beside(self, other: "Questions", names: tuple[str, str]) -> list[Question]:
-        """Return questions that compare two texts or models: the surprisal of tokens, and the most different heads."""
+        """Return questions that compare two texts or models: token surprisals, and the heads that differ most."""
 
         def tokens() -> Comparison:
             one, two = (side.inspector.token_nlls(side.text, side.target) for side in (self, other))

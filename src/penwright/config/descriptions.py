@@ -56,7 +56,7 @@ def describe(
     `default` is the default of the whole table, if there is one. It may differ from the defaults of the class.
     """
     base = default if isinstance(default, kind) else None
-    meanings = {"type": "value that selects this variant" if is_variant else "the only type"} | field_comments(kind)
+    meanings = {"type": "value that selects this variant" if is_variant else "the only choice"} | field_comments(kind)
     own, tables = [], []
     for key, field in kind.model_fields.items():
         full = f"{name}.{field.alias or key}".strip(".")

@@ -119,7 +119,7 @@ class ModelSettings(Settings):
     n_layers: PositiveInt = 4  # number of layers; in an encoder-decoder, number of encoder layers
     n_decoder_layers: PositiveInt | None = None  # decoder layers of an encoder-decoder; None: n_layers
     n_heads: PositiveInt = 4  # attention heads per layer
-    n_kv_heads: PositiveInt  # key and value heads per layer; default: n_heads; fewer than that: grouped-query attention
+    n_kv_heads: PositiveInt  # key and value heads per layer (default: n_heads); fewer give grouped-query attention
     d_head: PositiveInt  # width of an attention head; default: d_model / n_heads
     d_ff: PositiveInt  # feed-forward width; default: 4 d_model; with a gate, 8/3 d_model rounded up to a multiple of 32
     context_length: PositiveInt = 256  # longest sequence, in tokens

@@ -67,7 +67,7 @@ class DataSettings(Settings):
 class TokenizerSettings(Settings):
     """Type and size of the tokenizer."""
 
-    type: Literal["characters", "bytes", "bpe", "unigram", "imported"] = "bpe"  # imported: from an imported model
+    type: Literal["characters", "bytes", "bpe", "unigram", "imported"] = "bpe"  # imported: set by `penwright import`
     from_: str | None = Field(None, alias="from")  # existing tokenizer to use: a run, a folder, a file or hub:NAME
     vocab_size: PositiveInt | None = (
         None  # vocabulary size, special tokens included; an upper limit if type is characters, ignored if type is bytes
@@ -117,8 +117,8 @@ class ChatSettings(Settings):
     """The chat template of a model, in Jinja. Other projects store it in tokenizer_config.json."""
 
     template: Annotated[str, Field(max_length=100_000)]  # Jinja template that turns messages into one text
-    bos_token: str = ""  # text that the template calls bos_token
-    eos_token: str = ""  # text that the template calls eos_token
+    bos_token: str = ""  # value of the template variable bos_token
+    eos_token: str = ""  # value of the template variable eos_token
     end_of_turn: str = ""  # special token that ends an answer; "" means eos_token
 
 
@@ -148,7 +148,7 @@ ProbabilityOrOff = Annotated[Probability | None, OrOff]
 
 
 class DecodingSettings(Settings):
-    """Defaults of generation and translation. The comments are also the help texts of the command-line options."""
+    """Defaults for generation and translation. The comments are also the help texts of the command-line options."""
 
     max_new_tokens: Count | None = (
         None  # maximum number of new tokens; if not set, 400 (translation: depends on the source length)

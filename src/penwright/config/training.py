@@ -55,7 +55,7 @@ class TrainingSettings(Settings):
     epochs: PositiveFloat | None = None  # budget in passes over the training data
     tokens: PositiveInt | None = None  # budget in target tokens
     minutes: PositiveFloat | None = None  # budget in minutes on this machine, evaluation included
-    batch_tokens: PositiveInt = 4096  # tokens per batch, padding included; an average for labelled texts
+    batch_tokens: PositiveInt = 4096  # tokens per batch, padding included (on average, for labelled texts)
     accumulate: PositiveInt = 1  # number of batches per optimizer step (gradient accumulation)
     max_grad_norm: PositiveFloat | None = 1.0  # maximum gradient norm (clipping); None: off
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0  # label smoothing: probability spread over all classes

@@ -1,4 +1,4 @@
-"""Batches: the tensors that a model reads in one pass, numbered from the start of training.
+"""Batches of examples, as tensors. Batches are numbered from the start of training.
 
 The examples of a batch are a pure function of (seed, step), so resuming needs no saved state.
 """
@@ -30,7 +30,7 @@ Indices = NDArray[np.int64]
 class _Batch:
     """The base class of all batches. Subclasses add the tensors, with one row per example."""
 
-    n_targets: int  # number of targets that count in the loss
+    n_targets: int  # number of targets that contribute to the loss
 
     def to(self: AnyBatch, device: torch.device) -> AnyBatch:
         """Return the batch on this device. The copy to a GPU is asynchronous if the batch is pinned."""
@@ -109,7 +109,7 @@ class Markers:
 
 
 class Batches(ABC, Generic[AnyBatch]):
-    """The batches of one part of a corpus, numbered from the start of training."""
+    """The batches of the training or held-out set, numbered from the start of training."""
 
     per_epoch: float  # number of batches per epoch
     tokens_per_epoch: int  # number of target tokens; for labelled texts, number of all tokens
@@ -130,14 +130,14 @@ class Batches(ABC, Generic[AnyBatch]):
 
 
 class TextBatches(Batches[TextBatch]):
-    """Windows of `context_length` tokens over the concatenated documents. Each document has a start and an end token.
+    """Windows of `context_length` tokens over the concatenated documents.
 
-    Each epoch cuts the text at different positions and shuffles the windows again. A batch has `segments` if one of its
-    windows crosses a document boundary. The first token of a document is never a target. It is the start token if the
-    model has one.
+    Each document ends with an end token, and begins with a start token if the model has one. The first token of a
+    document is never a target. Each epoch cuts the text at different positions and shuffles the windows again. A batch
+    has `segments` if one of its windows crosses a document boundary.
 
-    One window per epoch wraps around from the end of the text to its beginning. In a single document, the wrap does not
-    count as a boundary: torch would have to compile a model with `segments` just for that window.
+    One window per epoch wraps around from the end of the text to its beginning. If there is only one document, this
+    does not count as a boundary: torch would have to compile a model with `segments` just for that window.
     """
 
     def __init__(self, text: Column, context_length: int, batch_tokens: int, markers: Markers, seed: int = 0):

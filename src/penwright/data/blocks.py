@@ -180,7 +180,7 @@ class TextCounts:
 
     @property
     def is_old_mac(self) -> bool:
-        """True if bare carriage returns end the lines, as on the classic Mac."""
+        """True if lines end in bare carriage returns, as in classic Mac OS."""
         return self.cr > 1 and self.cr >= OLD_MAC * self.newlines
 
     def add(self, text: str) -> None:

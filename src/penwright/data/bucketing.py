@@ -49,17 +49,17 @@ class Bucketed(Batches[AnyBatch]):
         """Sort the examples by length and divide them into batches.
 
         Args:
-            lengths: The lengths of each side of all examples, the targets first.
+            lengths: The lengths of all examples in tokens. For pairs: the target lengths, then the source lengths.
             batch_tokens: The maximum size of a batch: number of rows times length of the longest row. With `alike`,
                 the average number of tokens per batch.
             seed: The random seed for shuffling.
-            longest: The maximum length of each side. Examples with a longer side are left out.
-            alike: Give all batches the same number of examples. Batches of very long examples are divided: none holds
-                more than four times `batch_tokens`.
+            longest: The maximum length of a source, target or text. Longer examples are left out.
+            alike: Give all batches the same number of examples, except that batches of more than four times
+                `batch_tokens` are split.
         """
         self.seed, self.longest = seed, longest
         rounded = [-(-side // LENGTH_STEP) * LENGTH_STEP for side in lengths]
-        self.order = np.lexsort(rounded[::-1])  # sorted by the length of the first side, then of the second
+        self.order = np.lexsort(rounded[::-1])  # sorted by length; for pairs, by target length, then by source length
         if longest is not None:
             self.order = self.order[(np.max(lengths, axis=0) <= longest)[self.order]]
             self.n_left_out = len(lengths[0]) - len(self.order)
@@ -113,7 +113,7 @@ class PairBatches(Bucketed[PairBatch]):
         seed: int = 0,
         longest: int | None = None,
     ):
-        """Batch the pairs. `longest` limits each side, special tokens included, to the context length."""
+        """Batch the pairs. `longest` is the maximum number of tokens per sentence, special tokens included."""
         self.source, self.target, self.markers = source, target, markers
         lengths = target.lengths + 1 + len(markers.target_prefix), source.lengths + 1 + len(markers.source_prefix)
         super().__init__(lengths, batch_tokens, seed, longest)
@@ -139,8 +139,8 @@ class TokenDropout:
     """
 
     mean: float  # average share of dropped tokens, from 0 to 1
-    keeps_start: bool = False  # keep the start token, for classifiers that read only this token
-    kept: int | None = None  # id of a token that is never dropped: the end token, which occurs twice in a pair of texts
+    keeps_start: bool = False  # never drop the start token, for classifiers that use only its output
+    kept: int | None = None  # id of a token that is never dropped: for pairs of texts, the end token
 
     @property
     def _never_hidden(self) -> slice:
@@ -155,7 +155,7 @@ class TokenDropout:
         return always + random.binomial(np.maximum(lengths - always, 0), 1 - shares)
 
     def shown(self, batch: LabelledBatch, numbers: NDArray[np.int64], random: Generator) -> LabelledBatch:
-        """Return the batch with only `numbers[i]` random tokens of text i, in order and with their positions."""
+        """Return the batch with only `numbers[i]` random tokens of text i, in their original order and positions."""
         whole = batch.tokens.shape[1]
         # In each row, the tokens with the smallest random keys are kept.
         keys = np.where(batch.padding.numpy(), random.random(batch.tokens.shape), 2.0)
@@ -164,7 +164,7 @@ class TokenDropout:
         keys[:, self._never_hidden] = -2.0
         width = min(whole, -(-int(numbers.max()) // LENGTH_STEP) * LENGTH_STEP)
         drawn = keys.argsort(1)[:, :width]
-        # Padding has the index `whole`, one past the last token.
+        # The index `whole`, one past the last token, stands for padding.
         drawn_positions = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)
         padding = torch.from_numpy(drawn_positions < whole)
         positions = torch.from_numpy(np.minimum(drawn_positions, whole - 1))
@@ -175,10 +175,10 @@ class TokenDropout:
 class LabelledBatches(Bucketed[LabelledBatch]):
     """Batches of labelled texts, each text between a start and an end token.
 
-    All batches have the same number of texts, long or short; a batch that would be too large is divided. The loss of a
-    batch is the mean over its texts, so all texts count equally. If a text is longer than the context, each epoch uses
-    a different part of it. With token dropout, texts with similar numbers of remaining tokens share a batch. `in_order`
-    drops no tokens, and uses the beginning of long texts.
+    All batches have the same number of texts, whatever their lengths, except that very large batches are split. The
+    loss of a batch is the mean over its texts, so long and short texts count equally. If a text is longer than the
+    context, each epoch uses a different part of it. With token dropout, texts with similar numbers of remaining tokens
+    share a batch. `in_order` drops no tokens, and uses the beginning of long texts.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class LabelledBatches(Bucketed[LabelledBatch]):
         """
         self.text, self.labels, self.markers = text, labels, markers
         self.token_dropout, self.targets = token_dropout, targets
-        self.are_pairs = False  # whether each text is a pair; long pairs are truncated the same way in every epoch
+        self.are_pairs = False  # whether the examples are pairs; long pairs are truncated the same way in every epoch
         self.cut = max(1, context_length - 2)
         self.beyond = np.maximum(text.lengths - self.cut, 0)  # number of tokens beyond the context, for each text
         self.n_cut = int((self.beyond > 0).sum())
@@ -258,9 +258,9 @@ def _borders(lengths: Indices, batch_tokens: int) -> list[int]:
 
 
 def _even_borders(lengths: Indices, batch_tokens: int) -> list[int]:
-    """Return the boundaries of batches that have the same number of examples, and `batch_tokens` tokens on average.
+    """Return the boundaries of batches with equal numbers of examples, and `batch_tokens` tokens on average.
 
-    Batches of more than _LONGEST_BATCH times `batch_tokens` are split.
+    The exceptions are batches of more than _LONGEST_BATCH times `batch_tokens`, which are split.
     """
     n_batches = max(1, min(len(lengths), round(float(lengths.sum()) / batch_tokens)))
     borders = [0]

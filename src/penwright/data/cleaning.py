@@ -13,7 +13,7 @@ from penwright.data.readers.formats import FORMATS, PLAIN
 from penwright.data.splits import Hashes, Mask
 from penwright.text import count
 
-Rule = tuple[str, Callable[[Mask], Mask]]  # a reason, and a function that returns which of the kept items to drop
+Rule = tuple[str, Callable[[Mask], Mask]]  # a reason, and a function that selects the items to drop among the kept
 SHOWN = 8  # maximum number of files to describe individually
 NAMES = {
     "parquet": "Parquet",
@@ -44,8 +44,8 @@ class Dropped:
 class Cleaning:
     """Rules for dropping examples. Only `deduplicate` applies to documents."""
 
-    max_characters: int = 5000  # maximum number of characters in a side of a pair, or in a labelled text
-    max_ratio: float | None = 9.0  # maximum ratio of the two lengths of a pair, if a side exceeds 30 characters
+    max_characters: int = 5000  # maximum number of characters in a source, a target or a labelled text
+    max_ratio: float | None = 9.0  # maximum length ratio of source and target, if one exceeds 30 characters
     deduplicate: bool = True
 
 
@@ -74,7 +74,7 @@ def leave_out(rules: Sequence[Rule], keep: Mask, location: Callable[[int], str])
 
 
 def duplicates(hashes: Hashes, keep: Mask) -> Mask:
-    """Return a mask of the kept items that repeat the hash of an earlier item."""
+    """Return a mask of the kept items whose hash equals that of an earlier kept item."""
     kept = np.flatnonzero(keep)
     repeated = keep.copy()
     repeated[kept[np.unique(hashes[kept], return_index=True)[1]]] = False

@@ -79,7 +79,7 @@ def conversation_columns(names: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def _kind(reading: ReadingOptions) -> RowKind[Conversation]:
-    """Return the RowKind of conversations: one side is the last answer, the other side is everything before it."""
+    """Return the RowKind of conversations, whose two sides are everything before the last answer, and that answer."""
     return RowKind(
         name=f"conversations {reading.template.source}",
         unit="conversation",

@@ -55,10 +55,10 @@ class Labelled(NamedTuple):
 
 
 class LabelKind(NamedTuple):
-    """The kind of labels in a column."""
+    """The kind of labels in a column: one class per text, several classes per text, or numbers."""
 
     problem_type: ProblemType = "single_label_classification"
-    separator: str | None = None  # separator of labels in a cell; None: only lists hold several labels
+    separator: str | None = None  # between the labels of a cell; None: only a list can hold several labels
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class ReadingOptions:
     seed: int = 0
     encoding: str | None = None  # encoding of text files; None: detect it
     cleaning: Cleaning = STANDARD
-    template: ChatTemplate = PLAIN_TEMPLATE  # chat template of conversations
+    template: ChatTemplate = PLAIN_TEMPLATE  # chat template for conversations
     dictionary: str | None = None  # glossary file (terms and translations), used as additional training data
 
 
@@ -97,7 +97,7 @@ DEFAULT_READING = ReadingOptions()
 
 
 def with_training_columns(reading: ReadingOptions, roles: Roles, label_kind: LabelKind | None = None) -> ReadingOptions:
-    """Return the options with the kind of labels and, unless already set, the columns used in training."""
+    """Return the options with this kind of labels and, unless already set, the columns used in training."""
     columns = replace(reading.columns, group=None, label_kind=label_kind)  # groups matter only for holding out rows
     return replace(reading, columns=replace(columns, as_trained=columns.as_trained or roles))
 
@@ -131,7 +131,7 @@ class Corpus(Generic[Example]):
     names: tuple[str, ...] = ()  # names of the two columns or languages, if all files agree
     roles: Roles = field(default_factory=dict)  # the columns that were chosen, if all files agree
     label_kind: LabelKind | None = None  # the kind of labels; None unless the corpus is labelled
-    text_pairs: bool = False  # whether each text is a pair of texts
+    text_pairs: bool = False  # whether each example has two texts instead of one
     label_values: tuple[str, ...] = ()  # distinct values of `Labelled.label`; empty if each text has one class
     new_terms: tuple[
         tuple[str, tuple[str, ...]], ...
@@ -165,7 +165,7 @@ def only_held_out(
     choices: Sequence[str],
     notes: tuple[str, ...] = (),
 ) -> Corpus[Example]:
-    """Return a corpus for evaluation, without training examples. `choices` describes the columns of its sources."""
+    """Return a corpus for evaluation, without training examples. `choices` describes the columns of each source."""
     nothing: CorpusPart[Example] = CorpusPart(lambda: iter(()), 0, 0, 0)
     report = Report(unit, files, len(part), len(part), (), f"held out: everything ({count(len(part), unit)})", notes)
     return Corpus(nothing, part, files, fingerprint_of(files, task=unit, columns=choices), report)
@@ -192,12 +192,12 @@ class Source(Generic[Item]):
     files: tuple[SourceFile, ...]
     read: Callable[[], Iterator[Item | Broken | None]]  # yields None if an item is unreadable for an unknown reason
     location: Callable[[int], str]  # describes the location of an item
-    choice: str = ""  # description of the chosen columns; part of the corpus fingerprint
-    names: tuple[str, ...] = ()  # names of the two sides: columns or languages
+    choice: str = ""  # description of the chosen columns; included in the corpus fingerprint
+    names: tuple[str, ...] = ()  # names of the two columns or languages
     remark: str = ""  # remark on parts of the files that were not read
     roles: Roles = field(default_factory=dict)  # the chosen columns for each role
     label_kind: LabelKind | None = None  # the kind of labels; None unless the items are labelled texts
-    text_pairs: bool = False  # whether each text is a pair of texts
+    text_pairs: bool = False  # whether each item has two texts instead of one
     groups: Callable[[], Iterator[str]] | None = None  # yields the group of each item; None: items have no groups
 
 
@@ -237,7 +237,7 @@ class Sources(Generic[Item]):
 
     @property
     def text_pairs(self) -> bool:
-        """Whether each text is a pair of texts. Raises PenwrightError if only some sources have pairs."""
+        """Whether each row has two texts instead of one. Raises PenwrightError if the sources differ in this."""
         path_of = {source.text_pairs: source.files[0].path for source in self.each}
         if len(path_of) > 1:
             raise PenwrightError(
@@ -258,7 +258,7 @@ class Sources(Generic[Item]):
         return (item for item in compress(every, chosen.tobytes()) if item is not None and not isinstance(item, Broken))
 
     def location(self, number: int) -> str:
-        """Return the location of the item with this number."""
+        """Describe the location of an item (counted from 0), for messages."""
         for source, n in zip(self.each, self.n_items, strict=True):
             if number < n:
                 return source.location(number)

@@ -70,7 +70,7 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
 
 
 def _single_files(paths: list[str]) -> list[str]:
-    """Replace archives with the files in them, if this gives at most two files or no more files than paths."""
+    """Replace archives with the files in them, unless the result is more than two files and longer than `paths`."""
     files = expand_archives(paths)
     return files if len(files) <= max(2, len(paths)) else paths
 

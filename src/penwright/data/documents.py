@@ -42,7 +42,7 @@ class Documents(Sources[Document]):
     reasons: Mapping[str, int]  # maps each reason why a document can be broken to its error code
 
     def part(self, chosen: Mask) -> CorpusPart[Document]:
-        """Return the chosen documents as a part of a corpus."""
+        """Return the chosen documents as the training or held-out part of a corpus."""
         size, n_bytes = int(self.characters[chosen].sum()), int(self.n_bytes[chosen].sum())
         return CorpusPart(partial(self.read, chosen), int(chosen.sum()), size, n_bytes)
 

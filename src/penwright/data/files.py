@@ -45,8 +45,8 @@ from penwright.errors import PenwrightError
 from penwright.storage import identity_of, remember
 
 BLOCK_BYTES = 1 << 20  # bytes read at a time; also the approximate maximum length of a piece of text
-HEAD = 4 * BLOCK_BYTES  # number of characters that first_lines() searches for lines
-LARGE = 1 << 20  # minimum size, in bytes, of a file whose facts are cached
+HEAD = 4 * BLOCK_BYTES  # approximate number of characters that first_lines() reads
+LARGE = 1 << 20  # minimum size, in bytes, of a file for which the results of the examination are cached
 PARQUET = "parquet"  # marks a Parquet table in SourceFile.encoding
 MOST_MARKUP = 256 << 20  # maximum length in characters of a web page or RTF document, which is read into memory whole
 FROM_BYTES: dict[str, Callable[[BufferedIOBase, str], Iterator[str]]] = {
@@ -64,7 +64,7 @@ class NotText(PenwrightError):
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a corpus, and facts about its content."""
+    """A file of a corpus, with its encoding, sizes, hashes and corrections."""
 
     path: str
     n_bytes: int  # size of the file as stored
@@ -88,7 +88,7 @@ class SourceFile:
 
     @property
     def stored(self) -> Path:
-        """The file to read. `path` itself may be a pipe, a member of an archive or a document."""
+        """The file to read: a temporary copy if `path` is a pipe, an archive member or a document."""
         return Path(self.copy or self.path)
 
     @property
@@ -106,15 +106,15 @@ class SourceFile:
         return cut_at_lines(self.blocks())
 
     def chunks_from(self, position: int) -> tuple[Cut, Iterator[str]]:
-        """Return the position of the first piece, and the pieces of `chunks` from about the given position to the end.
+        """Return a position (the given one or earlier), and the text from there to the end, in pieces.
 
-        Reading starts at a mark before the position, so the first piece may start well before it.
+        Reading starts at one of `marks`, so the position may be well before the given one.
         """
         for mark in reversed(self.marks):
             if mark.characters + BLOCK_BYTES <= position:
                 blocks = self.blocks(mark.offset)
                 first = next(blocks, "")
-                # Cut at the last line break of the block, as chunks() does, so that all later pieces are the same.
+                # Begin after the last line break of the block, so that all pieces are the same as in chunks().
                 if cut := first.rfind("\n") + 1:
                     size = len(first[:cut].encode("utf-8", "surrogatepass"))
                     return Cut(mark.characters + cut, mark.utf8_bytes + size), cut_at_lines(blocks, first[cut:])
@@ -126,7 +126,7 @@ class SourceFile:
         return chain.from_iterable(self._line_lists())
 
     def first_lines(self, n: int) -> list[str]:
-        """Return at most `n` lines that end within about HEAD characters, or the beginning of a longer first line."""
+        """Return at most `n` lines from the first HEAD characters or so. A longer first line is cut off."""
         text = ""
         for block in self.blocks():
             text += block
@@ -165,7 +165,7 @@ def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
 
 
 def remember_file(key: Sequence[object], make: Callable[[], SourceFile]) -> SourceFile:
-    """Return the facts about a file, from the cache if they are stored under this key, otherwise from `make`."""
+    """Return the cached result of examining a file; if there is none under this key, call `make` to examine it."""
     parts = [field.name for field in fields(SourceFile)]
     known = remember([*parts, *key], lambda: asdict(make()))
     return SourceFile(**{**known, "marks": tuple(Mark(*mark) for mark in known["marks"])})

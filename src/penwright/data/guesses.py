@@ -1,4 +1,4 @@
-"""Guesses at the text, label, source and target columns of a table. The user decides doubtful cases."""
+"""Guesses at the text, label, source and target columns of a table. In doubtful cases, the user decides."""
 
 import json
 import re
@@ -25,9 +25,9 @@ from penwright.data.readers.layout import (
 from penwright.errors import Option, PenwrightError, Undecided
 from penwright.languages import LANGUAGE_NAMES
 
-FEW = 20  # maximum number of different identifiers (class1, class2, ...) that may be labels
-CLEARLY_FEWER = 5  # a column is chosen if every other has at least this many times as many distinct values
-CLEARLY_LONGER = 2  # a column is chosen if it has at least this many times as many characters as any other
+FEW = 20  # maximum number of different labels in a column of identifiers such as class1
+CLEARLY_FEWER = 5  # choose a label column if all others have at least this many times as many distinct values
+CLEARLY_LONGER = 2  # choose a text column if it has at least this many times as many characters as any other
 ENOUGH_TO_TELL = 20  # minimum number of rows needed to judge the values of a column
 MOST_OPTIONS = 8  # maximum number of columns or choices in a message
 Profiles = Sequence[Profile]
@@ -93,7 +93,7 @@ def likely_labels(profiles: Profiles, without: Collection[int] = ()) -> list[Pro
 
 
 def _may_be_label(profile: Profile) -> bool:
-    """Return whether a column could hold labels: few different values, all short, and no numbers on a scale."""
+    """Return whether a column could hold labels: few different values, all short, and no measurements."""
     few = profile.kind in (TEXT, NUMBERS) or (profile.kind == IDENTIFIERS and len(profile.values) <= FEW)
     return few and profile.are_labels and not profile.is_scale
 
@@ -127,7 +127,7 @@ def guess_label(table: str, profiles: Profiles, without: Sequence[int] = ()) -> 
 
 
 def _refuse_scale(table: str, label: Profile) -> None:
-    """Raise PenwrightError if the labels are numbers on a scale."""
+    """Raise PenwrightError if the labels are measurements rather than class names."""
     if label.is_scale:
         raise PenwrightError(
             f"{table}: column '{label.name}' holds numbers on a scale, such as {label.example} "

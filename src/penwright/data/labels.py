@@ -18,10 +18,10 @@ from penwright.text import BETWEEN_TEXTS, count
 JOINERS = "\u200c\u200d"  # invisible characters that are needed to write some languages and emoji
 SEPARATORS = "|;,"
 CLEAR_SEPARATORS = "|;"  # characters that hardly ever occur within a label
-SEVERAL = 0.1  # a column may have several labels per cell if at least this share of its cells contains a separator
+SEVERAL = 0.1  # assume several labels per cell if at least this share of the cells contains a separator
 BLANK_IN_PAIR = Broken("one text of the pair is blank")
 NO_NUMBER = Broken("the label is not a number")
-FEW_NUMBERS = 10  # more different numbers than this are probably a scale, not class names
+FEW_NUMBERS = 10  # more different numbers than this are probably measurements, not class names
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 DECIMAL_COMMA = re.compile(r"[-+]?(0,\d+|\d+,(?!\d{3}$)\d+)")  # not "1,234", whose comma may separate thousands
 PLACEHOLDERS = {"na", "n/a", "#n/a", "?", "-", "none", "nan", "null"}  # values that mean "no label", in lower case
@@ -102,9 +102,9 @@ def _items(text: str) -> list[str] | None:
 
 
 def kind_of_labels(table: str, labels: Collection[str], *, is_named: bool) -> LabelKind:
-    """Return the kind of labels in a column: several labels per text if cells hold lists or a clear separator.
+    """Return the kind of labels in a column: several labels per text if cells are lists or have a clear separator.
 
-    A column that the settings name (`is_named`) is split only if it holds lists. Raises PenwrightError in doubtful
+    If the settings name the column (`is_named`), cells are not split at separators. Raises PenwrightError in doubtful
     cases.
     """
     if sum(len(_items(label) or ()) > 1 for label in labels) >= max(2, SEVERAL * len(labels)):

@@ -40,15 +40,15 @@ from penwright.text import count
 
 Opener = Callable[[Columns], RowSource]  # function that opens a source with the given columns or languages
 MOST_HELD_OUT = 1000  # maximum number of held-out pairs, unless the settings give a share
-CONVINCING = 0.6  # extra lines are reported if skipping them reduces the line-length mismatch to below this fraction
-SAMPLE = 2000  # number of lines compared to see whether two files are translations
+CONVINCING = 0.6  # report extra lines if skipping them reduces the mismatch of line lengths to below this fraction
+SAMPLE = 2000  # number of lines compared to see whether one file is a translation of the other
 FEWEST = 20  # minimum number of line pairs for a comparison
 ALIKE = 0.4  # minimum correlation between the line lengths of a text and of its translation
 MOST_LINES = 5_000_000  # maximum number of lines in a file that is searched for extra lines
 
 
 def open_pairs(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
-    """Open sentence pairs for training. No held-out sentence occurs on the same side of the training set."""
+    """Open sentence pairs for training. No source or target of a held-out pair is in the training set."""
     return open_rows(PAIRS, paths, reading)
 
 
@@ -203,13 +203,13 @@ def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
 
 
 def _identical_sides(rows: Rows, keep: Mask, _: ReadingOptions) -> list[str]:
-    """Return a note on pairs with identical sides."""
+    """Return a note on pairs whose source and target are identical."""
     same = int((keep & (rows.first_hashes == rows.second_hashes)).sum())
     return [f"{count(same, 'pair')} with identical source and target"] if same else []
 
 
 def look_like_translations(first: SourceFile, second: SourceFile) -> bool:
-    """Return whether two files look like translations: different lines of correlated lengths."""
+    """Return whether two files look like translations of each other: different lines, but of correlated lengths."""
     lines = [file.first_lines(SAMPLE) for file in (first, second)]
     pairs = [(a, b) for a, b in zip(*lines, strict=False) if a.strip() and b.strip()]
     if len(pairs) < FEWEST or sum(a == b for a, b in pairs) > len(pairs) // 2:

@@ -103,7 +103,7 @@ def expand_archives(paths: Sequence[str]) -> list[str]:
 
 
 def tables_in(path: str) -> list[Path]:
-    """Return the tables (TABLE_PARTS) in a folder or pattern; [] if it has no tables, or also other text files."""
+    """Return the tables (TABLE_PARTS) in a folder or pattern; [] if there are none, or other text files too."""
     files = _matching_files(path) if is_pattern(path) else _files_in(Path(path)) if is_folder(path) else []
     tables = [file for file in files if suffix_of(file) in TABLE_PARTS]
     others = [file for file in files if is_pattern(path) or suffix_of(file) in TEXT_SUFFIXES]
@@ -220,7 +220,7 @@ def _stem(file: Path) -> Path:
 
 
 def _rank(file: Path) -> int:
-    """Return the rank of a file among copies in several formats: plain text is 0, and lower ranks are preferred."""
+    """Return the rank of a file among copies in other formats. The lowest rank is read; plain text has rank 0."""
     suffix = suffix_of(file)
     return DOCUMENT_SUFFIXES.index(suffix) + 1 if suffix in DOCUMENT_SUFFIXES else 0
 

@@ -10,11 +10,11 @@ from penwright.data.corpus import Broken, Row
 from penwright.data.readers.tables import Table
 
 SAMPLE = 1000  # minimum number of rows in a sample; smaller tables are read whole
-MOST_ROWS = 50_000  # the sample is spread over this many rows: files are often sorted by label
+MOST_ROWS = 50_000  # the sample is spread over this many rows, because files are often sorted by label
 MOSTLY = 0.9  # a column is not text if at least this share of its values are numbers, links, ...
 LONGEST_EXAMPLE = 40  # maximum length of an example value, in characters
 LONGEST_LABEL = 50  # maximum length of a label, in characters
-MOST_CLASSES = 30  # a column with more distinct numbers than this holds a scale if some are fractional
+MOST_CLASSES = 30  # more distinct numbers than this, some of them fractional, are measurements rather than labels
 TEXT, EMPTY, NUMBERS, IDENTIFIERS, LISTS = "text", "no values", "numbers", "identifiers", "lists"
 DATES = "dates or times"
 
@@ -68,7 +68,7 @@ _TESTS: tuple[tuple[str, Callable[[str], object]], ...] = (
 
 
 def kind_of(value: str) -> str:
-    """Return the kind of a value: text, or something that is rarely used as training text."""
+    """Return the kind of a value: text, or another kind such as numbers, links or dates."""
     for kind, matches in _TESTS:
         if matches(value):
             return kind
@@ -86,7 +86,7 @@ class Profile:
     values: frozenset[str]
     lengths: tuple[int, ...]  # lengths of the values in characters; 0 for blank ones
     example: str
-    is_boilerplate: bool  # whether all values begin with the same long text
+    is_boilerplate: bool  # whether all values share a long prefix
 
     @property
     def key(self) -> str:
@@ -115,7 +115,7 @@ class Profile:
 
     @property
     def has_few_values(self) -> bool:
-        """True if the values repeat as often as labels do."""
+        """True if there are few different values, as in a column of labels."""
         return 2 <= len(self.values) <= max(2, self.n_rows // 5) and len(self.values) < self.n_rows
 
     @property
@@ -183,7 +183,7 @@ def _begin_alike(values: frozenset[str]) -> bool:
     """Return whether all values share a long prefix that makes up much of their text."""
     if len(values) < 5:
         return False
-    first, last = min(values), max(values)  # in sorted order; a prefix shared by both is shared by all
+    first, last = min(values), max(values)  # alphabetically; a prefix that these two share is shared by all
     shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return shared >= 10 and shared >= 0.4 * sum(map(len, values)) / len(values)
 

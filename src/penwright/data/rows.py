@@ -1,4 +1,4 @@
-"""Corpora of rows with two sides, such as pairs or labelled texts: measured once, then selected with NumPy."""
+"""Corpora whose rows have two sides, such as source and target, or text and label."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ TwoSides = tuple[str, str]
 RowSource = Source[TwoSides]
 Sizes = NDArray[np.uint32]
 SHORT = 30  # the ratio of lengths is checked only if a side has more characters than this
-TOO_LONG = "longer than"  # beginning of the reason for dropping long rows
+TOO_LONG = "longer than"  # prefix of the message about rows that are too long
 BATCH = 8192  # number of rows measured at a time
 
 
@@ -88,7 +88,7 @@ def measure(sources: Sequence[RowSource]) -> Rows:
 
 
 def _measure(batch: Sequence[TwoSides | Broken | None], reasons: dict[str, int]) -> tuple[NDArray[np.generic], ...]:
-    """Measure these rows. Return the arrays of Rows: hashes, lengths, sizes in bytes, and reasons for broken rows."""
+    """Measure these rows. Return the arrays of a Rows object: hashes, lengths, sizes in bytes, error codes."""
     first, second = zip(*(row if isinstance(row, tuple) else ("", "") for row in batch), strict=True)
     encoded = [[text.encode() for text in side] for side in (first, second)]
     return (
@@ -100,7 +100,7 @@ def _measure(batch: Sequence[TwoSides | Broken | None], reasons: dict[str, int])
 
 
 def hash_texts(side: Sequence[bytes]) -> Hashes:
-    """Return a hash of each text in UTF-8."""
+    """Return a hash of each text, given in UTF-8."""
     return np.frombuffer(b"".join([blake2b(text, digest_size=8).digest() for text in side]), dtype="<u8")
 
 
@@ -109,7 +109,7 @@ def _sizes(side: Iterable[str] | Iterable[bytes]) -> Sizes:
 
 
 def group_hashes(rows: Rows) -> Hashes:
-    """Return the hash of each row's group. A row without a group gets the hash of its first side."""
+    """Return the hash of each row's group or, if a row has no group, the hash of its text."""
     hashes = rows.first_hashes.copy()
     for source, end in zip(rows.each, np.cumsum(rows.n_items), strict=True):
         if source.groups is not None:
@@ -150,19 +150,19 @@ def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
 class RowKind(Generic[Example]):
     """A kind of row, such as a pair or a labelled text, with the functions that differ between kinds."""
 
-    name: str  # part of the corpus fingerprint
+    name: str  # included in the corpus fingerprint
     unit: str  # noun for a row in reports, such as "pair"
     chosen_by: str  # the texts whose hashes decide which rows are held out
     sources: Callable[[Sequence[str], ReadingOptions], list[RowSource]]
-    rules: Callable[[Rows, Cleaning], list[Rule]]  # returns the rules for dropping rows
+    rules: Callable[[Rows, Cleaning], list[Rule]]  # returns the cleaning rules
     check: Callable[[Rows, Mask, ReadingOptions], list[str]]  # returns notes on the kept rows, or raises PenwrightError
     hold_out: Callable[[Rows, Mask, ReadingOptions], Mask]  # selects the held-out rows among the kept rows
-    leak_rule: Callable[[Rows, Rows, Mask], Rule]  # returns the rule that drops leaked training rows
+    leak_rule: Callable[[Rows, Rows, Mask], Rule]  # returns the rule that drops training rows that are also held out
     example: Callable[[TwoSides], Example]  # builds an example from the two sides of a row
-    sides: slice  # the sides whose characters and bytes are counted
+    sides: slice  # which of the two sides count towards the size of the corpus
 
     def part(self, rows: Rows, chosen: Mask) -> CorpusPart[Example]:
-        """Return the chosen rows as a part of a corpus."""
+        """Return the chosen rows as the training or held-out part of a corpus."""
         sizes, n_bytes = (rows.first_sizes, rows.second_sizes), (rows.first_bytes, rows.second_bytes)
         counts = (sum(int(side[chosen].sum()) for side in each[self.sides]) for each in (sizes, n_bytes))
         return CorpusPart(lambda: map(self.example, rows.read(chosen)), int(chosen.sum()), *counts)
@@ -171,7 +171,10 @@ class RowKind(Generic[Example]):
 def hold_out_some(
     rows: Rows, keep: Mask, reading: ReadingOptions, *, first: str, unit: str, most: int, least: int = 0
 ) -> Mask:
-    """Choose the rows to hold out, by hashes of their first sides. `first` is the word for these sides in messages."""
+    """Choose the rows to hold out, by hashes of their first sides (sources or prompts).
+
+    Rows with the same first side stay together. Messages call the first sides `first`, such as "prompts".
+    """
     kept, fraction = int(keep.sum()), reading.held_out
     if len(np.unique(rows.first_hashes[keep])) < 2:
         raise PenwrightError(
@@ -183,7 +186,7 @@ def hold_out_some(
 
 
 def first_side_leaks(name: str, rows: Rows, where: Rows, chosen: Mask) -> Rule:
-    """Return the rule that drops training rows whose first side, called `name`, also occurs in the held-out set."""
+    """Return the rule that drops training rows whose first side (a text or prompt) also occurs in the held-out set."""
     return f"{name} is also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
 
 

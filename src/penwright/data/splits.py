@@ -114,14 +114,14 @@ BEGINNING = Cut(0, 0)
 
 
 def tail_position(n_characters: int, fraction: float) -> int:
-    """Return the position at which `tail_start` begins to search for the start of a line."""
+    """Return the position, in characters, at which the last `fraction` of a document begins."""
     return min(max(1, int(n_characters * (1 - fraction))), n_characters)
 
 
 def tail_start(chunks: Iterable[str], n_characters: int, fraction: float, start: Cut = BEGINNING) -> Cut:
     """Return where the last `fraction` of a document begins, moved forward to the start of a line.
 
-    If no line starts in the first half of this part, the part begins in the middle of a line. `chunks` hold
+    If no line starts in the first half of that range, the result is in the middle of a line. `chunks` hold
     the text from `start` onward; `start` must be before `tail_position()`.
     """
     position = tail_position(n_characters, fraction)

@@ -52,7 +52,7 @@ class Column:
 
 @dataclass(frozen=True)
 class TokenStore:
-    """A folder of columns with the same number of rows. `key` identifies the data that the columns were made from."""
+    """A folder of columns with the same number of rows. `key` is a hash of everything that they were computed from."""
 
     folder: Path
     key: str

@@ -98,7 +98,7 @@ def is_compiled(part: ModelPart, name: str, n_threads: int) -> bool:
 
 
 def forget(part: ModelPart, name: str, n_threads: int) -> None:
-    """Delete the compiled file of a part."""
+    """Delete the compiled file of a part of the model."""
     path = _path(part, name, n_threads)
     path.unlink()
     _checksum(path).unlink(missing_ok=True)
@@ -119,7 +119,7 @@ def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
         return None
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
-    except RuntimeError:  # an incomplete file, perhaps because the disk was full; decode without it, more slowly
+    except RuntimeError:  # the file is incomplete, perhaps because the disk was full; continue without it
         damaged = f"{path} is damaged: delete it and run `penwright optimize` again"
         warnings.warn(damaged, PenwrightWarning, stacklevel=2)
         return None

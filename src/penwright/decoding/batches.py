@@ -25,7 +25,7 @@ class Branching(Protocol):
     """
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
-        """Return the logits of each row's first token."""
+        """Return the logits of each row's first new token."""
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; return the logits of the next one."""
@@ -58,8 +58,8 @@ def in_view(prompt: Sequence[int], context_length: int) -> Sequence[int]:
 class _DecoderRows:
     """Rows of a decoder-only model: the tokens in the context, their number in each row, and the cache.
 
-    When a row exceeds context_length tokens, the model reads the newest half of them again from position 0, and forgets
-    the older half. So positions never exceed those of training, and the text depends only on the row's tokens, not on
+    When a row exceeds context_length tokens, the newest half of them is processed again from position 0, and the older
+    half is dropped. So positions never exceed those of training, and the text depends only on the row's tokens, not on
     the rest of the batch.
     """
 
@@ -194,10 +194,10 @@ class TargetBatch:
         engine: DecodeEngine | None = None,
         hidden: Sequence[range] = (),
     ):
-        """Encode sources that include their end tokens; max_new_tokens is at most the model's context_length.
+        """Encode the sources, which include their end tokens.
 
-        Each target begins with the start token and `target_prefix`. `hidden` may give a range of tokens for
-        each source; the model does not see these tokens.
+        Each target begins with the start token and `target_prefix`, and can grow by `max_new_tokens`, up to the
+        context length. `hidden` may give, for each source, a range of tokens that the model must not see.
         """
         self._start, self._engine = (start_id, *target_prefix), engine or DecodeEngine(model)
         batch = right_padded(sources, model.source_embedding.tokens.weight.device, SHORTEST)
@@ -253,7 +253,7 @@ def right_padded(rows: Sequence[Sequence[int]], device: torch.device, width: int
 
 
 def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of indices of sequences of similar length; a batch has at most max_tokens, padding included.
+    """Group sequences of similar length; yield the indices of each batch of at most max_tokens, padding included.
 
     A sequence that is longer than max_tokens gets a batch of its own.
     """

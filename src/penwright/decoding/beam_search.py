@@ -32,7 +32,7 @@ from penwright.decoding.sampling.logits_process import NEG_INF
 from penwright.decoding.sampling.topk import MAX_K, Choose, MaskedTopK, TokenSelector
 from penwright.decoding.sampling.utf8 import FREE, Situations, States, Utf8Rules
 
-MIN_PATIENCE = 4  # minimum number of tokens by which `beam_patience` lets beams grow, however short they are
+MIN_PATIENCE = 4  # beams may always grow by this many tokens, even if `beam_patience` allows fewer
 
 
 def _unmasked(best: MaskedTopK, n: int) -> list[list[int]]:
@@ -62,7 +62,7 @@ def beam_search(
     watch: Watch | None = None,
     wanted: Wanted | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return the n best hypotheses of each row of the model, best first.
+    """Return the n best hypotheses of each row of the batch, best first.
 
     Each step keeps the beam_size best continuations of a sentence. Continuations that end with the end token are
     finished; the others are extended. A sentence is done when no unfinished beam can still rank among the n best, even
@@ -173,7 +173,7 @@ class _Search:
     def best_continuations(self, logits: Float[Tensor, "rows vocab_size"], end_id: int) -> _Continuations:
         """Return the best continuations of the beams, given the logits of their next tokens."""
         n_sentences, beam_size = self.log_probs.shape
-        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # beams have at most beam_size continuations
+        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # no beam needs more continuations
         situations = self._situations()
         if self.guided:
             best = self._allowed_top_k(logits, situations, n_best, end_id)
@@ -221,7 +221,7 @@ class _Search:
     def _allowed_top_k(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> MaskedTopK:
         """Return the likeliest tokens of each row, omitting tokens that the constraints of the row forbid."""
         best = self.choose(logits, self.utf8_rules, situations, max(n_best, min(MAX_K, logits.shape[1])))
-        self.utf8_rules.forbid(logits, situations)  # in all logits: a constraint may choose tokens outside the top k
+        self.utf8_rules.forbid(logits, situations)  # not only in the top k: a constraint may choose any token
         rows, tokens = list[int](), list[int]()
         for sentence, guided in self.guided.items():
             for beam, banned in guided.banned(self.length, end_id):
@@ -266,7 +266,7 @@ class _Search:
         return (self.limits <= self.length) | (self.finished.scores[:, -1] >= reach)
 
     def abandoned(self, wanted: Wanted) -> Bool[np.ndarray, " sentences"]:
-        """Return which sentences are no longer needed, according to `wanted`."""
+        """Return, for each sentence, whether the caller no longer needs it, according to `wanted`."""
         return np.array([not wanted(number) for number in self.numbers.tolist()])
 
     def finish(self, done: Bool[np.ndarray, " sentences"]) -> list[tuple[int, list[Hypothesis]]]:

@@ -57,7 +57,7 @@ class Prefixes:
     entries: list[Prefix] = field(default_factory=list)  # the most recent text comes last
 
     def keep(self, tokens: Tokens, layers: Sequence[KeysValues]) -> None:
-        """Cache a copy of this text, and drop cached texts that are prefixes of it."""
+        """Cache a copy of the keys and values of a text, and drop cached texts that are prefixes of it."""
         if len(tokens) < MIN_PREFIX or any(n_common(entry.tokens, tokens) == len(tokens) for entry in self.entries):
             return
         self.entries = [entry for entry in self.entries if n_common(entry.tokens, tokens) < len(entry.tokens)]

@@ -18,11 +18,11 @@ from penwright.decoding.exported import DecodeStep, Inputs
 from penwright.errors import PenwrightWarning
 
 DEVICES = ("cuda",)
-STEPS_BEFORE = 2  # number of steps in a row with the same key (see _key()) before the step is captured in a graph
+STEPS_BEFORE = 2  # number of consecutive steps with the same key (see _key()) before a step is captured in a graph
 MOST_GRAPHS = 4  # maximum number of graphs kept in memory
 
 Replay = Callable[[], None]
-ChangingInputs = tuple[Tensor, Tensor, Tensor | None]  # the tokens, the cache lengths, and the cache row of each token
+ChangingInputs = tuple[Tensor, Tensor, Tensor | None]  # the tokens, cache lengths and cache rows of a step
 Key = tuple[object, ...]
 
 
@@ -117,7 +117,7 @@ def _changing_inputs(inputs: Inputs) -> ChangingInputs:
 
 
 def _key(step: DecodeStep, inputs: Inputs) -> Key:
-    """Return the addresses and shapes of the inputs that stay in place, and the shapes of the changing inputs."""
+    """Return the addresses and shapes of the fixed input buffers, and the shapes of the inputs that change."""
     _, _, kept, _, source, padding = inputs
     staying = [next(step.parameters()), *kept, *source, *([] if padding is None else [padding])]
     buffers = ((x.data_ptr(), x.shape, x.stride()) for x in staying)

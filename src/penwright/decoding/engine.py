@@ -53,10 +53,10 @@ WORTH_THREADS: dict[Part, float] = {  # minimum number of parameters for multith
     "sources": 2_000_000,
     "best": inf,
 }
-# Minimum number of parameters (packed copies included) for multithreading an uncompiled int8 step of one row.
+# An uncompiled int8 step of one row uses several threads from this number of parameters (packed copies included).
 WORTH_THREADS_INT8 = 100_000_000
 
-KINDS: dict[Part, type[ModelPart]] = {  # parts with a module of their own; all other parts use DecodeStep
+KINDS: dict[Part, type[ModelPart]] = {  # modules of the compiled parts; those not listed use DecodeStep
     "prompt": PromptStep,
     "sources": EncodeStep,
     "best": TopKStep,
@@ -64,7 +64,7 @@ KINDS: dict[Part, type[ModelPart]] = {  # parts with a module of their own; all 
 
 
 class DecodeEngine:
-    """The decoding steps of a model; they use compiled code if it is available for the shape of the model."""
+    """The decoding steps of a model. They run compiled code if there is any for models of this shape."""
 
     def __init__(self, model: DecoderOnly | EncoderDecoder):
         self._model, self._step = model, DecodeStep(model)
@@ -145,7 +145,7 @@ class DecodeEngine:
         return last
 
     def _prefill_chunk(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "1 vocab_size"]:
-        if len(tokens) == 1:  # the compiled part needs at least two tokens
+        if len(tokens) == 1:  # compiled prefill needs at least two tokens
             return self(tokens, cache)
         self.watch()
         cache.make_room(len(tokens))
@@ -193,7 +193,7 @@ class DecodeEngine:
 def _step_inputs(
     tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None, origins: Int[Tensor, "rows room"] | None
 ) -> Inputs:
-    """Return the inputs of a step."""
+    """Return the input tensors of a decoding step."""
     cached, tokens = [tensor for layer in cache.layers for tensor in layer.cached], tokens.contiguous()
     if encoded is None:
         return (tokens, cache.lengths, cached, None, [], None)
@@ -210,7 +210,7 @@ def _do_nothing() -> None:
 def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -> None:
     """Compile the decoding steps for models of this shape and precision, unless this has been done already.
 
-    This takes up to a minute for each part, once per machine. Later processes use the result with any weights.
+    This takes up to a minute for each part, once per machine. Later processes reuse the result, whatever the weights.
     Raises PenwrightError if the results of the compiled code differ from those of the model.
     """
     toolchain.require_compiler()

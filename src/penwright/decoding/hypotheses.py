@@ -81,7 +81,7 @@ class Ends(NamedTuple):
     scores: Reals  # the values by which hypotheses are ranked
 
     def best_with(self, others: "Ends") -> "Ends":
-        """Merge two sets of hypotheses. Keep only the best of each sentence, as many as `self` has."""
+        """Merge two sets of hypotheses; keep the best ones of each sentence, as many as there are in `self`."""
         both = self.beside(others)
         best = topk_indices(both.scores, self.scores.shape[1])
         return Ends(*(gather(values, best) for values in both))

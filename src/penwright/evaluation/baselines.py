@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from penwright.text import CHINESE_OR_JAPANESE, words
 
 ORDER = 5  # maximum number of tokens in an n-gram of the Kneser-Ney model
-MOST_COUNTED = 2_000_000  # maximum number of training tokens that the Kneser-Ney model counts; they take 0.3 GB
+MOST_COUNTED = 2_000_000  # maximum number of training tokens of the Kneser-Ney model; its counts take 0.3 GB
 CHUNK = 1_000_000  # number of held-out tokens to score at once
 MOST_LINKS = 2_000_000  # maximum number of word pairs for learning the dictionary
 LONGEST = 60  # maximum number of words per sentence for learning the dictionary

@@ -77,7 +77,7 @@ class Bin(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """The calibration of a classifier. Only bins with texts are listed, by increasing probability."""
+    """The calibration of a classifier. Bins are in order of increasing probability; empty bins are omitted."""
 
     bins: tuple[Bin, ...]
     n: NonNegativeInt
@@ -109,7 +109,7 @@ def debiased_error(calibration: Calibration) -> float:
     for each in calibration.bins:
         gap = abs(each.accuracy - each.confidence)
         deviation = sqrt(each.accuracy * (1 - each.accuracy) / each.n)
-        if deviation:  # the expected gap is the mean absolute value of a normal variable
+        if deviation:  # the expected gap is the mean of a folded normal distribution
             ratio = gap / deviation
             gap = deviation * sqrt(2 / pi) * exp(-(ratio**2) / 2) + gap * erf(ratio / sqrt(2))
         redrawn += each.n * gap

@@ -55,7 +55,7 @@ class LabelReport(NamedTuple):
 
     labels: tuple[LabelScores, ...]
     confusion: list[list[int]]  # empty if texts can have several labels
-    mistakes: tuple[Mistake, ...]  # mistakes with the highest probabilities, in descending order
+    mistakes: tuple[Mistake, ...]  # most confident mistakes, in descending order of probability
     threshold: Threshold | None = None  # best threshold for the rarer label; None unless there are exactly two labels
 
     def as_dict(self) -> dict[str, object]:

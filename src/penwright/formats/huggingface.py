@@ -59,7 +59,7 @@ ROPE_KEYS = {  # for each type of RoPE scaling: {transformers key: our key}
         "original_max_position_embeddings": "original_context",
     },
 }
-CROSS_ENCODER = ("sentence_transformers", "sbert_ce_default_activation_function")  # keys of cross-encoders
+CROSS_ENCODER = ("sentence_transformers", "sbert_ce_default_activation_function")  # config.json keys of cross-encoders
 ARCHITECTURES = WRITERS | TRANSLATORS | ENCODERS  # keyed by the class name in transformers
 
 

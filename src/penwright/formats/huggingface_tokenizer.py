@@ -17,7 +17,7 @@ from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
 from penwright.tokenizers.sentencepiece import added_token, as_tokenizer_json, parse_sentencepiece
 
 Table = dict[str, Any]
-OWN_TOKENIZER = "penwright-tokenizer.json"  # written for translators, whose tokenizers tokenizer.json cannot express
+OWN_TOKENIZER = "penwright-tokenizer.json"  # written for translators: tokenizer.json cannot express their tokenizers
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 USUAL = {role: f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}  # special tokens of BERT
 ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # roles of the special tokens that begin and end a text
@@ -56,7 +56,7 @@ def _built(folder: Path, config: Table) -> Table:
         return wordpiece(content.decode(), settings)
     if (folder / "merges.txt").is_file():
         return _byte_level(folder, config, settings)
-    if config.get("model_type") == "xlm-roberta":  # token ids differ from those of its SentencePiece model
+    if config.get("model_type") == "xlm-roberta":  # its token ids are not those of its SentencePiece model
         raise PenwrightError(
             "there is no tokenizer.json, which a model of type xlm-roberta needs. Write one with transformers: "
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
@@ -72,7 +72,7 @@ def _built(folder: Path, config: Table) -> Table:
 def _with_added_tokens(folder: Path, file: Table) -> Table:
     """Return the tokenizer.json with the tokens that added_tokens.json and tokenizer_config.json add to it.
 
-    Raises PenwrightError for a token whose id is not the next one.
+    Raises PenwrightError if the ids of added tokens do not follow one another.
     """
     decoder = read_optional(folder, "tokenizer_config.json").get("added_tokens_decoder") or {}
     others = read_optional(folder, "special_tokens_map.json").get("additional_special_tokens") or ()
@@ -251,7 +251,7 @@ def listed_ids(given: Any) -> list[int]:
 
 
 def _begins(file: Table, settings: Table, start: int) -> bool:
-    """Return whether a prompt begins with the start token."""
+    """Return whether the tokenizer puts the start token before a prompt."""
     if isinstance(settings.get("add_bos_token"), bool):
         return bool(settings["add_bos_token"])
     return start in LibraryTokenizer.from_str(json.dumps(file)).encode("a").ids[:1]

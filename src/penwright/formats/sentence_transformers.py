@@ -13,7 +13,7 @@ POOLINGS = {"mean": "mean", "cls": "first"}  # pooling modes of sentence-transfo
 
 
 def with_pooling(outline: Outline, weights: Tensors, folder: Path) -> Outline:
-    """Return the arguments for building an encoder that pools as sentence-transformers does, if the folder says so.
+    """Return the encoder's arguments with the pooling of sentence-transformers, if the folder has settings for it.
 
     Raises PenwrightError if sentence-transformers would compute different vectors from Penwright's.
     """

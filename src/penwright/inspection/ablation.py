@@ -148,7 +148,7 @@ class Occlusion:
     """The effect of each token: a label's log-probability with the token minus that without it, in nats."""
 
     target: str  # the label
-    log_prob: float  # log-probability of the label with all tokens
+    log_prob: float  # log-probability of the label for the complete text
     tokens: tuple[Token, ...]
     values: Float64[np.ndarray, " tokens"]  # 0 for special tokens, which cannot be left out
 

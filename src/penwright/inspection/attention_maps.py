@@ -72,7 +72,10 @@ def parse_head(text: str, model: Model) -> Head:
 
 @dataclass(frozen=True)
 class AttentionPart:
-    """The attention weights of a part of the model, by layer and head. Rows are targets and sum to 1."""
+    """The attention weights of the encoder, the decoder or the cross-attention, by layer and head.
+
+    Each row belongs to a target and sums to 1.
+    """
 
     name: PartName
     layers: tuple[int, ...]  # layer number of each entry along the first axis of `weights`
@@ -113,7 +116,7 @@ class AttentionMaps:
     answers: tuple[Token, ...]  # the next token at each decoder position, up to the end of the text
 
     def part(self, name: PartName) -> AttentionPart:
-        """Return the part with this name. Raise UsageError if the model does not have it."""
+        """Return the attention in this part of the model. Raise UsageError if the model does not have the part."""
         for part in self.parts:
             if part.name == name:
                 return part
@@ -230,7 +233,7 @@ def crossed_rollout(
     cross: Float[np.ndarray, "n_layers n_heads targets sources"],
     encoder: Float[np.ndarray, "sources sources"],
 ) -> tuple[Float64[np.ndarray, "targets targets"], Float64[np.ndarray, "targets sources"]]:
-    """Return a decoder's rollout with cross-attention: what each position gets from target tokens and source tokens.
+    """Return a decoder's rollout with cross-attention: the shares of target and source tokens in each position.
 
     Each cross-attention C is treated like self-attention with a residual connection: half of the content is kept, and
     half is C times the encoder's rollout.

@@ -63,7 +63,7 @@ class Beams:
 
 
 def beams(translator: Translator, text: str, beam_size: int | None = None) -> Beams:
-    """Return the beam search tree of a translated text. Raise UsageError unless it is translated in one pass."""
+    """Return the beam search tree of a translated text. Raise UsageError if the model must split the text."""
     tree = BeamTree()
 
     def watch(source: int, extension: Extension) -> None:

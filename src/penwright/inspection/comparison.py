@@ -38,7 +38,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class HeadComparison:
-    """The head statistics of one part, in two models or for two texts; NaN for a head that only the other model has."""
+    """The head statistics of one part of two models, or of one model for two texts.
+
+    If only one of the models has a head, its statistics are NaN in the other.
+    """
 
     name: PartName
     layers: tuple[int, ...]
@@ -78,7 +81,7 @@ def _same_ends(first: Sequence[str], second: Sequence[str]) -> Spans:
         at = [at[0] + 1, at[1] + 1]
         yield slice(starts[0], at[0]), slice(starts[1], at[1])
         starts = list(at)
-    if at != [len(first), len(second)]:  # tokens without text are left at the end
+    if at != [len(first), len(second)]:  # one text ends with tokens that have no characters
         yield slice(starts[0], len(first)), slice(starts[1], len(second))
 
 

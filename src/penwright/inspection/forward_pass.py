@@ -38,7 +38,7 @@ class Token:
 def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[Token, ...]:
     """Return the tokens of a text without special tokens; several tokens may cover the same character.
 
-    Offsets refer to the text that the tokenizer reads, in which an unpaired surrogate becomes U+FFFD.
+    Offsets refer to the text that the tokenizer receives, in which an unpaired surrogate becomes U+FFFD.
     """
     ids, text = tokenizer.encode(text), well_formed(text)
     character_of_byte = np.repeat(np.arange(len(text)), [len(character.encode()) for character in text])
@@ -160,9 +160,9 @@ def embeddings(model: Model) -> dict[Side, Embedding]:
 
 
 def embedding_of(model: Model, side: Side | None = None) -> Embedding:
-    """Return the embedding of the source or the target; by default, of the source if the model has one.
+    """Return the embedding of one side; by default, of the source, or of the target if the model has no source.
 
-    Raises UsageError if the model lacks that side.
+    Raises UsageError if the model does not have the requested side.
     """
     sides = embeddings(model)
     if side is not None and side not in sides:

@@ -75,7 +75,7 @@ def attribution(
 ) -> Attribution:
     """Attribute an outcome to the model's input tokens.
 
-    `n_steps` is the number of points on the line from the baseline; gradient x input needs only the end of the line.
+    `n_steps` is the number of points between the baseline and the input; gradient x input uses only the input itself.
     """
     tables = list(embeddings(model).values())
     sides = [tokens for tokens in (reading.source, reading.target) if tokens]

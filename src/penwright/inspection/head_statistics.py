@@ -45,7 +45,7 @@ def joined(some: Sequence[HeadStatistics]) -> HeadStatistics:
 
 
 def statistics_by_part(model: Model, reading: ForwardPass) -> tuple[HeadStatistics, ...]:
-    """Return the statistics of every head, by part. One layer is computed at a time, to save memory."""
+    """Return the statistics of every head, by part of the model. One layer is computed at a time, to save memory."""
     heads = all_heads(model)
     layers = range(max(head.layer for head in heads) + 1)
     parts = [head_statistics(part) for layer in layers for part in attention_maps(model, reading, [layer]).parts]

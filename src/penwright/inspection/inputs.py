@@ -34,7 +34,7 @@ class TextReader:
 
     @property
     def room(self) -> int:
-        """The maximum number of text tokens that the model can read, without special tokens."""
+        """The maximum number of tokens in a text that fits the context, special tokens not counted."""
         context = self.application.model.settings.context_length
         match self.application:
             case Generator():
@@ -74,7 +74,7 @@ class TextReader:
                 return ForwardPass(source, (*starts, *written), (*starts[1:], *written, close))
 
     def read_both(self, text: str, other: str, target: str | None = None) -> tuple[ForwardPass, ForwardPass]:
-        """Return the tokens of two texts. A translator reads both with the same target."""
+        """Return the tokens of two texts. For a translator, both have the same target."""
         first = self.read(text, target)
         second = self.read(other, "" if self.application.kind == "translator" else None)
         return first, ForwardPass(second.source, first.target, first.answers) if second.source else second

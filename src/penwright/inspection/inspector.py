@@ -102,7 +102,7 @@ class Inspector:
         return packed_maps(self.model, self.read(text, target))
 
     def head_statistics(self, text: str, target: str | None = None) -> tuple[HeadStatistics, ...]:
-        """Return the statistics of every head, by part."""
+        """Return the statistics of every head, grouped by part of the model."""
         return statistics_by_part(self.model, self.read(text, target))
 
     def beams(self, text: str, beam_size: int | None = None) -> Beams:
@@ -208,11 +208,11 @@ class Inspector:
         outcome: str | None = None,
         against: str | None = None,
     ) -> tuple[Patching, ...]:
-        """Return how much of the prediction for `text` each activation restores if copied into a pass over `other`.
+        """Return how much of the prediction for `text` each activation restores when patched into `other`.
 
         `kind` is "residual", "attention", "feed_forward" or "heads"; `positions` are the positions to patch. By
         default, `outcome` is the model's prediction for `text` at `position`, and `against` is its prediction for
-        `other`. A translator reads the same `target` with both texts; its default `position` is the first at which the
+        `other`. A translator uses the same `target` for both texts; its default `position` is the first at which the
         predictions differ.
         """
         texts = self.reader.read_both(text, other, target)
@@ -276,7 +276,7 @@ class Inspector:
         return head_arithmetic(self.model, self.read(text, target), parse_head(head, self.model))
 
     def neighbours(self, word: str, k: int = 10, side: Side | None = None) -> Neighbours:
-        """Return the tokens nearest to a word, which is read with a leading space if this yields a single token."""
+        """Return the tokens nearest to a word, tokenized with a leading space if this yields a single token."""
         return neighbours(self.model, self.tokenizer, word, k, side)
 
     def embedding_map(self, words: Sequence[str] | None = None, n: int = 500, side: Side | None = None) -> EmbeddingMap:

@@ -35,7 +35,7 @@ from penwright.model import Model, evaluating
 from penwright.model.transformer import EncoderOnly
 from penwright.views.ink import label
 
-BIASES, TOKENS, POSITIONS = range(3)  # indices of the first three contributions of every stack
+BIASES, TOKENS, POSITIONS = range(3)  # indices in `Contributions` of the entries that every stack has
 MOST_NUMBERS = 250_000_000  # maximum number of values in the contributions' vectors (1 GB in float32)
 STRONGEST = 3  # number of contributions that `explanation` names
 LONGEST_OUTCOME = 60  # maximum number of characters of an outcome in a sentence
@@ -53,9 +53,9 @@ class Contributions(NamedTuple):
 
 
 def walk(stack: StackRecord, at: Sequence[int] | None = None) -> Iterator[tuple[SublayerRecord | None, Contributions]]:
-    """Yield each sublayer with the contributions to the residual stream before it, then None with all contributions.
+    """Yield each sublayer with the contributions to the residual stream before it; at the end, None with all of them.
 
-    The vectors are overwritten when the iteration continues. `at` selects positions; the default is all.
+    Each iteration overwrites the vectors of the previous one. `at` selects positions; the default is all.
     """
     positions = torch.arange(len(stack.embedded)) if at is None else torch.tensor(at)
     n_heads = sum(len(each.heads.outputs) if each.kind == "attention" else 1 for each in stack.sublayers)
@@ -115,7 +115,7 @@ def _normalize(
 
 @dataclass(frozen=True)
 class LogitAttribution:
-    """What each part of a model adds directly to the logit of an outcome. The values add up to `logit`.
+    """The direct contributions of the parts of a model to the logit of an outcome. They add up to `logit`.
 
     Names are for example "decoder.3.2" (a head), "decoder.3.feed_forward", "decoder.tokens", "decoder.positions" and
     "biases". A translator's encoder has no direct path to the output: what it adds comes through the cross-attention.
@@ -170,7 +170,7 @@ def _is_head(name: str, part: str) -> bool:
 def logit_attribution(
     model: Model, reading: ForwardPass, objective: AttributionTarget, names: Sequence[str]
 ) -> LogitAttribution:
-    """Split the logit of an outcome at a position into what each part of the model adds to it."""
+    """Split the logit of an outcome at a position into the contributions of the parts of the model."""
     recording = record(model, reading)
     stack = recording.stacks[-1]
     at = None if isinstance(model, EncoderOnly) else [objective.position]
@@ -216,9 +216,9 @@ def _pooled(model: EncoderOnly, found: Contributions) -> Float[Tensor, "contribu
 class Lens:
     """The most likely outcomes after the embedding and after each layer, at each position.
 
-    Positions are the target tokens of a language model or translator; a classifier has one position. The true token is
-    the next token of the text. The end of the text has no true token: the probability is NaN, and the rank is 0. Ranks
-    count from 1.
+    Positions are the target tokens of a language model or translator; a classifier makes a single prediction. The true
+    token is the next token of the text. The end of the text has no true token: the probability is NaN, and the rank
+    is 0. Ranks count from 1.
     """
 
     tokens: tuple[Token, ...]  # the input token at each position; empty for a classifier

@@ -99,7 +99,7 @@ class PlaceDetail:
 
 @torch.no_grad()
 def model_map(model: Model, reading: ForwardPass, names: Sequence[str], position: int, k: int = 10) -> ModelMap:
-    """Return an overview of a forward pass at a position in the decoder or, if there is none, in the encoder."""
+    """Return an overview of a forward pass at a position of the decoder or, in a model without one, of the encoder."""
     recording = record(model, reading)
     last = recording.stacks[-1]
     require_position(position, len(last.embedded))

@@ -24,7 +24,7 @@ from penwright.views.ink import label
 
 PatchKind = Literal["residual", "attention", "feed_forward", "heads"]
 PATCH_KINDS: tuple[PatchKind, ...] = ("residual", "attention", "feed_forward", "heads")
-SMALLEST = 1e-9  # two preferences count as equal if they differ by less than this, because of rounding errors
+SMALLEST = 1e-9  # differences between preferences below this are treated as rounding errors
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def patching(
     kind: PatchKind,
     positions: Sequence[int] | None = None,
 ) -> tuple[Patching, ...]:
-    """Patch activations of the first text into a pass over the second, one at a time; return a result per part.
+    """Patch each activation of the first text into a forward pass over the second; return a result for each part.
 
     `aim.against` must be given. `positions` are the positions to patch, by default all.
     """
@@ -194,7 +194,7 @@ def _positions(positions: Sequence[int] | None, length: int) -> list[int]:
 
 
 def _sublayers(recording: Recording, kind: PatchKind) -> Iterator[tuple[PartName, list[SublayerRecord]]]:
-    """Yield the sublayers to patch, by part. The residual stream is patched before the self-attention."""
+    """Yield each part with its sublayers to patch. The residual stream is patched before the self-attention."""
     of: Kind = "feed_forward" if kind == "feed_forward" else "attention"
     parts: tuple[PartName, ...] = ("encoder", "decoder", "cross")
     for part in parts:

@@ -87,9 +87,9 @@ def _percent(probability: float) -> str:
 
 
 class _Site(NamedTuple):
-    """An input of a part, such as the keys of a head, that is computed from the residual stream of a stack."""
+    """An input of a model component, such as the keys of a head, that is computed from the residual stream."""
 
-    sublayer: SublayerRecord | None  # the sublayer of the part; None for the output layer
+    sublayer: SublayerRecord | None  # the sublayer of the component; None for the output layer
     via: str
     head: int = 0
 
@@ -146,7 +146,7 @@ def _sites(
 
 
 def _inputs(site: _Site, stack: StackRecord, x: Float[Tensor, "rows positions d_model"], model: Model) -> Tensor:
-    """Return a part's queries, keys, values, output or logits, computed from this input."""
+    """Return the queries, keys, values, output or logits that a model component computes from `x`."""
     sublayer = site.sublayer
     if sublayer is None:
         return read_out(model, x)

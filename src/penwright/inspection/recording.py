@@ -90,7 +90,7 @@ class Recording:
     logits: Float[Tensor, "positions outcomes"]
 
     def sublayers(self, part: PartName, kind: Kind = "attention") -> list[SublayerRecord]:
-        """Return the sublayers of a part, by layer."""
+        """Return the sublayers of this part and kind, by layer."""
         return [each for stack in self.stacks for each in stack.sublayers if (each.part, each.kind) == (part, kind)]
 
 

@@ -31,7 +31,7 @@ from penwright.views.packing import as_table
 
 WEAKEST = 0.1  # minimum weight for a link to be drawn; the strongest link of each token is always drawn
 MODEL = "The whole model"
-WITHOUT_TOKENS = ("(label)",)  # shown instead of tokens for a classifier, which has one position
+WITHOUT_TOKENS = ("(label)",)  # replaces the tokens of a classifier, which has a single output for the whole text
 
 
 @singledispatch

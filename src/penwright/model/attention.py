@@ -28,7 +28,7 @@ class Mask:
     """The rules that decide which sources a target sees. All rules must hold; Mask() allows everything."""
 
     causal: bool = False  # whether a target sees only itself and the tokens before it
-    window: int | None = None  # tokens that a target sees in each direction (backward only, if causal), itself included
+    window: int | None = None  # tokens that a target sees on each side (if causal, on the left only), itself included
     padding: Bool[Tensor, "batch sources"] | None = None  # False at padding, True at real tokens
     segments: Int[Tensor, "batch sources"] | None = None  # index of each token's document; a token sees only its own
 

@@ -41,7 +41,7 @@ def record_attention(
 
 
 def stepping_attention(origins: Int[Tensor, "batch sources"] | None = None) -> Kernel:
-    """Return the kernel for a cache; `origins` says which row stores each source (None: every row stores its own)."""
+    """Return the kernel for a cache; `origins` is the index of the row that stores each token (None: its own)."""
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
         allowed = None if mask.allowed is None else mask.allowed.contiguous()

@@ -115,7 +115,7 @@ class Cache:
                 layer.grow(room)
 
     def advance(self, n_tokens: int | Int[Tensor, " batch"]) -> None:
-        """Increase each row's length by `n_tokens`: one number, or each right-padded row's number of real tokens."""
+        """Add `n_tokens` to the row lengths: one number for all rows, or each row's number of real tokens."""
         self.lengths = self.lengths + n_tokens
         if isinstance(n_tokens, int):
             self.longest += n_tokens

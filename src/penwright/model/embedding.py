@@ -17,7 +17,7 @@ class Embedding(nn.Module):
     """The sum of token embeddings and position encodings, with dropout and optional scaling and norm."""
 
     def __init__(self, vocab_size: int, settings: ModelSettings, tokens: nn.Embedding | None = None):
-        """Make an embedding; `tokens` is the table of another embedding to share."""
+        """Make an embedding; `tokens` is the token table of another embedding, to be shared."""
         super().__init__()
         self.tokens = tokens if tokens is not None else nn.Embedding(vocab_size, settings.d_model)
         self.scale = sqrt(settings.d_model) if settings.scale_embeddings else 1.0

@@ -73,7 +73,7 @@ class Int8Linear(nn.Module):
 
 
 def torch_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
-    """Multiply with torch's operators. On a GPU, use float32, since torch has no int8 operator for so few rows."""
+    """Multiply with torch's operators. On a GPU, use float32, since torch's int8 operator needs more rows."""
     if rows.is_cuda:
         return F.linear(rows.float(), layer.weight)
     return int8_rows(rows, layer.weight_int8, layer.scale, layer.scale.float())
@@ -86,7 +86,7 @@ def int8_rows(
     scales: Float[Tensor, " out_features"],
     bias: Float[Tensor, " out_features"] | None = None,
 ) -> Float[Tensor, "rows out_features"]:
-    """Multiply with torch's operators for CPUs; `scales` is `scale` in float32.
+    """Multiply with torch's operators for CPUs; `scales` is a copy of `scale` in float32.
 
     Rows are rounded to int8. On a CPU without instructions for int8, a single row is rounded to bfloat16.
     """

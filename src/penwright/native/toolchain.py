@@ -69,7 +69,7 @@ def why_not_trusted(path: Path) -> str:
 
 
 def _danger_of(place: Path, *, is_above: bool) -> str:
-    """Return a message if other users could change this file or folder, with the remedy; "" if they cannot."""
+    """Return a message with a remedy if other users could change this file or folder; otherwise, return ""."""
     try:
         target, link = place.stat(), place.lstat()  # stat() and lstat() differ only for a symbolic link
     except FileNotFoundError:

@@ -151,7 +151,7 @@ class CheckpointFolder:
         return {**state, "made_with": self.made_with} if self.made_with else state
 
     def delete_after(self, step: int) -> None:
-        """Delete the checkpoints of later steps, and unfinished ones."""
+        """Delete the checkpoints after this step, and all unfinished checkpoints."""
         for checkpoint in [*self.all(), *self.early()]:
             if checkpoint.step > step:
                 remove_folder(checkpoint.folder)

@@ -162,7 +162,7 @@ class Checkpoint:
             raise DamagedCheckpoint(f"{self.folder} has files that do not belong together: {error}") from None
 
     def state(self) -> Record:
-        """Load the counters and scores of training; raise DamagedCheckpoint if the file was changed."""
+        """Load the training counters and scores; raise DamagedCheckpoint if the file was changed."""
         self.verify(STATE)
         try:
             return read_json(self.folder / STATE, MOST_IN_SMALL)

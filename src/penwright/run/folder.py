@@ -51,7 +51,7 @@ CORPUS, BASELINES, JOB = "corpus.json", "baselines.json", "job.json"
 OPTIMIZED, ALIGNMENT, CALIBRATION = "quickened.json", "alignment.json", "calibration.json"
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
 LINEAR_FILE = "ngrams.safetensors"  # file with the linear classifier on n-grams, only in runs of classifiers
-BEFORE_TRAINING = {RECIPE, TOKENIZER, CHECKPOINTS, STOP, LOCK, LINEAR_FILE}  # can exist before training begins
+BEFORE_TRAINING = {RECIPE, TOKENIZER, CHECKPOINTS, STOP, LOCK, LINEAR_FILE}  # may exist before training begins
 OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # files of a run, except .json files
 CHECKSUM = "# Checksum of the lines below: sha256 {}. If you change them by hand, delete this line.\n"
 
@@ -92,7 +92,7 @@ class Run:
 
     @property
     def real_folder(self) -> Path:
-        """The path of the folder, with symbolic links resolved. Relative paths like `../text.txt` start from it."""
+        """The path of the folder, without symbolic links. Relative paths like `../text.txt` are resolved against it."""
         real = self.folder.resolve()
         return self.folder if real == self.folder.absolute() else real
 

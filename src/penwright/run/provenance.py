@@ -61,7 +61,7 @@ class Origin(BaseModel):
 
 
 class ReadingRecord(BaseModel):
-    """The numbers of examples in the report on how the data was read, as stored in corpus.json."""
+    """The numbers of examples that were read and kept, as stored in corpus.json."""
 
     n_read: int
     n_kept: int

@@ -59,13 +59,13 @@ def read_records(path: Path) -> RunRecords:
 class LogEnd(NamedTuple):
     """The last record of a log file, and the position from which to continue reading."""
 
-    last: Record  # {} if there is none
+    last: Record  # {} if the file has no valid record
     problem: str = ""  # description of the damaged lines; "" if there are none
     state: tuple[int, int] = (0, 0)  # size and modification time of the file when it was read
     offset: int = 0  # end of the last complete line, in bytes
     last_line: bytes = b""  # the last complete line; if it is no longer there, the file is read again from the start
     n_lines: int = 0
-    bad: tuple[int, ...] = ()  # numbers of the first damaged lines
+    bad: tuple[int, ...] = ()  # line numbers of the first damaged lines
 
 
 _ends: dict[Path, LogEnd] = {}  # keyed by log file; several threads read the entries, so each is replaced as a whole

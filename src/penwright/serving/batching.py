@@ -150,7 +150,7 @@ class DynamicBatcher(Generic[BatchKey, Result]):
         self.n_abandoned = 0  # number of texts left unprocessed because their clients disconnected
 
     async def ask(self, key: BatchKey, texts: Sequence[str]) -> list[Result]:
-        """Return the result of each text. Only texts with equal keys share a batch. If cancelled, drop the texts."""
+        """Return the result of each text. Only texts with the same key share a batch. Cancelling drops the texts."""
         if not texts:
             return []
         request: _Request[BatchKey, Result] = _Request(key, texts, asyncio.get_running_loop().create_future())

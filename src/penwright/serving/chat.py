@@ -191,9 +191,7 @@ def _model(body: ChatRequest, registry: ModelRegistry) -> ModelWorker:
     answering = (each for each in registry if isinstance(each.application, Generator) and each.application.template)
     found = next(answering, None)
     if found is None:
-        raise UnknownModel(
-            "no model on this server was trained to answer. To continue a text, use POST /v1/completions"
-        )
+        raise UnknownModel("no model on this server is a chat model. To continue a text, use POST /v1/completions")
     return found
 
 

@@ -47,7 +47,7 @@ class _Side(NamedTuple):
     target: str | None
 
     async def find(self, question: Callable[[Inspector, str, str | None], T]) -> tuple[T, tuple[str, ...]]:
-        """Return the result of calling `question` with the inspector and the text, and warnings about omitted text."""
+        """Call `question` with the inspector and the text. Return its result, and warnings about omitted text."""
 
         def answer() -> tuple[T, tuple[str, ...]]:
             insp = self.worker.inspector
@@ -114,7 +114,7 @@ class EarlyRequest(ModelRequest):
 
 
 class EarlyAnswer(BaseModel):
-    """An answer of the model with early weights, or with the served weights."""
+    """An answer from the model with early weights, or with the served weights."""
 
     step: int | None
     seconds: float | None  # seconds from the start of training; None if unknown, or for the served weights
@@ -130,7 +130,7 @@ class EarlyAnswers(BaseModel):
 
 @router.post("/early")
 async def early(body: EarlyRequest, registry: Registry, limits: Limits) -> EarlyAnswers:
-    """Return the answers of the model after 1, 10, 100, ... seconds of training, and that of the served model."""
+    """Return the model's answers after 1, 10, 100, ... seconds of training, and the served model's answer."""
     worker = registry.get(body.model)
     check_texts([body.text], limits)
     answers = [await _early_answer(worker, checkpoint, body) for checkpoint in worker.opened.run.checkpoints.early()]

@@ -72,7 +72,7 @@ class CompletionJob:
         self.choices = [_ChoiceBuilder(place, tokenizer, k, keeps=keeps) for place in range(len(self._requests))]
 
     async def stream(self) -> AsyncGenerator[CompletionChoice, None]:
-        """Yield pieces of the choices as they are generated; `choices` collects the pieces unless they are streamed."""
+        """Yield chunks of the choices as they are generated. Unless these are streamed, `choices` collects them."""
         if self.body.echo:
             n_start = int(self._worker.generator.tokenizer.begins)
             for builder, request, text in zip(self.choices, self._requests, self._echoes, strict=True):
@@ -108,7 +108,7 @@ class CompletionJob:
 
 
 class _ChoiceBuilder:
-    """A builder that assembles a choice from pieces. If `keeps` is true, it also stores the pieces."""
+    """A builder that turns the tokens of a choice into response chunks, and stores them if `keeps` is true."""
 
     def __init__(self, index: int, tokenizer: Tokenizer, n_likely: int | None, *, keeps: bool):
         self._index, self._tokenizer, self.n_likely, self._keeps = index, tokenizer, n_likely, keeps
@@ -120,7 +120,7 @@ class _ChoiceBuilder:
         self._pieces: list[CompletionChoice] = []
 
     def take(self, update: TokenUpdate) -> CompletionChoice:
-        """Add a new token to the choice, and return the piece that holds its text."""
+        """Append a new token to the choice, and return the response chunk that contains its text."""
         self.n_tokens += 1
         likely = {each.token: each.log_prob for each in update.candidates.likely} if update.candidates else {}
         finish: Finish = {"end": "stop", "stop": "stop", "length": "length", None: None}[update.finish]
@@ -154,7 +154,7 @@ class _ChoiceBuilder:
         )
 
     def whole(self) -> CompletionChoice:
-        """Join the stored pieces into a single choice."""
+        """Join the stored chunks into a single choice."""
         found = [piece.logprobs for piece in self._pieces if piece.logprobs]
         log_probs = None if self.n_likely is None else LogProbs.joined(found, bool(self.n_likely))
         if log_probs and self._is_cut:

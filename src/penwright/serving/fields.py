@@ -118,7 +118,7 @@ LISTS: Mapping[str, _MaxSize] = {
 
 
 def decoding_settings(defaults: DecodingSettings, changes: Mapping[str, Any], where: str) -> DecodingSettings:
-    """Return the defaults with these changes. Raises UsageError or RequestTooLarge, with the name of the setting."""
+    """Return the default settings with these changes. Raises UsageError or RequestTooLarge, naming the setting."""
     changes, keys = with_present_names(changes, "decoding."), DecodingSettings.model_fields
     unknown = next((name for name in changes if name not in keys), None)
     if unknown is not None:

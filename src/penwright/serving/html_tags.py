@@ -29,7 +29,7 @@ class Piece(NamedTuple):
 def pieces(html: str) -> list[Piece]:
     """Split a page into pieces, in linear time. `with_texts` joins the pieces and inserts the translations."""
     found: list[Piece] = []
-    kept: list[str] = []  # names of the open elements; the first is the outermost untranslated one
+    kept: list[str] = []  # names of the open elements, from the outermost untranslated one inwards
     for part, is_text in _parts(html):
         found.append(_piece(part) if is_text and not kept else Piece(part))
         name = None if is_text else _NAME.match(part)

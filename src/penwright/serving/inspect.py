@@ -43,11 +43,11 @@ MAX_NUMBERS = {"json": 4_000_000, "html": 16_000_000, "svg": 16_000_000, "png": 
 MAX_TOKENS = 512  # maximum length of a text for the picture of a whole model, in tokens
 MAX_CIRCUIT_TOKENS = 96  # maximum length of a text in tokens for circuits and patching, which need many passes
 N_WORDS = 2000  # number of tokens in an embedding map
-N_POSITIONS = 256  # number of positions in the picture of positional similarity
+N_POSITIONS = 256  # number of positions that a picture of positional similarity compares
 
 
 class InspectRequest(ModelRequest):
-    """A request for a picture. Each picture uses the fields that apply to it."""
+    """A request for a picture. Each kind of picture uses only some of the fields."""
 
     model: Name | None = None
     step: Annotated[int, Field(ge=0, le=MAX_INT)] | None = (
@@ -57,7 +57,7 @@ class InspectRequest(ModelRequest):
     target: Text | None = None  # a translation or a label; None for the model's own output
     head: Annotated[Text, Field(max_length=40)] = "0.0"  # LAYER.HEAD or PART.LAYER.HEAD, for example "cross.3.2"
     heads: Annotated[list[Name], Field(max_length=4096, fail_fast=True, default_factory=list)]  # heads to ablate
-    part: PartName | None = None  # encoder, decoder or cross; None for the last. For rollout and patching
+    part: PartName | None = None  # part of the model, for rollout and patching; None for the last part
     position: Annotated[int, Field(ge=0, le=2**31)] | None = (
         None  # position to show; for attribution, the position before the token to explain
     )
@@ -81,7 +81,7 @@ def _one_head(insp: Inspector, body: InspectRequest) -> View:
     maps = insp.attention(body.text, body.target, [head.layer])
     part = maps.part(head.part)
     data = one_head(maps, head).data
-    # the exact weights, since a view's weights are rounded to bytes
+    # use the exact weights: those of a view are rounded to 8 bits
     weights = part.weights[0, head.number][: len(data["weights"])]
     return View("head", {**data, "weights": weights}, heading=f"Where head {head} attends")
 

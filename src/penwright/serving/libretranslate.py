@@ -174,7 +174,7 @@ async def _ranked_translations(worker: ModelWorker, texts: Sequence[str], n: int
 
 
 def _ranks(page: Sequence[Piece], ranked: Mapping[str, Sequence[str]]) -> range:
-    """Return the ranks of the candidate translations, from 1 to the largest number of candidates of any text."""
+    """Return the ranks 1 to n, where n is the largest number of candidate translations that a text has."""
     return range(1, 1 + max((len(ranked[text]) for text in texts_of(page)), default=1))
 
 

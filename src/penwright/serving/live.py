@@ -44,7 +44,7 @@ class LiveModels:
         self._retired: list[tuple[ModelWorker, float]] = []
         self._failed: dict[Path, int | None] = {}  # step of the checkpoint that could not be loaded, by run folder
         self._reported: set[str] = set()
-        self._resting_until = 0.0  # time until which no checkpoint of a run that is being trained is loaded
+        self._resting_until = 0.0  # until this time, no new checkpoints of runs in training are loaded
 
     async def watch(self) -> None:
         """Check the run folders at regular intervals until cancelled."""
@@ -98,7 +98,7 @@ class LiveModels:
         return newest.step if best is None else best
 
     def _may_load(self, run: Run, step: int, is_learning: bool) -> bool:
-        """Return whether to load a checkpoint now. Skip it if it failed before; limit the loads during training."""
+        """Return whether to load a checkpoint now: not if it failed to load before, nor too often during training."""
         is_resting = is_learning and monotonic() < self._resting_until
         return self._failed.get(run.folder) != step and not is_resting
 

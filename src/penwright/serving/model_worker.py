@@ -33,7 +33,7 @@ from penwright.workflows.optimize import kept_alignment
 
 T = TypeVar("T")
 Check = Callable[[], None]  # function that raises an error if the work should stop
-WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # seconds to work and to sleep, in turn, while compiling constraints
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # alternate periods of work and sleep while compiling constraints, in seconds
 # The errors that reading a damaged run may raise.
 DAMAGE = (PenwrightError, OSError, ValueError)
 
@@ -73,7 +73,7 @@ class ModelWorker:
         self.is_live = False  # whether a newer checkpoint may replace the model
 
     def _read_folder(self) -> None:
-        """Read what is needed from the run folder now, since the folder may be changed or deleted during serving."""
+        """Read all needed files of the run now, since its folder may be changed or deleted during serving."""
         run = self.opened.run
         self.created = int(time.time())
         self.step: int | None = None  # training step of the weights

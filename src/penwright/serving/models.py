@@ -38,7 +38,7 @@ class ModelFacts(BaseModel):
     step: int | None  # training step of the weights
     is_learning: bool  # whether the run is being trained, so that newer weights may follow
     labels: list[str]  # the labels of a classifier
-    has_linear: bool  # whether a classifier also counts n-grams, which the views of its Transformer do not show
+    has_linear: bool  # whether a classifier also uses n-gram counts, which the views of its Transformer do not show
     languages: list[str]  # the two language codes of a translator, as `languages_of` returns them
     decoding: dict[str, Any]  # default decoding settings of the model
     examples: list[str]  # sample prompts from the training of the model

@@ -135,7 +135,7 @@ def figures(registry: Registry, run: RunName) -> Figures:
 
 @lru_cache(maxsize=16)
 def _figures(folder: Path, versions: tuple[tuple[int, int], ...]) -> Figures:
-    """Return the curves, without the state. `versions` (sizes and times of the log files) is only a cache key."""
+    """Return the curves without the state. `versions`, the sizes and modification times of the logs, is a cache key."""
     steps, evaluations = (records_of(Run(folder), name) for name in (STEPS, METRICS))
     return Figures(
         steps=_columns(downsample(_with_speed(steps.lines), MAX_POINTS)),

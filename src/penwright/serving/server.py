@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penwright.serving.studio import Studio
 
 IDLE_TICKS = 10  # idle time after which memory is returned to the system, in tenths of a second
-BACKLOG = 256  # listen backlog: maximum number of connections waiting to be accepted, even before `run` is called
+BACKLOG = 256  # listen backlog: maximum number of connections that wait to be accepted, e.g. until `run` is called
 OFTEN, WINDOW = 5, 60.0  # maximum number of messages of one kind to log per WINDOW seconds
 
 

@@ -21,7 +21,7 @@ class ServingSettings(Settings):
     max_n: PositiveInt = 16  # maximum number of completions per prompt, or of alternative translations
     max_new_tokens: PositiveInt = 4096  # maximum number of new tokens of a completion
     max_rows: PositiveInt = 64  # maximum number of completions that a model generates at a time
-    max_waiting: PositiveInt = 512  # maximum number of queued and running texts of a model; more get status 429
+    max_waiting: PositiveInt = 512  # maximum number of queued and running texts per model (else status 429)
     max_models: PositiveInt = 16  # maximum number of models that the studio loads, newest first
     max_model_bytes: PositiveInt = 4_000_000_000  # maximum total size of the models that the studio loads, in bytes
     max_upload_bytes: PositiveInt = 500_000_000  # maximum size of a text that is uploaded to the studio, in bytes
@@ -39,7 +39,7 @@ class ServingSettings(Settings):
     @field_validator("api_key")
     @classmethod
     def _refuse_blank(cls, key: str | None) -> str | None:
-        """Refuse a blank key, which every request would match."""
+        """Reject a blank key: it would let every request in."""
         if key is not None and not key.strip():
             raise ValueError("the key is blank. Give a key with at least one visible character, or omit the option")
         return key

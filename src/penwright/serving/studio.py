@@ -62,7 +62,7 @@ class Studio:
     async def watch(self) -> None:
         """Start the waiting runs one after another, until cancelled."""
         while True:
-            with suppress(PenwrightError, OSError):  # an error, e.g. a full disk, is reported when a user starts a run
+            with suppress(PenwrightError, OSError):  # a user who starts a run is told about errors, e.g. a full disk
                 await asyncio.to_thread(self.queue.advance)
             await asyncio.sleep(ADVANCE_SECONDS)
 
@@ -122,7 +122,7 @@ def delete_text(studio: TheStudio, body: NameRequest) -> Done:
 
 @router.post("/plan")
 async def plan(studio: TheStudio, body: PlanRequest) -> dict[str, Any]:
-    """Return the output of `penwright plan --json`: the data as the model sees them, the plan, and its alternatives.
+    """Return the output of `penwright plan --json`: the data as the model sees them, the plan, and alternatives.
 
     If the task or the columns are unclear, the answer is {undecided: {question, options}}.
     """
@@ -173,10 +173,10 @@ def stop(studio: TheStudio, body: NameRequest) -> Done:
 
 @router.post("/resume")
 def resume(studio: TheStudio, registry: Registry, body: ResumeRequest) -> Queued:
-    """Queue a stopped, failed or finished run again. A run that has saved nothing yet starts anew."""
+    """Queue a stopped, failed or finished run again. A run that has saved nothing yet starts over."""
     folder = folders(registry).get(body.run)
     name = folder.name if folder else body.run
-    if studio.queue.has(name):  # the queue knows whether the run is being trained
+    if studio.queue.has(name):  # the queue refuses a run that is being trained
         is_begun = folder is not None and (folder / CORPUS).is_file()
         return Queued(name=studio.queue.resume(name, folder if is_begun else None, body.minutes).name)
     run = run_of(registry, body.run)

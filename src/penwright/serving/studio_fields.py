@@ -71,7 +71,7 @@ class TrainRequest(PlanRequest):
     """The texts, the training budget and the other settings of a run, and its name."""
 
     name: Name
-    choices: Annotated[dict[Planned, int | Word], Field(default_factory=dict)]  # settings to take from the plan
+    choices: Annotated[dict[Planned, int | Word], Field(default_factory=dict)]  # settings that the planner chose
 
 
 class ResumeRequest(ModelRequest):
@@ -94,6 +94,6 @@ class Queued(BaseModel):
 
 
 class Done(BaseModel):
-    """The answer to a successful request that has no result."""
+    """The response to a successful request that returns no data."""
 
     done: bool = True

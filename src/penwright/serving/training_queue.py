@@ -29,7 +29,7 @@ from penwright.storage import MOST_IN_SMALL, open_plain, read_bytes, write_atomi
 RUNS = "runs"
 JobState = Literal["waiting", "preparing", "training", "stopping", "finished", "stopped", "failed"]
 LOG_TAIL = 8000  # number of bytes to read from the end of a log
-SAID = "penwright: "  # start of an error message in a log
+SAID = "penwright: "  # prefix of an error message in a log
 INTERRUPTED = "interrupted"  # error of a process that was stopped before it had anything to save
 
 
@@ -92,17 +92,17 @@ class TrainingQueue:
                              created=time.time()))  # fmt: skip
 
     def has(self, name: str) -> bool:
-        """Return whether the queue has a job with this name. Jobs that have ended count, too."""
+        """Return whether the queue has a job with this name, including jobs that have ended."""
         return self._read(check_name(name)) is not None
 
     def resume(self, name: str, folder: Path | None, minutes: float | None) -> Job:
-        """Queue a run again. If `minutes` is given, train that much longer. If `folder` is None, rerun the last job."""
+        """Queue a run again: resume `folder`, for `minutes` more if given, or rerun the job if `folder` is None."""
         if self._is_running(check_name(name)):
             raise UsageError(f"{name} is already being trained")
         before = self._read(name)
         if folder is None:
             if before is None:
-                raise UsageError(f"there is no run '{name}' to continue")
+                raise UsageError(f"there is no run '{name}' to resume")
             anew = {"created": time.time(), "started": None, "pid": None, "was_stopped": False}
             return self._put(before.model_copy(update=anew))
         place = os.path.relpath(folder, self.home)

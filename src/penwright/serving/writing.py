@@ -49,7 +49,7 @@ class TokenChoice(BaseModel):
 
     id: int
     text: str  # text of the token, decoded by itself
-    shown: str | None = None  # text that the token adds, if not the same as `text`; "" for part of a character
+    shown: str | None = None  # text that the token adds, if it differs from `text`; "" while a character is incomplete
     probability: float  # the model's probability, without the decoding settings
     chance: float | None = None  # probability with the decoding settings; None if no setting applies
 

@@ -53,7 +53,7 @@ class TaskParts(Protocol):
         """Open files that contain only held-out text."""
 
     def rows(self, part: AnyPart, labels: Sequence[str], /) -> Iterator[Sequence[Cell]]:
-        """Yield the token store's rows for a part of the corpus (training or held-out). `labels` lists all labels."""
+        """Yield the token store's rows for the training or held-out set. `labels` lists all labels."""
 
     def texts(self, corpus: AnyCorpus, /) -> Iterator[str]:
         """Yield the training texts for the tokenizer."""
@@ -62,7 +62,7 @@ class TaskParts(Protocol):
         """Return the batches of a token store."""
 
     def sample(self, context: RunContext, /) -> Sequence[Sample]:
-        """Return samples of what the model does with held-out texts."""
+        """Return samples of the model's output for held-out texts."""
 
 
 @runtime_checkable
@@ -105,7 +105,7 @@ def scoring_of(recipe: Recipe) -> Scoring:
 def token_store(
     task: Task, corpus: AnyCorpus, tokenizer: Tokenizer, labels: Sequence[str], *, held_out: bool
 ) -> TokenStore:
-    """Return the tokens of one part of the corpus, from the cache if possible."""
+    """Return the tokens of the training or held-out set, from the cache if possible."""
     part, data = corpus.held_out if held_out else corpus.training, TASKS[task]
     key = _store_key(corpus.fingerprint, tokenizer, labels, held_out=held_out)
 
@@ -127,5 +127,5 @@ def kept_training_tokens(fingerprint: str, tokenizer: Tokenizer, labels: Sequenc
 
 
 def _store_key(fingerprint: str, tokenizer: Tokenizer, labels: Sequence[str], *, held_out: bool) -> str:
-    """Return a cache key that depends on everything that determines the tokens of a part."""
+    """Return a cache key that covers everything that affects how a split is tokenized."""
     return store_key(fingerprint, tokenizer.fingerprint, "held out" if held_out else "training", *labels)

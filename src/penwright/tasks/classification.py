@@ -43,7 +43,7 @@ from penwright.tasks.labelled import (
     true_targets,
 )
 
-# Maximum number of doubtful labels to list, and the probability of another label that makes a label doubtful.
+# Maximum number of doubtful labels to list; a label is doubtful if another label has at least this probability.
 MOST_DOUBTFUL, DOUBTFUL = 50, 0.8
 
 

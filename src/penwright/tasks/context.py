@@ -1,4 +1,4 @@
-"""The context of a run: a data structure for all tasks."""
+"""The context of a run: the objects that all tasks share."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager

@@ -80,7 +80,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     training = context.training.column("text").tokens[:COUNTED]
     nats = ngram_baselines(training, context.held_out.column("text").tokens, context.tokenizer.vocab_size)
     stride = _window_stride(context)
-    coverage = f"; quick evaluations use one in {stride} windows" if stride > 1 and not whole else ""
+    coverage = f"; quick evaluations score one in {stride} windows" if stride > 1 and not whole else ""
     return [Score("nats per token", value, note=f"{name}{coverage}") for name, value in nats.items()]
 
 

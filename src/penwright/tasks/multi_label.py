@@ -100,7 +100,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 
 def _baseline_thresholds(context: RunContext, truth: Targets) -> tuple[Float[Tensor, " n_labels"], str]:
     """Return the thresholds for the linear classifier, with a note. They are chosen like the model's thresholds."""
-    if not len(context.corpus.training):  # other files, on which no thresholds were tuned
+    if not len(context.corpus.training):  # evaluating on other files: no thresholds are tuned on them
         return classifier_model(context).thresholds.cpu(), "with the thresholds of the model"
     outputs = quick_linear_outputs(context)
     assert outputs is not None

@@ -35,17 +35,17 @@ def _scores(context: RunContext, parts: Sequence[tuple[Outputs, Targets]]) -> Se
 
 
 def _numbers(context: RunContext, standardized: Sequence[Outputs | Targets]) -> Numbers:
-    """Return standardized scores as numbers on the scale of the training texts."""
+    """Convert standardized scores back to the scale of the training scores."""
     mean, deviation = classifier_model(context).scale.tolist()
     return mean + deviation * np.concatenate([each[:, 0].double().numpy() for each in standardized])
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score two baselines: the mean of the training texts, and ridge regression on n-grams."""
+    """Score two baselines: the mean score of the training texts, and ridge regression on n-grams."""
     mean, deviation = classifier_model(context).scale.tolist()
     truth = _numbers(context, [true_targets(context)])
     always = regression_scores(np.full_like(truth, mean), truth, deviation)
-    found = [score._replace(note="always the mean of the training texts") for score in always[2:]]
+    found = [score._replace(note="always the mean score of the training texts") for score in always[2:]]
     if context.linear is not None:
         linear = _scores(context, list(linear_predictions(context)))
         found += [score._replace(note="ridge regression on n-grams", standard_error=None) for score in linear]

@@ -1,4 +1,4 @@
-"""Translation: an encoder-decoder model of sentence pairs, and of the entries of a dictionary."""
+"""Translation: an encoder-decoder model, trained on sentence pairs and on dictionary entries."""
 
 import hashlib
 import re
@@ -30,12 +30,12 @@ from penwright.translation.translator import Translator
 N_SAMPLES = 3
 MOST_EVALUATED = 2000  # maximum number of pairs that a quick evaluation translates
 EVALUATED_PER_MINUTE = 200  # maximum number of pairs per minute of budget, so that evaluations take up little of it
-MOST_LEARNED = 50_000  # maximum number of pairs that the dictionary of the baseline is learned from
+MOST_LEARNED = 50_000  # maximum number of pairs from which the dictionary of the baseline is learned
 SHARE = 0.5  # share of sentences that get dictionary hints, among those with usable terms
 MOST_HINTS = 3  # maximum number of dictionary hints in a sentence
 SHORTEST = 3  # minimum length of a term that gets a hint, in characters
 MOST_READ = 200_000  # maximum number of sentences that are searched for terms before training
-ENTRIES, FEW_ENTRIES = 0.05, 1_000  # limit on added entries: this share of the sentences or, if larger, this number
+ENTRIES, FEW_ENTRIES = 0.05, 1_000  # maximum entries added: this share of the sentences, or this number if larger
 TEXT_COLUMNS, LABEL_COLUMNS = ("source", "target"), ()
 
 open_evaluation = open_evaluation_pairs

@@ -21,7 +21,7 @@ PLAIN = (
     "{% for message in messages %}{{ '\\n' if not loop.first }}{{ message.role | capitalize }}:\n{{ message.content }}"
     "{% endfor %}{{ '\\nAssistant:\\n' if add_generation_prompt }}"
 )
-OPEN, CLOSE = "\ue000", "\ue001"  # enclose the number of a message: the placeholder for its content
+OPEN, CLOSE = "\ue000", "\ue001"  # enclose a placeholder: the number of a message, in place of its content
 EDGE = "\x1f"  # white space around each placeholder; a template that removes it trims the contents of messages
 PLACE = re.compile(f"({EDGE}?){OPEN}(\\d{{1,6}}){CLOSE}({EDGE}?)")
 PROBE = 'Say "hé" & <go>'  # a message to test whether a template copies messages unchanged
@@ -45,7 +45,7 @@ class Turn(NamedTuple):
     """An answer by the assistant, and the text between the previous answer and this one."""
 
     prompt: tuple[str, ...]  # pieces of text: Markup from the template, or the contents of messages
-    answer: Answer  # with the spaces that the template puts around it: a tokenizer may join a space to a word
+    answer: Answer  # includes the spaces around it, because a tokenizer may join a space to a word
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ChatTemplate:
     def after_answer(self) -> str:
         """Return the text that the template writes between an answer and the next message."""
         pieces = iter(list(self._pieces([Message(role, "") for role in ("user", ASSISTANT, "user")])))
-        any(isinstance(piece, Message) and piece.role == ASSISTANT for piece in pieces)  # advances past the answer
+        any(isinstance(piece, Message) and piece.role == ASSISTANT for piece in pieces)  # skip pieces up to the answer
         after = next(pieces, "")
         return after if isinstance(after, Markup) else ""
 
@@ -141,7 +141,7 @@ def _rendered(template: ChatTemplate, messages: tuple[Message, ...]) -> str:
 def _answer(template: ChatTemplate, messages: tuple[Message, ...]) -> dict[str, str]:
     """Return the rendered text or an error. Except for PLAIN, templates run in a process with limited memory and time.
 
-    Raises PenwrightError if it exceeds a limit.
+    Raises PenwrightError if the process exceeds a limit.
     """
     from penwright.tokenizers import chat_worker  # noqa: PLC0415 - few runs need it
 
@@ -172,8 +172,8 @@ def template_of(settings: ChatSettings | None) -> ChatTemplate:
 def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[str]) -> list[int]:
     """Encode a text that is split into pieces. Special tokens are recognized only in Markup, the template's own text.
 
-    The text between two special tokens is encoded as a whole, because a tokenizer may join a space to a word. An
-    Answer must be the only piece of its text.
+    The text between two special tokens is encoded as a whole, because a tokenizer may join a space to a word. A
+    text with an Answer must have no other pieces.
     """
     ids = tokenizer.special_ids
     names = _any_of(tuple(ids))
@@ -198,7 +198,7 @@ def _any_of(names: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def encode_chunks(tokenizer: Tokenizer, chunks: Sequence[str | Sequence[str]]) -> Ragged:
-    """Encode texts, some of them in pieces, into one array; return it with the number of tokens of each text."""
+    """Encode texts (strings or lists of pieces) into one array; return it with the number of tokens of each text."""
     texts = [chunk for chunk in chunks if isinstance(chunk, str)]
     if len(texts) == len(chunks):
         return tokenizer.encode_ragged(texts)

@@ -82,7 +82,7 @@ def check_foreign_file(file: Table) -> None:
             raise ValueError(f"it defines {part}")
     model = file["model"]
     if model["type"] not in ("BPE", "Unigram", "WordPiece"):
-        raise ValueError(f"its model is a {model['type']}. Penwright supports BPE, Unigram and WordPiece")
+        raise ValueError(f"its model is of type {model['type']}. Penwright supports BPE, Unigram and WordPiece")
     if len(model["vocab"]) + len(file["added_tokens"]) > MOST_PIECES or len(model.get("merges") or ()) > MOST_PIECES:
         raise ValueError("it has too many tokens or merges")
     ids = {*range(len(model["vocab"]))} if model["type"] == "Unigram" else set(model["vocab"].values())

@@ -34,7 +34,7 @@ def ids_type(vocab_size: int) -> IdType:
 
 
 def lengths_of(texts: Sequence[str] | Sequence[bytes]) -> Counts:
-    """Return the length of each text."""
+    """Return the length of each text, in characters or bytes."""
     return np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
 
 

@@ -31,11 +31,11 @@ class Conventions(BaseModel):
     end: TokenId
     ends: TokenIds = ()  # additional tokens that end a text, such as an end-of-turn token
     begins: bool = True  # whether a prompt begins with the start token
-    source_prefix: TokenIds = ()  # tokens before each source of a translator, for example the language token
-    target_prefix: TokenIds = ()  # tokens between the start token and each target of a translator
+    source_prefix: TokenIds = ()  # tokens before each source text, for example the language token
+    target_prefix: TokenIds = ()  # tokens between the start token and each translation
     ids: TokenIds | None = None  # the model's id for each id of the tokenizers library; None: the same ids
     extra: dict[str, TokenId] = {}  # names and ids of tokens that tokenizer.json lacks
-    target: dict[str, Any] | None = None  # tokenizer.json for targets, with its own `ids` and `extra`; None if shared
+    target: dict[str, Any] | None = None  # tokenizer.json for translations, with its own `ids` and `extra`
 
 
 class ForeignTokenizer(Tokenizer):
@@ -45,7 +45,7 @@ class ForeignTokenizer(Tokenizer):
     """
 
     def __init__(self, file: Table) -> None:
-        """Read the content of a tokenizer.json; the key "penwright" says how the model uses it."""
+        """Read the content of a tokenizer.json; its key "penwright" holds the conventions of the model."""
         self._file = file
         self._plain = {name: part for name, part in file.items() if name != FOREIGN}
         check_foreign_file(self._plain)
@@ -80,7 +80,7 @@ class ForeignTokenizer(Tokenizer):
         self._pieces = [names.get(token, f"<unused {token}>") for token in range(self.vocab_size)]
         unknown = self._unknown_piece
         self.unknown_id = int(self._ids[numbers[unknown]]) if unknown in numbers else None
-        if unknown is not None and self.unknown_id is not None:  # replaces all pieces that are not in the vocabulary
+        if unknown is not None and self.unknown_id is not None:  # stands for all pieces that are not in the vocabulary
             self._pieces[self.unknown_id] = unknown
         spell, silent = self._speller(), self._specials.keys() | (set(range(self.vocab_size)) - names.keys())
         self._bytes = [
@@ -118,17 +118,17 @@ class ForeignTokenizer(Tokenizer):
         return (self.end_id, *self.conventions.ends)
 
     def source(self, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens of a translator's source, with the special tokens that the model expects around it."""
+        """Return the tokens of a source text, with the special tokens that the translation model expects around it."""
         return [*self.conventions.source_prefix, *tokens, self.end_id]
 
     @property
     def target_prefix(self) -> tuple[int, ...]:
-        """The tokens between the start token and each target of a translator, for example the language token."""
+        """The tokens between the start token and each translation, for example the language token."""
         return self.conventions.target_prefix
 
     @property
     def target(self) -> Tokenizer:
-        """The tokenizer of a translator's target."""
+        """The tokenizer for translations, which may differ from that for source texts."""
         return self._target or self
 
     def unknown_characters(self, text: str) -> list[str]:

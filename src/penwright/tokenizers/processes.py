@@ -105,5 +105,5 @@ def serve(requests: BufferedIOBase, answers: BufferedIOBase) -> None:
         try:
             answers.write(HEADER.pack(n_texts, len(tokens)) + lengths.astype(np.int64).tobytes() + tokens.tobytes())
             answers.flush()
-        except BrokenPipeError:  # the other process was killed
+        except BrokenPipeError:  # the parent process was killed
             os._exit(1)

@@ -95,7 +95,7 @@ def _piece(fields: dict[int, Value]) -> SentencePiece:
 
 
 def as_tokenizer_json(model: SentencePieceModel) -> dict[str, Any]:
-    """Return a tokenizer.json that gives the same results as the model."""
+    """Return a tokenizer.json that encodes texts in the same way as a SentencePiece model."""
     pieces = model.pieces
     unknown = next((number for number, piece in enumerate(pieces) if piece.type == UNKNOWN), None)
     added = [(number, piece) for number, piece in enumerate(pieces) if piece.type in (UNKNOWN, CONTROL, USER_DEFINED)]

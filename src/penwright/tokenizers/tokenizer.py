@@ -82,13 +82,13 @@ class Tokenizer:
 
     def sizes(self, text: str) -> list[int]:
         """Return, for each token, the number of UTF-8 bytes of text that it covers."""
-        if self.kind == "characters":  # <unk> does not have the bytes of the character that it replaces
+        if self.kind == "characters":  # the bytes of <unk> are not those of the character that it replaces
             return [len(character.encode()) for character in well_formed(text)]
         sizes = [len(self._bytes[token_id]) for token_id in self.encode(text)]
         return [sizes[0] - 1, *sizes[1:]] if self.prefix_space and sizes else sizes
 
     def prompt(self, tokens: Sequence[int]) -> list[int]:
-        """Return a prompt's tokens as the model was trained to read them: with a start token if the model uses one.
+        """Return the tokens of a prompt, preceded by a start token if the model was trained with one.
 
         No second start token is added to a prompt that begins with one. An empty prompt becomes a single start token.
         """
@@ -96,7 +96,7 @@ class Tokenizer:
         return list(tokens) if is_whole else [self.start_id, *tokens]
 
     def source(self, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens of a translator's source, with the special tokens that the model expects around it."""
+        """Return the tokens of a source text, with the special tokens that the translation model expects around it."""
         return [*tokens, self.end_id]
 
     @property
@@ -111,17 +111,17 @@ class Tokenizer:
 
     @property
     def n_before_source(self) -> int:
-        """The number of tokens before a translator's source, for example 1 for the language token."""
+        """The number of special tokens before a source text, for example 1 for the language token."""
         return len(self.source(())) - 1
 
     @property
     def target_prefix(self) -> tuple[int, ...]:
-        """The tokens between the start token and each target of a translator, for example the language token."""
+        """The tokens between the start token and each translation, for example the language token."""
         return ()
 
     @property
     def target(self) -> "Tokenizer":
-        """The tokenizer of a translator's target. Only imported translators have a separate one."""
+        """The tokenizer for translations. Only imported translators use a different one for source texts."""
         return self
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -21,7 +21,7 @@ from penwright.tokenizers.checks import MARKED_WORDS, SPECIALS, UNKNOWN, Kind
 from penwright.tokenizers.encoders import SPELLING
 from penwright.tokenizers.tokenizer import Tokenizer, well_formed, with_space
 
-_SAMPLE_BYTES: dict[Kind, int] = {"bpe": 50_000_000, "unigram": 10_000_000}  # unigram training is slower
+_SAMPLE_BYTES: dict[Kind, int] = {"bpe": 50_000_000, "unigram": 10_000_000}  # unigram is slower to train than BPE
 _PIECE_LENGTH = 1 << 16
 # Very long spans without white space, or of white space only, are useless for training. BPE takes time that is
 # quadratic in the length of a span.

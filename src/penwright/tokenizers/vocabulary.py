@@ -120,7 +120,7 @@ def _changeable(tokenizer: Tokenizer) -> File:
 
 
 def _with_parts(kept: set[int], names: Sequence[str], merges: Sequence[tuple[str, str]]) -> set[int]:
-    """Return these tokens and all tokens that are merged into them, step by step."""
+    """Return these tokens and all tokens that BPE needs to build them."""
     numbers, parts = {name: token for token, name in enumerate(names)}, dict[str, list[str]]()
     for pair in merges:
         parts.setdefault("".join(pair), []).extend(pair)
@@ -225,7 +225,7 @@ class _Growing:
         self._read()
 
     def split(self, unit: str) -> list[str]:
-        """Split a word into pieces by the old and the new merges."""
+        """Split a word into pieces with the old and the new merges."""
         pieces = [token.value for token in self._library.tokenize(unit)]
         while len(pieces) > 1 and self._ranks:
             pairs = list(pairwise(pieces))

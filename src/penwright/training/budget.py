@@ -93,7 +93,7 @@ class Clock:
         return step + max(0, int((self.seconds - elapsed - reserved) * steps_per_second))
 
     def adjust(self, step: int, elapsed: float, reserved: float, total: int, since: int) -> int | None:
-        """Return a corrected number of steps, or None if `total` still fits the throughput.
+        """Return a corrected number of steps, or None if `total` needs no correction yet.
 
         `since` is the step of the last correction. The next correction comes after at least an eighth of the steps
         from `since` to the end. A correction at most halves or doubles the remaining steps, so that a suspended
@@ -193,7 +193,7 @@ class Budget:
         return EndShift(self.state.turn_step, self.state.turn_progress)
 
     def cool_down(self) -> bool:
-        """Start the cooldown now, if the schedule has one that has not begun. Return whether it starts now."""
+        """Start the cooldown unless it has begun or the schedule has none. Return whether it was started."""
         state, schedule = self.state, self._schedule
         if not isinstance(schedule, WarmupStableDecay) or not 0 < schedule.cooldown_fraction < 1:
             return False

@@ -20,7 +20,7 @@ from penwright.training.distributed.launcher import stop_requests
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
 
-# Minimum and maximum seconds between two checkpoints, and the minimum per weight: large models take longer to save.
+# Seconds between two checkpoints: minimum, maximum, and minimum per weight (large models take longer to save).
 LEAST_INTERVAL, MOST_INTERVAL, INTERVAL_PER_WEIGHT = 10.0, 300.0, 2e-6
 EVALUATIONS = 10  # default number of evaluations per run
 # Number of consecutive evaluations with overfitting after which the cooldown starts, and after which training stops.
@@ -116,12 +116,12 @@ class Session:
             return (state.step - state.first_step) % every == 0 or self._passes_epoch_mark()
         if state.step - state.first_step < FEWEST_STEPS:
             return False
-        cost = state.reserved_seconds  # duration of an evaluation; evaluations may take up to a twentieth of the time
+        cost = state.reserved_seconds  # seconds per evaluation; evaluations may take up to 5 % of the time
         since = state.seconds - self.last_evaluated_at
         return since >= 20 * cost and (since >= 60 * (settings.minutes or 1) / EVALUATIONS or self._epochs_have_grown())
 
     def _passes_epoch_mark(self) -> bool:
-        """Return whether this step passes epoch 2, 3, 4.5, ...; the best of many epochs is often an early one."""
+        """Return whether this step passes epoch 2, 3, 4.5, ...: in a long run, the best epoch is often an early one."""
         before, now = map(self.trainer.budget.epochs_until, (self.trainer.state.step - 1, self.trainer.state.step))
         mark = FRESH
         while mark <= before:

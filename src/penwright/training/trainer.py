@@ -89,7 +89,7 @@ class Trainer:
         self.settings = recipe.training
         self.should_stop: Callable[[], bool] = lambda: False  # whether this process was asked to stop
         self.began = 0.0  # time of the monotonic clock when training began, in seconds
-        self.stops, self.seconds = False, 0.0  # set at each step: whether to stop, and the seconds elapsed on rank 0
+        self.stops, self.seconds = False, 0.0  # updated at each step: whether to stop, and seconds elapsed on rank 0
         self.saver: ShardedSaver | None = None  # writes checkpoints of sharded weights if ranks share a disk
         self.is_sharded = self.ranks.size > 1 and self.settings.parallelism == "fsdp"
         self.unsharded: Model | None = None  # under FSDP2, rank 0's unsharded copy on the CPU, for evaluation
@@ -157,7 +157,7 @@ class Trainer:
         self.ranks.seed_rng(self.seed, state.step)
         self.model.train()
         batches = self.prefetcher(state.step)
-        n_targets = max(1, sum(batch.n_targets for batch in batches))  # divisor of the summed losses of the batches
+        n_targets = max(1, sum(batch.n_targets for batch in batches))  # the loss is a mean over these targets
         losses = []
         for number, batch in enumerate(batches, 1):
             is_last = number == len(batches)

@@ -193,7 +193,7 @@ def word_numbers(text: str, tokenizer: Tokenizer, cut: Cut = word_spans) -> list
 
 
 def lexical_links(pairs: Sequence[tuple[str, str]]) -> list[Links]:
-    """Return the links that a lexical model of these pairs finds in both directions."""
+    """Return the links that a lexical model, trained on these pairs, finds in both directions."""
     forwards = _best_partners(pairs)
     backwards = _best_partners([(target, source) for source, target in pairs])
     return [one & frozenset((i, j) for j, i in other) for one, other in zip(forwards, backwards, strict=True)]
@@ -206,7 +206,7 @@ def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
     source_of_key = keys // (target_ids.max(initial=0) + 1)
     table = np.ones(len(keys))
     for iteration in range(ITERATIONS):
-        # the first iterations ignore the diagonal prior
+        # the first half of the iterations ignores the diagonal prior
         weights = table[which] * (target_words.prior if 2 * iteration >= ITERATIONS else 1.0)
         shares = weights / np.maximum(np.bincount(target_words.target, weights=weights), 1e-300)[target_words.target]
         counts = np.bincount(which, weights=shares, minlength=len(keys))
@@ -221,7 +221,7 @@ def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
 
 
 class _TargetWords(NamedTuple):
-    """All pairs of a source and a target word: the index of each target word, and the prior weight of each link."""
+    """The index of the target word and the prior weight of the link, for each pair of a source and a target word."""
 
     target: NDArray[np.int64]
     prior: NDArray[np.float64]

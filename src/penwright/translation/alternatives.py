@@ -80,8 +80,8 @@ class AlternativeSearch:
     ) -> dict[Segment, list[SegmentResult]]:
         """Return up to `n` different translations of each segment.
 
-        The translations are found one after another. A token costs `strength` nats for each earlier translation
-        that has the token at the same step (after Vijayakumar et al. 2018).
+        The translations are found one after another. A token is penalized by `strength` nats for each earlier
+        translation that has it at the same step (after Vijayakumar et al. 2018).
         """
         constrained = [self._searcher.soft_constraints(segment) for segment in segments]
         written: list[list[SegmentResult]] = [[] for _ in segments]
@@ -97,7 +97,7 @@ class AlternativeSearch:
     def _discouraged(
         self, constrained: ConstrainedSegment, before: Sequence[SegmentResult], strength: float
     ) -> ConstrainedSegment:
-        """Return the segment with a penalty for each token of earlier translations, at the step where it occurred."""
+        """Return the segment with penalties for tokens of earlier translations, at the steps where they occurred."""
         end = self._tokenizer.end_id
         steps = zip_longest(*((*result.hypothesis.tokens, end) for result in before), fillvalue=end)
         costs = [{token: strength * step.count(token) for token in step} for step in steps]

@@ -24,8 +24,8 @@ from penwright.translation.constraints.requirements import (
 )
 
 LONGEST_LOOP = 6  # maximum number of words in a repeated phrase
-MIN_REPEATS = 4  # occurrences of a word in a row that trigger a warning; for a phrase, one fewer
-STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters, at least six times in a row
+MIN_REPEATS = 4  # consecutive occurrences of a word that trigger a warning; for a phrase, one fewer
+STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters that occur at least six times in a row
 FEW_TOKENS = 8  # minimum source length, in tokens, for a warning about the length of the translation
 SHORTEST, LONGEST = 0.3, 3.0  # usual range of the number of target tokens per source token
 
@@ -188,7 +188,7 @@ def distinct_segments(texts: Sequence[SplitText]) -> list[Segment]:
 
 
 def still_wanted(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedSegment | None:
-    """Return a function that tells whether any text that contains a segment is still wanted; None without `wanted`."""
+    """Return a function that tells whether a text with this segment is still wanted; None if `wanted` is None."""
     if wanted is None:
         return None
     texts_of: dict[Segment, set[int]] = {}
@@ -209,7 +209,7 @@ def assemble(
     parts = [part for line in lines for part in line]
     warnings = unknown_warnings(tokenizer, "".join(part.segment.source for part in parts))
     if any(len(line) > 1 for line in lines):
-        warnings.append(f"translated in parts: the text is longer than the {reach} tokens the model reads at once")
+        warnings.append(f"translated in parts: the text is longer than the model's limit of {reach} tokens")
     if candidates[0].finish == "length":
         warnings.append("the translation reached the length limit and was cut off")
     for part in parts:
@@ -226,7 +226,7 @@ def _candidate(
     results: Mapping[Segment, Sequence[SegmentResult]],
     rank: int,
 ) -> Candidate:
-    """Join one translation of each part: the one with this rank, or the last one if the part has fewer."""
+    """Join one translation of each part: the one with this rank or, if there are too few, the last one."""
     text, used, outcomes = "", [], []
     for number, line in enumerate(lines):
         text += "\n" if number else ""

@@ -34,7 +34,7 @@ from penwright.translation.results import (
     still_wanted,
 )
 
-SHORTEST_REACH = 5  # lower bound of the source limit, in tokens: up to four for one character, plus the end token
+SHORTEST_REACH = 5  # minimum source limit, in tokens: one character can take four, plus the end token
 USED_BY_BEAMS = (*BEAM_SETTINGS, "max_new_tokens")
 Given = TypeVar("Given", Constraints, Constraints | Sequence[Constraints])
 
@@ -170,7 +170,7 @@ class Translator:
     ) -> list[Translation]:
         """Return up to `n` different translations of each text. The options are those of `translate`.
 
-        A token costs `strength` nats for each earlier translation that has the token at the same step.
+        A token is penalized by `strength` nats for each earlier translation that has it at the same step.
         """
         constraints = _with_old_name(constraints, demands)
         parts = self._prepared(texts, constraints, "")

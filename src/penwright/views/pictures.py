@@ -99,7 +99,7 @@ def _heads(figure: "Figure", data: Mapping[str, Any]) -> None:
     weights = probabilities(part["weights"])
     weights = _hide_later(weights) if part["name"] == "decoder" else weights
     n_layers, n_heads, rows, columns = weights.shape
-    gap = 2 + max(rows, columns) // 6  # space between heads for their names, in cells
+    gap = 2 + max(rows, columns) // 6  # gap between the maps of two heads, where their names are written, in cells
     wide = np.pad(weights, ((0, 0), (0, 0), (gap, 0), (0, gap)), constant_values=np.nan)
     figure.set_size_inches(0.75 * n_heads, 0.85 * n_layers)
     axes = figure.subplots()

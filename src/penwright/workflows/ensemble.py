@@ -44,7 +44,7 @@ def train_ensemble(settings: Table, n_members: int, folder: Path, watch: Watch) 
 
 
 def member_settings(settings: Table, n_members: int, number: int) -> Table:
-    """Return the settings of an ensemble's member `number`, from 1. Only seeds differ, not the held-out texts."""
+    """Return the settings of member `number` (from 1). Members differ in their seeds, not in their held-out texts."""
     seed = settings.get("seed", 1)
     return merge(_with_shared_split(settings), {"seed": seed + number}, _minutes(settings, MEMBERS_SHARE / n_members))
 

@@ -93,7 +93,7 @@ def require_unchanged(run: Run, recipe: Recipe, corpus: AnyCorpus, advice: str) 
     """Raise PenwrightError unless the run was trained on this corpus, with the same held-out set.
 
     Another version of Penwright may describe the chosen columns in other words, which changes the fingerprint. The
-    corpus is then the same if its files, the [data] settings in `recipe` and the numbers of examples are.
+    corpus then counts as unchanged if its files, its [data] settings and the numbers of examples are the same.
     """
     before = corpus_record(run)
     if before.fingerprint == corpus.fingerprint or _is_reworded(run, before, recipe, corpus):
@@ -110,7 +110,7 @@ def require_unchanged(run: Run, recipe: Recipe, corpus: AnyCorpus, advice: str) 
 
 
 def _is_reworded(run: Run, before: CorpusRecord, recipe: Recipe, corpus: AnyCorpus) -> bool:
-    """Return whether only the description of the corpus can have changed since training."""
+    """Return whether the fingerprints differ only because this version describes the corpus in other words."""
     files = [file.sha256 for file in before.files] == [file.sha256 for file in corpus.files]
     now = ReadingRecord(n_read=corpus.report.n_read, n_kept=corpus.report.n_kept)
     paths = {"train", "validation", "dictionary"}
@@ -163,7 +163,7 @@ def evaluate(
 
 
 def _repeated_texts(original: OpenedRun, corpus: AnyCorpus) -> Iterator[str]:
-    """Yield a note if labelled texts of an evaluation also occur in the data of the run, if its files still exist."""
+    """Yield a note if evaluated texts also occur in the data of the run. Skip the check if that data is missing."""
     recipe = with_resolved_paths(original.run, original.recipe)
     if recipe.task != "classify" or not all(map(os.path.exists, recipe.data.train)):
         return

@@ -137,7 +137,7 @@ def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
 
 
 def base_weights(recipe: Recipe, base: OpenedRun, tokenizer: Tokenizer) -> Tensors:
-    """Return the weights of a base model, renamed for a fine-tuned model and fitted to this tokenizer's vocabulary."""
+    """Return the weights of a base model, renamed for a fine-tuned model and adapted to this tokenizer's vocabulary."""
     weights = weights_for(recipe.task, base.recipe.task, base.weights())
     if tokenizer.fingerprint == base.tokenizer.fingerprint:
         return weights

@@ -1,6 +1,6 @@
-"""The new head of a classifier that starts from another run, and contrastive fine-tuning for few texts.
+"""New heads for classifiers that start from another run, and contrastive fine-tuning for small training sets.
 
-The head is fitted before ordinary training. If there are few labelled texts, contrastive fine-tuning and the new head
+A new head is fitted before ordinary training. If there are few labelled texts, contrastive fine-tuning and the new head
 replace ordinary training.
 """
 
@@ -145,7 +145,7 @@ def _tune(
     texts, vectors, n_labels = batches(context, context.training), list[Tensor](), len(context.card.labels)
     n_steps = _affordable_steps(classifier_model(context), texts, rows, seconds)
     if n_steps < FEWEST_STEPS:
-        notify(observers, "message", "no time for contrastive fine-tuning: give more --minutes")
+        notify(observers, "message", "no time for contrastive fine-tuning: increase --minutes")
         return None
     tokens, seed = [context.training.column("text")[row] for row in rows.tolist()], context.recipe.seed
     for fold in range(FOLDS):
@@ -179,7 +179,7 @@ def _affordable_steps(model: EncoderOnly, texts: LabelledBatches, rows: NDArray[
 
 
 def contrast(model: EncoderOnly, texts: LabelledBatches, rows: NDArray[np.int64], n_steps: int, seed: int = 0) -> None:
-    """Train the encoder so that texts with the same label get similar vectors, and texts with other labels do not.
+    """Train the encoder to give similar vectors to texts with the same label, and dissimilar ones to all others.
 
     The loss is the mean squared error of the cosine similarities of all pairs in a batch, where 1 and 0 are the
     targets. The pairs with the same label have the same total weight as all other pairs.

@@ -34,7 +34,7 @@ MEASURED_BATCHES = 100
 # Minimum number of target tokens on which a precision is measured after training. Models with more than MEDIUM
 # decoder parameters use FEW_TARGETS, since 4,096 tokens would take them more than half a minute.
 MEASURED_TARGETS, FEW_TARGETS, MEDIUM = 4096, 1024, 30_000_000
-INT8_FROM = 2_000_000  # minimum number of decoder parameters for int8 without compiled steps
+INT8_FROM = 2_000_000  # minimum number of decoder parameters to try int8 if steps are not compiled
 
 
 def optimize(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
@@ -64,7 +64,7 @@ def optimize(folder: Path, precision: Precision | None = None, say: Say = say_no
 def _nats_by_precision(opened_run: OpenedRun, say: Say) -> dict[Precision, float]:
     corpus, nats = open_corpus_of(opened_run), {}
     for each in fastest_first():
-        say(f"evaluating held-out text in {each}")
+        say(f"evaluating on held-out text in {each}")
         nats[each] = _held_out_nats(opened_run, corpus, each)
     return nats
 
@@ -78,9 +78,9 @@ def expected_precision(model: Model, device: torch.device) -> Precision:
 
 
 def choose_precision(run: Run, context: RunContext) -> str:
-    """Choose and save the decoding precision of a trained run. Return a description.
+    """Choose and save the decoding precision of a trained run. Return a message.
 
-    The description is "" if there is nothing to choose.
+    The message names the chosen precision; it is "" if there was nothing to choose.
 
     Int8 is chosen if the nats per token on a part of the held-out text rise by at most MAX_LOSS_INCREASE. An imported
     language model stays in float32: int8 raised the loss too much, and measuring it takes long (benchmarks/LOG.md).

@@ -36,7 +36,7 @@ from penwright.training.auto.planner import Plan, make_plan
 from penwright.training.auto.throughput import throughput_meter
 from penwright.workflows.finetune import FEW_HELD_OUT, changed_tokenizer, has_few_labels, require_suitable, with_base
 
-SCORE = "score"  # name of the regression task: classify, but with numbers instead of classes
+SCORE = "score"  # name of the regression task: `classify` with numbers instead of labels
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must be consistent with the width of the model
 N_EXAMPLES = 3  # number of examples to show before training
 FEWEST_CHARACTERS = 100  # minimum length in characters of a text on which a model can learn to generate text
@@ -136,7 +136,7 @@ def _reading(recipe: Recipe, settings: Table) -> ReadingOptions:
 
 
 def _found_in(corpus: AnyCorpus) -> Table:
-    """Return the settings for the labels and texts in a corpus; {} for single texts with at most one label each."""
+    """Return the settings that the labels and text pairs of a corpus require; {} if there is nothing special."""
     pairs: Table = {"model": {"text_pairs": True}} if corpus.text_pairs else {}
     if corpus.label_kind in (None, LabelKind()):
         return pairs
@@ -184,7 +184,7 @@ def _without_open_choices(settings: Table) -> Table:
     budget: Table = {} if any(name in settings.get("training", {}) for name in BUDGETS) else {"steps": 1}
     table = merge({"model": {}, "training": budget}, settings)
     for name in ("optimizer", "schedule"):
-        # the planner will choose the type of the optimizer or schedule
+        # a table without a type is incomplete: the planner will choose the type
         if isinstance(table.get(name), dict) and "type" not in table[name]:
             del table[name]
     model = table["model"]

@@ -62,7 +62,7 @@ class SearchIndex:
         return [Hit(float(similarities[row]), self.line_indices[row] + 1, self.lines[row]) for row in order]
 
     def near_duplicates(self, similar: float = SIMILAR) -> list[tuple[Hit, Hit]]:
-        """Return each line that is nearly the same as an earlier one, with that one, most similar first."""
+        """Return pairs of a line and an earlier line that is nearly the same, most similar pairs first."""
         self._require_few()
         found = near_duplicates(self.vectors, self.lines, similar)
         return [(self._hit(each.row, each.similarity), self._hit(each.earlier, each.similarity)) for each in found]
@@ -70,7 +70,7 @@ class SearchIndex:
     def clusters(self, n: int | None = None) -> list[tuple[tuple[str, ...], list[Hit]]]:
         """Return clusters of similar lines, largest first: their typical words, and their lines, most central first.
 
-        The similarity of a line is that with the center of the cluster.
+        The similarity of a line is its similarity to the center of its cluster.
         """
         self._require_few()
         found = find_clusters(self.vectors, self.lines, n)

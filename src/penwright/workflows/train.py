@@ -48,7 +48,7 @@ LARGE = 50_000_000  # minimum size of the training text, in bytes, for caching a
 
 
 class _LargerModelFits(Exception):
-    """An exception raised when the machine is so much faster than planned that a larger model fits the budget."""
+    """An exception raised when the machine is so much faster than the plan assumed that a larger model fits."""
 
     def __init__(self, plan: Plan):
         super().__init__()
@@ -56,7 +56,7 @@ class _LargerModelFits(Exception):
 
 
 class _PaceCheck:
-    """A check, after each step, whether the machine proves to be much faster than planned.
+    """A check, after each step, whether training is much faster than the plan assumed.
 
     Other programs may have slowed down the machine while it was timed for the plan.
     """
@@ -93,8 +93,8 @@ class _PaceCheck:
 def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
     """Train the prepared run in a new folder. Return the best model of the run, ready to use.
 
-    If the machine proves to be much faster than planned, training starts again with a larger model. The recipe of the
-    run then contains the rest of the budget, and describes exactly what was trained.
+    If training is much faster than the plan assumed, it starts again with a larger model. The recipe of the run then
+    contains the rest of the budget, and describes exactly what was trained.
 
     Raises PenwrightError if the model does not fit in the memory of this machine.
     """
@@ -108,7 +108,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
             return _train(prepared, run, observers)
         except _LargerModelFits as larger:
             size = f"{larger.plan.size.parameters:,} parameters"
-            notify(observers, "message", f"this machine is much faster than planned: starting again with {size}")
+            notify(observers, "message", f"training is much faster than expected: starting again with {size}")
             run.clear()
             return _train(replace(prepared, plan=larger.plan, replan=None), run, observers)
 
@@ -273,6 +273,6 @@ def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[tuple
             continue
         value = scores[baseline.name]  # None if the score was not finite
         score = baseline._replace(value=nan if value is None else value)
-        is_perfect = score.higher_is_better and score.value >= 100  # if higher is better, the score is in percent
+        is_perfect = score.higher_is_better and score.value >= 100  # scores where higher is better are percentages
         if not is_perfect and not score.beats(baseline.value):
             yield baseline, score.value

@@ -199,7 +199,7 @@ class _Paragraphs(XmlTarget[str]):
 
 
 def parse_xml(opened: zipfile.ZipFile, part: str, name: str, target: XmlTarget[Item]) -> Iterator[Item]:
-    """Yield the items that `target` finds in a part of a document. Raises PenwrightError if the part is damaged."""
+    """Yield the items that the parser target finds in an XML part. Raises PenwrightError if the part is damaged."""
     parser = XMLParser(target=target)
     try:
         with opened.open(part) as stream:

@@ -20,7 +20,7 @@ UNSURE = Broken("without a translation, or marked as fuzzy")
 ALONE = Broken("without a counterpart in the other file")
 ENOUGH = 0.5  # minimum share of matching segments in two files
 LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-LONGEST = 4 << 20  # maximum length of a unit, in characters; a longer unit counts as damaged
+LONGEST = 4 << 20  # maximum length of a translation unit, in characters; a longer one counts as damaged
 NAMES = {  # elements that contain translations
     "tmx": ("tu",),
     "xliff": ("trans-unit", "unit"),
@@ -32,7 +32,7 @@ SIDES = {"tuv", "langSet", "langSec"}
 CODES = {"bpt", "ept", "ph", "it", "ut"}  # elements with formatting codes; a `sub` inside them is text
 PREFIX = re.compile(r"[<\s/](?!xml:|xmlns:)([A-Za-z_][\w.-]*):(?=[A-Za-z_])")
 LANGUAGES = re.compile(r"""\s(source-language|target-language|srcLang|trgLang)\s*=\s*["']([^"']*)["']""")
-Texts = dict[str, str]  # texts of a unit by language
+Texts = dict[str, str]  # the texts of a translation unit, keyed by language
 
 
 def holds_pairs(file: SourceFile) -> bool:
@@ -66,13 +66,13 @@ def bilingual_languages(file: SourceFile, source: str | None, target: str | None
     )
     first, second = (name or next(others, None) for name in requested)
     if first is None or second is None:
-        has = f"its only language is {names[0]}" if names else "no unit has text with a declared language"
+        has = f"its only language is {names[0]}" if names else "no translation unit declares the language of its text"
         raise PenwrightError(f"{file.path} is {FORMATS[file.format].description} without translations: {has}")
     return first, second
 
 
 def bilingual_pairs(file: SourceFile, source: str, target: str) -> Pairs:
-    """Yield one pair for each unit. A language without a region (`de`) includes all regions."""
+    """Yield one pair for each translation unit. A language without a region (`de`) includes all its regions."""
     if file.format == "po":
         return _po_pairs(file, is_swapped=source == "msgstr")
     return (_pair(texts, source, target) for texts in read_units(file))
@@ -152,7 +152,7 @@ def _po_pairs(file: SourceFile, *, is_swapped: bool) -> Pairs:
 
 
 def read_units(file: SourceFile) -> Iterator[Texts]:
-    """Yield the texts of each unit by language; an empty dictionary for a damaged unit."""
+    """Yield a dictionary from language to text for each translation unit; it is empty if the unit is damaged."""
     languages = {"source": "source", "target": "target"}
     for is_unit, text in _pieces(file):
         if not is_unit:
@@ -171,7 +171,7 @@ def read_units(file: SourceFile) -> Iterator[Texts]:
 
 
 def _pieces(file: SourceFile) -> Iterator[tuple[bool, str]]:
-    """Split the file into units and the text between them. Yield pairs: whether a piece is a unit, and its text.
+    """Split the file into translation units and the text between them. Yield each text, and whether it is a unit.
 
     Raises PenwrightError if the end of the file is missing.
     """

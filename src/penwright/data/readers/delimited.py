@@ -162,7 +162,7 @@ class QuotedRows:
         return len(self._taken) >= SWALLOWED and all(self._mend(line) for line in self._taken)
 
     def _mend(self, line: str) -> Cells | None:
-        """Split one line by itself, keeping stray quote marks; return None if the number of cells is wrong."""
+        """Split a line, treating stray quote marks as text. Return None if the number of cells is wrong."""
         doubled, quote = self._dialect.quote * 2, self._dialect.quote
         for pattern in self._patterns:
             cells, position = [], 0
@@ -181,7 +181,7 @@ class QuotedRows:
 
 
 def _lenient_patterns(mark: str, dialect: Dialect) -> list[str]:
-    """Return two patterns for a cell that may contain stray quote marks, whether the cell is quoted or not.
+    """Return two regular expressions for a cell, quoted or not, that may contain stray quote marks.
 
     In a quoted cell, the first pattern recognizes doubled quote marks; the second does not.
     """

@@ -35,7 +35,7 @@ def is_hub(path: str | Path) -> bool:
 def open_hub(path: str) -> Records:
     """Open one split of a data set, `train` by default. Class numbers become class names.
 
-    The first rows of a data set on the hub are streamed: the rest is not downloaded.
+    If the path selects the first rows of a data set on the Hub, only these rows are downloaded.
 
     Raises PenwrightError if the data set or the split does not exist, or has no rows.
     """

@@ -10,11 +10,11 @@ from penwright.languages import LANGUAGE_NAMES, split_words
 
 SAMPLE_ROWS = 1000  # number of rows from which a layout is detected
 DELIMITERS = ("\t", ";", "|", ",", "^", "~", "::", "||", "|||")
-FEW_FIT = 0.3  # minimum share of rows with the usual width, if the first row is a header
+FEW_FIT = 0.3  # minimum share of rows with the most common number of cells, if the first row is a header
 TABBED = 0.95  # minimum share of lines with the same number of tabs, if nothing else suggests a table
-MANY_FIT = 0.6  # minimum share of rows with the usual width, if there is no header
-LONGEST_KNOWN = 30  # column names are rarely longer than this many characters
-LONGEST_NAME = 100  # maximum length of a column name, in characters; in surveys, names are often whole questions
+MANY_FIT = 0.6  # minimum share of rows with the most common number of cells, if there is no header
+LONGEST_KNOWN = 30  # maximum length of a common column name, in characters
+LONGEST_NAME = 100  # maximum length of any column name, in characters; in surveys, names are often whole questions
 MOST_BEFORE = 20  # maximum number of rows before a header, such as titles and comments
 ENOUGH = 3  # minimum number of values needed to judge the length of a column's texts
 LONG = 20  # minimum length of nearly all values in a text column, in characters
@@ -65,7 +65,7 @@ class Fit:
 
     dialect: Dialect
     width: int  # number of cells in most rows
-    share: float  # share of rows with this width; wide rows (10 cells or more) may differ slightly
+    share: float  # share of rows with `width` cells, or nearly so if `width` is 10 or more
     proper: float  # share of rows in which all quote marks are correctly placed
     first: Cells
 
@@ -162,7 +162,10 @@ def _fit(lines: Sequence[str], dialect: Dialect, is_cut: bool) -> Fit | None:
 
 
 def _has_written_quotes(lines: Sequence[str], dialect: Dialect) -> bool:
-    """Return whether the quote marks are CSV quoting: all enclose whole cells, and some cannot belong to the text."""
+    """Return whether the quote marks are CSV quoting rather than part of the text.
+
+    They must enclose whole cells. In addition, all cells must be quoted, or some quote marks doubled.
+    """
     if not dialect.quote:
         return True
     quote = dialect.quote
@@ -251,7 +254,7 @@ def _vote(name: str, values: Sequence[str], n_rows: int) -> int | None:
 
 
 def _vote_of_texts(name: str, values: Sequence[str]) -> int:
-    """Return a text column's vote on whether `name` is its header. A header is much shorter than nearly all texts."""
+    """Return a text column's vote on whether `name` is its header: yes if it is much shorter than nearly all texts."""
     shortest = _usual_shortest(values)
     if shortest < LONG:
         return 0

@@ -106,7 +106,7 @@ class _Page(HTMLParser):
             self.line.append(data)
 
     def end_line(self) -> None:
-        """Keep the current line unless it is blank. Preformatted text may consist of several lines."""
+        """Store the current line unless it is blank. Preformatted text is split at its line breaks."""
         text = "".join(self.line)
         parts = [part.rstrip() for part in text.split("\n")] if self.n_pre else [" ".join(text.split())]
         self.lines += [part for part in parts if part.strip()]
@@ -141,7 +141,7 @@ def _cues(text: str) -> Segments:
         matched = TIMES.match(line)
         if matched:
             if time is not None and lines and lines[-1].strip().isdecimal():
-                lines.pop()  # this cue's number, if no blank line separates the cues
+                lines.pop()  # the number of the next cue, if no blank line separates the cues
             if time is not None and lines:
                 yield time, _plain(" ".join(lines))
             time, lines = _seconds(matched[1]), []

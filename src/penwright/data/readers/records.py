@@ -28,7 +28,7 @@ BLANK = Broken("blank line")
 NO_RECORD = Broken("not a JSON object")
 NO_TEXT = Broken("a field that is missing or holds no text")
 SURROGATES = re.compile("[\ud800-\udfff]")
-SPACE = " \t\r\n,"  # characters between the values of a JSON list
+SPACE = " \t\r\n,"  # characters that may separate the values of a JSON list
 MISSING = object()
 BATCH = 1000  # number of rows in memory at a time
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
@@ -181,7 +181,7 @@ def _zipped(names: Iterable[str], row: Iterable[object]) -> Record:
 
 
 def _are_columns(value: Mapping[str, Mapping[str, object]]) -> bool:
-    """Return whether the keys are column names, and each value maps row ids to cells."""
+    """Return whether a JSON object maps column names to columns, and each column maps row ids to cells."""
     if any(name.lower() in TELLING_NAMES for name in value):
         return True
     inner = {key for part in islice(value.values(), SAMPLE_ROWS) for key in part}

@@ -17,8 +17,8 @@ from penwright.data.readers.spreadsheets import sheet_rows
 
 ReadCells = Callable[[], Iterator[list[str]]]
 FEW = 20  # minimum number of rows in a sample
-COMMON = 0.05  # a row width is usual, not a mistake, if at least this share of the rows has it
-SOME = 3  # a row width is usual if at least this many rows have it
+COMMON = 0.05  # a number of cells is common, not a mistake, if at least this share of the rows has it
+SOME = 3  # a number of cells is common only if at least this many rows have it
 TOO_FEW = Broken("too few fields")
 TOO_MANY = Broken("too many fields (possibly a delimiter in a text without quotes)")
 REPEATED = Broken("a repeated header")
@@ -183,7 +183,7 @@ def _detect_dialect(file: SourceFile, delimiter: str | None, n: int) -> tuple[Di
 
 
 def sheet_grid(file: SourceFile, read: ReadCells, names: Sequence[str] = ()) -> Grid:
-    """Open a sheet as a table, detecting its header. `read` yields the rows."""
+    """Open a spreadsheet sheet as a table, detecting its header. `read` returns its rows."""
     columns, header, n_before, fewest = _layout(list(islice(read(), SAMPLE_ROWS)), names, strays=True)
     return Grid(file, read, columns, header, n_before, fewest)
 
@@ -193,8 +193,8 @@ def _layout(
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None, int, int]:
     """Return the column names, the header, the number of rows before it, and the minimum width of a complete row.
 
-    With `strays`, the table is as wide as the widest common row. Otherwise, it is as wide as most rows, because wider
-    rows contain stray delimiters.
+    `strays` means that the width of the table is that of its widest common rows. Otherwise, it is that of most rows,
+    and wider rows are assumed to contain stray delimiters.
     """
     widths = Counter(len(row) for row in sample if any(map(str.strip, row)))
     if not widths:

@@ -23,7 +23,7 @@ REMEMBERED = 256  # maximum number of entries in each cache of token transitions
 
 
 class ConstrainedWord(NamedTuple):
-    """A banned or required word, and whether letters may adjoin it."""
+    """A banned or required word, and whether letters may directly precede or follow it."""
 
     text: str
     open_before: bool
@@ -33,7 +33,7 @@ class ConstrainedWord(NamedTuple):
     def read(cls, written: str) -> "ConstrainedWord":
         """Parse a word: `art` is a whole word; `art*` also matches longer words that begin with it.
 
-        If the text begins or ends with a character that is not a letter, letters may adjoin that side.
+        Letters may directly precede a word that begins with a symbol, and follow one that ends with a symbol.
         """
         text = written.strip("*")
         if not text:
@@ -77,7 +77,7 @@ class Rules:
         return make.then(self._any_case(word.text[start:]), make.anything if word.open_after else apart)
 
     def _remainders(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
-        """Return an expression for the rest of the word, for each prefix of it at the end of the prompt."""
+        """Return an expression for the rest of the word, for each prefix of the word with which the prompt ends."""
         remainders, folded = [], prompt.casefold()
         for n in range(1, len(word.text)):
             before = prompt[:-n][-1:]
@@ -173,7 +173,7 @@ class CompletionConstraint:
                 )
             if distance > max_new_tokens:
                 raise UsageError(
-                    f"max_new_tokens ({max_new_tokens}) may be too low{after} for the pattern and the words: "
+                    f"max_new_tokens ({max_new_tokens}) may be too low{after} for the pattern and the required words: "
                     f"allow at least {int(distance)} (--max-new-tokens)"
                 )
 
@@ -199,7 +199,7 @@ class CompletionConstraint:
         return costs
 
     def _find_distances_after_tail(self, tail: bytes) -> Float64[np.ndarray, " states"]:
-        """Return, for each state, how many tokens suffice to finish the incomplete character and the text."""
+        """Return, for each state, the fewest tokens that complete the character in `tail` and then the text."""
         if not tail:
             return self.distances
         first, last, n_missing = _completions(tail)

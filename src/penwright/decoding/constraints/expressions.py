@@ -16,7 +16,7 @@ from penwright.errors import UsageError
 Span = tuple[int, int]  # a range of code points: the first, and the one after the last
 Expression = int  # an index into the Expressions object that made it; equal expressions have equal indices
 N_CODE_POINTS = 0x110000
-MOST_STATES, MOST_CELLS = 10_000, 4_000_000  # maximum number of states, and of cells in the table of states
+MOST_STATES, MOST_CELLS = 10_000, 4_000_000  # maximum number of states, and of cells in the transition table
 TOO_MUCH = "the pattern and the words together are too complex: use smaller numbers in braces, or fewer words"
 OFTEN = 200  # number of subexpressions visited between two calls of `check`
 
@@ -120,7 +120,7 @@ class Expressions:
         return classes
 
     def derive(self, number: Expression, of_class: int) -> Expression:
-        """Return the derivative with respect to a character of this class. Raise TooLarge if this exceeds `limit`."""
+        """Return the derivative with respect to a character of this class; raise TooLarge if the limit is exceeded."""
         key = number, of_class
         known = self._derived.get(key)
         if known is None:
@@ -198,7 +198,7 @@ class Classes:
         return change.cumsum()[:-1] > 0
 
     def within(self, spans: Sequence[Span]) -> frozenset[int]:
-        """Return the classes that make up this set, which is one of the sets passed to the constructor."""
+        """Return the character classes that make up this set, which must be one of those passed to the constructor."""
         return frozenset(self._numbers[self._inside(spans)].tolist())
 
     def of(self, text: str) -> list[int]:

@@ -115,7 +115,7 @@ class Prospects(NamedTuple):
     may_end_word: bool  # False if ending the word here would complete a term more often than permitted
     progress: int  # number of required terms that are complete or begun; hypotheses compete only at equal progress
     needed: int  # minimum number of tokens to complete all required terms, excluding the end token
-    needed_anew: int  # `needed` if the next token abandons the term in progress or lengthens its last word
+    needed_anew: int  # like `needed`, but without credit for the tokens of a term in progress
     hard: Match | None  # the longest match of a missing required term
     soft: Match | None  # the longest match of a soft term, unless the term has occurred often enough
     waiting: list[RequiredTerm]  # required terms that have not begun
@@ -132,7 +132,7 @@ class Stage:
 
 @dataclass
 class ConstraintAutomaton:
-    """An automaton that tracks the terms in targets of one sentence; all targets begin with `prefix`."""
+    """An automaton that tracks the terms in the targets of one sentence, which all begin with `prefix`."""
 
     terms: Sequence[RequiredTerm]
     borders: Borders
@@ -142,7 +142,7 @@ class ConstraintAutomaton:
     _stages: dict[State, Stage] = field(default_factory=dict)
 
     def start(self) -> Stage:
-        """Return the Stage at the beginning of a target."""
+        """Return the `Stage` before the first token of a target."""
         return self._stage_of(State(tuple(term.times for term in self.terms)))
 
     def after(self, stage: Stage, token: int) -> Stage:

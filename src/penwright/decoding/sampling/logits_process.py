@@ -142,7 +142,7 @@ class RowHistory:
         self.length += 1
 
     def repetitions(self) -> tuple[Int64[np.ndarray, " positions"], Int64[np.ndarray, " positions"]]:
-        """Return every token but the first, each with the number of tokens before it that match the end of the text."""
+        """Return each token but the first, and how many tokens just before it match the end of the text."""
         n = max(0, self.length - 1)
         return self._tokens[1 : n + 1], self._overlaps[:n]
 
@@ -269,7 +269,7 @@ class Bias:
         self._sequences, self._bias = [list(sequence) for sequence in sequences if sequence], bias
 
     def tokens(self, past: RowHistory) -> Iterator[tuple[int, float]]:
-        """Yield the tokens that begin or continue the text, with the bias of each."""
+        """Yield each token that could come next in the biased text, with its bias."""
         for sequence in self._sequences:
             for n, token in enumerate(sequence):
                 if past.ends_with(sequence[:n]):

@@ -16,7 +16,7 @@ MAX_K = 8  # number of tokens per row that the compiled operator returns
 SOURCE = SOURCES / "masked_topk.cpp"
 COMPILES = torch.cpu._is_avx512_supported()  # without AVX-512, the compiled operator is not faster
 BLOCK = 64  # number of scores per block
-WORTH_IT = 30_000  # minimum number of scores for which blocks are faster
+WORTH_IT = 30_000  # minimum number of scores for which dividing rows into blocks is faster
 
 
 class TopK(NamedTuple):
@@ -29,9 +29,9 @@ class TopK(NamedTuple):
 def topk(scores: Float[Tensor, "rows columns"], n: int) -> TopK:
     """Return the n largest scores of each row.
 
-    Each row is divided into blocks. Its n largest scores are in the n blocks with the largest maxima, or after the last
-    full block. Finding maxima uses vector instructions, while torch.topk compares numbers one by one, which takes over
-    twice as long on a CPU (benchmarks/LOG.md).
+    Each row is divided into blocks. Its n largest scores are in the n blocks with the largest maxima, or among the
+    scores after the last full block. Finding maxima uses vector instructions, while torch.topk compares numbers one
+    by one, which takes over twice as long on a CPU (benchmarks/LOG.md).
     """
     n_blocks = scores.shape[1] // BLOCK
     if scores.device.type != "cpu" or scores.numel() < WORTH_IT or n_blocks < 2 * n:

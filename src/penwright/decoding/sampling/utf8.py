@@ -26,7 +26,7 @@ MOST_LEFT = 3  # with this many tokens left, any character can be completed
 FREE = N_STATES * (MOST_LEFT + 1)  # row of `may_come` that allows any bytes; constrained texts use it
 
 States = UInt8[np.ndarray, "*texts"]
-Situations = Int64[np.ndarray, "*texts"]  # pairs (UTF-8 state, number of tokens that fit after the next one)
+Situations = Int64[np.ndarray, "*texts"]  # indices of (UTF-8 state, number of tokens that fit after the next one)
 
 
 class Utf8Rules:
@@ -51,13 +51,13 @@ class Utf8Rules:
     @classmethod
     @lru_cache(16)
     def free(cls, vocab_size: int, banned: tuple[int, ...] = ()) -> "Utf8Rules":
-        """Return UTF-8 rules that allow every token except the banned ones, whatever its bytes."""
+        """Return rules that allow every token except the banned ones, even if the text becomes invalid UTF-8."""
         return cls([b""] * vocab_size, banned)
 
     @classmethod
     @lru_cache(16)
     def of(cls, tokenizer: Tokenizer, banned: tuple[int, ...]) -> "Utf8Rules":
-        """Return the rules that keep texts of this tokenizer's vocabulary valid UTF-8."""
+        """Return the rules under which the tokens of this tokenizer form valid UTF-8."""
         tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
         return cls(tokens, banned, tokenizer.end_ids)
 

@@ -72,7 +72,7 @@ PARAMETERS_PER_TOKEN: dict[Task, float] = {
     "classify": 0.6,
     "encode": 12.0,
 }
-# number of epochs from which the second-smallest classifier beat the smallest on a small corpus
+# minimum number of epochs at which the second-smallest classifier beat the smallest on a small corpus
 CLASSIFIER_EPOCHS = 8.0
 FEWEST_STEPS = 100  # minimum number of steps to learn anything: on Multi30k, 50 steps gave BLEU 1.8, and 100 gave 9.6
 # Throughput of a whole run, divided by that of its fastest step. The difference goes into padding, dropout, compiling
@@ -185,7 +185,7 @@ class CapacityPlanner:
         return self._measure_throughput(settings, vocab_size, batch_tokens)
 
     def tokens_needed(self, name: str) -> float:
-        """Return the number of training tokens that a model of this size needs to pay off."""
+        """Return the number of training tokens from which a model of this size is worthwhile."""
         share = SHORT_SHARE if self.is_short else 1.0
         needed = share * TOKENS_PER_PARAMETER[self._facts.task] * self._measure(name).matrix_parameters
         return max(needed, CLASSIFIER_EPOCHS * self.corpus_tokens) if self._dwarfs_corpus(name) else needed
@@ -221,7 +221,7 @@ class CapacityPlanner:
             cost, needed = self._flops(name) / self._flops(chosen), self.tokens_needed(name)
             if self._device.type == "cpu" and self._measure(name).training_bytes > available_memory():
                 break
-            # in experiments, the second-smallest classifier did not overfit even a small corpus
+            # in experiments, the second-smallest classifier did not overfit even on a small corpus
             is_small_classifier = self._facts.task == "classify" and name == LADDER[1]
             if (self._dwarfs_corpus(name) and not is_small_classifier) or self._max_flops_gain * tokens / cost < needed:
                 break
@@ -237,7 +237,7 @@ class CapacityPlanner:
         return self._measure(name).matrix_parameters > PARAMETERS_PER_TOKEN[self._facts.task] * self.corpus_tokens
 
     def compilation(self) -> tuple[bool, str]:
-        """Return whether to compile, and why. Unless the budget is in minutes, this depends on the chosen model."""
+        """Return whether to compile, and why, from the budget in minutes or an estimate of the training time."""
         counted = self.counted_tokens
         if counted is None:
             return self._compilation(60 * self._choices.number("training.minutes"))

@@ -39,7 +39,7 @@ class Choices:
                 self.made[index] = Choice(key, value, reason)
 
     def suggest_type(self, name: str, variant: Table, reason: str) -> None:
-        """Set the type of a table, with its settings, unless it has a type. Existing settings of the table are kept."""
+        """Add a type and its settings to a table of the recipe, unless the table has a type. Keep existing settings."""
         section = self.section(name)
         if "type" not in section:
             self.table = merge(self.table, {name: merge(variant, section)})

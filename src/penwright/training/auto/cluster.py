@@ -61,7 +61,7 @@ class ClusterEstimate(NamedTuple):
 
 
 def estimate_cluster(recipe: Recipe, size: Size, n_gpus: int, gpu: Gpu) -> ClusterEstimate:
-    """Estimate memory and throughput of training on several GPUs. `size` must be computed for the recipe's batch."""
+    """Estimate memory and throughput of training on several GPUs. `size` must be computed for the same batch size."""
     training = recipe.training
     states = float(ADAMW_BYTES * size.parameters)
     activations = (size.training_bytes - states) / 2 / n_gpus  # bfloat16 halves the memory of the float32 activations

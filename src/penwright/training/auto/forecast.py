@@ -17,7 +17,7 @@ from penwright.config import Task
 CONTEXT, MEASURED = 4_000_000, 300_000
 # largest relative deviations of the recorded runs from the formula, for runs of at least one epoch
 BELOW, ABOVE = 0.06, 0.08
-YOUNG = 0.2  # for runs of n < 1 epochs, the upper deviation is ABOVE + YOUNG * (1 - n)
+YOUNG = 0.2  # for runs of n < 1 epochs, ABOVE grows by YOUNG * (1 - n)
 AT_MOST = 8.0  # bits per byte of uncompressed text
 SATURATION = 8.0  # repeated epochs are together worth less than this many epochs of new text
 PAYS = 0.01  # minimum relative gain for which doubling the time pays off
@@ -39,7 +39,7 @@ class Forecast(NamedTuple):
     low: float | None
     high: float | None
     compressed: float | None  # bits per byte that the compressor needs
-    pays_up_to: float | None  # minutes after which more time stops paying off (doubling gains less than 1 %)
+    pays_up_to: float | None  # minutes after which doubling the time gains less than 1 %
     share: tuple[float, float] | None = None  # translators: lowest and highest expected fraction of the best BLEU
     accuracy: float | None = None  # classifiers: percent of held-out texts that a linear classifier labels correctly
 

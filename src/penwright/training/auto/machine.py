@@ -36,7 +36,7 @@ class Machine(NamedTuple):
     """The device, the precision and the ranks of a training run, with the reasons."""
 
     device: torch.device
-    precision: torch.dtype  # number format of matrix products; weights stay in float32
+    precision: torch.dtype  # dtype of matrix multiplications; weights stay in float32
     reasons: tuple[str, ...]
     ranks: Ranks = ALONE
     decoding_threads: int | None = None  # torch's number of threads before training, which decoding also uses
@@ -134,7 +134,7 @@ def _precision(requested: str, device: torch.device) -> tuple[torch.dtype, str]:
 
 
 def _cpu_multiplies_bfloat16() -> bool:
-    """Return whether the CPU has bfloat16 instructions, since timings are unreliable on a busy machine."""
+    """Return whether the CPU has bfloat16 instructions. A timing would be unreliable on a busy machine."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 

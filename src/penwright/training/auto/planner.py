@@ -13,7 +13,7 @@ from penwright.training.auto.capacity import DEFAULT_MINUTES, LADDER, MANY_CHARA
 from penwright.training.auto.choices import Choice, Choices
 from penwright.training.auto.throughput import MeasureThroughput
 
-MANY_EPOCHS = 6.0  # number of epochs from which classifiers did better with a higher token dropout
+MANY_EPOCHS = 6.0  # minimum number of epochs at which classifiers did better with a higher token dropout
 CHARACTER_EPOCHS = 6.0  # epochs after which characters beat subwords (5 % worse after 3.5, 6 % better after 13)
 LORA_RATE = 1e-2  # learning rate of adapters (measured: better than 2e-3 after 40 steps)
 PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3  # usual learning rates for fine-tuning, in full and with adapters
@@ -124,10 +124,10 @@ class _Planner:
         doublings = log2(max(256.0, 4000 * (text / 4e6) ** 0.5))
         pieces = 2 ** (floor(doublings) if self.capacity.is_short else round(doublings))
         if self.facts.task == "translate":
-            pieces *= 2  # a larger vocabulary shortens sentences: BLEU after two minutes was 3 points higher
+            pieces *= 2  # fewer tokens per sentence: BLEU after two minutes was 3 points higher
         size = f"{rounded(text / 1e6)} MB of text"
         if self.facts.task in ("classify", "encode"):
-            return min(32_000, max(512, 8 * pieces)), f"for {size}: whole words separate classes best"
+            return min(32_000, max(512, 8 * pieces)), f"for {size}, so that most words are single tokens"
         return min(32_000, max(512, pieces)), f"for {size}, so that most tokens occur often"
 
     def _choose_batch(self) -> None:
@@ -145,10 +145,10 @@ class _Planner:
             self._suggest("training.batch_tokens", 2048, "a model learns fastest from many small batches")
         elif self.facts.task == "encode":
             self._suggest("model.context_length", 256, "longer lines are split into parts")
-            self._suggest("training.batch_tokens", 4096, "an average, padding included")
+            self._suggest("training.batch_tokens", 4096, "average tokens per batch, padding included")
         else:
             self._suggest("model.context_length", 256, "longer texts are split into parts")
-            batch, reason = 3072, "an average, padding included: all batches have the same number of texts"
+            batch, reason = 3072, "average tokens per batch, padding included"
             if self._is_pretrained:
                 batch, reason = FINE_BATCH, "a pretrained model learns best from many small batches"
             self._suggest("training.batch_tokens", batch, reason)
@@ -166,8 +166,8 @@ class _Planner:
                     self._suggest("model.token_types", 2, "lets the model tell the two texts of a pair apart")
                 if self._has_few_labels:
                     few = f"at most {FEW_LABELS} texts for each label"
-                    self._suggest("finetuning.contrastive", True, f"{few}: needs fewer texts than ordinary training")
-                    self._suggest("model.ngrams", False, f"{few}: n-grams need more texts")
+                    self._suggest("finetuning.contrastive", True, f"{few}: too few for ordinary training")
+                    self._suggest("model.ngrams", False, f"{few}: too few for n-grams")
                 self._suggest("model.ngrams", True, "adds a linear classifier, which learns fast")
         if size is None and self.facts.task == "classify":
             self._suggest("model.n_layers", 2, "labels carry little information, so more layers overfit")
@@ -235,8 +235,8 @@ class _Planner:
 
     def _token_dropout(self) -> tuple[float, str]:
         if self._is_taught:
-            return 0.45, "lower than usual, since the teachers, too, see only the tokens that are kept"
-        return 0.6, "prevents reliance on single words; in experiments, accuracy rose by a point in half the time"
+            return 0.45, "lower than usual, since the dropped tokens are hidden from the teachers, too"
+        return 0.6, "prevents reliance on single words; in experiments, accuracy was a point higher after half the time"
 
     def _choose_optimizer(self) -> None:
         if self.choices.section("lora") or self._is_pretrained:
@@ -276,9 +276,7 @@ class _Planner:
         n_read = self.capacity.epochs * self.facts.n_examples
         rate = min(0.003, max(0.001, 240 / n_read))  # this formula was fitted to two corpora (benchmarks/LOG.md)
         optimizer: Table = {"type": "adamw", "learning_rate": round(rate, 4), "weight_decay": 0.0}
-        reason = (
-            f"overfits less than Muon; learning rate {rate:.2g} for {rounded(n_read)} texts, counted over all epochs"
-        )
+        reason = f"overfits less than Muon; learning rate {rate:.2g} for {rounded(n_read)} texts in all epochs together"
         self.choices.suggest_type("optimizer", optimizer, f"{reason} (measured)")
         self._choose_schedule(0.95, "classifiers do best if the learning rate falls for nearly the whole run")
 
@@ -293,7 +291,7 @@ class _Planner:
             self._suggest("training.cooldown_on_overfitting", True, "stops when the held-out loss rises")
 
     def _choose_compilation(self) -> None:
-        """Choose whether to compile. This comes last: without a budget in minutes, it depends on the model."""
+        """Choose whether to compile. This comes last, since it may depend on the training time of the model."""
         compiled, reason = self.capacity.compilation()
         if self.choices.section("training").get("compile") == "auto":
             self.choices.withdraw("training", "compile")

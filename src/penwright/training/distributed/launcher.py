@@ -31,7 +31,7 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, 
 ONE_REQUEST = 0.5  # signals within this many seconds count as one: service managers signal each process of a group
 BEAT = 5.0  # seconds between two heartbeats
 SILENT_BEATS = 18  # a rank counts as stopped if its neighbour sees no heartbeat for this many beats
-BEATS_AFTER_END = 4  # number of heartbeats after which the other ranks end, too, once rank 0 has ended
+BEATS_AFTER_END = 4  # number of heartbeats from the end of rank 0 until the other ranks end, too
 OVER = "over"  # key in the store that is set when rank 0 has ended
 
 

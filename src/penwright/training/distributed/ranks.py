@@ -194,8 +194,7 @@ class Ranks:
         """End this rank, because a collective failed: another rank has ended.
 
         If the other rank was on this machine, torchrun's agent notices its end within moments, ends this rank and
-        reports the other one. If this rank still runs after GRACE seconds, the other
-        rank was on another machine.
+        reports the failure. If this rank still runs after GRACE seconds, the other rank was on another machine.
         """
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         with suppress(RuntimeError):  # the process that hosts the store may have ended as well

@@ -160,7 +160,7 @@ def _entry(line: str, location: str) -> Entry:
 
 
 def with_hints(text: str, hints: Iterable[tuple[int, str]]) -> str:
-    """Return the text with hints. Each hint holds the character offset of a term's end, and the term's translation."""
+    """Insert hints into a text. A hint consists of the character offset at which a term ends, and its translation."""
     for end, target in sorted(hints, reverse=True):
         text = f"{text[:end]} {OPEN}{target}{CLOSE}{text[end:]}"
     return text

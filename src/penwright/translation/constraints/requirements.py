@@ -147,7 +147,7 @@ class AutomatonBuilder:
         return ConstraintAutomaton((), self._borders)
 
     def beginning(self, prefix: str, guide: ConstraintAutomaton | None) -> ConstraintAutomaton | None:
-        """Return an automaton that also makes all targets begin with a prefix."""
+        """Return the automaton, extended so that all targets must begin with a prefix."""
         if not prefix.strip():
             return guide
         tokens = tuple(self._tokenizer.target.encode(prefix.strip()))
@@ -191,7 +191,7 @@ def constraint_results(
 ) -> tuple[str, list[ConstraintResult]]:
     """Return the translation, with missing protected spans inserted, and the result of each constraint."""
     decoded = tokenizer.decode(hypothesis.tokens)
-    text = decoded.lstrip(" ") if constraints else decoded  # a required term may begin with a space
+    text = decoded.lstrip(" ") if constraints else decoded  # drop the leading space of a required term
     spans, n_cut = find_spans(text, constraints), len(decoded) - len(text)
     results = []
     for constraint, span in zip(constraints, spans, strict=True):

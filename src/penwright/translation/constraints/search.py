@@ -31,7 +31,7 @@ from penwright.translation.constraints.revision import Revision, with_swapped
 from penwright.translation.results import ConstrainedSegment, Segment, SegmentResult, WantedSegment, source_tokens
 
 MAX_LOSS = 2.0  # maximum loss of log-probability, in nats, when required words are swapped into a draft
-BATCH_TOKENS = 4096  # maximum of beam_size x source tokens in a batch, padding included
+BATCH_TOKENS = 4096  # maximum number of source tokens in a batch, padding included, times beam_size
 
 
 class Searcher:
@@ -55,8 +55,8 @@ class Searcher:
         found, and the words are swapped in. If n_best is 1 and this hardly lowers the probability, the new draft is
         the result. Otherwise, the search runs again with all constraints.
 
-        `watch` is called during both searches; its indices count the segments of the current search. Segments that are
-        no longer `wanted` keep the results found so far.
+        `watch` is called during both searches, with indices into the segments of the current one. Segments that are no
+        longer `wanted` keep the results found so far.
         """
         untranslated = {segment: _untranslated(segment) for segment in segments if _is_protected(segment)}
         others = [segment for segment in segments if segment not in untranslated]
