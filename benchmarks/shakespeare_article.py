@@ -102,7 +102,7 @@ def tutorial(path: Path) -> None:
 
 
 def main(path: Path, rounds: int = 3) -> None:
-    """Run the tutorial, then ours with the tutorial's exact sizes and with our own sizes, in turn."""
+    """Run in turn the tutorial, then ours with its settings, with its model and our training, and with our sizes."""
     times: dict[str, list[tuple[float, float]]] = {}
     for number in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
@@ -115,6 +115,9 @@ def main(path: Path, rounds: int = 3) -> None:
                     "tutorial",
                 ],
                 "penwright, the tutorial's sizes": _ours(path, Path(folder) / "s2", "shakespeare-char-s2", number),
+                "penwright, the tutorial's model, our training": _ours(
+                    path, Path(folder) / "s2-fast", "shakespeare-char-s2-fast", number
+                ),
                 "penwright, our sizes": _ours(path, Path(folder) / "fast", "shakespeare-char-fast", number),
             }
             for name, command in runs.items():

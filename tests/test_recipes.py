@@ -31,6 +31,8 @@ def test_shakespeare_char_s2_has_the_articles_settings() -> None:
     model, training = recipe.model, recipe.training
     assert (model.d_model, model.n_layers, model.n_heads, model.context_length) == (64, 4, 4, 32)
     assert training.batch_tokens == 16 * 32 and training.steps == 5000 and recipe.data.held_out == 0.2
+    fast = recipe_of(next(path for path in RECIPES if path.stem == "shakespeare-char-s2-fast"))
+    assert (fast.model, fast.tokenizer, fast.data) == (model, recipe.tokenizer, recipe.data)
 
 
 def test_wmt14_de_en_bert_has_the_articles_size_and_tokenizer() -> None:
