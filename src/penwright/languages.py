@@ -1,4 +1,7 @@
-"""Detection of the languages of sentence pairs from the names of files and columns, checked against English words."""
+"""Detection of the languages of sentence pairs from the names of files and columns.
+
+If one side should be English, common English words in the texts show which side it is.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -92,7 +95,7 @@ def side_names(first: str, second: str) -> Sides | None:
 
 
 def _roles(first: str, second: str) -> tuple[bool, bool] | None:
-    """Return whether each word names the source, such as "src"; None unless one names the source, one the target."""
+    """Return, for each word, whether it names the source ("src"); None unless the other names the target ("tgt")."""
     words = first.lower(), second.lower()
     if (words[0] in SOURCES and words[1] in TARGETS) or (words[0] in TARGETS and words[1] in SOURCES):
         return words[0] in SOURCES, words[1] in SOURCES

@@ -32,7 +32,7 @@ class _SoftTargets(NamedTuple):
     teachers: "_TeacherOutputs | None"
 
     def soft(self, rows: slice, dtype: torch.dtype) -> tuple[Tensor, float] | tuple[()]:
-        """Return the teachers' probabilities for a slice of the targets, and their weight; () without teachers."""
+        """Return the teachers' probabilities for a slice of the targets, and their weight, or () without teachers."""
         return (self.teachers.probabilities(rows, dtype), self.teachers.weight) if self.teachers else ()
 
 

@@ -131,7 +131,7 @@ def write_atomically(path: Path, content: str) -> None:
 def write_bytes_atomically(path: Path, content: bytes) -> None:
     """Replace the content of a file atomically; raise OSError on failure. A link is replaced, not followed."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    temporary.unlink(missing_ok=True)  # may be left by a killed process with the same PID, or be a planted link
+    temporary.unlink(missing_ok=True)  # a leftover of a killed process with the same PID, or a planted link
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o666)
         with open(descriptor, "wb") as file:

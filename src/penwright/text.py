@@ -53,7 +53,7 @@ def first_words(text: str, n: int) -> str:
 
 
 def next_word(text: str, piece: str) -> str:
-    """Return the first word of a text, or `piece` if the text begins with it and its script has no spaces."""
+    """Return the first word of a text. In a script without spaces, return `piece` if the text begins with it."""
     first = first_words(text, 1)
     return piece if WITHOUT_SPACES.match(first) and text.startswith(piece) and len(piece.split()) == 1 else first
 
@@ -128,7 +128,7 @@ def gaps_between(texts: Sequence[str], gaps: Sequence[str], sources: Sequence[st
 
 
 def gap_between(before: str, gap: str, after: str, in_source: tuple[str, str]) -> str:
-    """Return the white space between two translations, given the `gap` between their sources (`in_source`).
+    """Return the white space between two translations whose sources (`in_source`) are separated by `gap`.
 
     Chinese and Japanese sentences are never separated by a space. Sentences in scripts with spaces are separated by a
     space even if their sources are not.

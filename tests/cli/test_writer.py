@@ -79,7 +79,7 @@ def test_copied_passage_is_located_in_the_training_text(
     run = report["texts"][0]["longest"]
     assert run["text"] == "\n".join(lines[100:104]) and run["line"] == 101
     said = penwright("novelty", runs / "writer", tmp_path / "copy.txt").stdout
-    assert "line 101, longer than any passage copied in held-out text" in said
+    assert "line 101, longer than any passage that the held-out text shares with the training text" in said
 
 
 def test_novelty_accepts_piped_continuations(penwright: Command, runs: Path) -> None:

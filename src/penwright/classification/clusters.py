@@ -22,7 +22,7 @@ N_STARTS, N_ITERATIONS = 3, 50  # runs of k-means with different starts, and the
 SAMPLED = 3000  # maximum number of texts from which the centers are computed
 N_WORDS = 6  # number of typical words of a cluster
 MOST_WORDS = 200  # only this many words at the beginning of each text can become typical words
-SIMILAR, SHARED = 0.9, 0.5  # minimum similarity of the vectors, and of the words, of near-duplicates
+SIMILAR, SHARED = 0.9, 0.5  # minimum similarity of near-duplicates: of their vectors, and of their words
 N_HASHES = 512  # number of hash buckets for words
 WORD = re.compile(r"\w(?:[\w'’-]*\w)?")
 BLOCK = 1024  # number of texts to compare at once
@@ -48,7 +48,7 @@ class NearDuplicate(NamedTuple):
 
 
 def centered(vectors: Vectors, texts: Sequence[str]) -> Vectors:
-    """Subtract the mean vector, a component that the vectors of many encoders share; return unit vectors.
+    """Subtract the mean vector, since the vectors of an encoder often share a component; return unit vectors.
 
     Raises UsageError if there are fewer than FEWEST_TEXTS different texts.
     """
@@ -165,7 +165,7 @@ def _silhouette(points: Vectors, which: Int64[np.ndarray, " texts"]) -> float:
 
 
 def _vocabulary(text: str) -> set[str]:
-    """Return the distinct words of the beginning of a text, in lower case and without punctuation."""
+    """Return the distinct words at the beginning of a text, in lower case and without punctuation."""
     found = (word for part in words(text)[:MOST_WORDS] for word in WORD.findall(part.lower()))
     return {word for word in found if not word.isdecimal() and (len(word) > 1 or WITHOUT_SPACES.match(word))}
 

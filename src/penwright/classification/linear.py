@@ -74,7 +74,7 @@ class LinearClassifier(NamedTuple):
 
         With `balanced`, cross-validation also calibrates the probabilities for equally frequent labels. The outputs
         are then adjusted to the label shares of these texts.
-        If necessary, use fewer texts or iterations to finish by the time `until` (on the clock of `monotonic`).
+        If necessary, use fewer texts or iterations to finish by the time `until` (a value of `time.monotonic`).
         """
         notes, log_shares = list[str](), _log_shares(labels, n_labels) if balanced else torch.zeros(n_labels)
         n = _affordable(texts, labels, n_labels, until, problem, seed)
@@ -236,7 +236,7 @@ def _balanced(
     log_shares: Float[Tensor, " n_labels"],
     new_log_shares: Float[Tensor, " n_labels"],
 ) -> Coefficients:
-    """Scale the coefficients, remove the influence of the old label shares, and add that of the new shares."""
+    """Scale the coefficients, remove the influence of `log_shares` from the bias, and add `new_log_shares` to it."""
     shares, scale = balancing
     return Coefficients(scale * coefficients.weights, scale * coefficients.bias - shares * log_shares + new_log_shares)
 

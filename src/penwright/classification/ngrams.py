@@ -64,7 +64,7 @@ def _views(text: str) -> list[str]:
 
 
 def _of_view(keys: Hashes, views: Indices) -> Indices:
-    """Give equal n-grams different keys in the first text, the second text and the common words of a pair."""
+    """Give the same n-gram different keys in the first text, the second text and the words that both texts share."""
     others = (_scramble(keys + views.astype(np.uint64)) & np.uint64(WORD_BIT - 1)) | (keys & np.uint64(WORD_BIT))
     return np.where(views == 0, keys, others).astype(np.int64)
 
@@ -134,7 +134,7 @@ def chunks(texts: Iterable[str]) -> Iterator[list[str]]:
 class NgramVectorizer(NamedTuple):
     """A vectorizer that turns texts into rows of TF-IDF values, with a vocabulary of n-grams."""
 
-    keys: Indices  # hashes in ascending order: character n-grams, then word n-grams
+    keys: Indices  # hashes in ascending order; those of word n-grams come last, since their highest bit is set
     idf: NDArray[np.float32]
 
     @classmethod

@@ -40,7 +40,7 @@ def label(text: str) -> str:
 
 
 def shaded_text(pieces: Iterable[ShadedToken], width: int) -> Iterator[Text]:
-    """Yield the lines of a text, wrapped to `width`, each followed by a line of bars that shade its tokens."""
+    """Yield the shaded lines of a text, wrapped to `width`, each followed by bars that show its tokens' levels."""
     line, bars = Text(), Text()
     for text, level in pieces:
         style = _style(level)

@@ -198,7 +198,11 @@ def novelty_lines(report: "NoveltyReport") -> "Iterator[str]":
             yield f"{number}: no passage of 8 bytes or more is copied"
             continue
         passage = run.text if len(run.text) <= SHOWN else f"{run.text[:SHOWN]}..."
-        remark = ", longer than any passage copied in held-out text" if _length(novelty) > held_out_longest else ""
+        remark = (
+            ", longer than any passage that the held-out text shares with the training text"
+            if _length(novelty) > held_out_longest
+            else ""
+        )
         yield (
             f"{number}: copies {len(run.text)} characters ({count(run.n_words, 'word')}) in a row "
             f"from {run.document}, line {run.line}{remark}: {json_format.dumps(passage, ensure_ascii=False)}"

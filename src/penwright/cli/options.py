@@ -173,7 +173,7 @@ def settings_of(recipe: Path | None, flags: "Table", overrides: "Sequence[str]")
 
 
 def prepare_by_asking(settings: "Table", run: Path | None = None, *, is_dry: bool = False) -> "tuple[Table, Prepared]":
-    """Prepare a run. Import its base if necessary; in a dry run, which writes nothing, require an imported base.
+    """Prepare a run. Import its base if necessary; a dry run imports nothing, so its base must be imported already.
 
     On a terminal, ask about ambiguous choices. Return the completed settings and the prepared run.
     """

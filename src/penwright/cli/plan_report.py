@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Form = Literal["plan", "json", "recipe"]  # what to print in a dry run (without training)
 LONGEST_SIDE = 100  # in the preview, a text, source, target or label is cut to this many characters
 FEW_EXAMPLES = 50  # number of labelled texts below which a warning is printed
-RARE = 0.1  # --balance is advised if the rarest label has at most this fraction of an equal share of the texts
-MANY_EPOCHS = 50.0  # number of epochs from which two translators distilled into one are better than one (measured)
+RARE = 0.1  # --balance is advised if the rarest label has at most this fraction of the mean number of texts per label
+MANY_EPOCHS = 50.0  # number of epochs from which distilling two translators into one beats training one (measured)
 FEW_BYTES = 20_000  # size of the training text, in bytes, below which a warning is printed
 
 

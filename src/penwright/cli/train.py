@@ -145,7 +145,7 @@ def command(
 def _finetuning_flags(
     base: Path | None, keep_old: float | None, trim_vocabulary: bool, add_tokens: str | None
 ) -> dict[str, object]:
-    """Return --from, and the options that change how it is used, as [finetuning] settings."""
+    """Return --from, and the options that depend on it, as [finetuning] settings."""
     tokens = int(add_tokens) if add_tokens and add_tokens.isdecimal() else add_tokens
     trim = trim_vocabulary or None
     return without_none(
@@ -185,7 +185,7 @@ def _work(
 
 
 def _run_in_processes(processes: int | None, max_restarts: int, work: Callable[[], None]) -> None:
-    """Call `work` in this process, or start several ranks that rerun this command and follow rank 0."""
+    """Call `work` in this process, or launch several ranks that rerun this command; rank 0 directs the others."""
     from penwright.training.distributed.launcher import is_launched, launch, leave_rank, treat_as_ctrl_c
 
     treat_as_ctrl_c()

@@ -80,7 +80,7 @@ class LabelledBatch(_Batch):
 
     tokens: Int[Tensor, "batch length"]
     padding: Bool[Tensor, "batch length"]  # True for tokens, False for padding
-    targets: Int[Tensor, " batch"] | Float[Tensor, "batch n_labels"]  # a label id; 0 or 1 per label; or a score
+    targets: Int[Tensor, " batch"] | Float[Tensor, "batch n_labels"]  # label ids, 0 or 1 for each label, or scores
     positions: Int[Tensor, "batch length"] | None = None  # positions of the tokens in the text; None: 0, 1, 2, ...
 
 
@@ -226,7 +226,10 @@ def _window_starts(seed: int, epoch: int, n_windows: int, length: int) -> Indice
 
 
 class MixedBatches(Batches[AnyBatch]):
-    """Batches from a new and an old corpus, evenly mixed in a fixed ratio. An epoch is one pass over the new corpus."""
+    """Batches from the corpora of fine-tuning (`new`) and of the base model (`old`), evenly mixed in a fixed ratio.
+
+    An epoch is one pass over the new corpus.
+    """
 
     def __init__(self, new: Batches[AnyBatch], old: Batches[AnyBatch], share: float):
         self.new, self.old, self.share = new, old, share
@@ -236,7 +239,7 @@ class MixedBatches(Batches[AnyBatch]):
 
     def batch(self, number: int) -> AnyBatch:
         """Return the batch with this number, from the new or the old corpus."""
-        n_old = int(number * self.share)  # number of earlier batches from the old corpus
+        n_old = int(number * self.share)  # how many of the batches before this one come from the old corpus
         return self.old.batch(n_old) if int((number + 1) * self.share) > n_old else self.new.batch(number - n_old)
 
     def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:

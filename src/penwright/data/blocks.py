@@ -184,7 +184,7 @@ class TextCounts:
         return self.cr > 1 and self.cr >= OLD_MAC * self.newlines
 
     def add(self, text: str) -> None:
-        """Add a piece of text to the counts."""
+        """Update the counts for a further piece of text."""
         encoded = text.encode("utf-8", "surrogatepass")
         self.text.update(encoded)
         self.utf8_bytes += len(encoded)

@@ -13,7 +13,7 @@ from penwright.data.readers.formats import FORMATS, PLAIN
 from penwright.data.splits import Hashes, Mask
 from penwright.text import count
 
-Rule = tuple[str, Callable[[Mask], Mask]]  # a reason, and a function that selects the items to drop among the kept
+Rule = tuple[str, Callable[[Mask], Mask]]  # a reason, and a function that selects which kept items to drop
 SHOWN = 8  # maximum number of files to describe individually
 NAMES = {
     "parquet": "Parquet",

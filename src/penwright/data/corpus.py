@@ -58,7 +58,7 @@ class LabelKind(NamedTuple):
     """The kind of labels in a column: one class per text, several classes per text, or numbers."""
 
     problem_type: ProblemType = "single_label_classification"
-    separator: str | None = None  # between the labels of a cell; None: only a list can hold several labels
+    separator: str | None = None  # separates the labels of a cell; None: only a list can hold several labels
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Columns:
     label: str | int | None = None
     label_kind: LabelKind | None = None  # the kind of labels; None: detect it
     group: str | int | None = None  # group column; rows with the same group are held out together
-    label_names: Mapping[str, str] = field(default_factory=dict)  # new names for labels in the files
+    label_names: Mapping[str, str] = field(default_factory=dict)  # maps labels in the files to their new names
     as_trained: Roles = field(default_factory=dict)  # the columns used in training, for roles that are not set
 
 
@@ -237,7 +237,7 @@ class Sources(Generic[Item]):
 
     @property
     def text_pairs(self) -> bool:
-        """Whether each row has two texts instead of one. Raises PenwrightError if the sources differ in this."""
+        """Whether each row has two texts instead of one. Raises PenwrightError if only some sources have pairs."""
         path_of = {source.text_pairs: source.files[0].path for source in self.each}
         if len(path_of) > 1:
             raise PenwrightError(

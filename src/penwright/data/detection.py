@@ -70,7 +70,7 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
 
 
 def _single_files(paths: list[str]) -> list[str]:
-    """Replace archives with the files in them, unless the result is more than two files and longer than `paths`."""
+    """Replace archives with the files in them. Return `paths` unchanged if it would grow to more than two files."""
     files = expand_archives(paths)
     return files if len(files) <= max(2, len(paths)) else paths
 
@@ -118,7 +118,7 @@ def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | Non
 
     The task is `translate` if the files are named like the two sides of a translation, or have different suffixes and
     the same number of lines.
-    Raises Undecided if two files look like translations by their lines, but not by their names.
+    Raises Undecided if the lines of two files look like translations, but their names do not.
     """
     running_text = "generate", f"{first.path} and the other files are running text"
     if is_collection(others[0]) or is_hub(others[0]):

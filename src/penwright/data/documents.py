@@ -57,7 +57,7 @@ class TextSlice:
     file: SourceFile | None = None  # the file with the text, if reading can start in the middle of it
 
     def pieces_from(self, position: int) -> tuple[Cut, Iterator[str]]:
-        """Return the position of the first piece, and the pieces. Pieces that end before `position` may be omitted."""
+        """Return a position (the given one or earlier), and the text from there to the end, in pieces."""
         return self.file.chunks_from(position) if self.file else (BEGINNING, self.pieces())
 
     def __iter__(self) -> Iterator[str]:

@@ -114,7 +114,7 @@ class SourceFile:
             if mark.characters + BLOCK_BYTES <= position:
                 blocks = self.blocks(mark.offset)
                 first = next(blocks, "")
-                # Begin after the last line break of the block, so that all pieces are the same as in chunks().
+                # Begin after the last line break of the block, so that the text is cut where chunks() cuts it.
                 if cut := first.rfind("\n") + 1:
                     size = len(first[:cut].encode("utf-8", "surrogatepass"))
                     return Cut(mark.characters + cut, mark.utf8_bytes + size), cut_at_lines(blocks, first[cut:])

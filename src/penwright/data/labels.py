@@ -226,7 +226,7 @@ def _placeholders(counts: Mapping[str, int]) -> Iterator[str]:
 
 
 def _warnings_about(counts: Mapping[str, int], held_out: Set[str]) -> Iterator[str]:
-    """Yield warnings about labels that the held-out scores do not cover, or that may be numbers."""
+    """Yield warnings about labels that no held-out text has, or that may be numbers."""
     unseen = [label for label in counts if label not in held_out]
     if unseen:
         which = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")

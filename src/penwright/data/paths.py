@@ -46,7 +46,7 @@ def existing_file(path: str | Path) -> Path:
             raise PenwrightError(f"the pipe {path} has ended and cannot be read again; save its data as a file")
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise PenwrightError(f"there is no file {path}{where}{near_miss(path)}")
-    except OSError as error:  # for example, the name is too long or a folder is not accessible
+    except OSError as error:  # for example because the name is too long or a folder is not accessible
         raise PenwrightError(f"{_shortened(path)} cannot be read: {error.strerror}") from None
 
 
@@ -220,7 +220,7 @@ def _stem(file: Path) -> Path:
 
 
 def _rank(file: Path) -> int:
-    """Return the rank of a file among copies in other formats. The lowest rank is read; plain text has rank 0."""
+    """Return the rank of a file's format, 0 for plain text. Of several copies, the one with the lowest rank is read."""
     suffix = suffix_of(file)
     return DOCUMENT_SUFFIXES.index(suffix) + 1 if suffix in DOCUMENT_SUFFIXES else 0
 

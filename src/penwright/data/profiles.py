@@ -183,7 +183,7 @@ def _begin_alike(values: frozenset[str]) -> bool:
     """Return whether all values share a long prefix that makes up much of their text."""
     if len(values) < 5:
         return False
-    first, last = min(values), max(values)  # alphabetically; a prefix that these two share is shared by all
+    first, last = min(values), max(values)  # in alphabetical order; their common prefix is common to all values
     shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return shared >= 10 and shared >= 0.4 * sum(map(len, values)) / len(values)
 

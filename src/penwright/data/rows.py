@@ -171,9 +171,9 @@ class RowKind(Generic[Example]):
 def hold_out_some(
     rows: Rows, keep: Mask, reading: ReadingOptions, *, first: str, unit: str, most: int, least: int = 0
 ) -> Mask:
-    """Choose the rows to hold out, by hashes of their first sides (sources or prompts).
+    """Choose the rows to hold out, by hashes of their first texts (sources or prompts).
 
-    Rows with the same first side stay together. Messages call the first sides `first`, such as "prompts".
+    Rows with the same first text stay together. `first` names these texts in messages, for example "prompts".
     """
     kept, fraction = int(keep.sum()), reading.held_out
     if len(np.unique(rows.first_hashes[keep])) < 2:

@@ -60,8 +60,8 @@ def held_out_groups(groups: Hashes, classes: Hashes, keep: Mask, wanted: int, se
 def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
     """Select the rows to hold out: the same share of each class.
 
-    Classes that are too rare to hold out a row are pooled, and the same share of the pool is held out. No class loses
-    its last row: a class with only one text stays in training.
+    Classes too rare for a held-out row of their own are pooled, and the same share of the pool is held out. No class
+    loses its last row: a class with only one text stays in training.
     """
     _, first = np.unique(np.stack([classes[keep], keys[keep]]), axis=1, return_index=True)
     among = np.flatnonzero(keep)[first]  # the distinct texts of each class

@@ -99,7 +99,7 @@ class _Saved:
 
     def __init__(self, folder: Path, key: str) -> None:
         self.path, self.key = folder / PROGRESS, key
-        self.n_rows = self.n_chunks = 0  # number of complete rows, and of chunks written so far for the next row
+        self.n_rows = self.n_chunks = 0  # numbers of complete rows, and of chunks of the row in progress
         self.sizes: dict[str, int] = {}  # size of each file, in bytes
         self.counts: dict[str, tuple[int, int]] = {}  # numbers of tokens and UTF-8 bytes in each column
         self.synchronize: Callable[[], object] = lambda: None  # writes buffered data; updates `sizes` and `counts`

@@ -30,7 +30,7 @@ OPERATORS = {  # custom C++ operators
 HEADER = toolchain.SOURCES / "vectors.h"
 KEY_LENGTH = 16  # length of a key, in hexadecimal digits
 Input = Tensor | Sequence[Tensor] | None
-Compiled = Callable[..., list[Tensor]]  # a compiled part, which takes only contiguous tensors and returns a list
+Compiled = Callable[..., list[Tensor]]  # a compiled part of a model; takes only contiguous tensors, returns a list
 
 _WARNED: set[str] = set()
 
@@ -93,7 +93,7 @@ def _source(path: Path) -> str:
 
 
 def is_compiled(part: ModelPart, name: str, n_threads: int) -> bool:
-    """Return whether a compiled file exists for this part, the current code and the installed version of torch."""
+    """Return whether this part of a model has a compiled file for the current code and the installed torch."""
     return _path(part, name, n_threads).exists()
 
 
@@ -105,7 +105,7 @@ def forget(part: ModelPart, name: str, n_threads: int) -> None:
 
 
 def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
-    """Load the compiled part. Return None if there is none, or (with a warning) if the file is unsafe or damaged.
+    """Load the compiled part of a model; return None if there is none or, with a warning, if it is unsafe or damaged.
 
     This calls torch's C++ loader, since its Python wrapper takes two seconds to import and parses JSON at each step.
     """
@@ -150,7 +150,7 @@ def _path(part: ModelPart, name: str, n_threads: int) -> Path:
 
 
 def key_of(part: ModelPart, n_threads: int) -> str:
-    """Hash what a compiled part depends on: the code, the machine, and the weights' shapes and types (not values)."""
+    """Hash what compiled code depends on: its source, the machine, and the weights' shapes and types (not values)."""
     shapes = [(name, str(x.dtype), list(x.shape)) for name, x in part.state_dict().items()]
     paths = [Path(__file__), Path(str(sys.modules[type(part).__module__].__file__))]
     packages = (penwright.model, penwright.decoding.sampling)

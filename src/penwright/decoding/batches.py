@@ -28,7 +28,7 @@ class Branching(Protocol):
         """Return the logits of each row's first new token."""
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
-        """Append a token to each row; return the logits of the next one."""
+        """Append a token to each row; return the logits of the next tokens."""
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
         """Keep these rows, in this order; a row that is named twice is repeated."""
@@ -76,7 +76,7 @@ class _DecoderRows:
         self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths stay on the CPU to avoid GPU syncs
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
-        """Append a token to each row; return the logits of the next one."""
+        """Append a token to each row; return the logits of the next tokens."""
         if (self._lengths == self._context).any():
             self._make_room()
         self._tokens.scatter_(1, self._cache.lengths[:, None], tokens[:, None])
@@ -216,7 +216,7 @@ class TargetBatch:
         return logits
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
-        """Append a token to each row; return the logits of the next one."""
+        """Append a token to each row; return the logits of the next tokens."""
         return self._engine(tokens, self._cache, self._encoded)
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:

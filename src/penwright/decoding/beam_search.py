@@ -173,7 +173,7 @@ class _Search:
     def best_continuations(self, logits: Float[Tensor, "rows vocab_size"], end_id: int) -> _Continuations:
         """Return the best continuations of the beams, given the logits of their next tokens."""
         n_sentences, beam_size = self.log_probs.shape
-        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # no beam needs more continuations
+        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # of one beam, at most beam_size can be kept
         situations = self._situations()
         if self.guided:
             best = self._allowed_top_k(logits, situations, n_best, end_id)
@@ -221,7 +221,7 @@ class _Search:
     def _allowed_top_k(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> MaskedTopK:
         """Return the likeliest tokens of each row, omitting tokens that the constraints of the row forbid."""
         best = self.choose(logits, self.utf8_rules, situations, max(n_best, min(MAX_K, logits.shape[1])))
-        self.utf8_rules.forbid(logits, situations)  # not only in the top k: a constraint may choose any token
+        self.utf8_rules.forbid(logits, situations)  # a constraint may also choose tokens outside the top k
         rows, tokens = list[int](), list[int]()
         for sentence, guided in self.guided.items():
             for beam, banned in guided.banned(self.length, end_id):

@@ -252,7 +252,7 @@ def _sample(rows: Sequence[RunningCompletion], possible: Logits) -> tuple[Int[Te
 
 def log_probs_of(tokens: Int[Tensor, " rows"], logits: Logits) -> list[float]:
     """Return the log-probabilities of these tokens in nats."""
-    log_probs = logits.float().log_softmax(-1).gather(1, tokens[:, None])[:, 0]  # faster than logsumexp
+    log_probs = logits.float().log_softmax(-1).gather(1, tokens[:, None])[:, 0]  # faster than with logsumexp
     return list(map(not_nan, log_probs.tolist()))
 
 

@@ -44,7 +44,7 @@ from penwright.model.quantized import Int8Linear
 from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.native import toolchain
 
-LOOK_EVERY = 5.0  # seconds between two checks for parts that another process has compiled
+LOOK_EVERY = 5.0  # seconds between checks for code that another process has compiled
 NEAR = 0.05  # tolerated relative error of logits: with int8, the order of operations changes the rounding
 WORTH_THREADS: dict[Part, float] = {  # minimum number of parameters for multithreading; small models leave threads idle
     "one": 5_000_000,
@@ -53,10 +53,10 @@ WORTH_THREADS: dict[Part, float] = {  # minimum number of parameters for multith
     "sources": 2_000_000,
     "best": inf,
 }
-# An uncompiled int8 step of one row uses several threads from this number of parameters (packed copies included).
+# minimum number of parameters for running an uncompiled int8 step of one row in several threads
 WORTH_THREADS_INT8 = 100_000_000
 
-KINDS: dict[Part, type[ModelPart]] = {  # modules of the compiled parts; those not listed use DecodeStep
+KINDS: dict[Part, type[ModelPart]] = {  # the module for each part of a model; the default is DecodeStep
     "prompt": PromptStep,
     "sources": EncodeStep,
     "best": TopKStep,
@@ -96,7 +96,7 @@ class DecodeEngine:
         return self._threads[part]
 
     def load(self) -> None:
-        """Load all compiled parts now instead of on first use."""
+        """Load all compiled code now instead of on first use."""
         for part in _parts(self._model):
             self._compiled(part, next(self._model.parameters()).device)
 
@@ -162,7 +162,7 @@ class DecodeEngine:
         if compiled is None:
             assert isinstance(self._model, EncoderDecoder)
             return self._model.encode(sources, padding).contiguous()
-        copies = 2 if n == 1 else 1  # the compiled part needs at least two sources
+        copies = 2 if n == 1 else 1  # the compiled encoder needs at least two sources
         layers = [x[:n] for x in compiled(sources.repeat(copies, 1), padding.repeat(copies, 1))]
         return Encoded(as_layers(layers), padding)
 
@@ -210,7 +210,8 @@ def _do_nothing() -> None:
 def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -> None:
     """Compile the decoding steps for models of this shape and precision, unless this has been done already.
 
-    This takes up to a minute for each part, once per machine. Later processes reuse the result, whatever the weights.
+    This takes up to a minute for each part of the model, once per machine. Later processes reuse the compiled code,
+    whatever the weights.
     Raises PenwrightError if the results of the compiled code differ from those of the model.
     """
     toolchain.require_compiler()
@@ -225,7 +226,7 @@ def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -
 
 
 def _check(part_module: ModelPart, part: Part, n_threads: int, graph: nn.Module) -> None:
-    """Check that the compiled part gives the same results as its graph; if not, delete it and raise PenwrightError."""
+    """Check that the compiled code gives the same results as its graph; if not, delete it and raise PenwrightError."""
     compiled, inputs = load(part_module, part, n_threads), example_of(part_module.model, part).drawn()
     if compiled is None or not _is_close(compiled, graph, inputs):
         forget(part_module, part, n_threads)

@@ -143,7 +143,7 @@ class Example(NamedTuple):
 
 
 def example_of(model: DecoderOnly | EncoderDecoder, part: Part) -> Example:
-    """Return example inputs of a part. The number of rows (if not 1), cached tokens and source tokens may vary."""
+    """Return example inputs for part of a model; the numbers of rows (unless 1), cached and source tokens may vary."""
     if part == "sources":
         return _sources_example(model)
     if part == "best":

@@ -47,7 +47,7 @@ class Extension(NamedTuple):
     log_probs: Sequence[float]  # cumulative log-probabilities in nats; -inf marks a missing beam
 
 
-Watch = Callable[[int, Extension], None]  # a callback that receives the index of a sentence and the extension of a beam
+Watch = Callable[[int, Extension], None]  # a callback that receives a sentence's index and its latest step
 Wanted = Callable[[int], bool]  # a callback that returns whether the sentence with this index is still needed
 
 
@@ -76,7 +76,7 @@ class Ends(NamedTuple):
     """
 
     lengths: Whole
-    beams: Whole  # indices of the hypotheses' beams in the last step
+    beams: Whole  # index of each hypothesis's beam at its last step
     log_probs: Reals
     scores: Reals  # the values by which hypotheses are ranked
 

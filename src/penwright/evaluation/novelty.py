@@ -86,7 +86,7 @@ def passages(documents: Iterable[Document], n_characters: int, most: int = 50) -
 
 def _whole_words(text: str, start: int, end: int) -> str:
     words = list(_WORD.finditer(text, start, end))
-    if len(words) > 2:  # keep one or two: in text without spaces, a "word" can be a whole sentence
+    if len(words) > 2:  # keep texts of one or two words whole: without spaces, a "word" can be a whole sentence
         start = words[1].start() if start and _WORD.match(text[start - 1]) and words[0].start() == start else start
         end = words[-2].end() if _WORD.match(text[end : end + 1]) and words[-1].end() == end else end
     return text[start:end]
@@ -213,7 +213,7 @@ class _PassageSearch:
         self._carried = piece[max(0, kept) :]
 
     def _measure(self, level: int, hashes: Hashes, places: NDArray[np.int64], piece: bytes) -> None:
-        """Extend the matches at these positions, except in texts with a passage of at least twice the window size."""
+        """Extend the matches at these positions. Skip texts whose longest passage is at least two windows long."""
         size, wanted, texts, inside = self._windows[level]
         open_texts = np.array([text.n_bytes < min(2 * size, len(text.spelled)) for text in self._texts])
         if not open_texts.any():

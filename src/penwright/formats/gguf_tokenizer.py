@@ -49,14 +49,14 @@ WORDS: dict[str, Table] = {  # llama.cpp's rules for splitting text into words, 
     "qwen2": _sequence(_split(QWEN2), BYTES),
     "tekken": _sequence(_split(TEKKEN), BYTES),
 }
-TWINS = {  # other names that llama.cpp has for the same rules
+TWINS = {  # further names in llama.cpp for rules in WORDS
     "gpt-2": "default phi-2 mpt olmo jais exaone4 gigachat a.x-4.0 mellum trillion granite-docling modern-bert",
     "smollm": "starcoder refact command-r codeshell exaone minerva-7b",
     "llama-bpe": "llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
     "qwen2": "deepseek-r1-qwen kormo megrez stablelm2 hunyuan grok-2",
 }
 ALIASES = {name: words for words, names in TWINS.items() for name in names.split()}
-BEGINNING = ("llama-bpe", "tekken")  # rules of models whose texts begin with the start token by default
+BEGINNING = ("llama-bpe", "tekken")  # by default, models with these rules begin texts with the start token
 
 
 def read_tokenizer(metadata: Mapping[str, Any]) -> ForeignTokenizer:

@@ -105,7 +105,7 @@ def labels_in(config: Config) -> tuple[str, ...]:
 
 
 def _problem_type(config: Config, n_labels: int) -> ProblemType:
-    """Return what a classifier predicts. A single output without `problem_type` is a score, as in transformers."""
+    """Return the kind of a classifier. A single output without `problem_type` means regression, as in transformers."""
     match config.get("problem_type"):
         case None | "regression" if n_labels == 1:
             return "regression"

@@ -125,7 +125,7 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
     if wanted["qkv_bias"] == wanted["bias"]:
         wanted["qkv_bias"] = None
     if wanted["token_types"] == 2:
-        wanted["text_pairs"] = False  # transformers needs no such setting: its tokenizers set the token types of a pair
+        wanted["text_pairs"] = False  # not a setting in transformers, whose tokenizers set the token types
     if task == "translate":
         wanted["n_decoder_layers"] = wanted["n_decoder_layers"] or wanted["n_layers"]
     config: dict[str, object] = {key: values[0] for key, values in architecture.supported.items()}

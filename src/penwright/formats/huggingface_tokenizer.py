@@ -199,7 +199,7 @@ def _numbers_pieces(folder: Path, file: Table) -> bool:
 
 
 def _numbered(file: Table, numbers: Mapping[str, int]) -> tuple[tuple[int, ...], dict[str, int]]:
-    """Return the model's id of each piece in a tokenizer.json, and a dict that maps its other tokens to their ids."""
+    """Return the model's id for each piece in a tokenizer.json, and the ids of the tokens that only the model has."""
     known, unknown = _ids_of(file), numbers.get("<unk>", 0)
     pieces = sorted(known, key=known.__getitem__)
     others = {piece: number for piece, number in numbers.items() if piece not in known}

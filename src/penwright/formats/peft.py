@@ -113,7 +113,7 @@ def _config(settings: LoraSettings) -> dict[str, object]:
 
 
 def _endings(layers: set[str], others: set[str]) -> list[str]:
-    """Return the last parts of the layer names, or the full names if the last parts also match other modules."""
+    """Return the last component of each layer name, or the full names if it would also match other modules."""
     endings = {layer.rpartition(".")[2] for layer in layers}
     return sorted(layers if any(other.rpartition(".")[2] in endings for other in others) else endings)
 

@@ -116,7 +116,7 @@ class AttentionMaps:
     answers: tuple[Token, ...]  # the next token at each decoder position, up to the end of the text
 
     def part(self, name: PartName) -> AttentionPart:
-        """Return the attention in this part of the model. Raise UsageError if the model does not have the part."""
+        """Return the attention in one part, such as "cross". Raise UsageError if the model does not have this part."""
         for part in self.parts:
             if part.name == name:
                 return part

@@ -37,7 +37,7 @@ STATISTICS = tuple(HeadStatistics.__annotations__)[2:]  # names of the statistic
 
 
 def joined(some: Sequence[HeadStatistics]) -> HeadStatistics:
-    """Concatenate the statistics of several layers in one part of the model."""
+    """Concatenate the statistics of several layers of the encoder, the decoder or the cross-attention."""
     layers = tuple(layer for each in some for layer in each.layers)
     return HeadStatistics(
         some[0].name, layers, *(np.concatenate([getattr(each, name) for each in some]) for name in STATISTICS)
@@ -54,7 +54,7 @@ def statistics_by_part(model: Model, reading: ForwardPass) -> tuple[HeadStatisti
 
 
 def head_statistics(part: AttentionPart) -> HeadStatistics:
-    """Compute all statistics of the heads in a part of the model."""
+    """Compute all statistics of the heads in the encoder, the decoder or the cross-attention."""
     weights = part.weights.astype(np.float64)
     missing = np.full(weights.shape[:2], np.nan)
     across = part.name == "cross"

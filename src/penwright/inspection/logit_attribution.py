@@ -35,10 +35,10 @@ from penwright.model import Model, evaluating
 from penwright.model.transformer import EncoderOnly
 from penwright.views.ink import label
 
-BIASES, TOKENS, POSITIONS = range(3)  # indices in `Contributions` of the entries that every stack has
+BIASES, TOKENS, POSITIONS = range(3)  # indices of the first entries of any `Contributions`
 MOST_NUMBERS = 250_000_000  # maximum number of values in the contributions' vectors (1 GB in float32)
 STRONGEST = 3  # number of contributions that `explanation` names
-LONGEST_OUTCOME = 60  # maximum number of characters of an outcome in a sentence
+LONGEST_OUTCOME = 60  # maximum number of characters of an outcome in an explanation
 
 
 class Contributions(NamedTuple):
@@ -53,7 +53,9 @@ class Contributions(NamedTuple):
 
 
 def walk(stack: StackRecord, at: Sequence[int] | None = None) -> Iterator[tuple[SublayerRecord | None, Contributions]]:
-    """Yield each sublayer with the contributions to the residual stream before it; at the end, None with all of them.
+    """Yield each sublayer with the contributions to the residual stream before it.
+
+    The last item has all contributions, and None instead of a sublayer.
 
     Each iteration overwrites the vectors of the previous one. `at` selects positions; the default is all.
     """
@@ -129,7 +131,7 @@ class LogitAttribution:
     values: Float64[np.ndarray, " parts"]
 
     def heads(self, part: str) -> Float64[np.ndarray, "n_layers n_heads"]:
-        """Return the values of all heads in a part of the model."""
+        """Return the contributions of all heads in one part of the model (encoder, decoder or cross-attention)."""
         found = {name: value for name, value in zip(self.names, self.values, strict=True) if _is_head(name, part)}
         n_heads = 1 + max(int(name.split(".")[2]) for name in found)
         return np.array(list(found.values())).reshape(-1, n_heads)

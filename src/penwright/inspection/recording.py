@@ -86,7 +86,7 @@ class Recording:
     """The record of a forward pass over one text."""
 
     reading: ForwardPass
-    stacks: tuple[StackRecord, ...]  # an encoder, a decoder, or both; the last one's output becomes the logits
+    stacks: tuple[StackRecord, ...]  # the encoder, the decoder, or both; the last stack produces the logits
     logits: Float[Tensor, "positions outcomes"]
 
     def sublayers(self, part: PartName, kind: Kind = "attention") -> list[SublayerRecord]:

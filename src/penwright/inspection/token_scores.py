@@ -141,7 +141,7 @@ def loss_by_position(model: Model, readings: Iterable[ForwardPass]) -> LossByPos
 
 
 def _windows(model: Model, reading: ForwardPass) -> Iterator[tuple[int, int, ForwardPass]]:
-    """Yield each window: its start, the number of positions that earlier windows scored, and its tokens."""
+    """Yield each window: its start, the number of its positions that are already scored, and its tokens."""
     context = model.settings.context_length
     if not isinstance(model, DecoderOnly) or len(reading.target) <= context:
         yield 0, 0, reading

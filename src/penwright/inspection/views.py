@@ -31,7 +31,7 @@ from penwright.views.packing import as_table
 
 WEAKEST = 0.1  # minimum weight for a link to be drawn; the strongest link of each token is always drawn
 MODEL = "The whole model"
-WITHOUT_TOKENS = ("(label)",)  # replaces the tokens of a classifier, which has a single output for the whole text
+WITHOUT_TOKENS = ("(label)",)  # shown instead of tokens for a classifier, which has one output for the whole text
 
 
 @singledispatch
@@ -267,7 +267,7 @@ def _head_weights(part: PackedPart, head: Head) -> np.ndarray:
 
 
 def _known(statistics: HeadStatistics) -> dict[str, np.ndarray]:
-    """Return the statistics that are defined for this text and part."""
+    """Return the statistics that are defined for at least one head."""
     every = {name: getattr(statistics, name) for name in STATISTICS}
     return {name: values for name, values in every.items() if not np.isnan(values).all()}
 

@@ -168,7 +168,10 @@ def weights_for(task: Task, before: Task, weights: Mapping[str, Tensor]) -> dict
 
 
 def with_vocabulary(weights: Mapping[str, Tensor], pieces: Sequence[Sequence[int]], task: Task) -> dict[str, Tensor]:
-    """Adapt weights to another vocabulary. Each token gets the mean vector of the old tokens in its row of `pieces`."""
+    """Adapt weights to another vocabulary.
+
+    For each token of the new vocabulary, `pieces` lists tokens of the old one. The new token gets their mean vector.
+    """
     tables = {f"{module}.weight" for module in VOCABULARY}
     tables |= {"output.weight", "output.bias"} if task != "classify" else set()
     first = torch.tensor([old[0] for old in pieces])

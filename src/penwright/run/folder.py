@@ -51,7 +51,7 @@ CORPUS, BASELINES, JOB = "corpus.json", "baselines.json", "job.json"
 OPTIMIZED, ALIGNMENT, CALIBRATION = "quickened.json", "alignment.json", "calibration.json"
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
 LINEAR_FILE = "ngrams.safetensors"  # file with the linear classifier on n-grams, only in runs of classifiers
-BEFORE_TRAINING = {RECIPE, TOKENIZER, CHECKPOINTS, STOP, LOCK, LINEAR_FILE}  # may exist before training begins
+BEFORE_TRAINING = {RECIPE, TOKENIZER, CHECKPOINTS, STOP, LOCK, LINEAR_FILE}  # files that may exist before training
 OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # files of a run, except .json files
 CHECKSUM = "# Checksum of the lines below: sha256 {}. If you change them by hand, delete this line.\n"
 

@@ -80,7 +80,7 @@ class CompletionWorker:
         except Exception as error:  # every waiting client must get the error
             updates = [(request, error) for request in self.pool.clear()]
         self._is_stepping = self.pool.busy
-        with suppress(RuntimeError):  # raised if the event loop is closed, when no client is left
+        with suppress(RuntimeError):  # raised if the event loop is closed; then no client is left
             loop.call_soon_threadsafe(self._deliver, updates)
             if self._is_stepping:
                 self._executor.submit(self._step, loop)

@@ -73,7 +73,7 @@ class CompletionRequest(SamplingRequest):
 
 
 class LogProbs(BaseModel):
-    """The log-probabilities of tokens. Offsets count the characters of the choice's text."""
+    """The log-probabilities of tokens. Each offset is a token's position in the choice's text, in characters."""
 
     tokens: list[str]
     token_logprobs: list[float | None]

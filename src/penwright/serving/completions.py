@@ -72,7 +72,7 @@ class CompletionJob:
         self.choices = [_ChoiceBuilder(place, tokenizer, k, keeps=keeps) for place in range(len(self._requests))]
 
     async def stream(self) -> AsyncGenerator[CompletionChoice, None]:
-        """Yield chunks of the choices as they are generated. Unless these are streamed, `choices` collects them."""
+        """Yield chunks of the choices as they are generated. If the response is not streamed, also store the chunks."""
         if self.body.echo:
             n_start = int(self._worker.generator.tokenizer.begins)
             for builder, request, text in zip(self.choices, self._requests, self._echoes, strict=True):

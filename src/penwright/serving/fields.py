@@ -40,7 +40,7 @@ def _well_formed(text: str) -> str:
     return text
 
 
-Text = Annotated[str, AfterValidator(_well_formed)]  # a text of any length; `check_texts` limits the length
+Text = Annotated[str, AfterValidator(_well_formed)]  # a text in valid Unicode; `check_texts` limits its length
 Name = Annotated[Text, Field(max_length=500)]  # the name of a model or a run
 MAX_ENTRIES = 10_000  # maximum number of entries of a list; checked before the limits in ServingSettings
 MAX_INT = 2**31 - 1  # the largest integer that a field accepts
@@ -55,7 +55,7 @@ class ModelRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, data: Any) -> Any:
-        """Report only the first unknown field. pydantic would report every unknown field, even a million."""
+        """Report only the first unknown field. pydantic would report every one, even if there were a million."""
         names = data if isinstance(data, dict) else ()
         unknown = next((name for name in names if name not in cls.model_fields), None)
         if unknown is not None:

@@ -51,13 +51,14 @@ class InspectRequest(ModelRequest):
 
     model: Name | None = None
     step: Annotated[int, Field(ge=0, le=MAX_INT)] | None = (
-        None  # training step of early weights; None for the served weights
+        None  # training step of an early checkpoint; None for the served weights
     )
     text: Text = ""
     target: Text | None = None  # a translation or a label; None for the model's own output
     head: Annotated[Text, Field(max_length=40)] = "0.0"  # LAYER.HEAD or PART.LAYER.HEAD, for example "cross.3.2"
     heads: Annotated[list[Name], Field(max_length=4096, fail_fast=True, default_factory=list)]  # heads to ablate
-    part: PartName | None = None  # part of the model, for rollout and patching; None for the last part
+    # in rollout and patching: which result to show ("encoder", "decoder" or "cross"); None for the last one
+    part: PartName | None = None
     position: Annotated[int, Field(ge=0, le=2**31)] | None = (
         None  # position to show; for attribution, the position before the token to explain
     )

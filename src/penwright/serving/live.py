@@ -30,7 +30,7 @@ T = TypeVar("T")
 WATCH_SECONDS = 1.0  # seconds between two checks of the run folders
 MAX_SHARE = 0.05  # maximum fraction of time spent loading checkpoints, because loading slows down training
 IDLE_SECONDS = 30.0  # seconds after which a replaced model is closed, unless it still answers requests
-_loading = asyncio.Lock()  # ensures that only one run's early weights are in memory at a time
+_loading = asyncio.Lock()  # ensures that only one early checkpoint is in memory at a time
 
 
 class LiveModels:
@@ -98,7 +98,7 @@ class LiveModels:
         return newest.step if best is None else best
 
     def _may_load(self, run: Run, step: int, is_learning: bool) -> bool:
-        """Return whether to load a checkpoint now: not if it failed to load before, nor too often during training."""
+        """Return whether to load a checkpoint: no retries after a failure, and only a few loads during training."""
         is_resting = is_learning and monotonic() < self._resting_until
         return self._failed.get(run.folder) != step and not is_resting
 
@@ -164,7 +164,7 @@ def _newest(folder: Path) -> Checkpoint | None:
 
 
 async def run_early(worker: ModelWorker, checkpoint: Checkpoint, function: Callable[[Application], T]) -> T:
-    """Load early weights into a model, call a function with it, and return the result."""
+    """Load a model from an early checkpoint, call a function with the model, and return the result."""
 
     def work() -> T:
         with warnings.catch_warnings():

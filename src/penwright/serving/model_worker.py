@@ -33,7 +33,7 @@ from penwright.workflows.optimize import kept_alignment
 
 T = TypeVar("T")
 Check = Callable[[], None]  # function that raises an error if the work should stop
-WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # alternate periods of work and sleep while compiling constraints, in seconds
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # while compiling constraints: seconds to work, then seconds to sleep
 # The errors that reading a damaged run may raise.
 DAMAGE = (PenwrightError, OSError, ValueError)
 

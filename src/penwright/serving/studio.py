@@ -62,7 +62,7 @@ class Studio:
     async def watch(self) -> None:
         """Start the waiting runs one after another, until cancelled."""
         while True:
-            with suppress(PenwrightError, OSError):  # a user who starts a run is told about errors, e.g. a full disk
+            with suppress(PenwrightError, OSError):  # errors, e.g. a full disk, are reported to users who start a run
                 await asyncio.to_thread(self.queue.advance)
             await asyncio.sleep(ADVANCE_SECONDS)
 

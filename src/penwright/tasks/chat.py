@@ -27,7 +27,7 @@ open_corpus, open_evaluation = open_conversations, open_evaluation_conversations
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
-    """Yield the prompt, the answer and the number of each turn of each conversation."""
+    """Yield the prompt, the answer and the index of each turn of each conversation."""
     for conversation in _conversations(part):
         for number, turn in enumerate(conversation.turns):
             yield turn.prompt, (turn.answer,), number

@@ -103,7 +103,7 @@ def sample(context: RunContext) -> Sequence[Sample]:
 
 
 def _text(context: RunContext, tokens: Sequence[int], shown: Sequence[bytes | None] = ()) -> str:
-    """Return the text of some tokens. Entries of `shown` that are not None replace the tokens at the same positions."""
+    """Return the text of these tokens; entries of `shown` that are not None replace the bytes of their tokens."""
     own = [context.tokenizer.token_bytes(token) for token in tokens]
     parts = [other or each for each, other in zip(own, shown or [None] * len(own), strict=True)]
     return b"".join(parts).decode("utf-8", "replace").strip()

@@ -142,8 +142,8 @@ def refit_linear(linear: LinearClassifier, context: RunContext, until: float = i
     """Fit a linear classifier on all texts, held-out ones included.
 
     Return None for a large corpus, to which the held-out texts add little, or if there is not enough time before
-    `until`, on the clock of `time.monotonic`. Use the classifier only for texts outside the corpus: its scores for
-    the held-out texts are too optimistic.
+    the deadline `until` (a value of `time.monotonic()`). Use the classifier only for texts outside the corpus: its
+    scores for the held-out texts are too optimistic.
     """
     corpus = context.corpus
     if len(corpus.training) + len(corpus.held_out) > MOST_REFITTED:
@@ -164,7 +164,7 @@ def some_texts(context: RunContext, corpus: AnyCorpus, part: AnyPart, seed: int)
 def linear_accuracy(corpus: AnyCorpus, until: float) -> float:
     """Return the accuracy of a linear classifier on held-out texts with one label each, in percent.
 
-    `until` is the deadline for fitting the classifier, on the clock of `time.monotonic`.
+    `until` is the deadline for fitting the classifier, as a value of `time.monotonic()`.
     """
     labels = corpus.labels
     texts, truth = _sampled(corpus.training, labels, len(labels), 0)

@@ -99,7 +99,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 
 
 def _baseline_thresholds(context: RunContext, truth: Targets) -> tuple[Float[Tensor, " n_labels"], str]:
-    """Return the thresholds for the linear classifier, with a note. They are chosen like the model's thresholds."""
+    """Return thresholds for the linear classifier, and a note that says how they were chosen."""
     if not len(context.corpus.training):  # evaluating on other files: no thresholds are tuned on them
         return classifier_model(context).thresholds.cpu(), "with the thresholds of the model"
     outputs = quick_linear_outputs(context)

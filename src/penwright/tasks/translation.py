@@ -35,7 +35,8 @@ SHARE = 0.5  # share of sentences that get dictionary hints, among those with us
 MOST_HINTS = 3  # maximum number of dictionary hints in a sentence
 SHORTEST = 3  # minimum length of a term that gets a hint, in characters
 MOST_READ = 200_000  # maximum number of sentences that are searched for terms before training
-ENTRIES, FEW_ENTRIES = 0.05, 1_000  # maximum entries added: this share of the sentences, or this number if larger
+# maximum number of dictionary entries added: ENTRIES times the number of sentences, or FEW_ENTRIES if that is larger
+ENTRIES, FEW_ENTRIES = 0.05, 1_000
 TEXT_COLUMNS, LABEL_COLUMNS = ("source", "target"), ()
 
 open_evaluation = open_evaluation_pairs
@@ -201,8 +202,8 @@ def read_entries(file: SourceFile) -> list[Entry]:
 def _examples(entries: Sequence[Entry], new: Collection[int], most: int) -> list[Pair]:
     """Return at most `most` entries as examples.
 
-    All first translations come before all second ones, and so on. Among translations of the same rank, those of `new`
-    terms come first.
+    The first translation of every term comes before any second translation, and so on. Within each of these groups,
+    terms in `new` come first.
     """
     pairs = [
         (number, id(entry) not in new, Pair(entry.source, target))

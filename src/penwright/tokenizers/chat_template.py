@@ -21,7 +21,7 @@ PLAIN = (
     "{% for message in messages %}{{ '\\n' if not loop.first }}{{ message.role | capitalize }}:\n{{ message.content }}"
     "{% endfor %}{{ '\\nAssistant:\\n' if add_generation_prompt }}"
 )
-OPEN, CLOSE = "\ue000", "\ue001"  # enclose a placeholder: the number of a message, in place of its content
+OPEN, CLOSE = "\ue000", "\ue001"  # enclose a placeholder: a message's number, which replaces its content
 EDGE = "\x1f"  # white space around each placeholder; a template that removes it trims the contents of messages
 PLACE = re.compile(f"({EDGE}?){OPEN}(\\d{{1,6}}){CLOSE}({EDGE}?)")
 PROBE = 'Say "hé" & <go>'  # a message to test whether a template copies messages unchanged
@@ -58,9 +58,9 @@ class ChatTemplate:
     end_of_turn: str = ""  # special token that ends an answer; "": the end token of the tokenizer
 
     def turns(self, messages: Sequence[Message]) -> tuple[list[Turn], tuple[str, ...]]:
-        """Return the turns of a conversation, and the pieces after the last answer.
+        """Return the turns of a conversation, and the text after the last answer, in pieces.
 
-        These pieces are the prompt for the next answer. They do not include the token that ends the last answer.
+        This text is the prompt for the next answer. It does not include the token that ends the last answer.
         """
         turns, pieces, is_after_answer = list[Turn](), list[str](), False
         end = self.end_of_turn or self.end_token
@@ -88,7 +88,7 @@ class ChatTemplate:
     def after_answer(self) -> str:
         """Return the text that the template writes between an answer and the next message."""
         pieces = iter(list(self._pieces([Message(role, "") for role in ("user", ASSISTANT, "user")])))
-        any(isinstance(piece, Message) and piece.role == ASSISTANT for piece in pieces)  # skip pieces up to the answer
+        any(isinstance(piece, Message) and piece.role == ASSISTANT for piece in pieces)  # skip past the answer
         after = next(pieces, "")
         return after if isinstance(after, Markup) else ""
 
@@ -172,8 +172,8 @@ def template_of(settings: ChatSettings | None) -> ChatTemplate:
 def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[str]) -> list[int]:
     """Encode a text that is split into pieces. Special tokens are recognized only in Markup, the template's own text.
 
-    The text between two special tokens is encoded as a whole, because a tokenizer may join a space to a word. A
-    text with an Answer must have no other pieces.
+    The text between two special tokens is encoded as a whole, because a tokenizer may join a space to a word. An
+    Answer must be the only piece.
     """
     ids = tokenizer.special_ids
     names = _any_of(tuple(ids))
@@ -198,7 +198,7 @@ def _any_of(names: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def encode_chunks(tokenizer: Tokenizer, chunks: Sequence[str | Sequence[str]]) -> Ragged:
-    """Encode texts (strings or lists of pieces) into one array; return it with the number of tokens of each text."""
+    """Encode texts, whole or in pieces, into one array; return it with the number of tokens of each text."""
     texts = [chunk for chunk in chunks if isinstance(chunk, str)]
     if len(texts) == len(chunks):
         return tokenizer.encode_ragged(texts)

@@ -77,7 +77,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _sample(pieces: Iterable[str], max_bytes: int) -> list[str]:
-    """Draw a random sample of the pieces of text, in one pass and in bounded memory.
+    """Draw a random sample of these pieces of text, in one pass and in bounded memory.
 
     Each piece gets a random number, and stays in the sample while this number is below a threshold. The threshold is
     halved whenever the sample is too large. Taking every nth line instead could miss one of two alternating languages.

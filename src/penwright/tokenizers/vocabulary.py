@@ -225,7 +225,7 @@ class _Growing:
         self._read()
 
     def split(self, unit: str) -> list[str]:
-        """Split a word into pieces with the old and the new merges."""
+        """Split a word into pieces with the tokenizer's own merges, then with the new ones."""
         pieces = [token.value for token in self._library.tokenize(unit)]
         while len(pieces) > 1 and self._ranks:
             pairs = list(pairwise(pieces))

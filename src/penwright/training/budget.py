@@ -32,7 +32,7 @@ class TrainState:
     nats_of_best: float | None = None  # held-out loss at `best_step`, in nats
     evaluations_since_best: int = 0
     best_nats: float | None = None  # lowest held-out loss in the current budget, in nats
-    evaluations_over_fitted: int = 0  # consecutive evaluations that are clearly worse than `best_nats`
+    evaluations_over_fitted: int = 0  # number of consecutive evaluations that are clearly worse than `best_nats`
     stopped_early: bool = False
     processes: int | None = None  # number of training processes; None in runs that did not record it
 
@@ -96,8 +96,8 @@ class Clock:
         """Return a corrected number of steps, or None if `total` needs no correction yet.
 
         `since` is the step of the last correction. The next correction comes after at least an eighth of the steps
-        from `since` to the end. A correction at most halves or doubles the remaining steps, so that a suspended
-        machine does not end a cooldown at once.
+        from `since` to the end. A correction at most halves or doubles the remaining steps. Otherwise, a
+        cooldown might end at once after the machine has slept.
         """
         left = total - step
         target = self.settle(step, elapsed, reserved)

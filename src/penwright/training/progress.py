@@ -99,7 +99,7 @@ class _Progress(Observer):
         left = (state.seconds - state.first_second) * (1 / max(1e-9, trainer.budget.progress) - 1)
         skipped = f"  {count(state.skipped, 'step')} skipped (loss or gradient not finite)" if state.skipped else ""
         loss = "" if self.mean_loss is None else f"  loss {self.mean_loss:.3f}"
-        pace = f"  {speed:,.0f} {trainer.unit}/s" if state.targets > first_targets else ""  # unknown after one step
+        pace = f"  {speed:,.0f} {trainer.unit}/s" if state.targets > first_targets else ""  # no throughput at step 1
         return (
             f"step {state.step:,}{of_total}  epoch {trainer.budget.epoch:.2f}{loss}{pace}  "
             f"{clock(state.seconds)} elapsed, {clock(left)} left{skipped}"

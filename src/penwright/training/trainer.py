@@ -92,7 +92,7 @@ class Trainer:
         self.stops, self.seconds = False, 0.0  # updated at each step: whether to stop, and seconds elapsed on rank 0
         self.saver: ShardedSaver | None = None  # writes checkpoints of sharded weights if ranks share a disk
         self.is_sharded = self.ranks.size > 1 and self.settings.parallelism == "fsdp"
-        self.unsharded: Model | None = None  # under FSDP2, rank 0's unsharded copy on the CPU, for evaluation
+        self.unsharded: Model | None = None  # with FSDP2, rank 0's unsharded copy of the model, for evaluation
         kind: Parallelism = "fsdp" if self.is_sharded else "ddp"
         # until FSDP2 reduces a gradient, each rank holds all of it in float32
         n_bytes = 4 * sum(parameter.numel() for parameter in model.parameters())

@@ -93,7 +93,7 @@ def arithmetic(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 
 def _places(width: int) -> list[str]:
-    """Return the column labels of a vector with this many dimensions. Those of a long vector are abbreviated."""
+    """Return the column labels of a vector of this width; for a long vector, only the first and the last."""
     places = [str(place) for place in range(width)]
     return places if width <= WIDEST else [*places[: WIDEST - 1], f"… {width - 1}"]
 

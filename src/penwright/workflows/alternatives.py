@@ -35,7 +35,7 @@ MINUTES = (1 / 3, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0)  #
 DIMENSIONS = {"size", "d_model", "n_layers", "n_decoder_layers", "n_heads", "n_kv_heads", "d_head", "d_ff"}
 SHOWN_COLUMNS = 100
 PASSAGE = 400  # number of characters of running text to show
-PASSAGE_SOURCE = 1_000_000  # size in bytes of the text that trains the tokenizer of the preview (about a second)
+PASSAGE_SOURCE = 1_000_000  # bytes of text for training the tokenizer of the preview (takes about a second)
 FITTING_SECONDS = 5.0  # maximum time to fit a linear classifier for a forecast
 MOST_RUNS = 100  # maximum number of runs to search for an encoder
 

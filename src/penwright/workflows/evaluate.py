@@ -1,4 +1,4 @@
-"""Evaluate a trained run: open its corpus, compute its scores and baselines, and measure how much it copies."""
+"""Evaluate a trained run: open its corpus, compute scores and baselines, and measure copying from the training text."""
 
 import os
 from collections.abc import Iterator, Sequence

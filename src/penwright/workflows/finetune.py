@@ -25,7 +25,7 @@ from penwright.workflows.evaluate import columns_of_training, require_unchanged,
 from penwright.workflows.load import base_weights, open_base, open_run
 
 SAMPLE = 1_000_000  # number of characters of the new text to check against the base model's tokenizer
-FEW_HELD_OUT = 0.05  # fraction of texts to hold out if there are few: about one of 16 texts per label
+FEW_HELD_OUT = 0.05  # fraction of texts to hold out if there are few: with 16 texts per label, about one of them
 MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base model does not know
 
 

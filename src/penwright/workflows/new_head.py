@@ -136,7 +136,7 @@ def _tune(
     seconds: float,
     observers: Sequence[Observer],
 ) -> Validated | None:
-    """Tune the encoder for at most `seconds`. Return its cross-validation; None if frozen embeddings are better.
+    """Tune the encoder for at most `seconds`. Return its cross-validation result; None if frozen embeddings are better.
 
     With few texts, small differences may be due to chance. Frozen embeddings therefore count as better only if their
     lead in correctly classified texts exceeds one standard error.

@@ -34,7 +34,7 @@ MEASURED_BATCHES = 100
 # Minimum number of target tokens on which a precision is measured after training. Models with more than MEDIUM
 # decoder parameters use FEW_TARGETS, since 4,096 tokens would take them more than half a minute.
 MEASURED_TARGETS, FEW_TARGETS, MEDIUM = 4096, 1024, 30_000_000
-INT8_FROM = 2_000_000  # minimum number of decoder parameters to try int8 if steps are not compiled
+INT8_FROM = 2_000_000  # minimum number of decoder parameters for trying int8 if decoding steps are not compiled
 
 
 def optimize(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:

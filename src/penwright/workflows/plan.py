@@ -184,7 +184,7 @@ def _without_open_choices(settings: Table) -> Table:
     budget: Table = {} if any(name in settings.get("training", {}) for name in BUDGETS) else {"steps": 1}
     table = merge({"model": {}, "training": budget}, settings)
     for name in ("optimizer", "schedule"):
-        # a table without a type is incomplete: the planner will choose the type
+        # a table without a type cannot be checked until the planner has chosen the type
         if isinstance(table.get(name), dict) and "type" not in table[name]:
             del table[name]
     model = table["model"]

@@ -39,11 +39,11 @@ from penwright.workflows.optimize import choose_precision, expected_precision
 from penwright.workflows.plan import Prepared
 
 WORTH_COMPILING = 5.0  # minimum budget in minutes for compiling the decoding steps during training
-WATCHED, FIRST_STEPS = 0.1, 8  # fraction of the budget in which throughput is checked; first steps to ignore
+WATCHED, FIRST_STEPS = 0.1, 8  # fraction of the budget in which throughput is checked; number of first steps to ignore
 CHECK_EVERY = 5.0  # seconds of training between two checks of the throughput
 FASTER = 2.0  # plan again if the measured throughput is at least this many times the planned one
 LINEAR_SHARE = 0.25  # maximum share of a budget in minutes for fitting linear classifiers on n-grams
-FIRST_SHARE = 0.6  # fraction of LINEAR_SHARE for the first of two fits, the one without held-out texts
+FIRST_SHARE = 0.6  # fraction of LINEAR_SHARE for the first fit; a second fit then adds the held-out texts
 LARGE = 50_000_000  # minimum size of the training text, in bytes, for caching a trained tokenizer
 
 
@@ -56,7 +56,7 @@ class _LargerModelFits(Exception):
 
 
 class _PaceCheck:
-    """A check, after each step, whether training is much faster than the plan assumed.
+    """A check after each step that detects whether training is much faster than the plan assumed.
 
     Other programs may have slowed down the machine while it was timed for the plan.
     """
@@ -211,7 +211,7 @@ def fit(
     to_beat: Sequence[Score] = (),
     check: Callable[[Trainer], object] = lambda trainer: None,
 ) -> Application:
-    """Train until the budget is spent. Report the baselines that are at least as good, and return the best model.
+    """Train until the budget is spent. Report baselines that the best model does not beat, and return this model.
 
     `check` is called after each step, and may end the training by an exception.
     """
@@ -266,7 +266,7 @@ def _compile_early(run: Run, context: RunContext, n_threads: int, observers: Seq
 
 
 def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[tuple[Score, float]]:
-    """Yield each baseline that this step's checkpoint does not beat, and its score. Skip scores that are perfect."""
+    """Yield the baselines that the checkpoint of `step` does not beat, with its scores. Skip perfect scores."""
     scores = next((record for record in run.records(METRICS) if record["step"] == step), {})
     for baseline in baselines:
         if baseline.name not in scores:

@@ -65,7 +65,7 @@ class Fit:
 
     dialect: Dialect
     width: int  # number of cells in most rows
-    share: float  # share of rows with `width` cells, or nearly so if `width` is 10 or more
+    share: float  # share of rows with about `width` cells: at most 10 % more or fewer
     proper: float  # share of rows in which all quote marks are correctly placed
     first: Cells
 

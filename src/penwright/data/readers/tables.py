@@ -193,8 +193,8 @@ def _layout(
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None, int, int]:
     """Return the column names, the header, the number of rows before it, and the minimum width of a complete row.
 
-    `strays` means that the width of the table is that of its widest common rows. Otherwise, it is that of most rows,
-    and wider rows are assumed to contain stray delimiters.
+    The width of the table is the most common width of its rows, and wider rows are assumed to contain stray delimiters.
+    With `strays`, it is the largest width that is not rare.
     """
     widths = Counter(len(row) for row in sample if any(map(str.strip, row)))
     if not widths:

@@ -77,7 +77,7 @@ class Rules:
         return make.then(self._any_case(word.text[start:]), make.anything if word.open_after else apart)
 
     def _remainders(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
-        """Return an expression for the rest of the word, for each prefix of the word with which the prompt ends."""
+        """Return, for each prefix of the word that the prompt ends with, an expression for the rest of the word."""
         remainders, folded = [], prompt.casefold()
         for n in range(1, len(word.text)):
             before = prompt[:-n][-1:]

@@ -116,8 +116,8 @@ class Prospects(NamedTuple):
     progress: int  # number of required terms that are complete or begun; hypotheses compete only at equal progress
     needed: int  # minimum number of tokens to complete all required terms, excluding the end token
     needed_anew: int  # like `needed`, but without credit for the tokens of a term in progress
-    hard: Match | None  # the longest match of a missing required term
-    soft: Match | None  # the longest match of a soft term, unless the term has occurred often enough
+    hard: Match | None  # the longest partial match of a required term that is not yet complete
+    soft: Match | None  # the longest partial match of a soft term that may still occur
     waiting: list[RequiredTerm]  # required terms that have not begun
 
 

@@ -64,7 +64,7 @@ def estimate_cluster(recipe: Recipe, size: Size, n_gpus: int, gpu: Gpu) -> Clust
     """Estimate memory and throughput of training on several GPUs. `size` must be computed for the same batch size."""
     training = recipe.training
     states = float(ADAMW_BYTES * size.parameters)
-    activations = (size.training_bytes - states) / 2 / n_gpus  # bfloat16 halves the memory of the float32 activations
+    activations = (size.training_bytes - states) / 2 / n_gpus  # activations in bfloat16 need half the memory of float32
     if training.activation_checkpointing:  # the inputs of all blocks, and the activations of one
         activations *= 1 / ACTIVATIONS_PER_LAYER + 1 / recipe.model.n_layers
     can_shard = recipe.task in SHARDED_TASKS and recipe.lora is None

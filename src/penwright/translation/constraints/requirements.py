@@ -26,7 +26,7 @@ class Constraints:
     bias: float = inf  # nats to add to the log-probability of each token of a glossary word; inf: required
     protection: Protection = USUAL_PROTECTION
     hints: bool = False  # whether to insert required translations into the source; for models trained with hints
-    new_terms: Glossary = NO_TERMS  # the model's own terms; the glossary takes precedence
+    new_terms: Glossary = NO_TERMS  # terms stored with the model; `glossary` takes precedence
 
     @property
     def is_hard(self) -> bool:

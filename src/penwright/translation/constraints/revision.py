@@ -156,7 +156,7 @@ class Revision:
         return [scored_hypothesis(target, next(scored), length_penalty) if target else None for target in targets]
 
     def _swap(self, constrained: ConstrainedSegment, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens with required words swapped in; [] if a word's place is unknown, taken or in the prefix."""
+        """Swap required words into the tokens. Return [] if a word's place is unknown, used twice or in the prefix."""
         spots = constrained.draft.spots
         n_prefix = len(constrained.guide.prefix) if constrained.guide else 0
         if (
@@ -204,7 +204,7 @@ def _draft(
 def with_swapped(constrained: Sequence[SegmentResult], swapped: Sequence[SegmentResult]) -> list[SegmentResult]:
     """Return the results. The draft with swapped-in words comes first if it is likelier than all constrained results.
 
-    Log-probabilities are compared without a length penalty, since the hypotheses of a poor search tend to be too long.
+    Log-probabilities are compared without a length penalty, since a constrained search tends to find long hypotheses.
     """
     complete = [result for result in swapped if not result.missed]
     likelier = [

@@ -237,7 +237,7 @@ def _by_number(segments: Sequence[ConstrainedSegment], wanted: WantedSegment | N
 
 
 def _is_as_good(swapped: SegmentResult, draft: SegmentResult) -> bool:
-    """Return whether the draft with swapped-in words has all required words and is nearly as likely as before.
+    """Return whether the draft with swapped-in words has all required words and is nearly as likely as the original.
 
     In that case, another search would not find a much better translation.
     """
