@@ -106,9 +106,9 @@ class SourceFile:
         return cut_at_lines(self.blocks())
 
     def chunks_from(self, position: int) -> tuple[Cut, Iterator[str]]:
-        """Return a position (the given one or earlier), and the text from there to the end, in pieces.
+        """Return the text from `position` to the end, in pieces, preceded by the position where it really starts.
 
-        Reading starts at one of `marks`, so the position may be well before the given one.
+        Reading starts at one of `marks`, so the text may start well before `position`.
         """
         for mark in reversed(self.marks):
             if mark.characters + BLOCK_BYTES <= position:

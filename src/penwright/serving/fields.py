@@ -124,7 +124,7 @@ def decoding_settings(defaults: DecodingSettings, changes: Mapping[str, Any], wh
     if unknown is not None:
         near = get_close_matches(str(unknown), keys, n=1, cutoff=0.5)
         hint = f"did you mean '{near[0]}'?" if near else f"the keys are {', '.join(keys)}"
-        raise UsageError(f"{where} has no key '{str(unknown)[:40]}': {hint}")
+        raise UsageError(f"unknown key '{str(unknown)[:40]}' in {where}: {hint}")
     for name, most in LISTS.items():
         _check_size(f"{where}.{name}", changes.get(name), most)
     table = {**defaults.model_dump(), **{name: _plain(name, value) for name, value in changes.items()}}

@@ -195,7 +195,7 @@ def check_sentence(text: str, prefix: str, name: str) -> None:
 
 
 def other_word(found: Alternative, prefix: str) -> OtherWord:
-    """Return a possible next word with the best translation that contains it, in full and up to this word."""
+    """Return a possible next word, the best translation that contains it, and the part that ends with this word."""
     end = found.text.find(found.word, len(prefix.strip())) + len(found.word)
     probability = exp(found.log_prob)
     return OtherWord(

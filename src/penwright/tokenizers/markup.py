@@ -25,7 +25,7 @@ class Answer(str):
 
 
 def text_in_pieces(text: str, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Split a text into pieces for a token store, with the name of the end token between the texts of a pair."""
+    """Split a text into pieces for a token store. Between the texts of a pair, insert the name of the end token."""
     between = Markup(next(name for name, number in tokenizer.special_ids.items() if number == tokenizer.end_id))
     first, *others = text.split(BETWEEN_TEXTS)
     return (first, *(piece for other in others for piece in (between, other)), Markup(""))

@@ -62,7 +62,7 @@ class RequiredTerm:
     times: int = 1
     bias: float = inf  # bonus in nats for each token of an optional term; inf: the term is required
     position: int | None = None  # expected number of tokens before the term
-    # whether the term counts as soon as its last token is generated; the next token must then begin a new word
+    # whether the term is complete as soon as its last token is generated; then the next token must begin a new word
     verbatim: bool = False
 
     @property

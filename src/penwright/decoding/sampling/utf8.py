@@ -26,7 +26,7 @@ MOST_LEFT = 3  # with this many tokens left, any character can be completed
 FREE = N_STATES * (MOST_LEFT + 1)  # row of `may_come` that allows any bytes; constrained texts use it
 
 States = UInt8[np.ndarray, "*texts"]
-Situations = Int64[np.ndarray, "*texts"]  # indices of (UTF-8 state, number of tokens that fit after the next one)
+Situations = Int64[np.ndarray, "*texts"]  # each for a UTF-8 state and the number of tokens allowed after the next one
 
 
 class Utf8Rules:
