@@ -50,7 +50,7 @@ def metrics_of_step_zero(run: Path) -> dict[str, float]:
 
 
 def test_fine_tuning_starts_from_the_base_weights(
-    penwright: Command, runs: Path, new_text: Path, tmp_path: Path
+    penwright: Command, corpora: Path, runs: Path, new_text: Path, tmp_path: Path
 ) -> None:
     made = penwright(
         "train",
@@ -67,6 +67,8 @@ def test_fine_tuning_starts_from_the_base_weights(
     assert "too little text" not in made.stdout + made.stderr
     base, run = open_run(runs / "translator"), open_run(tmp_path / "run")
     assert f"({runs / 'translator'}, before fine-tuning)" in made.stderr
+    assert f"the tokenizer of {runs / 'translator'} splits this text into" in made.stderr
+    assert "--add-tokens" not in penwright("plan", corpora / "pairs.tsv", "--from", runs / "translator").stderr
     assert run.recipe.finetuning.base_sha256 == base.run.checkpoints.best()[0].weights_sha256
     assert run.tokenizer.fingerprint == base.tokenizer.fingerprint
     first = run.run.checkpoints.all()[0] if run.run.checkpoints.all()[0].step == 0 else run.run.checkpoints.first()

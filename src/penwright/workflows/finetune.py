@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,17 @@ from penwright.languages import languages_between
 from penwright.model import HEAD, Model
 from penwright.model.weights import start_from, weights_for
 from penwright.run.provenance import MAY_CHANGE, corpus_record
-from penwright.tasks import TASKS, AnyCorpus, RunContext, reading_of, token_store
+from penwright.tasks import TASKS, AnyCorpus, RunContext, kept_training_tokens, reading_of, token_store
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.vocabulary import extended, trimmed
 from penwright.training.auto.planner import FEW_LABELS
 from penwright.workflows.evaluate import columns_of_training, require_unchanged, with_resolved_paths
-from penwright.workflows.load import base_weights, open_base, open_run
+from penwright.workflows.load import OpenedRun, base_weights, open_base, open_run
 
 SAMPLE = 1_000_000  # number of characters of the new text to check against the base model's tokenizer
 FEW_HELD_OUT = 0.05  # fraction of texts to hold out if there are few: with 16 texts per label, about one of them
+FEW_TEXTS, SMALL_SAMPLE = 500, 100_000  # number of texts and of characters whose number of tokens is checked
+FINELY_SPLIT = 1.25  # advise --add-tokens if the new text has this many times as many tokens per byte
 MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base model does not know
 
 
@@ -90,6 +93,9 @@ def require_suitable(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer | N
             say(note)
     if recipe.finetuning is None or base is None:
         return
+    if tokenizer is None and recipe.lora is None:
+        for note in _finely_split_text(base, TASKS[recipe.task].texts(corpus)):
+            say(note)
     languages, known = languages_between(corpus.names), base.card.languages
     if languages and known and (languages.source, languages.target) == (known.target, known.source):
         raise PenwrightError(
@@ -124,6 +130,21 @@ def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
         )
     if unknown:
         yield f"{100 * share:.2g} % of the characters are unknown to the tokenizer, and become <unk>: {shown}"
+
+
+def _finely_split_text(base: OpenedRun, texts: Iterable[str]) -> Iterator[str]:
+    """Yield advice if the tokenizer, which was trained on the text of the base, splits this text into many tokens."""
+    store = kept_training_tokens(corpus_record(base.run).fingerprint, base.tokenizer, base.card.labels)
+    if base.recipe.tokenizer.type not in ("bpe", "unigram") or store is None:
+        return
+    sample = "\n".join(text[:SMALL_SAMPLE] for text in islice(texts, FEW_TEXTS))[:SMALL_SAMPLE]
+    bytes_per_token = sum(map(store.n_bytes, store.columns)) / max(1, sum(map(store.n_tokens, store.columns)))
+    ratio = bytes_per_token * len(base.tokenizer.encode(sample)) / max(1, len(sample.encode()))
+    if ratio >= FINELY_SPLIT:
+        yield (
+            f"the tokenizer of {base.run.folder} splits this text into {ratio:.1f} times as many tokens as its own "
+            f"text of that length. Usually better: --add-tokens {base.tokenizer.vocab_size // 5}, for frequent words"
+        )
 
 
 def changed_tokenizer(recipe: Recipe, corpus: AnyCorpus, say: Say) -> Tokenizer | None:
