@@ -74,6 +74,16 @@ def test_quantized_file_has_close_log_probs(precision, close, log_probs, random_
     assert 1e-4 < mean_difference < close
 
 
+@pytest.mark.parametrize(
+    ("precision", "name"), [("float32", "ALL_F32"), ("bfloat16", "MOSTLY_BF16"), ("int8", "MOSTLY_Q8_0")]
+)
+def test_file_names_its_precision(precision, name, random_model, bpe, tmp_path):
+    gguf = pytest.importorskip("gguf")
+    save_gguf(random_model("generate", bpe, d_model=64, d_ff=96), bpe, tmp_path, precision)
+    found = gguf.GGUFReader(tmp_path / "model.gguf").fields["general.file_type"]
+    assert gguf.LlamaFileType(found.contents()).name == name
+
+
 def test_rows_that_q8_0_cannot_divide_stay_exact(log_probs, random_model, bpe, tmp_path):
     model = random_model("generate", bpe, d_model=24, d_ff=40)
     save_gguf(model, bpe, tmp_path, "int8")

@@ -60,6 +60,7 @@ LIMITS: dict[str, tuple[object, ...]] = {
     "window": (None,),
 }
 QUANTIZATIONS: dict[Precision, str] = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0"}
+FILE_TYPES: dict[Precision, str] = {"float32": "ALL_F32", "bfloat16": "MOSTLY_BF16", "int8": "MOSTLY_Q8_0"}
 
 
 def save_gguf(
@@ -83,6 +84,7 @@ def save_gguf(
     check_limits(settings, limits, "llama.cpp")
     gguf = import_extra("gguf", "gguf", "GGUF files")
     writer = gguf.GGUFWriter(folder / FILE_NAME, variant_of(settings))
+    writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[precision]])
     _describe_model(writer, model.settings, tokenizer.vocab_size)
     describe_tokenizer(writer, tokenizer, template_of(metadata.chat).end_of_answer(tokenizer))
     if metadata.licence is not None:
