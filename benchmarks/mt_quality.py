@@ -1,12 +1,13 @@
-"""BLEU of a test set after some minutes of training: JoeyNMT, eole and Penwright, from raw text, beam size 5.
+"""BLEU of a test set after some minutes of training: JoeyNMT, eole, Marian and Penwright, from raw text, beam size 5.
 
 The peers have d 128, 4 + 4 layers, a vocabulary of 8,000, small batches and a short warm-up. They are stopped when the
 time is up. Penwright chooses its own settings. At most 200 lines of the dev part and 1,000 lines of the test part are
-used. JoeyNMT is scored at its best evaluation on the dev part, eole at its last checkpoint.
+used. JoeyNMT is scored at its best evaluation on the dev part, eole and Marian at their last checkpoints.
 
 Run: python -m benchmarks.mt_quality FOLDER TRAIN,DEV,TEST SOURCE-TARGET MINUTES NAME=PYTHON[,NAME=PYTHON] [ROUNDS]
 
 FOLDER has TRAIN.SOURCE, TRAIN.TARGET (or .gz) and so on. The environment of PYTHON has the peer NAME installed.
+For Marian, PYTHON is its program: `build/marian` of a checkout, or `bin/pymarian` of an environment.
 """
 
 import sys

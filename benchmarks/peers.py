@@ -32,29 +32,28 @@ def run(command: Sequence[object], folder: Path | None = None, limit: float = fl
 
     Caches are empty at the start, so that one run does not help the next.
     """
-    caches = TemporaryDirectory()
-    kept = {"PENWRIGHT_CACHE": caches.name, "TORCHINDUCTOR_CACHE_DIR": f"{caches.name}/compiled"}
-    begin = perf_counter()
-    process = subprocess.Popen(
-        [str(part) for part in command],
-        cwd=folder,
-        env={**os.environ, **kept, "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    lines: list[Line] = []
-    assert process.stdout is not None
-    for line in process.stdout:
-        lines.append((perf_counter() - begin, line.rstrip("\n")))
-        if perf_counter() - begin > limit:
-            process.kill()
-            break
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode and perf_counter() - begin <= limit:
+    begin, lines = perf_counter(), list[Line]()
+    with TemporaryDirectory() as caches:
+        kept = {"PENWRIGHT_CACHE": caches, "TORCHINDUCTOR_CACHE_DIR": f"{caches}/compiled"}
+        with subprocess.Popen(
+            [str(part) for part in command],
+            cwd=folder,
+            env={**os.environ, **kept, "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append((perf_counter() - begin, line.rstrip("\n")))
+                if perf_counter() - begin > limit:
+                    process.kill()
+                    break
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode, seconds = os.waitstatus_to_exitcode(status), perf_counter() - begin
+    if process.returncode and seconds <= limit:
         raise SystemExit("\n".join([f"{command} failed:", *(line for _, line in lines[-30:])]))
-    return Finished(perf_counter() - begin, lines, 1024 * usage.ru_maxrss)
+    return Finished(seconds, lines, 1024 * usage.ru_maxrss)
 
 
 class NanoGPT:

@@ -1,9 +1,11 @@
-"""Translation peers, each in its own environment: JoeyNMT and eole.
+"""Translation peers, each in its own environment: JoeyNMT, eole and Marian.
 
-Both use the same SentencePiece model, layers and widths. All other settings are their own defaults.
+All use the same SentencePiece model, layers and widths. All other settings are their own defaults.
 """
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Protocol
 
@@ -30,7 +32,7 @@ class TranslationPeer(Protocol):
 
 
 class _Peer:
-    """The base of both peers: the files, and the training of the SentencePiece model."""
+    """The base of all peers: the files, and the training of the SentencePiece model."""
 
     PIECES = (
         "import sys, sentencepiece as s; source, target, size = sys.argv[1:]; "
@@ -51,6 +53,13 @@ class _Peer:
 
     def _prepare(self, code: str, vocab_size: int) -> Finished:
         return run([self.python, "-c", code, self.file("train", 0), self.file("train", 1), vocab_size], self.folder)
+
+    def _bleu(self, found: str) -> float:
+        """Return BLEU of a file of translations of the test part."""
+        return sacrebleu.corpus_bleu(self._lines(found), [self._lines(self.file("test", 1))]).score
+
+    def _lines(self, name: str) -> list[str]:
+        return (self.folder / name).read_text(encoding="utf-8").rstrip("\n").split("\n")
 
 
 class JoeyNMT(_Peer):
@@ -170,10 +179,7 @@ class Eole(_Peer):
             return 0.0
         asked = ["-model_path", "model", "-src", self.file("test", 0), "-output", "found.txt", "-beam_size", 5]
         run([self.python, "-c", self.EOLE, "predict", *asked, "-gpu_ranks", -1], self.folder)
-        return sacrebleu.corpus_bleu(self._lines("found.txt"), [self._lines(self.file("test", 1))]).score
-
-    def _lines(self, name: str) -> list[str]:
-        return (self.folder / name).read_text(encoding="utf-8").rstrip("\n").split("\n")
+        return self._bleu("found.txt")
 
     def _config(self, seed: int) -> dict[str, object]:
         pieces = {"src_subword_model": "pieces.model", "tgt_subword_model": "pieces.model"}
@@ -237,4 +243,42 @@ class Eole(_Peer):
         }
 
 
-PEERS: dict[str, type[TranslationPeer]] = {peer.NAME: peer for peer in (JoeyNMT, Eole)}
+class Marian(_Peer):
+    """Marian 1.12: `build/marian` of a checkout takes the place of Python, or `bin/pymarian` of an environment."""
+
+    NAME = "Marian"
+    PREPARE = (  # Marian knows a SentencePiece model by its suffix
+        _Peer.PIECES + ", eos_id=0, unk_id=1, bos_id=-1, pad_id=-1); import os; os.rename('pieces.model', 'pieces.spm')"
+    )
+    VOCABULARY = ("--vocabs", "pieces.spm", "pieces.spm")
+    OPTIONS = (
+        "--type transformer --enc-depth 4 --dec-depth 4 --dim-emb 128 --transformer-heads 4 --transformer-dim-ffn 256 "
+        "--tied-embeddings-all --transformer-dropout 0.1 --label-smoothing 0.1 --mini-batch-words 1024 --sync-sgd "
+        "--max-length 120 --learn-rate 0.003 --lr-warmup 200 --lr-decay-inv-sqrt 200 --optimizer-params 0.9 0.98 1e-9 "
+        "--exponential-smoothing 1e-4 --disp-freq 5 --save-freq 25 --overwrite --tempdir ."
+    )
+
+    def prepare(self, vocab_size: int) -> Finished:
+        files = (self.file("train", 0), self.file("train", 1))
+        return run([sys.executable, "-c", self.PREPARE, *files, vocab_size], self.folder)
+
+    def train_for(self, seconds: float, seed: int) -> Finished:
+        """Train with small batches and a short warm-up, which suit few updates; save every 25 updates."""
+        files = ["--train-sets", self.file("train", 0), self.file("train", 1), *self.VOCABULARY]
+        chosen = [*self.OPTIONS.split(), "--seed", seed, "--cpu-threads", _cores()]
+        return run([self.python, "train", *files, *chosen], self.folder, seconds)
+
+    def bleu(self) -> float:
+        if not (self.folder / "model.npz").exists():
+            return 0.0
+        files = ["--models", "model.npz", "--input", self.file("test", 0), "--output", "found.txt", *self.VOCABULARY]
+        chosen = ["--beam-size", 5, "--normalize", 1, "--cpu-threads", _cores()]
+        run([self.python, "decode", *files, *chosen], self.folder)
+        return self._bleu("found.txt")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+PEERS: dict[str, type[TranslationPeer]] = {peer.NAME: peer for peer in (JoeyNMT, Eole, Marian)}
