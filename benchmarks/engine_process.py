@@ -6,14 +6,18 @@ and exits.
 
 import json
 import os
+import socket
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import NamedTuple, Protocol
+from urllib.error import URLError
+from urllib.request import Request, urlopen
 
-THREADS = 2
+THREADS = min(2, len(os.sched_getaffinity(0)))  # one if the benchmark is pinned to a core, as with `taskset -c 0`
 LEAST_SECONDS = 0.5  # repeat a short job for this long: threads of the previous engine may still be spinning
 Tokens = Sequence[Sequence[int]]
 
@@ -21,12 +25,14 @@ Tokens = Sequence[Sequence[int]]
 class Engine(NamedTuple):
     """An engine, the folder of its model, and its settings."""
 
-    kind: str  # ours, ctranslate2 or llama.cpp
+    kind: str  # a key of KINDS
     task: str
     folder: str
     precision: str = "float32"
     workers: int = 1  # CTranslate2 divides its threads among them; ours are processes
     threads: int = THREADS
+    program: Sequence[str] = ()  # the command of a server, or of another Python
+    options: Mapping[str, str] = {}  # environment variables of ours, properties of OpenVINO
 
 
 class Job(NamedTuple):
@@ -55,6 +61,7 @@ class Ours:
         from penwright.decoding.engine import DecodeEngine
         from penwright.devices import keep_freed_memory
         from penwright.model import make_model
+        from penwright.model.fused import fuse
         from penwright.model.quantized import to_precision
         from penwright.model.weights import load_weights
         from penwright.tokenizers import Tokenizer
@@ -68,6 +75,7 @@ class Ours:
         self.model = make_model(task, self.tokenizer.vocab_size, settings).eval()
         load_weights(self.model, load_file(folder / "model.safetensors"), str(folder))
         to_precision(self.model, engine.precision)
+        fuse(self.model)
         self.engine = DecodeEngine(self.model)
 
     def write(self, job: Job) -> list[str]:
@@ -179,7 +187,75 @@ class LlamaCpp:
         return self.servers[rows]
 
 
-KINDS = {"ours": Ours, "ctranslate2": CTranslate2, "llama.cpp": LlamaCpp}
+class LlamaServer:
+    """The `llama-server` of a fork of llama.cpp, called over HTTP on this machine, with one slot per text."""
+
+    def __init__(self, engine: Engine):
+        self.folder = engine.folder  # where it writes its log
+        self.command = [*engine.program, "--model", f"{engine.folder}/model.gguf", "--threads", str(THREADS)]
+        self.addresses: dict[int, str] = {}
+
+    def write(self, job: Job) -> list[str]:
+        request = {"n_predict": job.n_new, "ignore_eos": True, "temperature": 0, "cache_prompt": False}
+        body = json.dumps({"prompt": job.texts, **request}).encode()
+        url = f"{self._address(len(job.texts))}/completion"
+        with urlopen(Request(url, body, {"Content-Type": "application/json"})) as response:
+            answers = json.load(response)
+        return [answer["content"] for answer in (answers if isinstance(answers, list) else [answers])]
+
+    def _address(self, rows: int) -> str:
+        if rows not in self.addresses:
+            with socket.socket() as found:
+                found.bind(("127.0.0.1", 0))
+                port = found.getsockname()[1]
+            slots = ["--parallel", str(rows), "--ctx-size", str(256 * rows), "--no-warmup"]
+            command = ["setpriv", "--pdeathsig", "KILL", *self.command, *slots]  # the server ends with this process
+            command += ["--host", "127.0.0.1", "--port", str(port)]
+            quiet = subprocess.DEVNULL
+            server = subprocess.Popen(command, cwd=self.folder, stdout=quiet, stderr=quiet)
+            self.addresses[rows] = f"http://127.0.0.1:{port}"
+            _wait_until_ready(f"{self.addresses[rows]}/health", server)
+        return self.addresses[rows]
+
+
+def _wait_until_ready(url: str, server: "subprocess.Popen[bytes]") -> None:
+    while server.poll() is None:
+        try:
+            urlopen(url).close()
+            return
+        except URLError:  # refused, or 503 while the model is being loaded
+            sleep(0.005)
+    raise SystemExit(f"{server.args} ended with status {server.returncode}")
+
+
+class OpenVino:
+    """OpenVINO GenAI, in an environment without Penwright's own dependencies."""
+
+    def __init__(self, engine: Engine):
+        from openvino_genai import LLMPipeline
+        from tokenizers import Tokenizer
+
+        self.tokenizer = Tokenizer.from_file(str(Path(engine.folder) / "tokenizer.json"))
+        self.pipeline = LLMPipeline(engine.folder, "CPU", INFERENCE_NUM_THREADS=engine.threads, **engine.options)
+
+    def write(self, job: Job) -> list[str]:
+        from numpy import array, ones_like
+        from openvino import Tensor
+        from openvino_genai import GenerationConfig, TokenizedInputs
+
+        tokens = array(job.texts)
+        settings = GenerationConfig(max_new_tokens=job.n_new, ignore_eos=True, do_sample=False)
+        written = self.pipeline.generate(TokenizedInputs(Tensor(tokens), Tensor(ones_like(tokens))), settings)
+        return self.tokenizer.decode_batch(written.tokens)
+
+
+KINDS = {
+    "ours": Ours,
+    "ctranslate2": CTranslate2,
+    "llama.cpp": LlamaCpp,
+    "llama-server": LlamaServer,
+    "openvino": OpenVino,
+}
 
 
 def serve(writer: Writer) -> None:

@@ -1,6 +1,9 @@
-"""Decoding speed of Penwright, CTranslate2 and llama.cpp with the same weights, in tokens per second.
+"""Decoding speed of Penwright, CTranslate2, llama.cpp and OpenVINO with the same weights, in tokens per second.
 
-Run: python -m benchmarks.engines SHAPE_OR_RUN [ROUNDS] [BATCHES, as 1,16]   (shapes: see SHAPES)
+Run: python -m benchmarks.engines SHAPE_OR_RUN [ROUNDS] [BATCHES, as 1,16] [NAME=PATH ...]   (shapes: see SHAPES)
+
+OpenVINO=PYTHON adds OpenVINO; that environment has optimum-intel and openvino-genai. NAME=CHECKOUT adds a fork of
+llama.cpp whose `llama-server` is built, such as ik_llama.cpp.
 """
 
 import json
@@ -19,59 +22,36 @@ from typing import NamedTuple
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.engine_models import SHAPES, Measured, random_model, trained_model
 from benchmarks.engine_process import THREADS, Engine, Job, Tokens
+from benchmarks.peers import run
 from benchmarks.report import Result, write_result
-from penwright.classification.classifier import Classifier
-from penwright.config import ModelSettings, Table, Task
 from penwright.decoding.engine import compile_steps
-from penwright.model import Model, make_model
+from penwright.model import Model
 from penwright.model.quantized import to_precision
 from penwright.model.transformer import EncoderOnly
 from penwright.model.weights import weights_of
-from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.training import train_tokenizer
 from penwright.workflows.export import save_as
-from penwright.workflows.load import load
 
 N_PROMPT, N_CONTINUED = 9, 128  # tokens, <s> included
 N_SOURCE, N_TRANSLATED = 15, 20  # without the end token
 REFERENCE = "penwright float32"
-# Share of the text, in %, that must equal ours with weights in float32. llama.cpp keeps keys and values in float16, so
-# a random model soon writes the other of two nearly equal tokens. A wrong export differs at once.
-AGREEMENT = {"ours": 100.0, "ctranslate2": 95.0, "llama.cpp": 20.0}
+AS_TRAINED = "penwright int8, not compiled"  # as after `train`, until the steps are compiled or without a compiler
+# Share of the text, in %, that must equal ours with weights in float32. llama.cpp keeps keys and values in float16, and
+# OpenVINO chooses its own precision, so a random model soon writes the other of two nearly equal tokens. A wrong export
+# differs at once.
+AGREEMENT = {"ours": 100.0, "ctranslate2": 95.0, "llama.cpp": 20.0, "llama-server": 20.0, "openvino": 5.0}
+THREADS_IN_WORDS = {1: "one thread", 2: "two threads"}
+WORKERS_IN_WORDS = {1: "one worker", 2: "two workers"}
 
 
-class Shape(NamedTuple):
-    """The shape of a model with random weights."""
-
-    task: Task
-    vocab_size: int
-    model: Table
-
-
-SHAPES = {
-    "writer-12M": Shape("generate", 4096, {"size": "medium"}),
-    "writer-88M": Shape("generate", 4096, {"size": "large"}),
-    "translator-tiny": Shape("translate", 8000, {"size": "tiny"}),
-    "translator-base": Shape("translate", 8000, {"size": "base"}),
-}
-
-
-class Measured(NamedTuple):
-    """A model with its task and tokenizer."""
-
-    task: Task
-    model: Model
-    tokenizer: Tokenizer
-
-
-def main(what: str, rounds: int = 3, batches: str = "1,8,16,32") -> None:
+def main(what: str, rounds: int = 3, batches: str = "1,8,16,32", *others: str) -> None:
     """Let each engine write each batch in turn, `rounds` times. Time the first token of a new process equally often."""
     measured = random_model(SHAPES[what]) if what in SHAPES else trained_model(Path(what))
     beams = (1, 5) if measured.task == "translate" else (1,)
     cells = [(beam_size, int(rows)) for beam_size in beams for rows in batches.split(",")]
     with TemporaryDirectory() as folder:
-        engines = exported(measured, Path(folder))
+        engines = exported(measured, Path(folder), dict(other.split("=", 1) for other in others))
         cold = {name: [first_token(engine, measured) for _ in range(rounds)] for name, engine in engines.items()}
         with Processes(engines) as processes:
             paces = {cell: processes.compare(job_for(measured, *cell), rounds) for cell in cells}
@@ -83,66 +63,66 @@ def main(what: str, rounds: int = 3, batches: str = "1,8,16,32") -> None:
     about = f"{measured.model.settings.n_layers} layers, d {measured.model.settings.d_model}, {rounds} rounds. "
     about += "Same text: share equal to ours in float32, up to the first difference. " + ratios(paces)
     label = Path(what).name if batches == "1,8,16,32" else f"{Path(what).name}-{batches.replace(',', '-')}"
-    write_result(f"engines-{label}", f"python -m benchmarks.engines {what} {rounds} {batches}", results, about)
+    added = "".join(f" {other.split('=')[0]}=PATH" for other in others)
+    write_result(f"engines-{label}", f"python -m benchmarks.engines {what} {rounds} {batches}{added}", results, about)
 
 
-def random_model(shape: Shape) -> Measured:
-    """Return a random model that writes ASCII letters only, so that texts can be compared.
-
-    Its weights are doubled, so that the most likely token is clear.
-    """
-    torch.manual_seed(0)
-    tokenizer = made_up_tokenizer(shape.vocab_size)
-    settings = ModelSettings(**shape.model, zero_init_outputs=False)
-    model = make_model(shape.task, tokenizer.vocab_size, settings).eval()
-    unwritable = [token for token in range(tokenizer.vocab_size) if not tokenizer.token_bytes(token).isalpha()]
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(2)
-        model.output.weight[unwritable] = 0
-    return Measured(shape.task, model, tokenizer)
-
-
-def made_up_tokenizer(vocab_size: int) -> Tokenizer:
-    """Return a BPE tokenizer trained on random words."""
-    chance = random.Random(0)
-    words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(3, 9))) for _ in range(vocab_size)]
-    tokenizer = train_tokenizer("bpe", [" ".join(words)] * 2, vocab_size)
-    assert tokenizer.vocab_size == vocab_size, tokenizer.notes
-    return tokenizer
-
-
-def trained_model(run: Path) -> Measured:
-    """Load the model of a run."""
-    application = load(run)
-    if isinstance(application, Classifier):
-        raise SystemExit(f"{run} is a classifier, which does not generate text")
-    task: Task = "generate" if hasattr(application, "generate") else "translate"
-    return Measured(task, application.model, application.tokenizer)
-
-
-def exported(measured: Measured, folder: Path) -> dict[str, Engine]:
-    """Export the model for each engine and precision; leave out llama.cpp if it cannot run the model."""
+def exported(measured: Measured, folder: Path, others: dict[str, str]) -> dict[str, Engine]:
+    """Export the model for each engine and precision; leave out the engines that cannot run it."""
     task, model, tokenizer = measured
     ours = folder / "ours"
     ours.mkdir()
     save_file(weights_of(model), ours / "model.safetensors")
     (ours / "settings.json").write_text(model.settings.model_dump_json(), encoding="utf-8")
     tokenizer.save(ours / "tokenizer.json")
-    engines = {REFERENCE: Engine("ours", task, str(ours))}
-    for threads, said in ((1, "one thread"), (THREADS, "two threads")):
+    trained = Engine("ours", task, str(ours), "int8", options={"PENWRIGHT_CACHE": str(folder / "no cache")})
+    engines = {REFERENCE: trained._replace(precision="float32"), AS_TRAINED: trained}
+    for threads in sorted({1, THREADS}):
         compile_int8(model, threads)
-        engines[f"penwright int8, compiled, {said}"] = Engine("ours", task, str(ours), "int8", threads=threads)
+        name = f"penwright int8, compiled, {THREADS_IN_WORDS[threads]}"
+        engines[name] = Engine("ours", task, str(ours), "int8", threads=threads)
     for precision in ("float32", "int8"):
         path = folder / f"ctranslate2-{precision}"
         save_as("ctranslate2", model, tokenizer, path, precision)
-        for workers, said in ((1, "one worker of two threads"), (2, "two workers of one thread")):
+        for workers in sorted({1, THREADS}):
+            said = f"{WORKERS_IN_WORDS[workers]} of {THREADS_IN_WORDS[THREADS // workers]}"
             engines[f"CTranslate2 {precision}, {said}"] = Engine("ctranslate2", task, str(path), precision, workers)
+    if task == "generate" and "OpenVINO" in others:
+        engines |= openvino(measured, folder, others["OpenVINO"])
     if task == "generate" and tokenizer.kind == "bpe":
-        for precision, said in (("float32", "F32"), ("bfloat16", "BF16"), ("int8", "Q8_0")):
-            save_as("gguf", model, tokenizer, folder / said, precision)
-            engines[f"llama.cpp {said}"] = Engine("llama.cpp", task, str(folder / said), precision)
+        engines |= readers_of_gguf(
+            measured, folder, {name: path for name, path in others.items() if name != "OpenVINO"}
+        )
+    return engines
+
+
+def openvino(measured: Measured, folder: Path, python: str) -> dict[str, Engine]:
+    """Return OpenVINO with the weights in float32 and in int8, converted by optimum-intel from our export."""
+    save_as("huggingface", measured.model, measured.tokenizer, folder / "huggingface")
+    engines = {}
+    for precision, weights in (("float32", "fp32"), ("int8", "int8")):
+        output = str(folder / f"openvino-{precision}")
+        convert = [Path(python).with_name("optimum-cli"), "export", "openvino", "--model", folder / "huggingface"]
+        run([*convert, "--task", "text-generation-with-past", "--weight-format", weights, output])
+        engine = Engine("openvino", measured.task, output, precision, program=(python,))
+        for attention in ("SDPA", "PA"):  # stateful, or paged attention with continuous batching
+            engines[f"OpenVINO {precision}, {attention}"] = engine._replace(options={"ATTENTION_BACKEND": attention})
+    return engines
+
+
+def readers_of_gguf(measured: Measured, folder: Path, forks: dict[str, str]) -> dict[str, Engine]:
+    """Return llama.cpp and its forks with three GGUF files."""
+    engines = {}
+    for said, precision in (("F32", "float32"), ("BF16", "bfloat16"), ("Q8_0", "int8")):
+        save_as("gguf", measured.model, measured.tokenizer, folder / said, precision)
+        engine = Engine("llama.cpp", measured.task, str(folder / said), precision)
+        engines[f"llama.cpp {said}"] = engine
+        for name, checkout in forks.items():
+            server = engine._replace(
+                kind="llama-server", program=(str(Path(checkout, "build/bin/llama-server").absolute()),)
+            )
+            engines[f"{name} {said}"] = server
+            engines[f"{name} {said}, repacked"] = server._replace(program=(*server.program, "--run-time-repack"))
     return engines
 
 
@@ -167,12 +147,14 @@ def job_for(measured: Measured, beam_size: int, rows: int) -> Job:
 
 def command(engine: Engine) -> list[str]:
     """Return the command of an engine's process."""
-    return [sys.executable, "-m", "benchmarks.engine_process", json.dumps(engine)]
+    python = engine.program[0] if engine.kind == "openvino" else sys.executable
+    return [python, "-m", "benchmarks.engine_process", json.dumps(engine)]
 
 
 def environment(engine: Engine) -> dict[str, str]:
     """Return the environment of an engine. Only ours gets the GOMP_SPINCOUNT that importing penwright sets."""
-    return {name: value for name, value in os.environ.items() if engine.kind == "ours" or name != "GOMP_SPINCOUNT"}
+    usual = {name: value for name, value in os.environ.items() if engine.kind == "ours" or name != "GOMP_SPINCOUNT"}
+    return usual | (engine.options if engine.kind == "ours" else {})
 
 
 def first_token(engine: Engine, measured: Measured) -> float:
@@ -260,15 +242,14 @@ def ratios(paces: dict[tuple[int, int], dict[str, Cell]]) -> str:
     """Describe the ratio of our best speed to the best of each peer."""
     said = []
     for (beam_size, rows), cells in paces.items():
-        best = {
-            engine: max(median(cell.paces) for name, cell in cells.items() if name.startswith(engine))
-            for engine in ("penwright", "CTranslate2", "llama.cpp")
-            if any(name.startswith(engine) for name in cells)
-        }
-        ours = best.pop("penwright")
-        peers = " and ".join(f"{ours / pace:.2f} x {engine}" for engine, pace in best.items())
-        said.append(f"beam {beam_size}, batch {rows}: {peers}")
-    return f"Our best divided by the best of each: {'; '.join(said)}."
+        best: dict[str, float] = {}
+        for name, cell in cells.items():
+            engine = name.split(" ")[0]
+            best[engine] = max(best.get(engine, 0), median(cell.paces))
+        ours, plain = best.pop("penwright"), median(cells[AS_TRAINED].paces)
+        peers = ", ".join(f"{ours / pace:.2f} x {engine}" for engine, pace in best.items())
+        said.append(f"beam {beam_size}, batch {rows}: {peers}, {ours / plain:.2f} x not compiled")
+    return f"Our best divided by the best of each, and by ours before steps are compiled: {'; '.join(said)}."
 
 
 if __name__ == "__main__":
